@@ -99,7 +99,7 @@ async def _wait_for_detection(system: RealSystem, children: Children) -> None:
     """Wait until every process of the system has detected that its collector is unavailable."""
     deadline = monotonic() + _DETECTION_TIMEOUT_S
     while unaware := [
-        part for part in system.processes if "telemetry_collector_away" not in children.log(f"{system.name}-{part}")
+        part for part in system.processes if "telemetry_collector_down" not in children.log(f"{system.name}-{part}")
     ]:
         if monotonic() > deadline:
             raise RuntimeError(f"{unaware} of {system.name} did not detect it within {_DETECTION_TIMEOUT_S:g} s")

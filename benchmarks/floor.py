@@ -32,8 +32,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, StreamConfig
 from benchmarks.machine import Children
 from benchmarks.team import AGENTS, PLANS
 from pointsman.app import run
-from pointsman.ports.bus import Bus, Stored
-from pointsman.util.child_processes import end_with_parent
+from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.util.child_processes import exit_with_parent
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Floor", "record", "round_trips"]
@@ -103,7 +103,7 @@ async def record(bus: Bus, subjects: Subjects, workflows: dict[str, str]) -> byt
     return json.dumps(written).encode()
 
 
-def _headers(stored: Stored) -> dict[str, str]:
+def _headers(stored: StoredMessage) -> dict[str, str]:
     # Without the message id, or the broker would drop the second workflow's messages as duplicates. Without schedules,
     # so that nothing fires later.
     return {
@@ -361,7 +361,7 @@ async def _connected(url: str) -> AsyncIterator[tuple[Client, JetStreamContext]]
 
 
 def main(role: str, url: str, path: str, name: str) -> None:
-    end_with_parent()
+    exit_with_parent()
     recording = Recording.load(Path(path))
     if role.endswith("supervisor"):
         run(_supervise(url, recording, name, logged=role.startswith("logged")))

@@ -28,8 +28,8 @@ MANY = 200  # W1 in each round
 TOGETHER = 64  # of them at any time
 _WARM_UP = 8
 _POLL_INTERVAL_S = 0.05
-_AGAIN = "outbox_sent_again"  # log event: an outbox was sent that another supervisor may have sent already
-_LOST = "commit_not_taken"  # log event: another supervisor has written to the log first
+_AGAIN = "outbox_republished"  # log event: an outbox was sent that another supervisor may have sent already
+_LOST = "commit_rejected"  # log event: another supervisor has written to the log first
 
 
 async def main() -> None:

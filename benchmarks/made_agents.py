@@ -20,7 +20,7 @@ from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.ports.model import ModelReply, ModelRequest
 from pointsman.settings import Settings
-from pointsman.testing.models import saying
+from pointsman.testing.models import text_reply
 
 __all__ = ["main"]
 
@@ -41,7 +41,7 @@ class TypedPrompt(Prompt):
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         reply = await super().complete(request)
-        return reply if reply.calls else saying('{"said": "done"}')
+        return reply if reply.calls else text_reply('{"said": "done"}')
 
 
 def _agents() -> dict[str, Agent]:

@@ -13,7 +13,7 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import connect
 from pointsman.clock import SystemClock
 from pointsman.core.budget.token_bucket import ModelLimits
-from pointsman.engine.worker.rate_limiter import BusMeters
+from pointsman.engine.worker.rate_limiter import BusRateLimiter
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel
 from pointsman_schemas.subjects import Subjects
@@ -34,16 +34,16 @@ async def main() -> None:
 async def measure(settings: Settings, workers: int, at_once: int) -> str:
     buses = [await connect(settings, name="bench", wait=10.0) for _ in range(workers)]
     await buses[0].set_up()
-    meters = [BusMeters(bus, Subjects(settings.namespace), LIMITS, SystemClock()) for bus in buses]
+    meters = [BusRateLimiter(bus, Subjects(settings.namespace), LIMITS, SystemClock()) for bus in buses]
     model, waits = ScriptedModel(), list[float]()
 
-    async def calls(each: BusMeters) -> None:
+    async def calls(each: BusRateLimiter) -> None:
         for _ in range(CALLS // workers // at_once):
             began = time.perf_counter()
-            admission = await each.admit(model, 100, 60)
+            admission = await each.acquire(model, 100, 60)
             waits.append(time.perf_counter() - began)
             if admission is not None:
-                admission.done(100, None)
+                admission.release(100, None)
 
     began = time.perf_counter()
     async with asyncio.TaskGroup() as group:

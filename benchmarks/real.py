@@ -12,7 +12,7 @@ from benchmarks.machine import Children
 from benchmarks.team import AGENTS, TEAM
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.client.client import Client
-from pointsman.ports.bus import Stored
+from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.strict_json import parse
@@ -58,7 +58,7 @@ class RealSystem:
             "POINTSMAN_UNSYNCED_HANDOFFS": str(apart),
             **environment,
         }
-        self._waiting: dict[str, asyncio.Future[Stored]] = {}
+        self._waiting: dict[str, asyncio.Future[StoredMessage]] = {}
         self._workers = {"agents": AGENTS} if together else {agent: (agent,) for agent in AGENTS}
 
     @property
@@ -117,7 +117,7 @@ class RealSystem:
 
     def _streams(self) -> list[str]:
         subjects = self.client.subjects
-        apart = [subjects.handoff_stream] if self.bus.forgets else []
+        apart = [subjects.handoff_stream] if self.bus.handoffs_unsynced else []
         return [subjects.work_stream, *apart, subjects.log_stream]
 
     async def start(self, part: str, *arguments: str) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from pointsman.util.child_processes import end_with_parent
+from pointsman.util.child_processes import exit_with_parent
 
 __all__ = ["main"]
 
@@ -39,7 +39,7 @@ class _Sink(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    end_with_parent()
+    exit_with_parent()
     behaviour = sys.argv[1] if len(sys.argv) > 1 else "works"
     _Sink.delay = {"is slow": 1.0, "hangs": 3600.0}.get(behaviour, 0.0)
     _Sink.status = 503 if behaviour == "answers 503" else 200

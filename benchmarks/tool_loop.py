@@ -21,7 +21,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.engine.worker.engine import Worker
 from pointsman.ports.model import ModelReply, ModelRequest
 from pointsman.settings import Settings
-from pointsman.testing.models import calling, saying
+from pointsman.testing.models import text_reply, tool_reply
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Handoff
 from pointsman_schemas.strict_json import dump
@@ -49,7 +49,7 @@ class Prompt:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         done = sum(turn.role == "tool" for turn in request.turns)
-        return calling(("look", {"number": done})) if done < TURNS else saying("done")
+        return tool_reply(("look", {"number": done})) if done < TURNS else text_reply("done")
 
     async def close(self) -> None:
         pass

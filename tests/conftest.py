@@ -28,7 +28,7 @@ gc.disable()  # what is imported and collected is not garbage
 
 os.environ.pop("COLUMNS", None)  # what the command line prints is not as wide as the terminal the tests run in
 
-logs.CACHED = False
+logs.CACHE_LOGGERS = False
 logs._install("warning")  # what a process has before it is set up, without the caching of loggers
 
 

@@ -17,7 +17,7 @@ from pointsman_agents.customer_service import SAMPLE_REQUEST
 from pointsman_agents.customer_service.account import account
 from pointsman_agents.customer_service.billing import billing
 from pointsman_agents.customer_service.technical import technical
-from pointsman_agents.samples import USE_TOOLS, fitting
+from pointsman_agents.samples import USE_TOOLS, best_entries
 from pointsman_schemas.card import Role
 from pointsman_schemas.role_io import Synthesis, SynthesizerInput
 from pointsman_schemas.team import Limits, PlanAndExecute, Router, Team
@@ -41,7 +41,7 @@ class Policies(BaseModel):
 @tool(idempotent=True)
 def find_policy(question: str) -> Policies:
     """Look up the policies."""
-    found = fitting(_POLICIES, question, least=0.2)
+    found = best_entries(_POLICIES, question, least=0.2)
     return Policies(summary=" ".join(found) or "The policies say nothing about this.", policies=found)
 
 

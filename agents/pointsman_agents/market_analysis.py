@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman.llm.offline.keyword_matching import FITS, Described, Matcher
+from pointsman.llm.offline.keyword_matching import MATCH_THRESHOLD, MatchEntry, Matcher
 from pointsman_agents.samples import USE_TOOLS
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
@@ -23,7 +23,7 @@ SAMPLE_REQUEST: Final = (
     "Compare the market capitalization of the top 3 cloud providers, growth rates, competitive positioning"
 )
 
-_HOW: Final = f"{USE_TOOLS} It is sample data: say so."
+_INSTRUCTIONS: Final = f"{USE_TOOLS} It is sample data: say so."
 
 # Sample data: invented companies; their capitalization this year and last year in billions of dollars.
 _COMPANIES: Final = (("Northwind", 900, 750), ("Contoso", 800, 500), ("Fabrikam", 400, 320), ("Tailspin", 90, 100))
@@ -43,7 +43,7 @@ _PAGES: Final = {
         "the cheapest for data analysis.",
     ),
 }
-_WEB: Final = Matcher([Described(url, url.rpartition("/")[2], "") for url in _PAGES])
+_PAGE_INDEX: Final = Matcher([MatchEntry(url, url.rpartition("/")[2], "") for url in _PAGES])
 
 
 class Links(BaseModel):
@@ -76,7 +76,7 @@ class Document(BaseModel):
 @tool(idempotent=True)
 def web_search(question: str) -> Links:
     """Search for pages: gives their urls."""
-    return Links(urls=[url for url, score in _WEB.scores(question).items() if score >= FITS])
+    return Links(urls=[url for url, score in _PAGE_INDEX.scores(question).items() if score >= MATCH_THRESHOLD])
 
 
 @tool(idempotent=True)
@@ -127,7 +127,7 @@ researcher = LLMAgent(
     name="researcher",
     description="Searches the web and reads pages",
     skills=["web research"],
-    instructions=_HOW,
+    instructions=_INSTRUCTIONS,
     tools=[web_search, scrape_page],
     output=Gathered,
 )
@@ -136,7 +136,7 @@ analyst = LLMAgent(
     description="Computes and compares market capitalization and growth rates of cloud providers",
     skills=["analysis", "growth", "capitalization"],
     examples=["Compare the top 3 cloud providers", "growth rates"],
-    instructions=_HOW,
+    instructions=_INSTRUCTIONS,
     tools=[query_database, calculate],
     output=Findings,
 )
@@ -144,7 +144,7 @@ writer = LLMAgent(
     name="writer",
     description="Writes the report: competitive positioning and figures",
     skills=["report", "competitive positioning"],
-    instructions=_HOW,
+    instructions=_INSTRUCTIONS,
     tools=[format_document],
     output=Document,
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
-from pointsman.errors import NotFound
-from pointsman.llm.offline.keyword_matching import Described, Matcher
+from pointsman.errors import NotFoundError
+from pointsman.llm.offline.keyword_matching import MatchEntry, Matcher
 
-__all__ = ["USE_TOOLS", "fitting", "known", "money"]
+__all__ = ["USE_TOOLS", "best_entries", "format_dollars", "look_up_entry"]
 
 ValueT = TypeVar("ValueT")
 
@@ -19,7 +19,7 @@ USE_TOOLS: Final = (
 """Instructions that every specialist has, before its own instructions."""
 
 
-def known(table: Mapping[str, ValueT], key: str, what: str) -> ValueT:
+def look_up_entry(table: Mapping[str, ValueT], key: str, what: str) -> ValueT:
     """Return the entry of `table` under `key`.
 
     Args:
@@ -31,14 +31,14 @@ def known(table: Mapping[str, ValueT], key: str, what: str) -> ValueT:
         The entry.
 
     Raises:
-        NotFound: The table has no such key. The message lists the keys.
+        NotFoundError: The table has no such key. The message lists the keys.
     """
     if key not in table:
-        raise NotFound(f"there is no {what} {key}; there are {', '.join(table)}")
+        raise NotFoundError(f"there is no {what} {key}; there are {', '.join(table)}")
     return table[key]
 
 
-def fitting(entries: Sequence[str], question: str, *, least: float) -> list[str]:
+def best_entries(entries: Sequence[str], question: str, *, least: float) -> list[str]:
     """Return the entries that match `question` best.
 
     Args:
@@ -49,11 +49,11 @@ def fitting(entries: Sequence[str], question: str, *, least: float) -> list[str]
     Returns:
         The best entries, several if they match equally well; empty if the best is below `least`.
     """
-    scores = Matcher([Described(entry, entry.partition(":")[0], entry) for entry in entries]).scores(question)
+    scores = Matcher([MatchEntry(entry, entry.partition(":")[0], entry) for entry in entries]).scores(question)
     best = max(scores.values())
     return [entry for entry in entries if best >= least and scores[entry] == best]
 
 
-def money(cents: int) -> str:
+def format_dollars(cents: int) -> str:
     """Format an amount of US cents in dollars."""
     return f"${cents / 100:,.2f}"

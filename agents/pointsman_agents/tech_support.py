@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman_agents.samples import USE_TOOLS, fitting
+from pointsman_agents.samples import USE_TOOLS, best_entries
 from pointsman_schemas.ids import derive_id
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
@@ -42,13 +42,13 @@ class Found(BaseModel):
 @tool(idempotent=True)
 def diagnose(problem: str) -> Found:
     """Look up the known causes of a problem."""
-    return _best(_CAUSES, problem, "No known cause fits this.")
+    return _best_entries(_CAUSES, problem, "No known cause fits this.")
 
 
 @tool(idempotent=True)
 def find_guide(question: str) -> Found:
     """Look up the guide for what a user wants to do."""
-    return _best(_GUIDES, question, f"No guide fits this. There are guides for: {_titles()}.")
+    return _best_entries(_GUIDES, question, f"No guide fits this. There are guides for: {_titles()}.")
 
 
 @tool(idempotent=True)
@@ -96,8 +96,8 @@ team = Team(
 )
 
 
-def _best(entries: tuple[str, ...], asked: str, otherwise: str) -> Found:
-    found = fitting(entries, asked, least=0.3)
+def _best_entries(entries: tuple[str, ...], asked: str, otherwise: str) -> Found:
+    found = best_entries(entries, asked, least=0.3)
     return Found(found=bool(found), summary=found[0] if found else otherwise)
 
 

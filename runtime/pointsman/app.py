@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pointsman import telemetry
 from pointsman.bus.jetstream import bus as jetstream
 from pointsman.clock import SystemClock
-from pointsman.engine.process.discovery import load, load_agents
+from pointsman.engine.process.discovery import load_agents, load_objects
 from pointsman.engine.process.health import serve_health
 from pointsman.engine.process.signals import run_until_signal
 from pointsman.engine.worker.engine import Worker
 from pointsman.errors import ConfigurationError
-from pointsman.settings import Settings, misspelled
+from pointsman.settings import Settings, misspelled_variables
 from pointsman.telemetry import Telemetry
 
 # A worker's start has a budget (tests/unit/test_starting.py): what only a supervisor or a dashboard runs is imported
@@ -38,7 +38,9 @@ __all__ = [
 
 T = TypeVar("T")
 
-_GC_EVERY = 10_000  # containers made and kept until the collector looks: some ten workflows' worth, a few MB at most
+_GC_THRESHOLD = (
+    10_000  # containers made and kept until the collector looks: some ten workflows' worth, a few MB at most
+)
 
 
 async def supervise(target: str, settings: Settings) -> int:
@@ -65,10 +67,10 @@ async def supervise(target: str, settings: Settings) -> int:
             await asyncio.wait(runs)
 
     async with AsyncExitStack() as stack:
-        observed = _observe(name, settings, stack, exposed=settings.health_port is not None)
-        _settle_memory()
+        observed = _start_telemetry(name, settings, stack, exposed=settings.health_port is not None)
+        _freeze_imports()
         await stack.enter_async_context(_health(settings, observed, waiting_for))
-        bus = await jetstream.connect(settings, name=name, watcher=telemetry.watcher())
+        bus = await jetstream.connect(settings, name=name, watcher=telemetry.bus_observer())
         stack.push_async_callback(bus.close)
         engines += [SupervisorEngine(bus, team, settings, SystemClock()) for team in teams]
         return await run_until_signal(run_all)
@@ -80,12 +82,12 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
     name = "-".join(agent.card.name for agent in agents)
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
-        observed = _observe(name, settings, stack, exposed=settings.health_port is not None)
-        _settle_memory()
+        observed = _start_telemetry(name, settings, stack, exposed=settings.health_port is not None)
+        _freeze_imports()
         await stack.enter_async_context(
             _health(settings, observed, lambda: worker.waiting_for if worker else ["broker"])
         )
-        bus = await jetstream.connect(settings, name=name, watcher=telemetry.watcher())
+        bus = await jetstream.connect(settings, name=name, watcher=telemetry.bus_observer())
         stack.push_async_callback(bus.close)
         await bus.set_up()
         worker = Worker(bus, agents, settings, own_loop=True)
@@ -105,8 +107,8 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
 
     check_access(settings.dashboard_host, settings.dashboard_token)  # before a broker is waited for
     async with AsyncExitStack() as stack:
-        observed = _observe("dashboard", settings, stack)
-        bus = await jetstream.connect(settings, name="dashboard", watcher=telemetry.watcher())
+        observed = _start_telemetry("dashboard", settings, stack)
+        bus = await jetstream.connect(settings, name="dashboard", watcher=telemetry.bus_observer())
         stack.push_async_callback(bus.close)
         await bus.set_up()
         await stack.enter_async_context(_health(settings, observed, lambda: [] if bus.connected else ["broker"]))
@@ -139,23 +141,23 @@ def _health(
     return serve_health(settings.health_host, settings.health_port, waiting_for, observed.exposition)
 
 
-def _observe(name: str, settings: Settings, stack: AsyncExitStack, *, exposed: bool = False) -> Telemetry:
+def _start_telemetry(name: str, settings: Settings, stack: AsyncExitStack, *, exposed: bool = False) -> Telemetry:
     """Telemetry until the end of `stack`; its first line is of what was meant for the settings and is none."""
     observed = telemetry.setup(name, settings=settings, exposed=exposed)
     stack.push_async_callback(observed.shutdown)
-    for variable, meant in misspelled().items():
+    for variable, meant in misspelled_variables().items():
         telemetry.get_logger(__name__).warning(
             "setting_unknown", variable=variable, hint=f"it is ignored; did you mean {meant}?"
         )
     return observed
 
 
-def _settle_memory() -> None:
+def _freeze_imports() -> None:
     """What was imported stays: the collector need not look through it again and again, up to a tenth of all CPU. What
     is made for a message is mostly free of cycles, and is looked through less often than Python would."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_GC_EVERY, 20, 20)
+    gc.set_threshold(_GC_THRESHOLD, 20, 20)
 
 
 def load_team(target: str) -> Team:
@@ -170,7 +172,7 @@ def load_team(target: str) -> Team:
     from pointsman_schemas.team import Team
 
     try:
-        return load(f"{target}:team", Team)[0]
+        return load_objects(f"{target}:team", Team)[0]
     except ConfigurationError:
         names = ", ".join(team.name for team in teams)
         raise ConfigurationError(
@@ -183,7 +185,7 @@ def load_teams(target: str) -> tuple[Team, ...]:
     """All teams that `target` names. Raises `ConfigurationError` when there is none, or two have the same name."""
     from pointsman_schemas.team import Team
 
-    teams = load(target, Team)
+    teams = load_objects(target, Team)
     if len({team.name for team in teams}) < len(teams):
         raise ConfigurationError(f"{target} defines two teams with one name; rename one of them")
     return teams

@@ -9,16 +9,16 @@ PointsmanError
 │   ├── OversizeEventError        larger than an event may be
 │   └── NotJsonError              a value that strict JSON cannot carry
 ├── ConfigurationError       yours: settings, team files, agent definitions, streams that do not fit
-├── NotFound                 the workflow, agent or dead letter that was asked for does not exist
+├── NotFoundError                 the workflow, agent or dead letter that was asked for does not exist
 ├── PeerError                the other side's: broker or model provider
-│   ├── BusUnavailable       the broker cannot be reached, or did not answer
-│   │   └── UnknownOutcome   a publish was not answered: it may have been stored
-│   ├── StreamLost           the broker has lost what it had stored
+│   ├── BusUnavailableError       the broker cannot be reached, or did not answer
+│   │   └── PublishOutcomeUnknownError   a publish was not answered: it may have been stored
+│   ├── StreamLostError           the broker has lost what it had stored
 │   ├── Conflict             a compare-and-set lost: somebody else wrote first
 │   └── ModelError           a provider failed; `retryable` says whether the same call may succeed later
 ├── TaskError                raise it in a handler to say how the attempt failed
 │   ├── Refused              the agent will not do this
-│   └── NeedsApproval        a person must allow a tool call first
+│   └── ApprovalRequiredError        a person must allow a tool call first
 └── InvariantError           ours: a bug
 """
 
@@ -42,30 +42,30 @@ from pointsman_schemas.events import ToolApprovalRequest, Usage
 from pointsman_schemas.strict_json import describe
 
 __all__ = [
+    "ApprovalRequiredError",
     "BodyLostError",
-    "BusUnavailable",
+    "BusUnavailableError",
     "ConfigurationError",
-    "Conflict",
+    "ConflictError",
     "ContractError",
     "InvalidTokenError",
     "InvariantError",
     "ModelError",
-    "NeedsApproval",
-    "NotFound",
+    "NotFoundError",
     "NotJsonError",
     "OversizeEventError",
     "PeerError",
     "PointsmanError",
-    "Refused",
-    "StreamLost",
+    "PublishOutcomeUnknownError",
+    "RefusedError",
+    "StreamLostError",
     "TaskError",
     "UndecodableEventError",
     "UnknownEventTypeError",
-    "UnknownOutcome",
     "describe_error",
 ]
 
-ERROR_LENGTH = 500
+MAX_ERROR_CHARS = 500
 """Characters of an exception's text that travel: enough for the cause, small beside any event."""
 
 
@@ -75,7 +75,7 @@ class ConfigurationError(PointsmanError):
     kind = "configuration"
 
 
-class NotFound(PointsmanError):
+class NotFoundError(PointsmanError):
     """What was asked for does not exist."""
 
     kind = "not_found"
@@ -87,25 +87,25 @@ class PeerError(PointsmanError):
     kind = "peer"
 
 
-class BusUnavailable(PeerError):
+class BusUnavailableError(PeerError):
     """The broker cannot be reached or did not answer in time. Nothing is known to be lost."""
 
     kind = "bus_unavailable"
 
 
-class UnknownOutcome(BusUnavailable):
+class PublishOutcomeUnknownError(BusUnavailableError):
     """A publish was not acknowledged in time. It may have been stored: read again, then decide."""
 
-    kind = "unknown_outcome"
+    kind = "publish_outcome_unknown"
 
 
-class StreamLost(PeerError):
+class StreamLostError(PeerError):
     """A stream ends before a message that it had acknowledged."""
 
     kind = "stream_lost"
 
 
-class Conflict(PeerError):
+class ConflictError(PeerError):
     """A publish expected the subject to end at another sequence: somebody else wrote first. Nothing was stored."""
 
     kind = "conflict"
@@ -157,18 +157,18 @@ class TaskError(PointsmanError):
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
-        self.made = made
+        self.effects = made
         if kind is not None:
             self.kind = kind
 
 
-class Refused(TaskError):
+class RefusedError(TaskError):
     """The agent understands the task and will not, or may not, do it."""
 
     kind = "refused"
 
 
-class NeedsApproval(TaskError):
+class ApprovalRequiredError(TaskError):
     """The attempt ends here; the task goes on in another one, once a person has said yes or no to each of `calls`."""
 
     kind = "needs_approval"
@@ -193,4 +193,4 @@ def describe_error(error: BaseException) -> str:
         text = f"its message cannot be shown: {type(unprintable).__name__}"
     if not isinstance(error, PointsmanError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return text.encode("utf-8", "replace").decode()[:ERROR_LENGTH]
+    return text.encode("utf-8", "replace").decode()[:MAX_ERROR_CHARS]

@@ -21,12 +21,19 @@ from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.ids import Token
 from pointsman_schemas.strict_json import parse_json
 
-__all__ = ["Settings", "misspelled"]
+__all__ = ["Settings", "misspelled_variables"]
 
 _PREFIX = "POINTSMAN_"
 _SCHEMES = ("nats", "tls", "ws", "wss")
-_SECRET = {"url", "credentials", "user", "password", "token", "dashboard_token"}  # whose values no message repeats
-_SHOWN = 80  # characters of a value that a message repeats
+_SECRET_FIELDS = {
+    "url",
+    "credentials",
+    "user",
+    "password",
+    "token",
+    "dashboard_token",
+}  # whose values no message repeats
+_MAX_SHOWN_CHARS = 80  # characters of a value that a message repeats
 
 
 class Settings(Options, BaseModel):
@@ -52,7 +59,7 @@ class Settings(Options, BaseModel):
     node with `sync_interval: always`. A namespace that is there stays as it was made."""
     ack_wait: Annotated[float, Field(gt=0)] = 20.0
     """A message nobody settles or reports progress on for this long is handed to somebody else."""
-    deliveries: Annotated[int, Field(ge=1)] = 5
+    max_deliveries: Annotated[int, Field(ge=1)] = 5
     """Times a handoff may be delivered without a result before it is given up as one that kills its worker. Handing it
     back on a restart counts too. As many `ack_wait` as this are less than a task's time by default, 120 s: the cause
     is found out before the time is over."""
@@ -60,7 +67,7 @@ class Settings(Options, BaseModel):
     """How long one answer of the broker is waited for."""
     heartbeat: Annotated[float, Field(gt=0)] = 5.0
     """How often an agent refreshes its card; it counts as gone after three times that."""
-    grace: Annotated[float, Field(ge=0)] = 10.0
+    shutdown_grace: Annotated[float, Field(ge=0)] = 10.0
     """How long running work may go on after the first SIGTERM."""
     circuit_failures: Annotated[int, Field(ge=0)] = 5
     """Tasks in a row that may fail at an agent, as one supervisor sees it, before the agent is sent no more: one task
@@ -117,7 +124,7 @@ class Settings(Options, BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_the_environment(cls, given: Any) -> Any:
+    def _apply_environment(cls, given: Any) -> Any:
         """Add the variables of fields that were not given."""
         if not isinstance(given, dict):
             return given
@@ -129,7 +136,7 @@ class Settings(Options, BaseModel):
 
     @field_validator("url")
     @classmethod
-    def _is_of_nats(cls, url: str) -> str:
+    def _check_url(cls, url: str) -> str:
         urls = [each.strip() for each in url.split(",") if each.strip()]
         if not urls:
             raise ValueError("there is no address in it; expected nats://HOST:PORT")
@@ -146,7 +153,7 @@ class Settings(Options, BaseModel):
 
     @field_validator("model_limits", mode="before")
     @classmethod
-    def _as_read(cls, value: object) -> object:
+    def _parse_model_limits(cls, value: object) -> object:
         if not isinstance(value, str):
             return value
         try:
@@ -165,11 +172,11 @@ class Settings(Options, BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            told = "; ".join(_told(problem, given) for problem in error.errors(include_url=False)[:3])
+            told = "; ".join(_problem_text(problem, given) for problem in error.errors(include_url=False)[:3])
             raise ConfigurationError(told) from None
 
 
-def misspelled(environment: Mapping[str, str] | None = None) -> Mapping[str, str]:
+def misspelled_variables(environment: Mapping[str, str] | None = None) -> Mapping[str, str]:
     """The variables that are set and no setting, but like one: each with what it is like. Others are of somebody
     else: agents have their own, and Kubernetes sets some for a service of that name."""
     known = {name.upper() for name in Settings.model_fields}
@@ -179,12 +186,12 @@ def misspelled(environment: Mapping[str, str] | None = None) -> Mapping[str, str
     return {name: f"{_PREFIX}{meant}" for name, meant in like.items() if meant}
 
 
-def _told(problem: ErrorDetails, given: Container[str]) -> str:
+def _problem_text(problem: ErrorDetails, given: Container[str]) -> str:
     """Which setting it is, under the name it was given by, its value, and what it should be."""
     name, *path = (str(part) for part in problem["loc"])
     told = name if name in given else f"{_PREFIX}{name.upper()}"
     inside = f", {'.'.join(path)}," if path else ""
-    value = "" if name in _SECRET else f" is {str(problem['input'])[:_SHOWN]!r}"
+    value = "" if name in _SECRET_FIELDS else f" is {str(problem['input'])[:_MAX_SHOWN_CHARS]!r}"
     if problem["type"] == "string_pattern_mismatch":  # of a Token, the only field that has a pattern
         return f"{told}{value}: it should be 1 to 64 letters, digits, - and _"
     allowed = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")

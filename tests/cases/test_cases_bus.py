@@ -21,12 +21,12 @@ from structlog.testing import capture_logs
 from support.broker import remove_streams
 from support.checker import problems
 from support.crew import CREW, planner, steps, synthesizer, team, worker
-from support.processes import System, found
+from support.processes import System, wait_for
 from support.proxy import Proxy
 from support.sizes import SIZE, sized
 from support.system import running
 from support.waiting import until
-from support.workers import Desk
+from support.workers import SupervisorDouble
 
 from pointsman import agent
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -46,8 +46,8 @@ async def test_no_message_waits_for_an_idle_pull_to_expire(
 ) -> None:
     """Messages at every moment before, at and after the expiry of the request that waits for them."""
     expires, chance, waits = 1.0, Random(1), list[float]()
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._EXPIRES", expires)
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HEARTBEAT", 0.3)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._REQUEST_EXPIRY_S", expires)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._IDLE_HEARTBEAT_S", 0.3)
     names = [f"w{number}" for number in range(50)]
     consumers = [
         await bus.consumer(name, "work", f"{namespace}.handoff.{name}.>", ack_wait=30, max_in_flight=8)
@@ -90,13 +90,13 @@ async def reader(text: str) -> int:
 async def test_a_flood_of_large_messages_waits_at_the_broker_and_not_in_a_worker(
     bus: JetStreamBus, settings: Settings, tmp_path: Path
 ) -> None:
-    desk, size, count = Desk(bus, settings.namespace), 900_000, 100
+    desk, size, count = SupervisorDouble(bus, settings.namespace), 900_000, 100
     async with System(tmp_path, settings) as system:
         service = await system.worker(system.write("reader.py", READER))
-        await desk.result(await desk.hand("reader", "x" * size, task="warm"))
+        await desk.result(await desk.publish_handoff("reader", "x" * size, task="warm"))
         before = _peak_memory(service.pid)
 
-        given = [await desk.hand("reader", "x" * size, task=f"t{number}") for number in range(count)]
+        given = [await desk.publish_handoff("reader", "x" * size, task=f"t{number}") for number in range(count)]
         results = [await desk.result(handoff, within=60) for handoff in given]
         grown = _peak_memory(service.pid) - before
         information = await bus.api(f"CONSUMER.INFO.{desk.subjects.work_stream}.agent-reader")
@@ -228,8 +228,8 @@ async def test_supervisors_that_start_together_repeat_nothing_their_predecessor_
         async with running(settings, team):
             request: dict[str, Any] = {"tasks": [*steps("a")["tasks"], *steps("b", after=str(gate))["tasks"]]}
             workflows = [await client.submit("crew", request) for _ in range(SIZE.half_done)]
-            await found(lambda: _as_many(client, "b", len(workflows)), "a waiting task of each", seconds=40)
-            await found(
+            await wait_for(lambda: _as_many(client, "b", len(workflows)), "a waiting task of each", seconds=40)
+            await wait_for(
                 lambda: _as_many(client, "a", len(workflows), "inbox.crew.*.result"), "a result of each", seconds=40
             )
         async with AsyncExitStack() as stack:
@@ -263,7 +263,7 @@ async def test_after_an_outage_longer_than_a_card_lives_the_first_requests_find_
     broker = EmbeddedBroker(tmp_path / "broker")
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
-    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, grace=0.5)
+    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, shutdown_grace=0.5)
     loop = asyncio.get_running_loop()
     try:
         async with running(settings, team, [planner, synthesizer, worker]) as client:
@@ -294,7 +294,7 @@ async def test_consumers_outlive_the_broker_and_one_that_was_deleted_while_it_re
     broker = EmbeddedBroker(tmp_path / "broker")
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
-    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, grace=0.5)
+    settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, shutdown_grace=0.5)
     try:
         async with running(settings, team, [planner, synthesizer, worker]) as client:
             await (await client.submit("crew", steps("before"))).outcome(20)
@@ -362,11 +362,11 @@ async def _is_not(asked: Awaitable[object]) -> bool:
 
 async def test_processes_leave_in_time_though_the_broker_is_away(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path / "broker") as broker:
-        settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, grace=2.0)
+        settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, shutdown_grace=2.0)
         async with System(tmp_path / "processes", settings) as system:
             services = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
             workflow = await system.client.submit("crew", steps("a", seconds=30))
-            await found(
+            await wait_for(
                 lambda: system.client.bus.last("work", f"pointsman.handoff.worker.{workflow.id}.>"), "task under way"
             )
 
@@ -377,7 +377,7 @@ async def test_processes_leave_in_time_though_the_broker_is_away(tmp_path: Path)
             took = loop.time() - asked
 
     assert codes == [0, 0]
-    assert took < settings.grace + 3.0  # 2 s for what waits, the rest for a busy machine
+    assert took < settings.shutdown_grace + 3.0  # 2 s for what waits, the rest for a busy machine
 
 
 def test_a_connection_that_was_closed_under_it_is_lost_for_the_client_and_not_a_bug_of_its_caller() -> None:

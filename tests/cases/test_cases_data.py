@@ -34,7 +34,7 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.tools import tool
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.bus.jetstream.stream_config import stream_configs
-from pointsman.cli.render.tree import tree
+from pointsman.cli.render.tree import render_tree
 from pointsman.client.client import Client
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
@@ -122,7 +122,7 @@ async def test_whatever_times_a_result_carries_its_workflow_ends_and_can_be_look
             place = subjects.result("crew", workflow.id, "absent", "t1", 1)
             await bus.publish(place, json.dumps(body).encode(), encode(envelope), expect=0)
             outcome = await workflow.outcome(20)
-            return outcome, drawn(tree(await client.trace(workflow.id), datetime.now(UTC)))
+            return outcome, drawn(render_tree(await client.trace(workflow.id), datetime.now(UTC)))
 
         found = dict(zip(TIMES, await asyncio.gather(*map(ask, TIMES)), strict=True))
 
@@ -168,7 +168,7 @@ async def test_a_value_comes_back_with_every_digit_or_is_refused_in_the_open(set
         async def ask(value: str) -> tuple[Outcome, bytes]:
             place = client.subjects.request("crew")
             sequence = await client.bus.publish(place, asking(value), {})
-            workflow = await client.requested(sequence)
+            workflow = await client.workflow_from_sequence(sequence)
             outcome = await workflow.outcome(30)
             log = [stored.body async for stored in client.bus.read("log", client.subjects.log("crew", workflow.id))]
             return outcome, b"[" + b",".join(log) + b"]"
@@ -260,7 +260,7 @@ async def test_whatever_a_tool_does_its_spans_are_in_the_callers_trace_at_every_
         place = client.subjects.request("crew")
         async with running(settings, None, [juggler]):
             sequence = await client.bus.publish(place, json.dumps({"input": plan}).encode(), headers)
-            workflow = await client.requested(sequence)
+            workflow = await client.workflow_from_sequence(sequence)
             async with asyncio.timeout(20):
                 await handed_back.wait()
         async with running(settings, None, [juggler]):

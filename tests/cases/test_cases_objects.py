@@ -21,7 +21,7 @@ import pytest
 from pydantic import JsonValue
 from support.broker import remove_streams
 from support.crew import CREW, steps
-from support.processes import System, found
+from support.processes import System, wait_for
 
 from pointsman.client.client import Workflow
 from pointsman.errors import PointsmanError
@@ -128,7 +128,7 @@ async def test_data_that_looks_like_objects_stays_data_wherever_it_comes_from(
             assert all(service.alive for service in services)
         quiet = list(bird.heard)
         socket.create_connection(("127.0.0.1", bird.port)).close()
-        await found(lambda: _any(bird.heard), "call that the canary heard")
+        await wait_for(lambda: _any(bird.heard), "call that the canary heard")
     await remove_streams(settings)
 
     assert quiet == []
@@ -171,7 +171,7 @@ async def _letters(system: System, bird: Canary) -> None:
         (b"", typed | {"ce-id": "elsewhere", "ce-dataref": bird.url, "ce-dataschema": bird.url}),
     ]
     published = [await client.bus.publish(request, body, headers) for body, headers in wrong]
-    refused = [await client.requested(sequence) for sequence in published]
+    refused = [await client.workflow_from_sequence(sequence) for sequence in published]
     outcomes = await asyncio.gather(*(workflow.outcome(40) for workflow in refused))
 
     async def buried() -> list[DeadLetter]:
@@ -179,7 +179,7 @@ async def _letters(system: System, bird: Canary) -> None:
         letters = [parse(DeadLetter, each.body) async for each in stored]
         return letters if len(letters) == len(wrong) else []
 
-    letters = await found(buried, f"{len(wrong)} dead letters")
+    letters = await wait_for(buried, f"{len(wrong)} dead letters")
     again = await system.command("dead", "replay", "--all", "--yes", "--json")
     sent_again = [
         Workflow(client.bus, client.subjects, document["workflow"], "crew", source=client.source)
@@ -204,14 +204,14 @@ async def _cards(system: System, bird: Canary) -> None:
     async def seen() -> bool:
         return any(card.instance == foreign.instance for card in await client.agents())
 
-    approval = await found(asked, "question to a person")
+    approval = await wait_for(asked, "question to a person")
     foreign = AgentCard(name="payer", description=json.dumps(schema), input_schema=schema, output_schema=schema)
     foreign = foreign.model_copy(update={"instance": "foreign"})
     await client.bus.registry.announce(foreign)
-    await found(seen, "card of another payer")
+    await wait_for(seen, "card of another payer")
     answer = await client.approve(approval or "", input="o-18")
 
-    assert answer.counted, answer.said
+    assert answer.counted, answer.ignored_reason
     assert (await workflow.outcome(20)).answer == "o-18"
 
 

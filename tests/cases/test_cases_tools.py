@@ -13,7 +13,7 @@ import pytest
 from support.adapters import KEY, both, closing
 from support.broker import remove_streams
 from support.crew import CREW, steps
-from support.processes import System, found
+from support.processes import System, wait_for
 from support.providers import Answer, Call, FakeProvider, unpaired
 
 from pointsman.authoring.context import Context
@@ -101,7 +101,7 @@ async def test_a_worker_killed_amid_its_tools_is_followed_by_one_whose_history_p
             )
             tasks = [task | {"agent": "thinker"} for task in steps(*plans)["tasks"]]
             workflow = await system.client.submit("crew", {"tasks": tasks})
-            await found(all_amid, "tool of each task under way")
+            await wait_for(all_amid, "tool of each task under way")
             await first.kill()
             (tmp_path / "released").touch()
             await system.worker(file)

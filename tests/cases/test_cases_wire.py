@@ -76,7 +76,7 @@ async def _try_all_names(system: System) -> None:
                 await refused
         for reply in (name, f"_INBOX.{name}"):
             at = await bus.publish(to, json.dumps({"input": steps("t1"), "reply_to": reply}).encode(), {})
-            outcome = await (await client.requested(at)).outcome(20)
+            outcome = await (await client.workflow_from_sequence(at)).outcome(20)
             assert outcome.status == ("completed" if name in HARMLESS else "failed")
         request = Request(input=steps("t1"), metadata={name: name}, correlation_id=name)
         envelope = Envelope(id=name, type=Request.event_type, source=name, time=datetime.now(UTC), subject=name)

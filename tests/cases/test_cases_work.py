@@ -21,7 +21,7 @@ from support.adapters import KEY, openai
 from support.broker import remove_streams
 from support.checker import problems
 from support.crew import CREW, planner, steps, synthesizer, team, worker
-from support.processes import Service, System, found
+from support.processes import Service, System, wait_for
 from support.providers import Answer, FakeProvider
 from support.sizes import SIZE, sized
 from support.system import running
@@ -66,17 +66,17 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
         by_pid = {service.pid: service for service in workers}
 
         frozen = await client.submit("crew", steps("a", seconds=2.0))
-        [pid] = await found(lambda: begun(frozen.id, "a", 1), "start of the first task")
+        [pid] = await wait_for(lambda: begun(frozen.id, "a", 1), "start of the first task")
         os.kill(pid, signal.SIGSTOP)
-        [_, other] = await found(lambda: begun(frozen.id, "a", 2), "second start", seconds=most)
+        [_, other] = await wait_for(lambda: begun(frozen.id, "a", 2), "second start", seconds=most)
         first = await frozen.outcome(20)
         meanwhile = await (await client.submit("crew", steps("x", "y"))).outcome(30)
         os.kill(pid, signal.SIGCONT)
 
         killed = await client.submit("crew", steps("b", seconds=2.0))
-        [victim] = await found(lambda: begun(killed.id, "b", 1), "start of the second task")
+        [victim] = await wait_for(lambda: begun(killed.id, "b", 1), "start of the second task")
         await by_pid[victim].kill()
-        [_, heir] = await found(lambda: begun(killed.id, "b", 2), "second start", seconds=most)
+        [_, heir] = await wait_for(lambda: begun(killed.id, "b", 2), "second start", seconds=most)
         second = await killed.outcome(20)
         wrong = await problems(client.bus, client.subjects, "crew", [frozen.id, killed.id])
     await remove_streams(settings)
@@ -149,7 +149,7 @@ async def test_a_cancelled_workflow_ends_at_once_whatever_its_agents_are_doing(
         endings = await asyncio.gather(*map(cancelled, kinds))
         after = await asyncio.gather(*(system.ask("crew", request(kind, 0.01)) for kind in kinds))
         abandoned = await service.logged("handler_abandoned")
-        left = await service.logged("thread_left_running")
+        left = await service.logged("thread_orphaned")
         children = [int(line) for line in (tmp_path / "kids").read_text().split()]
         [stopped] = map(float, (tmp_path / "stopped").read_text().split())
     await remove_streams(settings)
@@ -304,7 +304,7 @@ async def test_a_supervisor_s_successor_needs_nothing_but_the_broker(settings: S
         async with asynccontextmanager(elsewhere)(1) as supervisor:
             workflows = [await client.submit("crew", request) for request in requests]
             for subject in [client.subjects.handoff("worker", workflow.id, "a", 1) for workflow in workflows]:
-                await found(partial(client.bus.last, "work", subject), "task that waits")
+                await wait_for(partial(client.bus.last, "work", subject), "task that waits")
             await supervisor.kill()
             gate.touch()
         async with asynccontextmanager(elsewhere)(2):

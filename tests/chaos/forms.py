@@ -19,7 +19,7 @@ from support.checker import problems
 from support.cluster import NatsCluster
 from support.crew import CREW, steps
 from support.health import ask
-from support.processes import Service, System, found
+from support.processes import Service, System, wait_for
 from support.proxy import Proxy
 
 from chaos.load import TEAM, Load, Report
@@ -27,8 +27,8 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.clock import SystemClock
 from pointsman.engine.supervisor import retention as engine_trimming
-from pointsman.engine.supervisor.retention import Trimmer, oldest_of
-from pointsman.errors import BusUnavailable
+from pointsman.engine.supervisor.retention import RetentionJob, oldest_message
+from pointsman.errors import BusUnavailableError
 from pointsman.settings import Settings
 
 __all__ = ["FORMS", "Amount"]
@@ -110,7 +110,7 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
                     broker = EmbeddedBroker(store, port=port)
                     await broker.start()
                     report.until_ready.append(await watching)
-                    inbox = await found(lambda: bus.depth(f"inbox-{TEAM}", "work"), "inbox of the team")
+                    inbox = await wait_for(lambda: bus.depth(f"inbox-{TEAM}", "work"), "inbox of the team")
                     assert inbox is not None
                     if left is not None and inbox.settled_through < left.sequence:
                         report.problems.append(
@@ -133,7 +133,7 @@ async def _becomes_ready(supervisor: Service, patience: float) -> float:
     async def ready() -> bool:
         return (await ask(port, "/readyz"))[0] == 200
 
-    await found(ready, f"readiness of {supervisor.name}", seconds=patience)
+    await wait_for(ready, f"readiness of {supervisor.name}", seconds=patience)
     return time.monotonic() - began
 
 
@@ -161,8 +161,8 @@ async def processes_killed(folder: Path, amount: Amount, *, trimming: bool = Fal
                     load.blow()
                     alive[place] = await system.start(kinds[place], CREW)
                     if trimming:
-                        await Trimmer(system.client.bus, system.client.subjects, SystemClock(), TEAM, 30).trim()
-            first = await oldest_of(system.client.bus, "work")
+                        await RetentionJob(system.client.bus, system.client.subjects, SystemClock(), TEAM, 30).apply()
+            first = await oldest_message(system.client.bus, "work")
             if trimming and first is not None and first.sequence == 1:
                 report.problems.append("nothing was removed from the work stream")
     return report
@@ -170,7 +170,7 @@ async def processes_killed(folder: Path, amount: Amount, *, trimming: bool = Fal
 
 async def processes_killed_while_trimmed(folder: Path, amount: Amount) -> Report:
     """The same while what is over leaves the work stream after three seconds, and not after a week."""
-    with patch.object(engine_trimming, "_WORK", timedelta(seconds=3)):
+    with patch.object(engine_trimming, "_WORK_RETENTION", timedelta(seconds=3)):
         return await processes_killed(folder, amount, trimming=True)
 
 
@@ -203,7 +203,7 @@ async def cluster_shaken(folder: Path, amount: Amount) -> Report:
                     load.blow()
                     await asyncio.sleep(chance.uniform(0.0, amount.pause))
                     await cluster.start(node)
-                    await found(lambda: _whole(bus, (work, log)), "cluster that has caught up", seconds=60)
+                    await wait_for(lambda: _whole(bus, (work, log)), "cluster that has caught up", seconds=60)
             _all_alive(system, report)
     return report
 
@@ -289,14 +289,14 @@ def _all_alive(system: System, report: Report) -> None:
 
 
 async def _unless_away(asked: Awaitable[object]) -> None:
-    with suppress(BusUnavailable):
+    with suppress(BusUnavailableError):
         await asked
 
 
 async def _whole(bus: JetStreamBus, streams: tuple[str, ...]) -> bool:
     try:
         states = [(await bus.api(f"STREAM.INFO.{stream}")).get("cluster", {}) for stream in streams]
-    except BusUnavailable:
+    except BusUnavailableError:
         return False
     copies = [state.get("replicas", []) for state in states]
     return all(len(each) == 2 and all(one["current"] and not one.get("offline") for one in each) for each in copies)

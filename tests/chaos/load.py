@@ -19,7 +19,7 @@ from support.processes import System
 
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.client.client import Client
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailableError
 from pointsman_schemas.ids import workflow_id_for
 
 __all__ = ["TEAM", "Load", "Report", "percentile"]
@@ -138,7 +138,7 @@ class Load:
                 try:
                     await client.submit(TEAM, request, request_id=request_id)
                     break
-                except BusUnavailable:  # the same id, so that it is one workflow whatever came of the last try
+                except BusUnavailableError:  # the same id, so that it is one workflow whatever came of the last try
                     await asyncio.sleep(_AGAIN)
             self._asked.append(workflow_id_for(client.subjects.request(TEAM), request_id, client.source))
 
@@ -166,7 +166,7 @@ class Load:
                 if moments[0] < blow:
                     report.stalls += _next_after(blow, moments)
         for service in self._system.services:
-            report.refused += sum(line["already_there"] for line in service.lines("outbox_sent_again"))
+            report.refused += sum(line["already_there"] for line in service.lines("outbox_republished"))
         assert isinstance(client.bus, JetStreamBus)
         names = [
             f"request-{TEAM}",
@@ -174,7 +174,7 @@ class Load:
             *(f"agent-{name}" for name in ("planner", "worker", "synthesizer")),
         ]
         for name in names:
-            apart = client.bus.forgets and name.startswith("agent-")
+            apart = client.bus.handoffs_unsynced and name.startswith("agent-")
             stream = subjects.handoff_stream if apart else subjects.work_stream
             info = await client.bus.api(f"CONSUMER.INFO.{stream}.{name}")
             given = info["delivered"]["consumer_seq"]

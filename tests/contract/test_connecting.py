@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.place import SOON, Place
+from support.place import TIMEOUT_S, BrokerNamespace
 
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailableError
 
 
-async def test_set_up_may_run_many_times_at_once(place: Place) -> None:
+async def test_set_up_may_run_many_times_at_once(place: BrokerNamespace) -> None:
     buses = [await place.connect() for _ in range(4)]
 
     await asyncio.gather(*(each.set_up() for each in buses * 2))
@@ -18,29 +18,29 @@ async def test_set_up_may_run_many_times_at_once(place: Place) -> None:
     assert await buses[0].publish(place.log, b"", {}) == 1
 
 
-async def test_what_is_to_be_done_is_in_the_work_stream_handoffs_with_it(place: Place) -> None:
+async def test_what_is_to_be_done_is_in_the_work_stream_handoffs_with_it(place: BrokerNamespace) -> None:
     bus = await place.connect()
     await bus.set_up()
 
-    names = [bus.name_of(stream) for stream in ("work", "handoffs", "log", "dead")]
+    names = [bus.stream_name(stream) for stream in ("work", "handoffs", "log", "dead")]
 
     ns = place.ns.upper()
     assert names == [f"{ns}_WORK", f"{ns}_WORK", f"{ns}_LOG", f"{ns}_DEAD"]
 
 
-async def test_closing_twice_is_safe_and_ends_the_connection(place: Place) -> None:
+async def test_closing_twice_is_safe_and_ends_the_connection(place: BrokerNamespace) -> None:
     bus = await place.connect()
     await bus.set_up()
 
-    await asyncio.wait_for(bus.close(), SOON)
-    await asyncio.wait_for(bus.close(), SOON)
+    await asyncio.wait_for(bus.close(), TIMEOUT_S)
+    await asyncio.wait_for(bus.close(), TIMEOUT_S)
 
     assert not bus.connected
-    with pytest.raises(BusUnavailable):
-        await asyncio.wait_for(bus.last("log", place.log), SOON + 5)
+    with pytest.raises(BusUnavailableError):
+        await asyncio.wait_for(bus.last("log", place.log), TIMEOUT_S + 5)
 
 
-async def test_a_closed_bus_says_so(place: Place) -> None:
+async def test_a_closed_bus_says_so(place: BrokerNamespace) -> None:
     other = await place.connect()
 
     before = other.closed

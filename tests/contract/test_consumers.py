@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.place import Place, depth_is, take, take_all, until
+from support.place import BrokerNamespace, depth_is, take_all, take_one, until
 
-from pointsman.errors import BusUnavailable, InvalidTokenError
+from pointsman.errors import BusUnavailableError, InvalidTokenError
 from pointsman.ports.bus import Bus
 
 
-async def test_a_consumer_gets_what_was_there_before_it(place: Place, bus: Bus) -> None:
+async def test_a_consumer_gets_what_was_there_before_it(place: BrokerNamespace, bus: Bus) -> None:
     await bus.publish(place.handoff(1), b"1", {"ce-id": "a"})
     await bus.publish(f"{place.ns}.handoff.other.w.t.1", b"no", {})
 
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
-    [delivery] = await take(consumer)
+    [delivery] = await take_one(consumer)
 
     assert consumer.bound
     assert (delivery.message.subject, delivery.message.body, delivery.delivered) == (place.handoff(1), b"1", 1)
@@ -25,13 +25,13 @@ async def test_a_consumer_gets_what_was_there_before_it(place: Place, bus: Bus) 
 
 
 async def test_a_consumer_s_name_has_room_for_the_longest_name_of_a_team_and_none_for_a_subject(
-    place: Place, bus: Bus
+    place: BrokerNamespace, bus: Bus
 ) -> None:
     longest = f"request-{64 * 't'}"
     await bus.publish(place.handoff(1), b"1", {})
 
     consumer = await bus.consumer(longest, "work", place.handoffs, ack_wait=30)
-    [delivery] = await take(consumer)
+    [delivery] = await take_one(consumer)
     depth = await bus.depth(longest, "work")
     for name in ("", "a.b", "a b", "*", 256 * "t"):
         with pytest.raises(InvalidTokenError):
@@ -41,9 +41,9 @@ async def test_a_consumer_s_name_has_room_for_the_longest_name_of_a_team_and_non
     assert depth is not None
 
 
-async def test_take_waits_for_the_first_message(place: Place, bus: Bus) -> None:
+async def test_take_waits_for_the_first_message(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
-    taking = asyncio.create_task(take(consumer))
+    taking = asyncio.create_task(take_one(consumer))
     await until(lambda: consumer.bound)
 
     await bus.publish(place.handoff(1), b"1", {})
@@ -51,7 +51,7 @@ async def test_take_waits_for_the_first_message(place: Place, bus: Bus) -> None:
     assert [delivery.message.body for delivery in await taking] == [b"1"]
 
 
-async def test_take_gives_several_at_once_and_never_more_than_the_room(place: Place, bus: Bus) -> None:
+async def test_take_gives_several_at_once_and_never_more_than_the_room(place: BrokerNamespace, bus: Bus) -> None:
     await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(30)))
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
 
@@ -59,7 +59,7 @@ async def test_take_gives_several_at_once_and_never_more_than_the_room(place: Pl
     for room in (1, 2, 4, 8, 15):
         left = room
         while left:
-            taken = await take(consumer, left)
+            taken = await take_one(consumer, left)
             assert 1 <= len(taken) <= left
             left -= len(taken)
             rounds.append(len(taken))
@@ -70,13 +70,13 @@ async def test_take_gives_several_at_once_and_never_more_than_the_room(place: Pl
     assert len(rounds) < 30
 
 
-async def test_no_more_than_the_room_is_ever_outstanding(place: Place, bus: Bus) -> None:
+async def test_no_more_than_the_room_is_ever_outstanding(place: BrokerNamespace, bus: Bus) -> None:
     await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(20)))
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
 
-    taken = await take(consumer, 3)
+    taken = await take_one(consumer, 3)
     while len(taken) < 3:
-        taken += await take(consumer, 3 - len(taken))
+        taken += await take_one(consumer, 3 - len(taken))
 
     async def settled() -> bool:
         depth = await bus.depth("writer", "work")
@@ -88,7 +88,7 @@ async def test_no_more_than_the_room_is_ever_outstanding(place: Place, bus: Bus)
     await until(lambda: depth_is(bus, 17, 0))
 
 
-async def test_depth_says_up_to_where_everything_is_settled(place: Place, bus: Bus) -> None:
+async def test_depth_says_up_to_where_everything_is_settled(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     for number in range(4):
         await bus.publish(place.handoff(number), b"1", {})
@@ -111,48 +111,48 @@ async def test_depth_of_a_consumer_that_does_not_exist_is_none(bus: Bus) -> None
     assert await bus.depth("nobody", "work") is None
 
 
-async def test_an_unsettled_message_comes_again_and_says_so(place: Place, bus: Bus) -> None:
+async def test_an_unsettled_message_comes_again_and_says_so(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.5)
     await bus.publish(place.handoff(1), b"1", {})
 
-    counts = [(await take(consumer))[0].delivered for _ in range(3)]
+    counts = [(await take_one(consumer))[0].delivered for _ in range(3)]
 
     assert counts == [1, 2, 3]
 
 
-async def test_an_acknowledged_message_does_not_come_again(place: Place, bus: Bus) -> None:
+async def test_an_acknowledged_message_does_not_come_again(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.3)
     await bus.publish(place.handoff(1), b"1", {})
-    [delivery] = await take(consumer)
+    [delivery] = await take_one(consumer)
 
     await delivery.ack()
 
     with pytest.raises(TimeoutError):
-        await take(consumer, wait=1.0)
+        await take_one(consumer, wait=1.0)
     await until(lambda: depth_is(bus, 0, 0))
 
 
-async def test_a_handed_back_message_comes_at_once_or_after_its_delay(place: Place, bus: Bus) -> None:
+async def test_a_handed_back_message_comes_at_once_or_after_its_delay(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     loop = asyncio.get_running_loop()
     await bus.publish(place.handoff(1), b"1", {})
-    [delivery] = await take(consumer)
+    [delivery] = await take_one(consumer)
 
     await delivery.nak()
-    [again] = await take(consumer)
+    [again] = await take_one(consumer)
     started = loop.time()
     await again.nak(0.7)
-    [later] = await take(consumer)
+    [later] = await take_one(consumer)
 
     assert (again.delivered, later.delivered) == (2, 3)
     assert loop.time() - started >= 0.65
 
 
-async def test_progress_keeps_a_message_from_coming_again(place: Place, bus: Bus) -> None:
+async def test_progress_keeps_a_message_from_coming_again(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.6)
     await bus.publish(place.handoff(1), b"1", {})
-    [delivery] = await take(consumer)
-    waiting = asyncio.create_task(take(consumer))
+    [delivery] = await take_one(consumer)
+    waiting = asyncio.create_task(take_one(consumer))
 
     for _ in range(6):
         await delivery.in_progress()
@@ -162,22 +162,22 @@ async def test_progress_keeps_a_message_from_coming_again(place: Place, bus: Bus
     assert (await waiting)[0].delivered == 2  # once nobody reports any more
 
 
-async def test_a_terminated_message_does_not_come_again(place: Place, bus: Bus) -> None:
+async def test_a_terminated_message_does_not_come_again(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.3)
     await bus.publish(place.handoff(1), b"1", {})
-    [delivery] = await take(consumer)
+    [delivery] = await take_one(consumer)
 
     await delivery.term("no use")
 
     with pytest.raises(TimeoutError):
-        await take(consumer, wait=1.0)
+        await take_one(consumer, wait=1.0)
 
 
-async def test_settling_twice_or_late_harms_nothing(place: Place, bus: Bus) -> None:
+async def test_settling_twice_or_late_harms_nothing(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=0.3)
     await bus.publish(place.handoff(1), b"1", {})
-    [first] = await take(consumer)
-    [second] = await take(consumer)
+    [first] = await take_one(consumer)
+    [second] = await take_one(consumer)
 
     await first.ack()
     await second.ack()
@@ -185,10 +185,10 @@ async def test_settling_twice_or_late_harms_nothing(place: Place, bus: Bus) -> N
     await second.in_progress()
 
     with pytest.raises(TimeoutError):
-        await take(consumer, wait=0.8)
+        await take_one(consumer, wait=0.8)
 
 
-async def test_processes_share_a_consumer(place: Place, bus: Bus) -> None:
+async def test_processes_share_a_consumer(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
     mine, theirs = [await each.consumer("writer", "work", place.handoffs, ack_wait=30) for each in (bus, other)]
     seen: dict[int, list[bytes]] = {0: [], 1: []}
@@ -212,20 +212,20 @@ async def test_processes_share_a_consumer(place: Place, bus: Bus) -> None:
     assert seen[1]
 
 
-async def test_a_consumer_has_at_most_so_many_in_flight(place: Place, bus: Bus) -> None:
+async def test_a_consumer_has_at_most_so_many_in_flight(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, max_in_flight=2)
     await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(4)))
 
     taken = await take_all(consumer, 2)
     with pytest.raises(TimeoutError):
-        await take(consumer, wait=0.4)
+        await take_one(consumer, wait=0.4)
     await taken[0].ack()
 
-    assert len(await take(consumer)) == 1
+    assert len(await take_one(consumer)) == 1
 
 
 async def test_who_has_the_lowest_rank_is_delivered_all_it_has_room_for_and_the_next_what_is_left(
-    place: Place, bus: Bus
+    place: BrokerNamespace, bus: Bus
 ) -> None:
     first = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
     other = await place.connect()
@@ -248,40 +248,44 @@ async def test_who_has_the_lowest_rank_is_delivered_all_it_has_room_for_and_the_
     assert [delivery.message.body for delivery in await left] == [b"6", b"7", b"8", b"9"]
 
 
-async def test_who_has_a_higher_rank_is_delivered_everything_once_nobody_is_before_him(place: Place, bus: Bus) -> None:
+async def test_who_has_a_higher_rank_is_delivered_everything_once_nobody_is_before_him(
+    place: BrokerNamespace, bus: Bus
+) -> None:
     first = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
     second = await (await place.connect()).consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
     second.set_rank(9)
-    taking, leaving = asyncio.create_task(take(second)), asyncio.create_task(first.take(8))
+    taking, leaving = asyncio.create_task(take_one(second)), asyncio.create_task(first.take(8))
     await asyncio.sleep(0)
 
     await first.close()
     await bus.publish(place.handoff(1), b"1", {})
 
     assert [delivery.message.body for delivery in await taking] == [b"1"]
-    with pytest.raises(BusUnavailable):
+    with pytest.raises(BusUnavailableError):
         await leaving
 
 
-async def test_a_consumer_that_was_not_ranked_becomes_so_when_it_is_opened_ranked(place: Place, bus: Bus) -> None:
+async def test_a_consumer_that_was_not_ranked_becomes_so_when_it_is_opened_ranked(
+    place: BrokerNamespace, bus: Bus
+) -> None:
     await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
     consumer.set_rank(2)
 
     await bus.publish(place.handoff(1), b"1", {})
 
-    [delivery] = await take(consumer)
+    [delivery] = await take_one(consumer)
     assert delivery.message.body == b"1"
 
 
 @pytest.mark.parametrize(("first", "second"), [(30, 20), (20, 30)])
 async def test_of_those_who_share_a_consumer_the_longest_ack_deadline_counts(
-    place: Place, bus: Bus, first: float, second: float
+    place: BrokerNamespace, bus: Bus, first: float, second: float
 ) -> None:
     """With a shorter one the work of who reports on it less often would come again while it is done."""
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=first)
     await bus.publish(place.handoff(1), b"1", {})
-    [delivery] = await take(consumer)
+    [delivery] = await take_one(consumer)
 
     await (await place.connect()).consumer("writer", "work", place.handoffs, ack_wait=second)
     shared = await bus.depth("writer", "work")
@@ -296,7 +300,7 @@ async def test_of_those_who_share_a_consumer_the_longest_ack_deadline_counts(
     assert (shared.ack_waits, alone.ack_waits) == ((20, 30), ())
 
 
-async def test_what_was_not_taken_when_a_consumer_closes_goes_to_another(place: Place, bus: Bus) -> None:
+async def test_what_was_not_taken_when_a_consumer_closes_goes_to_another(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
     closing = await bus.consumer("writer", "work", place.handoffs, ack_wait=60)
     taking = asyncio.create_task(closing.take(8))
@@ -309,7 +313,7 @@ async def test_what_was_not_taken_when_a_consumer_closes_goes_to_another(place: 
     for delivery in taken:
         await delivery.ack()
     assert not closing.bound
-    with pytest.raises(BusUnavailable):
+    with pytest.raises(BusUnavailableError):
         await closing.take(1)
     if len(taken) < 8:
         rest = await take_all(await other.consumer("writer", "work", place.handoffs, ack_wait=60), 8 - len(taken))
@@ -319,11 +323,11 @@ async def test_what_was_not_taken_when_a_consumer_closes_goes_to_another(place: 
     await until(lambda: depth_is(bus, 0, 0))
 
 
-async def test_a_cancelled_take_loses_nothing(place: Place, bus: Bus) -> None:
+async def test_a_cancelled_take_loses_nothing(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=60)
     with pytest.raises(TimeoutError):
-        await take(consumer, 4, wait=0.2)
+        await take_one(consumer, 4, wait=0.2)
 
     await bus.publish(place.handoff(1), b"1", {})
 
-    assert [delivery.message.body for delivery in await take(consumer, 4)] == [b"1"]
+    assert [delivery.message.body for delivery in await take_one(consumer, 4)] == [b"1"]

@@ -7,25 +7,25 @@ import json
 from datetime import timedelta
 
 import pytest
-from support.place import SOON, Place, take_all
+from support.place import TIMEOUT_S, BrokerNamespace, take_all
 
 from pointsman.bus.validation import header_size
-from pointsman.errors import BodyLostError, Conflict
-from pointsman.ports.bus import Bus, Stored
+from pointsman.errors import BodyLostError, ConflictError
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman_schemas.envelope import decode
 
 LARGE = b"".join(b"%08d" % number for number in range(150_000))
 """1.2 MB, above what one message may have, and no two chunks of it the same."""
 
 
-async def artifacts(place: Place, bus: Bus, part: str = "M") -> list[Stored]:
+async def artifacts(place: BrokerNamespace, bus: Bus, part: str = "M") -> list[StoredMessage]:
     """What the object store holds: `M` for the descriptions of objects, `C` for their chunks."""
     return [stored async for stored in bus.read("artifacts", f"$O.{place.ns.upper()}_ARTIFACTS.{part}.>")]
 
 
 @pytest.mark.parametrize("headers", [{}, {"ce-id": "1", "long": "h" * 1000, "wide": "ü" * 10}])
 async def test_a_body_is_kept_apart_from_the_first_byte_on_that_a_message_cannot_have(
-    place: Place, bus: Bus, headers: dict[str, str]
+    place: BrokerNamespace, bus: Bus, headers: dict[str, str]
 ) -> None:
     room = bus.max_payload - header_size(headers)
 
@@ -41,7 +41,7 @@ async def test_a_body_is_kept_apart_from_the_first_byte_on_that_a_message_cannot
     assert [stored.headers for stored in held] == [headers] * 3
 
 
-async def test_what_a_compare_and_set_adds_counts_for_the_place_of_a_body(place: Place, bus: Bus) -> None:
+async def test_what_a_compare_and_set_adds_counts_for_the_place_of_a_body(place: BrokerNamespace, bus: Bus) -> None:
     added = header_size({"Nats-Expected-Last-Subject-Sequence": "0"})
 
     await bus.publish(place.log, b"x" * (bus.max_payload - added), {}, expect=0)
@@ -52,18 +52,18 @@ async def test_what_a_compare_and_set_adds_counts_for_the_place_of_a_body(place:
     assert len(await artifacts(place, bus)) == 1
 
 
-async def test_a_large_body_is_read_in_every_way_as_it_was_published(place: Place, bus: Bus) -> None:
+async def test_a_large_body_is_read_in_every_way_as_it_was_published(place: BrokerNamespace, bus: Bus) -> None:
     body, headers = LARGE, {"ce-id": "1"}
-    heard: asyncio.Queue[Stored] = asyncio.Queue()
+    heard: asyncio.Queue[StoredMessage] = asyncio.Queue()
     async with await bus.listen(f"{place.ns}.>", heard.put):
         sequence = await bus.publish(place.handoff(1), body, headers)
         await bus.broadcast(f"{place.ns}.live.w.a", body, headers)
-        told = [await asyncio.wait_for(heard.get(), SOON) for _ in range(2)]
+        told = [await asyncio.wait_for(heard.get(), TIMEOUT_S) for _ in range(2)]
     now = await bus.time()
     await bus.schedule(f"{place.ns}.schedule.w.retry", now + timedelta(seconds=0.2), place.handoff(2), body, headers)
 
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30.0)
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(TIMEOUT_S):
         taken = await take_all(consumer, 2)
     followed = await anext(aiter(bus.follow("work", [place.handoff(2)])))
     seen = [
@@ -78,20 +78,22 @@ async def test_a_large_body_is_read_in_every_way_as_it_was_published(place: Plac
     assert [stored and (stored.body == body, stored.headers) for stored in seen] == [(True, headers)] * len(seen)
 
 
-async def test_the_same_large_body_is_stored_once(place: Place, bus: Bus) -> None:
+async def test_the_same_large_body_is_stored_once(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
 
     await bus.publish(place.handoff(1), LARGE, {})
     once = await artifacts(place, bus, "C")
     await other.publish(place.handoff(2), LARGE, {"ce-id": "2"})
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await bus.publish(place.handoff(1), LARGE, {}, expect=0)
 
     assert await artifacts(place, bus, "C") == once
     assert b"".join(chunk.body for chunk in once) == LARGE
 
 
-async def test_two_that_store_the_same_large_body_at_once_do_not_disturb_each_other(place: Place, bus: Bus) -> None:
+async def test_two_that_store_the_same_large_body_at_once_do_not_disturb_each_other(
+    place: BrokerNamespace, bus: Bus
+) -> None:
     others = [bus, *[await place.connect() for _ in range(3)]]
 
     await asyncio.gather(*(one.publish(place.handoff(n), LARGE, {}) for n, one in enumerate(others)))
@@ -100,7 +102,9 @@ async def test_two_that_store_the_same_large_body_at_once_do_not_disturb_each_ot
     assert len(await artifacts(place, bus)) == 1
 
 
-async def test_a_large_body_that_somebody_took_out_of_the_store_is_stored_anew(place: Place, bus: Bus) -> None:
+async def test_a_large_body_that_somebody_took_out_of_the_store_is_stored_anew(
+    place: BrokerNamespace, bus: Bus
+) -> None:
     await bus.publish(place.handoff(1), LARGE, {})
     (description,), chunks = await artifacts(place, bus), await artifacts(place, bus, "C")
     removed = {**json.loads(description.body), "deleted": True, "size": 0, "chunks": 0, "digest": ""}
@@ -116,7 +120,7 @@ async def test_a_large_body_that_somebody_took_out_of_the_store_is_stored_anew(p
 
 @pytest.mark.parametrize("harm", ["gone", "its chunks gone", "cut", "longer", "unreadable", "older copy"])
 async def test_a_large_body_that_is_gone_or_damaged_is_a_reference_that_decode_refuses(
-    place: Place, bus: Bus, harm: str
+    place: BrokerNamespace, bus: Bus, harm: str
 ) -> None:
     await bus.publish(place.handoff(1), LARGE, {"ce-id": "1"})
     (description,), chunks = await artifacts(place, bus), await artifacts(place, bus, "C")
@@ -136,7 +140,7 @@ async def test_a_large_body_that_is_gone_or_damaged_is_a_reference_that_decode_r
             await bus.delete("artifacts", chunks[0].sequence)
             await bus.publish(chunks[0].subject, chunks[0].body, {})
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30.0)
-    (delivery,) = await asyncio.wait_for(consumer.take(1), SOON)
+    (delivery,) = await asyncio.wait_for(consumer.take(1), TIMEOUT_S)
 
     assert delivery.message.body == b""
     with pytest.raises(BodyLostError, match=f"{place.ns.upper()}_ARTIFACTS"):
@@ -147,7 +151,7 @@ async def test_a_large_body_that_is_gone_or_damaged_is_a_reference_that_decode_r
     "reference",
     ["https://example.org/body", "nats-object://OTHER_ARTIFACTS/x?size=1&sha256=" + "0" * 64, "\xff", "", "x" * 9_000],
 )
-async def test_a_reference_to_elsewhere_is_not_followed(place: Place, bus: Bus, reference: str) -> None:
+async def test_a_reference_to_elsewhere_is_not_followed(place: BrokerNamespace, bus: Bus, reference: str) -> None:
     await bus.publish(place.log, b"", {"CE-DataRef": reference})
 
     stored = await bus.last("log", place.log)
@@ -158,7 +162,7 @@ async def test_a_reference_to_elsewhere_is_not_followed(place: Place, bus: Bus, 
         decode(stored.headers, stored.body)
 
 
-async def test_an_event_with_a_body_may_refer_to_whatever_it_likes(place: Place, bus: Bus) -> None:
+async def test_an_event_with_a_body_may_refer_to_whatever_it_likes(place: BrokerNamespace, bus: Bus) -> None:
     headers = {"ce-dataref": "https://example.org/body"}
 
     await bus.publish(place.log, b"{}", headers)
@@ -168,7 +172,7 @@ async def test_an_event_with_a_body_may_refer_to_whatever_it_likes(place: Place,
     assert decode(stored.headers, stored.body) == (None, b"{}")
 
 
-async def test_a_body_whose_parts_are_gone_is_kept_anew_when_it_is_sent_again(place: Place, bus: Bus) -> None:
+async def test_a_body_whose_parts_are_gone_is_kept_anew_when_it_is_sent_again(place: BrokerNamespace, bus: Bus) -> None:
     await bus.publish(place.handoff(1), LARGE, {})
     chunks = await artifacts(place, bus, "C")
     await bus.purge("artifacts", chunks[0].subject)

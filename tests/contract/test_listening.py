@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 from structlog.testing import capture_logs
-from support.place import Place, until
+from support.place import BrokerNamespace, until
 
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Bus, Service, Stored
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import Bus, Service, StoredMessage
 
 
-async def test_a_broadcast_is_heard_by_those_who_listen_and_kept_by_nobody(place: Place, bus: Bus) -> None:
+async def test_a_broadcast_is_heard_by_those_who_listen_and_kept_by_nobody(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
-    heard: list[Stored] = []
+    heard: list[StoredMessage] = []
 
-    async def hear(stored: Stored) -> None:
+    async def hear(stored: StoredMessage) -> None:
         heard.append(stored)
 
     async def has_come() -> bool:
@@ -35,8 +35,8 @@ async def test_a_broadcast_is_heard_by_those_who_listen_and_kept_by_nobody(place
         (b"yes", {"ce-id": "a"}, 0), (b"marker", {}, 0)]  # fmt: skip
 
 
-async def test_what_is_published_to_a_stream_is_heard_as_it_is_sent(place: Place, bus: Bus) -> None:
-    heard: asyncio.Queue[Stored] = asyncio.Queue()
+async def test_what_is_published_to_a_stream_is_heard_as_it_is_sent(place: BrokerNamespace, bus: Bus) -> None:
+    heard: asyncio.Queue[StoredMessage] = asyncio.Queue()
 
     async with await bus.listen(place.log, heard.put):
         await bus.publish(place.log, b"{}", {"ce-id": "1"}, expect=0)
@@ -47,10 +47,10 @@ async def test_what_is_published_to_a_stream_is_heard_as_it_is_sent(place: Place
     assert message.headers["ce-id"] == "1"
 
 
-async def test_a_listener_that_fails_goes_on_listening(place: Place, bus: Bus) -> None:
+async def test_a_listener_that_fails_goes_on_listening(place: BrokerNamespace, bus: Bus) -> None:
     heard: list[bytes] = []
 
-    async def fail_first(stored: Stored) -> None:
+    async def fail_first(stored: StoredMessage) -> None:
         heard.append(stored.body)
         if len(heard) == 1:
             raise ValueError("not this one")
@@ -66,9 +66,9 @@ async def test_a_listener_that_fails_goes_on_listening(place: Place, bus: Bus) -
     assert heard == [b"1", b"2"]
 
 
-@pytest.mark.parametrize("error", [ValueError("my own fault"), BusUnavailable("my own fault")])
-async def test_what_a_listener_raises_is_logged(place: Place, bus: Bus, error: Exception) -> None:
-    async def fail(stored: Stored) -> None:
+@pytest.mark.parametrize("error", [ValueError("my own fault"), BusUnavailableError("my own fault")])
+async def test_what_a_listener_raises_is_logged(place: BrokerNamespace, bus: Bus, error: Exception) -> None:
+    async def fail(stored: StoredMessage) -> None:
         raise error
 
     with capture_logs() as lines:
@@ -80,7 +80,7 @@ async def test_what_a_listener_raises_is_logged(place: Place, bus: Bus, error: E
     assert "my own fault" in str(lines)
 
 
-async def test_a_service_can_be_served_and_left(place: Place, bus: Bus) -> None:
+async def test_a_service_can_be_served_and_left(place: BrokerNamespace, bus: Bus) -> None:
     service = Service(name="writer", id="i1", version="1.0.0", description="writes", subject=place.handoffs)
 
     async with await bus.serve(service):

@@ -6,14 +6,14 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.place import Place
+from support.place import BrokerNamespace
 
 from pointsman.bus.validation import header_size
-from pointsman.errors import BusUnavailable, Conflict, ContractError, InvalidTokenError, OversizeEventError
+from pointsman.errors import BusUnavailableError, ConflictError, ContractError, InvalidTokenError, OversizeEventError
 from pointsman.ports.bus import Bus
 
 
-async def test_a_published_message_comes_back_as_it_was_sent(place: Place, bus: Bus) -> None:
+async def test_a_published_message_comes_back_as_it_was_sent(place: BrokerNamespace, bus: Bus) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
 
     sequence = await bus.publish(place.log, b"\x00body\xff", {"ce-id": "a%20b", "X-Mixed-Case": "Yes"}, expect=0)
@@ -25,16 +25,16 @@ async def test_a_published_message_comes_back_as_it_was_sent(place: Place, bus: 
     assert before < stored.at < datetime.now(UTC) + timedelta(seconds=1)
 
 
-async def test_a_subject_takes_one_first_message(place: Place, bus: Bus) -> None:
+async def test_a_subject_takes_one_first_message(place: BrokerNamespace, bus: Bus) -> None:
     await bus.publish(place.log, b"1", {}, expect=0)
 
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await bus.publish(place.log, b"2", {}, expect=0)
 
     assert [stored.body async for stored in bus.read("log", place.log)] == [b"1"]
 
 
-async def test_of_many_writers_that_expect_the_same_end_one_wins(place: Place, bus: Bus) -> None:
+async def test_of_many_writers_that_expect_the_same_end_one_wins(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
     first = await bus.publish(place.log, b"1", {}, expect=0)
 
@@ -43,10 +43,10 @@ async def test_of_many_writers_that_expect_the_same_end_one_wins(place: Place, b
     )
 
     assert sum(isinstance(answer, int) for answer in answers) == 1
-    assert sum(isinstance(answer, Conflict) for answer in answers) == 15
+    assert sum(isinstance(answer, ConflictError) for answer in answers) == 15
 
 
-async def test_the_expected_sequence_is_the_subjects_own(place: Place, bus: Bus) -> None:
+async def test_the_expected_sequence_is_the_subjects_own(place: BrokerNamespace, bus: Bus) -> None:
     first = await bus.publish(place.log, b"1", {}, expect=0)
     await bus.publish(f"{place.ns}.log.team.other", b"x", {})
 
@@ -55,7 +55,7 @@ async def test_the_expected_sequence_is_the_subjects_own(place: Place, bus: Bus)
     assert second == first + 2
 
 
-async def test_a_message_id_is_stored_once_and_stays_a_header(place: Place, bus: Bus) -> None:
+async def test_a_message_id_is_stored_once_and_stays_a_header(place: BrokerNamespace, bus: Bus) -> None:
     first = await bus.publish(place.handoff(1), b"1", {}, message_id="m1")
 
     second = await bus.publish(place.handoff(1), b"2", {}, message_id="m1")
@@ -66,31 +66,33 @@ async def test_a_message_id_is_stored_once_and_stays_a_header(place: Place, bus:
     assert (stored.body, stored.headers) == (b"1", {"Nats-Msg-Id": "m1"})
 
 
-async def test_of_what_is_left_of_a_limit_only_the_newest_is_kept_and_compared(place: Place, bus: Bus) -> None:
+async def test_of_what_is_left_of_a_limit_only_the_newest_is_kept_and_compared(
+    place: BrokerNamespace, bus: Bus
+) -> None:
     subject = f"{place.ns}.limit.a"
     first = await bus.publish(subject, b"1", {}, expect=0)
 
     second = await bus.publish(subject, b"2", {}, expect=first)
 
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await bus.publish(subject, b"3", {}, expect=first)
     kept = [stored async for stored in bus.read("limits", subject)]
     assert [(stored.sequence, stored.body) for stored in kept] == [(second, b"2")]
 
 
-async def test_many_publishes_may_be_in_flight(place: Place, bus: Bus) -> None:
+async def test_many_publishes_may_be_in_flight(place: BrokerNamespace, bus: Bus) -> None:
     sequences = await asyncio.gather(*(bus.publish(place.handoff(n), b"x", {}) for n in range(200)))
 
     assert sorted(sequences) == list(range(1, 201))
 
 
-async def test_a_subject_no_stream_takes_is_refused(place: Place, bus: Bus) -> None:
-    with pytest.raises(BusUnavailable):
+async def test_a_subject_no_stream_takes_is_refused(place: BrokerNamespace, bus: Bus) -> None:
+    with pytest.raises(BusUnavailableError):
         await bus.publish(f"{place.ns}.nowhere.x", b"", {})
 
 
-async def test_a_request_that_no_team_would_read_is_refused(place: Place, bus: Bus) -> None:
-    with pytest.raises(BusUnavailable):
+async def test_a_request_that_no_team_would_read_is_refused(place: BrokerNamespace, bus: Bus) -> None:
+    with pytest.raises(BusUnavailableError):
         await bus.publish(f"{place.ns}.request.shop.x", b'{"input": "hello"}', {})
     assert await bus.publish(f"{place.ns}.request.shop", b'{"input": "hello"}', {}) == 1
 
@@ -99,7 +101,7 @@ async def test_a_request_that_no_team_would_read_is_refused(place: Place, bus: B
     "x 0\r\n\r\nPUB evil 1\r\nz\r\n", "a b", "a\tb", "a\x00b", "*", ">", "a>", "a*", "", "a..b", "\x7f", "\ud800",
     "a\u2028b", "y" * 2000,
 ])  # fmt: skip
-async def test_a_subject_that_could_do_harm_is_never_sent(place: Place, bus: Bus, token: str) -> None:
+async def test_a_subject_that_could_do_harm_is_never_sent(place: BrokerNamespace, bus: Bus, token: str) -> None:
     subject = f"{place.ns}.log.team.{token}"
 
     with pytest.raises(InvalidTokenError):
@@ -119,7 +121,9 @@ async def test_a_subject_that_could_do_harm_is_never_sent(place: Place, bus: Bus
     {"a": "b\r\nc: d"}, {"a": "b\nc"}, {"a": "b\x00"}, {"a\r\nb": "c"}, {"a: b": "c"}, {"": "c"}, {"a": "\udfff"},
     {"Nats-Rollup": "all"}, {"nats-rollup": "all"}, {"Nats-Expected-Last-Sequence": "1"},
 ])  # fmt: skip
-async def test_a_header_that_could_do_harm_is_never_sent(place: Place, bus: Bus, headers: dict[str, str]) -> None:
+async def test_a_header_that_could_do_harm_is_never_sent(
+    place: BrokerNamespace, bus: Bus, headers: dict[str, str]
+) -> None:
     with pytest.raises(ContractError):
         await bus.publish(place.log, b"", headers)
     with pytest.raises(ContractError):
@@ -130,7 +134,9 @@ async def test_a_header_that_could_do_harm_is_never_sent(place: Place, bus: Bus,
 
 
 @pytest.mark.parametrize("headers", [{}, {"ce-id": "1", "long": "h" * 1000, "wide": "ü" * 10}])
-async def test_the_size_limit_counts_headers_and_is_exact(place: Place, bus: Bus, headers: dict[str, str]) -> None:
+async def test_the_size_limit_counts_headers_and_is_exact(
+    place: BrokerNamespace, bus: Bus, headers: dict[str, str]
+) -> None:
     room = bus.max_body - header_size(headers)
 
     await bus.publish(place.handoff(1), b"x" * (room - 1), headers)
@@ -142,6 +148,6 @@ async def test_the_size_limit_counts_headers_and_is_exact(place: Place, bus: Bus
     assert await bus.last("work", place.handoff(3)) is None
 
 
-async def test_headers_larger_than_the_broker_keeps_are_refused(place: Place, bus: Bus) -> None:
+async def test_headers_larger_than_the_broker_keeps_are_refused(place: BrokerNamespace, bus: Bus) -> None:
     with pytest.raises(OversizeEventError):
         await bus.publish(place.log, b"", {"a": "h" * 66_000})

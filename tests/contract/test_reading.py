@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from support.place import SOON, Place, take_all
+from support.place import TIMEOUT_S, BrokerNamespace, take_all
 
-from pointsman.ports.bus import Bus, Stored
+from pointsman.ports.bus import Bus, StoredMessage
 
 
-async def test_last_and_get_give_none_where_nothing_is(place: Place, bus: Bus) -> None:
+async def test_last_and_get_give_none_where_nothing_is(place: BrokerNamespace, bus: Bus) -> None:
     assert await bus.last("log", place.log) is None
     assert await bus.get("log", 1) is None
     assert await bus.delete("log", 1) is False
 
 
-async def test_last_takes_wildcards(place: Place, bus: Bus) -> None:
+async def test_last_takes_wildcards(place: BrokerNamespace, bus: Bus) -> None:
     await bus.publish(f"{place.ns}.log.one.w", b"1", {})
     await bus.publish(f"{place.ns}.log.two.w", b"2", {})
     await bus.publish(f"{place.ns}.log.two.v", b"3", {})
@@ -27,7 +27,7 @@ async def test_last_takes_wildcards(place: Place, bus: Bus) -> None:
     assert stored.body == b"2"
 
 
-async def test_read_gives_a_subject_in_order_from_after(place: Place, bus: Bus) -> None:
+async def test_read_gives_a_subject_in_order_from_after(place: BrokerNamespace, bus: Bus) -> None:
     sequences = [
         await bus.publish(f"{place.ns}.log.team.{'w' if n % 2 else 'v'}", b"%d" % n, {"n": str(n)}) for n in range(10)
     ]
@@ -42,7 +42,7 @@ async def test_read_gives_a_subject_in_order_from_after(place: Place, bus: Bus) 
     assert [stored async for stored in bus.read("log", place.log, after=sequences[-1])] == []
 
 
-async def test_read_sees_what_was_just_written_however_long(place: Place, bus: Bus) -> None:
+async def test_read_sees_what_was_just_written_however_long(place: BrokerNamespace, bus: Bus) -> None:
     number = 1_300  # more than two batches
     await asyncio.gather(*(bus.publish(place.log, b"x", {}) for _ in range(number)))
 
@@ -51,7 +51,7 @@ async def test_read_sees_what_was_just_written_however_long(place: Place, bus: B
     assert sequences == list(range(1, number + 1))
 
 
-async def test_read_passes_over_what_was_deleted(place: Place, bus: Bus) -> None:
+async def test_read_passes_over_what_was_deleted(place: BrokerNamespace, bus: Bus) -> None:
     sequences = [await bus.publish(place.log, b"%d" % n, {}) for n in range(4)]
 
     gone = [await bus.delete("log", sequences[1]), await bus.delete("log", sequences[3])]
@@ -61,7 +61,7 @@ async def test_read_passes_over_what_was_deleted(place: Place, bus: Bus) -> None
     assert [stored.body async for stored in bus.read("log", place.log)] == [b"0", b"2"]
 
 
-async def test_a_message_has_one_time_however_it_is_read(place: Place, bus: Bus) -> None:
+async def test_a_message_has_one_time_however_it_is_read(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     for number in range(20):  # of the broker's nine digits six are kept, always the same ones
         await bus.publish(place.handoff(number), b"1", {})
@@ -73,7 +73,7 @@ async def test_a_message_has_one_time_however_it_is_read(place: Place, bus: Bus)
     assert delivered == read == got
 
 
-async def test_the_brokers_time_is_the_one_on_its_messages(place: Place, bus: Bus) -> None:
+async def test_the_brokers_time_is_the_one_on_its_messages(place: BrokerNamespace, bus: Bus) -> None:
     before = await bus.time()
     await bus.publish(place.log, b"", {})
     after = await bus.time()
@@ -83,7 +83,7 @@ async def test_the_brokers_time_is_the_one_on_its_messages(place: Place, bus: Bu
     assert before <= stored.at <= after
 
 
-async def test_follow_gives_what_is_there_and_what_comes(place: Place, bus: Bus) -> None:
+async def test_follow_gives_what_is_there_and_what_comes(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
     await bus.publish(place.log, b"0", {})
     await bus.publish(f"{place.ns}.outcome.team.w", b"no", {})
@@ -98,7 +98,7 @@ async def test_follow_gives_what_is_there_and_what_comes(place: Place, bus: Bus)
     await following.aclose()  # type: ignore[attr-defined]
 
 
-async def test_follow_misses_nothing_of_many(place: Place, bus: Bus) -> None:
+async def test_follow_misses_nothing_of_many(place: BrokerNamespace, bus: Bus) -> None:
     following = bus.follow("log", [place.log])
 
     async def write() -> None:
@@ -113,7 +113,7 @@ async def test_follow_misses_nothing_of_many(place: Place, bus: Bus) -> None:
     await following.aclose()  # type: ignore[attr-defined]
 
 
-async def test_follow_begins_after_a_sequence(place: Place, bus: Bus) -> None:
+async def test_follow_begins_after_a_sequence(place: BrokerNamespace, bus: Bus) -> None:
     first = await bus.publish(place.log, b"0", {})
     await bus.publish(place.log, b"1", {})
     after = bus.follow("log", [place.log], after=first)
@@ -122,9 +122,9 @@ async def test_follow_begins_after_a_sequence(place: Place, bus: Bus) -> None:
     await after.aclose()  # type: ignore[attr-defined]
 
 
-async def some(messages: AsyncIterator[Stored], number: int) -> list[bytes]:
+async def some(messages: AsyncIterator[StoredMessage], number: int) -> list[bytes]:
     bodies: list[bytes] = []
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(TIMEOUT_S):
         while len(bodies) < number:
             bodies.append((await anext(messages)).body)
     return bodies

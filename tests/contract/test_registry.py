@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.place import HEARTBEAT, Place, until
+from support.place import HEARTBEAT_S, BrokerNamespace, until
 
 from pointsman.errors import InvalidTokenError
 from pointsman.ports.bus import Bus
@@ -16,7 +16,7 @@ def card(name: str, instance: str) -> AgentCard:
     return AgentCard(name=name, instance=instance, description="writes")
 
 
-async def test_cards_come_sorted_and_go_when_withdrawn(place: Place, bus: Bus) -> None:
+async def test_cards_come_sorted_and_go_when_withdrawn(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
     await bus.registry.announce(card("writer", "b"))
 
@@ -36,7 +36,7 @@ async def _lacks(bus: Bus, name: str) -> bool:
     return name not in [each.name for each in await bus.registry.cards()]
 
 
-async def test_a_card_nobody_refreshes_is_gone_after_three_heartbeats(place: Place, bus: Bus) -> None:
+async def test_a_card_nobody_refreshes_is_gone_after_three_heartbeats(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
     loop = asyncio.get_running_loop()
     await bus.registry.announce(card("writer", "dead"))
@@ -50,7 +50,7 @@ async def test_a_card_nobody_refreshes_is_gone_after_three_heartbeats(place: Pla
 
     await until(refreshed_until_the_other_is_gone)
 
-    assert 2 * HEARTBEAT < loop.time() - started < 3 * HEARTBEAT + 1.5
+    assert 2 * HEARTBEAT_S < loop.time() - started < 3 * HEARTBEAT_S + 1.5
     assert await _has(await place.connect(), [("writer", "alive")])
 
 

@@ -6,12 +6,12 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.place import Place, take, until
+from support.place import BrokerNamespace, take_one, until
 
 from pointsman.ports.bus import Bus
 
 
-async def test_a_scheduled_message_comes_when_it_is_due_and_as_it_was_given(place: Place, bus: Bus) -> None:
+async def test_a_scheduled_message_comes_when_it_is_due_and_as_it_was_given(place: BrokerNamespace, bus: Bus) -> None:
     at = datetime.now(UTC) + timedelta(seconds=0.5)
     name, target = f"{place.ns}.schedule.w.retry", f"{place.ns}.inbox.team.w.timer.retry"
 
@@ -26,7 +26,7 @@ async def test_a_scheduled_message_comes_when_it_is_due_and_as_it_was_given(plac
     assert await bus.last("work", name) is None
 
 
-async def test_a_schedule_in_the_past_comes_at_once(place: Place, bus: Bus) -> None:
+async def test_a_schedule_in_the_past_comes_at_once(place: BrokerNamespace, bus: Bus) -> None:
     target = f"{place.ns}.inbox.team.w.timer.late"
 
     await bus.schedule(f"{place.ns}.schedule.w.late", datetime.now(UTC) - timedelta(days=2), target, b"", {})
@@ -34,7 +34,7 @@ async def test_a_schedule_in_the_past_comes_at_once(place: Place, bus: Bus) -> N
     await until(lambda: bus.last("work", target), seconds=1.5)
 
 
-async def test_a_repeated_schedule_comes_once_and_not_again_after_it_came(place: Place, bus: Bus) -> None:
+async def test_a_repeated_schedule_comes_once_and_not_again_after_it_came(place: BrokerNamespace, bus: Bus) -> None:
     name, target = f"{place.ns}.schedule.w.once", f"{place.ns}.inbox.team.w.timer.once"
     at = datetime.now(UTC) + timedelta(seconds=0.4)
 
@@ -47,7 +47,7 @@ async def test_a_repeated_schedule_comes_once_and_not_again_after_it_came(place:
     assert answers == [True, True, False]
 
 
-async def test_a_schedule_that_is_repeated_while_it_fires_comes_once(place: Place, bus: Bus) -> None:
+async def test_a_schedule_that_is_repeated_while_it_fires_comes_once(place: BrokerNamespace, bus: Bus) -> None:
     base = datetime.now(UTC) + timedelta(seconds=0.1)
     targets = [place.handoff(number) for number in range(10)]
 
@@ -65,7 +65,7 @@ async def _second(bus: Bus, target: str, *, of: int = 1) -> bool:
     return len([stored async for stored in bus.read("work", target)]) > of
 
 
-async def test_what_is_purged_is_gone_and_does_not_come(place: Place, bus: Bus) -> None:
+async def test_what_is_purged_is_gone_and_does_not_come(place: BrokerNamespace, bus: Bus) -> None:
     name, target = f"{place.ns}.schedule.w.gone", place.handoff(2)
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     await bus.publish(place.handoff(1), b"1", {})
@@ -75,18 +75,18 @@ async def test_what_is_purged_is_gone_and_does_not_come(place: Place, bus: Bus) 
         await bus.purge("work", subject)
     await bus.publish(place.handoff(3), b"3", {})
 
-    assert [each.message.body for each in await take(consumer)] == [b"3"]
+    assert [each.message.body for each in await take_one(consumer)] == [b"3"]
     with pytest.raises(TimeoutError):
         await until(lambda: bus.last("work", target), seconds=0.6)
     assert await bus.publish(place.handoff(1), b"again", {}, expect=0)
 
 
-async def test_a_scheduled_message_reaches_consumers(place: Place, bus: Bus) -> None:
+async def test_a_scheduled_message_reaches_consumers(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
 
     await bus.schedule(
         f"{place.ns}.schedule.w.h", datetime.now(UTC) + timedelta(seconds=0.2), place.handoff(2), b"2", {}
     )
 
-    [delivery] = await take(consumer)
+    [delivery] = await take_one(consumer)
     assert (delivery.message.body, delivery.delivered, delivery.message.headers) == (b"2", 1, {})

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
-from support.place import SOON, Place, take
+from support.place import TIMEOUT_S, BrokerNamespace, take_one
 
 from pointsman.clock import SystemClock
-from pointsman.engine.supervisor.retention import Trimmer
+from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.ports.bus import Bus
 from pointsman_schemas.subjects import Subjects
 
@@ -20,7 +20,7 @@ class Ahead(SystemClock):
         return super().now() + timedelta(days=10)
 
 
-async def test_what_is_lies_below_is_trimmed_and_nothing_else(place: Place, bus: Bus) -> None:
+async def test_what_is_lies_below_is_trimmed_and_nothing_else(place: BrokerNamespace, bus: Bus) -> None:
     first, second, third, other = [
         await bus.publish(f"{place.ns}.{name}", b"{}", {}) for name in ("step.w.a", "step.w.b", "step.w.a", "inbox.t.w")
     ]
@@ -38,26 +38,26 @@ async def test_what_is_lies_below_is_trimmed_and_nothing_else(place: Place, bus:
     assert await bus.publish(f"{place.ns}.step.w.a", b"{}", {}, expect=0) > other
 
 
-async def test_what_is_over_is_removed_and_what_nobody_has_settled_is_not(place: Place, bus: Bus) -> None:
+async def test_what_is_over_is_removed_and_what_nobody_has_settled_is_not(place: BrokerNamespace, bus: Bus) -> None:
     subjects, request = Subjects(place.ns), f"{place.ns}.request.team"
     for number in range(1_200):  # more than is read or removed at a time
         await bus.publish(f"{place.ns}.step.w.t.1.{number}", b"{}", {})
     await bus.publish(f"{place.ns}.step.w.t.1.large", b"x" * (bus.max_payload + 1), {})
     await bus.publish(request, b"{}", {})
-    trimmer = Trimmer(bus, subjects, Ahead(), "team", retention_days=9)
+    trimmer = RetentionJob(bus, subjects, Ahead(), "team", retention_days=9)
 
-    await trimmer.trim()
+    await trimmer.apply()
     waiting = await bus.subjects("work", ">")
     bodies = await bus.subjects("artifacts", subjects.objects)
     consumer = await bus.consumer("request-team", "work", request, ack_wait=30)
-    (delivery,) = await take(consumer)
-    await trimmer.trim()
+    (delivery,) = await take_one(consumer)
+    await trimmer.apply()
     taken = await bus.subjects("work", ">")
     await delivery.ack()
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(TIMEOUT_S):
         while await bus.subjects("work", ">"):
-            await trimmer.trim()
-    await trimmer.trim()
+            await trimmer.apply()
+    await trimmer.apply()
 
     assert waiting == taken == [request]
     assert bodies

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from playwright.async_api import Browser, async_playwright
-from support.browser import found_or_skipped
+from support.browser import find_chromium
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -15,7 +15,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 @pytest.fixture
 def chromium() -> str:
     """Where it is."""
-    return found_or_skipped(CHROMIUM)
+    return find_chromium(CHROMIUM)
 
 
 @pytest.fixture

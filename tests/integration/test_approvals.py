@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.broker import remove_streams
-from support.processes import System, found
+from support.processes import System, wait_for
 
 from pointsman.settings import Settings
 
@@ -44,7 +44,7 @@ async def test_an_approval_with_an_edit_finishes_a_workflow_whose_supervisor_and
         async def asked() -> str | None:
             return next((each.id for each in await system.client.approvals(workflow.id)), None)
 
-        approval = await found(asked, "question to a person")
+        approval = await wait_for(asked, "question to a person")
         await supervisor.kill()
         await worker.kill()
         await system.supervisor(target)

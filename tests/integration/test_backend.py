@@ -113,10 +113,10 @@ async def _crash_and_retry(backend: OtlpCollector | Phoenix, broker: EmbeddedBro
     assert [span.name for span in spans if span.parent_id is None] == [f"publish {settings.namespace}.request.{TEAM}"]
     assert _tree(spans) == TREE
     (task,) = [span for span in spans if span.name == "invoke_agent account"]
-    assert task.events == ("pointsman.attempt_failed", "pointsman.retried")
+    assert task.events == ("pointsman.attempt_failed", "pointsman.retry_scheduled")
     assert sorted(span.status for span in _attempts(spans, "account")) == ["error", "unset"]
     (crashed,) = _attempts(spans, "technical")
-    assert "pointsman.redelivered" in crashed.events
+    assert "pointsman.handoff_redelivered" in crashed.events
     assert task.attributes["gen_ai.provider.name"] == "offline"
 
 

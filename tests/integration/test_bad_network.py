@@ -11,7 +11,7 @@ from support.proxy import Proxy
 from support.waiting import until
 
 from pointsman.bus.jetstream.bus import connect
-from pointsman.errors import UnknownOutcome
+from pointsman.errors import PublishOutcomeUnknownError
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 
@@ -26,7 +26,7 @@ def port(settings: Settings) -> int:
 async def test_a_broker_that_never_introduces_itself_costs_no_sockets(
     settings: Settings, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.jetstream.connection._PING", 0.2)
+    monkeypatch.setattr("pointsman.bus.jetstream.connection._PING_INTERVAL_S", 0.2)
     async with Proxy("127.0.0.1", port) as proxy:
         bus = await connect(settings.model_copy(update={"url": proxy.url}), name="patient", wait=5)
 
@@ -47,7 +47,7 @@ async def test_a_publish_whose_answer_is_lost_is_stored_and_not_known_to_be(sett
         await bus.set_up()
 
         proxy.black_hole(upward=False)
-        with pytest.raises(UnknownOutcome):
+        with pytest.raises(PublishOutcomeUnknownError):
             await bus.publish(subject, b"{}", {}, expect=0)
         proxy.heal()
         await until(lambda: bus.connected, seconds=15)
@@ -66,5 +66,5 @@ async def test_a_broker_that_is_slow_to_answer_is_bad_to_doctor(settings: Settin
         slow = await doctor(through)
 
     assert "broker" not in quick
-    assert re.search(r" answers in (\d{3} ms|\d+\.\d s); ", slow["broker"]["seen"])
+    assert re.search(r" answers in (\d{3} ms|\d+\.\d s); ", slow["broker"]["finding"])
     assert "disk" in slow["broker"]["advice"]

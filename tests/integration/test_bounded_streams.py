@@ -40,7 +40,7 @@ async def test_a_log_that_is_full_and_refuses_more_loses_nothing(bus: JetStreamB
         await bound(bus, log, discard="new", max_msgs=state["messages"] + 40)
         with capture_logs() as lines:
             workflows = [await client.submit("crew", steps("a", "b", serial=True)) for _ in range(10)]
-            await until(lambda: [line for line in lines if line["event"] == "inputs_handed_back"])
+            await until(lambda: [line for line in lines if line["event"] == "inputs_returned"])
         full = await doctor(settings)
         await bound(bus, log, max_msgs=-1)
         outcomes = await asyncio.gather(*(workflow.outcome(30) for workflow in workflows))
@@ -48,7 +48,7 @@ async def test_a_log_that_is_full_and_refuses_more_loses_nothing(bus: JetStreamB
 
     assert {(outcome.status, outcome.answer) for outcome in outcomes} == {("completed", "a b")}
     assert wrong == []
-    assert f"{log} holds" in full["streams"]["seen"]
+    assert f"{log} holds" in full["streams"]["finding"]
 
 
 @pytest.mark.parametrize(("kind", "limits"), [("work", {"max_bytes": 50_000_000}), ("log", {"max_msgs": 5_000})])
@@ -62,15 +62,15 @@ async def test_a_stream_that_drops_its_oldest_messages_is_told_of(
 
     with capture_logs() as lines:
         async with running(settings, team):
-            await until(lambda: [line for line in lines if line["event"] == "stream_lacks_room"])
-    (said,) = [line for line in lines if line["event"] == "stream_lacks_room"]
+            await until(lambda: [line for line in lines if line["event"] == "stream_near_capacity"])
+    (said,) = [line for line in lines if line["event"] == "stream_near_capacity"]
     check = (await doctor(settings))["streams"]
 
     (limit,) = limits.values()
     assert "streams" not in sound
-    assert name in check["seen"]
-    assert str(limit) in check["seen"]
-    assert said["reason"] in check["seen"]
+    assert name in check["finding"]
+    assert str(limit) in check["finding"]
+    assert said["reason"] in check["finding"]
     assert f"nats stream edit {name}" in check["advice"]
 
 
@@ -98,4 +98,4 @@ async def test_an_age_of_an_earlier_release_is_taken_off_and_an_operators_is_tol
     assert looked == list(former.values())
     assert taken_off == [0, 0, 0]
     assert "streams" not in sound
-    assert f"{subjects.work_stream} drops what is older than 2 days" in check["seen"]
+    assert f"{subjects.work_stream} drops what is older than 2 days" in check["finding"]

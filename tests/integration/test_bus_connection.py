@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 import pytest
 from structlog.testing import capture_logs
-from support.broker import SOON, again, own_settings
+from support.broker import TIMEOUT_S, own_settings, restart_broker
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
-from pointsman.bus.jetstream.protocol import Arrival
+from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.bus.jetstream.stream_config import stream_configs
-from pointsman.errors import BusUnavailable, ConfigurationError
+from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 
@@ -24,15 +24,15 @@ async def test_a_broker_that_is_away_at_the_start_is_waited_for_within_bounds(
     own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     settings = own_settings(own_broker)
-    second = again(own_broker, tmp_path)
+    second = restart_broker(own_broker, tmp_path)
     await own_broker.stop()
 
-    with capture_logs() as lines, pytest.raises(BusUnavailable, match=r"within 1\.2 s"):
+    with capture_logs() as lines, pytest.raises(BusUnavailableError, match=r"within 1\.2 s"):
         await connect(settings, name="test", wait=1.2)
     assert len(lines) <= 2, lines
     connecting = asyncio.create_task(connect(settings, name="test"))
     async with second:
-        bus = await asyncio.wait_for(connecting, SOON)
+        bus = await asyncio.wait_for(connecting, TIMEOUT_S)
         assert bus.connected
         await bus.close()
 
@@ -42,7 +42,7 @@ async def test_wrong_credentials_are_the_users_to_mend(tmp_path: Path) -> None:
         wrong = Settings(url=server.url, user="me", password="wrong")
         with pytest.raises(ConfigurationError, match="POINTSMAN_CREDENTIALS") as refused:
             await connect(wrong, name="test")
-        bus = await connect(Settings(url=server.url, user="me", password="right"), name="test", wait=SOON)
+        bus = await connect(Settings(url=server.url, user="me", password="right"), name="test", wait=TIMEOUT_S)
         await bus.close()
 
     assert "wrong" not in str(refused.value)
@@ -51,7 +51,7 @@ async def test_wrong_credentials_are_the_users_to_mend(tmp_path: Path) -> None:
 async def test_a_stream_that_does_not_fit_is_refused_in_one_line_and_left_alone(
     settings: Settings, namespace: str
 ) -> None:
-    bus = await connect(settings, name="test", wait=SOON)
+    bus = await connect(settings, name="test", wait=TIMEOUT_S)
     name = f"{namespace.upper()}_WORK"
     await bus.api(
         f"STREAM.CREATE.{name}", {"name": name, "subjects": [f"{namespace}.request.>"], "retention": "workqueue"}
@@ -71,7 +71,7 @@ async def test_a_server_without_jetstream_is_named(tmp_path: Path) -> None:
     config.write_text("max_payload: 4096\n")
 
     async with EmbeddedBroker(tmp_path, config=config, extra_args=["-js=false"]) as server:
-        bus = await connect(Settings(url=server.url), name="test", wait=SOON)
+        bus = await connect(Settings(url=server.url), name="test", wait=TIMEOUT_S)
         with pytest.raises(ConfigurationError, match="without JetStream"):
             await bus.set_up()
         assert bus.max_payload == 4096
@@ -102,28 +102,30 @@ async def test_headers_that_cannot_be_read_do_not_stop_the_reading(
     head = f'CONNECT {{"headers":true,"verbose":false}}\r\nHPUB {subject} {len(block)} {len(block) + 2}\r\n'
     writer.write(head.encode() + block + b"{}\r\n")
     await writer.drain()
-    [broken] = await asyncio.wait_for(consumer.take(1), SOON)
+    [broken] = await asyncio.wait_for(consumer.take(1), TIMEOUT_S)
     await broken.ack()
     await bus.publish(subject, b"next", {})
-    [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+    [delivery] = await asyncio.wait_for(consumer.take(1), TIMEOUT_S)
     writer.close()
 
     assert broken.message.body == b"{}"
     assert delivery.message.body == b"next"
-    async with asyncio.timeout(SOON):
+    async with asyncio.timeout(TIMEOUT_S):
         assert [stored.body async for stored in bus.read("work", subject)] == [b"{}", b"next"]
 
 
 async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(bus: JetStreamBus, namespace: str) -> None:
-    client, arrived = bus._connection.client, bus._connection._asking.replies.arrived
+    client, arrived = bus._connection.client, bus._connection._requests.replies.on_message
 
-    def arrive_and_cancel(message: Arrival) -> None:
+    def arrive_and_cancel(message: WireMessage) -> None:
         arrived(message)
         asking.cancel()
 
-    client._heard = {sid: arrive_and_cancel if heard == arrived else heard for sid, heard in client._heard.items()}
+    client._callbacks = {
+        sid: arrive_and_cancel if heard == arrived else heard for sid, heard in client._callbacks.items()
+    }
     asking = asyncio.create_task(bus.last("log", f"{namespace}.log.team.w"))
-    await asyncio.wait({asking}, timeout=SOON)
+    await asyncio.wait({asking}, timeout=TIMEOUT_S)
 
     assert asking.cancelled()
 
@@ -131,7 +133,7 @@ async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(bus: Je
 async def test_a_work_stream_that_takes_requests_nobody_reads_fits_as_it_did(
     settings: Settings, namespace: str
 ) -> None:
-    bus = await connect(settings, name="test", wait=SOON)
+    bus = await connect(settings, name="test", wait=TIMEOUT_S)
     work = next(iter(stream_configs(Subjects(namespace), settings)))
     former = [f"{namespace}.request.>" if ".request." in each else each for each in work["subjects"]]
     await bus.api(f"STREAM.CREATE.{work['name']}", {**work, "subjects": former})

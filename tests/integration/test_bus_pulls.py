@@ -7,11 +7,11 @@ import json
 import statistics
 
 import pytest
-from support.broker import SOON
+from support.broker import TIMEOUT_S
 from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailableError
 from pointsman.ports.bus import Delivery
 from pointsman.settings import Settings
 from pointsman_schemas.claim_check import Claim
@@ -48,14 +48,14 @@ async def test_a_consumer_that_somebody_deleted_is_made_again(
     await bus.api(f"CONSUMER.DELETE.{namespace.upper()}_WORK.writer")
     await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"1", {})
 
-    assert len(await asyncio.wait_for(taking, SOON)) == 1
+    assert len(await asyncio.wait_for(taking, TIMEOUT_S)) == 1
 
 
 async def test_an_expired_pull_is_asked_for_again(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._EXPIRES", 0.5)
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HEARTBEAT", 0.2)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._REQUEST_EXPIRY_S", 0.5)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._IDLE_HEARTBEAT_S", 0.2)
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
     taking = asyncio.create_task(consumer.take(3))
     await until(lambda: _waits(bus, namespace))
@@ -66,7 +66,7 @@ async def test_an_expired_pull_is_asked_for_again(
 
     taken = len(await taking)
     while taken < 5:
-        taken += len(await asyncio.wait_for(consumer.take(5 - taken), SOON))
+        taken += len(await asyncio.wait_for(consumer.take(5 - taken), TIMEOUT_S))
     assert taken == 5
 
 
@@ -78,7 +78,7 @@ async def _waits(bus: JetStreamBus, namespace: str, number: int = 1) -> bool:
 async def test_a_silent_pull_is_given_up_for_a_new_one(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HEARTBEAT", 0.2)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._IDLE_HEARTBEAT_S", 0.2)
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
     send, deaf = bus.send, [True]
 
@@ -91,27 +91,27 @@ async def test_a_silent_pull_is_given_up_for_a_new_one(
     monkeypatch.setattr(bus, "send", swallow_pulls)
     await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"", {})
 
-    assert len(await asyncio.wait_for(consumer.take(1), SOON)) == 1
+    assert len(await asyncio.wait_for(consumer.take(1), TIMEOUT_S)) == 1
     assert not deaf
 
 
 async def test_what_nobody_takes_is_handed_back(
     settings: Settings, bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HOLD", 0.2)
-    other = await connect(settings, name="other", wait=SOON)
+    monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HOLD_S", 0.2)
+    other = await connect(settings, name="other", wait=TIMEOUT_S)
     idle = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=60)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(idle.take(4), 0.2)
 
     await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"", {})
     busy = await other.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=60)
-    [delivery] = await asyncio.wait_for(busy.take(1), SOON)
+    [delivery] = await asyncio.wait_for(busy.take(1), TIMEOUT_S)
     await delivery.ack()
 
     await bus.publish(f"{namespace}.handoff.writer.w.t.2", b"", {})
     taken = {asyncio.create_task(idle.take(1)), asyncio.create_task(busy.take(1))}
-    done, rest = await asyncio.wait(taken, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
+    done, rest = await asyncio.wait(taken, timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
     assert len(done) == 1  # the idle one can begin again
     for task in rest:
         task.cancel()
@@ -135,21 +135,21 @@ async def test_a_terminated_message_leaves_its_reason_with_the_dead(bus: JetStre
 async def test_a_body_that_cannot_be_fetched_now_comes_again_and_the_others_do_not_wait(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large, fetch, away = b"x" * (bus.max_payload + 1), bus._artifacts._get, [True]
+    large, fetch, away = b"x" * (bus.max_payload + 1), bus._claim_check._get, [True]
 
     async def fetch_later(claim: Claim) -> bytes:
         if away:
             away.clear()
-            raise BusUnavailable("not now")
+            raise BusUnavailableError("not now")
         return await fetch(claim)
 
-    monkeypatch.setattr(bus._artifacts, "_get", fetch_later)
+    monkeypatch.setattr(bus._claim_check, "_get", fetch_later)
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
     await bus.publish(f"{namespace}.handoff.writer.w.t.1", large, {})
     await bus.publish(f"{namespace}.handoff.writer.w.t.2", b"small", {})
 
     taken: list[Delivery] = []
     while len(taken) < 2:
-        taken += await asyncio.wait_for(consumer.take(2 - len(taken)), SOON)
+        taken += await asyncio.wait_for(consumer.take(2 - len(taken)), TIMEOUT_S)
 
     assert [(delivery.message.body == large, delivery.delivered) for delivery in taken] == [(False, 1), (True, 2)]

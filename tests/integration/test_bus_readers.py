@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from structlog.testing import capture_logs
-from support.broker import SOON, no_consumers, own_settings
+from support.broker import TIMEOUT_S, own_settings, wait_for_no_consumers
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -24,7 +24,7 @@ async def test_readers_leave_no_consumers_behind(bus: JetStreamBus, namespace: s
 
     await following.aclose()  # type: ignore[attr-defined]
 
-    await until(lambda: no_consumers(bus, f"{namespace.upper()}_LOG"))
+    await until(lambda: wait_for_no_consumers(bus, f"{namespace.upper()}_LOG"))
 
 
 def count_tries(bus: JetStreamBus, stream: str) -> list[str]:
@@ -47,19 +47,19 @@ async def test_a_reader_that_the_broker_refuses_says_so_once_and_goes_on_when_it
     stream = f"{namespace}_LIMITED"
     await bus.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{namespace}.limited"], "max_consumers": 1})
     await bus.publish(f"{namespace}.limited", b"1", {})
-    reader = StreamReader(bus, SOON, _never)
+    reader = StreamReader(bus, TIMEOUT_S, _never)
     first, second = (reader.follow(stream, [f"{namespace}.limited"], 0) for _ in range(2))
-    await asyncio.wait_for(anext(first), SOON)
+    await asyncio.wait_for(anext(first), TIMEOUT_S)
 
     with capture_logs() as lines:
         tries = count_tries(bus, stream)
         waiting = asyncio.ensure_future(anext(second))
         await until(lambda: len(tries) >= 3)
         await first.aclose()
-        stored = await asyncio.wait_for(waiting, SOON)
+        stored = await asyncio.wait_for(waiting, TIMEOUT_S)
         await second.aclose()
 
-    waits = [line for line in lines if line["event"] == "follow_waits"]
+    waits = [line for line in lines if line["event"] == "follow_retrying"]
     assert stored.body == b"1"
     assert [line["log_level"] for line in waits] == ["warning"]
     assert "maximum consumers" in waits[0]["reason"]
@@ -71,7 +71,9 @@ async def test_a_reader_without_permission_says_so_once(tmp_path: Path) -> None:
     denied = '{ user: u, password: p, permissions: { publish: { deny: "$JS.API.CONSUMER.CREATE.>" } } }'
     rules.write_text(f"authorization {{ users: [ {denied} ] }}")
     async with EmbeddedBroker(tmp_path / "store", config=rules) as server:
-        bus = await connect(own_settings(server, user="u", password="p", request_timeout=0.2), name="test", wait=SOON)
+        bus = await connect(
+            own_settings(server, user="u", password="p", request_timeout=0.2), name="test", wait=TIMEOUT_S
+        )
         await bus.set_up()
         with capture_logs() as lines:
             tries = count_tries(bus, "OWN_LOG")
@@ -80,7 +82,7 @@ async def test_a_reader_without_permission_says_so_once(tmp_path: Path) -> None:
             following.cancel()
         await bus.close()
 
-    assert sorted(line["event"] for line in lines if line["log_level"] == "warning") == ["bus_error", "follow_waits"]
+    assert sorted(line["event"] for line in lines if line["log_level"] == "warning") == ["bus_error", "follow_retrying"]
 
 
 async def _never(stream: str) -> bool:

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import structlog
 from structlog.testing import capture_logs
-from support.broker import SOON, again, no_consumers, own_settings
+from support.broker import TIMEOUT_S, own_settings, restart_broker, wait_for_no_consumers
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream import connection, pull_consumer
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
-from pointsman.errors import BusUnavailable, UnknownOutcome
+from pointsman.errors import BusUnavailableError, PublishOutcomeUnknownError
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard
 
@@ -33,16 +33,16 @@ def info_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("info_logged")
 async def test_a_consumer_goes_on_after_the_broker_restarted(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
-    bus = await connect(own_settings(own_broker), name="test", wait=SOON)
+    bus = await connect(own_settings(own_broker), name="test", wait=TIMEOUT_S)
     await bus.set_up()
     consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
     following = bus.follow("log", ["own.log.>"])
     taking, next_log = asyncio.create_task(consumer.take(4)), asyncio.ensure_future(anext(following))
     await until(lambda: consumer.bound)
     await bus.publish("own.log.team.w", b"before", {})
-    assert (await asyncio.wait_for(next_log, SOON)).body == b"before"
+    assert (await asyncio.wait_for(next_log, TIMEOUT_S)).body == b"before"
     next_log = asyncio.ensure_future(anext(following))
-    second = again(own_broker, tmp_path)
+    second = restart_broker(own_broker, tmp_path)
 
     with capture_logs() as lines:
         await own_broker.stop()
@@ -51,12 +51,12 @@ async def test_a_consumer_goes_on_after_the_broker_restarted(own_broker: Embedde
         async with second:
             await until(lambda: bus.connected)
             await bus.publish("own.handoff.writer.w.t.1", b"after", {})
-            [delivery] = await asyncio.wait_for(taking, SOON)
+            [delivery] = await asyncio.wait_for(taking, TIMEOUT_S)
             await bus.publish("own.log.team.w", b"after", {})
 
             assert delivery.message.body == b"after"
             assert consumer.bound
-            assert (await asyncio.wait_for(next_log, SOON)).body == b"after"
+            assert (await asyncio.wait_for(next_log, TIMEOUT_S)).body == b"after"
             await following.aclose()
             await bus.close()
 
@@ -69,12 +69,12 @@ async def test_a_consumer_goes_on_after_the_broker_restarted(own_broker: Embedde
 async def test_a_consumer_is_made_again_when_the_broker_lost_its_state(
     own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    bus = await connect(own_settings(own_broker), name="test", wait=SOON)
+    bus = await connect(own_settings(own_broker), name="test", wait=TIMEOUT_S)
     await bus.set_up()
     consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
     taking = asyncio.create_task(consumer.take(4))
     await until(lambda: consumer.bound)
-    second = again(own_broker, tmp_path, "empty")
+    second = restart_broker(own_broker, tmp_path, "empty")
 
     await own_broker.stop()
     async with second:
@@ -82,25 +82,25 @@ async def test_a_consumer_is_made_again_when_the_broker_lost_its_state(
         await bus.set_up()
         await bus.publish("own.handoff.writer.w.t.1", b"after", {})
 
-        assert [delivery.message.body for delivery in await asyncio.wait_for(taking, SOON)] == [b"after"]
+        assert [delivery.message.body for delivery in await asyncio.wait_for(taking, TIMEOUT_S)] == [b"after"]
         await bus.close()
 
 
 async def test_while_the_broker_is_away_a_publish_ends_as_unknown_and_settling_is_silent(
     own_broker: EmbeddedBroker,
 ) -> None:
-    bus = await connect(own_settings(own_broker, request_timeout=0.4), name="test", wait=SOON)
+    bus = await connect(own_settings(own_broker, request_timeout=0.4), name="test", wait=TIMEOUT_S)
     await bus.set_up()
     consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
     await bus.publish("own.handoff.writer.w.t.1", b"1", {})
-    [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+    [delivery] = await asyncio.wait_for(consumer.take(1), TIMEOUT_S)
 
     await own_broker.stop()
     await until(lambda: not bus.connected)
 
-    with pytest.raises(UnknownOutcome):
+    with pytest.raises(PublishOutcomeUnknownError):
         await bus.publish("own.log.team.w", b"x", {}, expect=0)
-    with pytest.raises(BusUnavailable):
+    with pytest.raises(BusUnavailableError):
         await bus.last("log", "own.log.team.w")
     for settle in (delivery.in_progress, delivery.nak, delivery.ack):
         await settle()
@@ -109,9 +109,9 @@ async def test_while_the_broker_is_away_a_publish_ends_as_unknown_and_settling_i
 
 
 async def test_a_publish_waits_for_a_broker_that_is_back_in_time(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
-    bus = await connect(own_settings(own_broker), name="test", wait=SOON)
+    bus = await connect(own_settings(own_broker), name="test", wait=TIMEOUT_S)
     await bus.set_up()
-    second = again(own_broker, tmp_path)
+    second = restart_broker(own_broker, tmp_path)
     await own_broker.stop()
     await until(lambda: not bus.connected)
 
@@ -123,10 +123,13 @@ async def test_a_publish_waits_for_a_broker_that_is_back_in_time(own_broker: Emb
 
 async def test_a_registry_watch_survives_a_restart(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     settings = own_settings(own_broker, heartbeat=60.0)
-    bus, agent = await connect(settings, name="bus", wait=SOON), await connect(settings, name="agent", wait=SOON)
+    bus, agent = (
+        await connect(settings, name="bus", wait=TIMEOUT_S),
+        await connect(settings, name="agent", wait=TIMEOUT_S),
+    )
     await bus.set_up()
     assert await bus.registry.cards() == ()
-    second = again(own_broker, tmp_path)
+    second = restart_broker(own_broker, tmp_path)
 
     await own_broker.stop()
     await until(lambda: not bus.connected and not agent.connected)
@@ -143,7 +146,10 @@ async def test_after_a_restart_with_an_empty_store_whoever_was_there_goes_on(
 ) -> None:
     """Nobody starts anew: the streams are made again, and what counts from lower than before is seen all the same."""
     settings = own_settings(own_broker, heartbeat=60.0)
-    bus, agent = await connect(settings, name="bus", wait=SOON), await connect(settings, name="agent", wait=SOON)
+    bus, agent = (
+        await connect(settings, name="bus", wait=TIMEOUT_S),
+        await connect(settings, name="agent", wait=TIMEOUT_S),
+    )
     await bus.set_up()
     consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
     following = bus.follow("log", ["own.log.>"])
@@ -154,7 +160,7 @@ async def test_after_a_restart_with_an_empty_store_whoever_was_there_goes_on(
     await until(lambda: _names(bus, {"old"}))
     await until(lambda: _is_watched(bus, "KV_OWN_AGENTS"))
     taking, next_log = asyncio.create_task(consumer.take(1)), asyncio.ensure_future(anext(following))
-    second = again(own_broker, tmp_path, "empty")
+    second = restart_broker(own_broker, tmp_path, "empty")
 
     await own_broker.stop()
     await until(lambda: not bus.connected and not agent.connected)
@@ -165,8 +171,8 @@ async def test_after_a_restart_with_an_empty_store_whoever_was_there_goes_on(
         await agent.publish("own.handoff.writer.w.t.1", b"work", {})
 
         await until(lambda: _names(bus, {"old", "writer"}))  # the old ones for one time to live after the outage
-        assert (await asyncio.wait_for(next_log, SOON)).body == b"after"
-        assert [delivery.message.body for delivery in await asyncio.wait_for(taking, SOON)] == [b"work"]
+        assert (await asyncio.wait_for(next_log, TIMEOUT_S)).body == b"after"
+        assert [delivery.message.body for delivery in await asyncio.wait_for(taking, TIMEOUT_S)] == [b"work"]
         await following.aclose()  # type: ignore[attr-defined]
         await bus.close()
         await agent.close()
@@ -177,7 +183,7 @@ async def _there(bus: JetStreamBus, *streams: str) -> bool:
 
 
 async def _is_watched(bus: JetStreamBus, stream: str) -> bool:
-    return not await no_consumers(bus, stream)
+    return not await wait_for_no_consumers(bus, stream)
 
 
 async def _names(bus: JetStreamBus, names: set[str]) -> bool:
@@ -185,7 +191,7 @@ async def _names(bus: JetStreamBus, names: set[str]) -> bool:
 
 
 async def test_a_card_that_outstayed_its_time_at_the_broker_is_not_alive(settings: Settings, bus: JetStreamBus) -> None:
-    reader = await connect(settings.model_copy(update={"heartbeat": 0.1}), name="reader", wait=SOON)
+    reader = await connect(settings.model_copy(update={"heartbeat": 0.1}), name="reader", wait=TIMEOUT_S)
     for instance in ("a", "b"):
         await bus.registry.announce(AgentCard(name="writer", instance=instance, description="writes"))
     await asyncio.sleep(

@@ -7,7 +7,7 @@ import json
 import nats
 import nats.errors
 import pytest
-from support.broker import SOON
+from support.broker import TIMEOUT_S
 
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.ports.bus import Service
@@ -25,7 +25,9 @@ async def test_a_service_answers_the_micro_protocol_until_it_is_left(
     client = await nats.connect(settings.url)
 
     async def ask(verb: str, scope: str) -> dict[str, object]:
-        answer: dict[str, object] = json.loads((await client.request(f"$SRV.{verb}{scope}", b"", timeout=SOON)).data)
+        answer: dict[str, object] = json.loads(
+            (await client.request(f"$SRV.{verb}{scope}", b"", timeout=TIMEOUT_S)).data
+        )
         return answer
 
     async with await bus.serve(service):
@@ -49,5 +51,5 @@ async def test_a_service_answers_the_micro_protocol_until_it_is_left(
     }  # fmt: skip
     await bus.subjects("log", ">")  # a round trip: the broker has heard of what this connection said before
     with pytest.raises(nats.errors.NoRespondersError):
-        await client.request(f"$SRV.PING.{namespace}", b"", timeout=SOON)
+        await client.request(f"$SRV.PING.{namespace}", b"", timeout=TIMEOUT_S)
     await client.close()

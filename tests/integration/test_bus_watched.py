@@ -6,29 +6,29 @@ import asyncio
 from urllib.parse import urlsplit
 
 import pytest
-from support.broker import SOON
+from support.broker import TIMEOUT_S
 from support.spans import exporting
 from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
-from pointsman.errors import Conflict
-from pointsman.ports.bus import Hop, Server
+from pointsman.errors import ConflictError
+from pointsman.ports.bus import Server, TraceHop
 from pointsman.settings import Settings
-from pointsman.telemetry import traces, watcher
+from pointsman.telemetry import bus_observer, traces
 
 
 class Watching:
     def __init__(self) -> None:
         self.told: list[tuple[object, ...]] = []
 
-    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+    def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         assert seconds > 0
         self.told.append((subject, server, error))
 
-    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+    def on_received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
         self.told.append((subject, server, consumer, amount))
 
-    def passed(self, hop: Hop) -> None:
+    def on_hop(self, hop: TraceHop) -> None:
         self.told.append((hop,))
 
 
@@ -43,9 +43,9 @@ async def test_a_watcher_is_told_of_each_message_stored_refused_and_taken(
     consumer = await watched.consumer("team", "work", subject, ack_wait=30)
 
     await watched.publish(subject, b"{}", {})
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await watched.publish(subject, b"{}", {}, expect=0)
-    [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+    [delivery] = await asyncio.wait_for(consumer.take(1), TIMEOUT_S)
     await delivery.ack()
     await watched.close()
 
@@ -56,7 +56,7 @@ async def test_a_watcher_is_told_of_each_message_stored_refused_and_taken(
 async def test_where_a_message_went_is_a_span_of_its_trace(bus: JetStreamBus, settings: Settings) -> None:
     with exporting() as exporter:
         chosen = settings.model_copy(update={"trace_broker": True})
-        watched = await connect(chosen, name="watched", watcher=watcher())
+        watched = await connect(chosen, name="watched", watcher=bus_observer())
         ns = settings.namespace
         subject, log = f"{ns}.request.crew", f"{ns}.log.crew.w"
         consumer = await watched.consumer("crew", "work", subject, ack_wait=30)
@@ -67,10 +67,10 @@ async def test_where_a_message_went_is_a_span_of_its_trace(bus: JetStreamBus, se
             await watched.publish(subject, b"{}", headers)
             await watched.publish(log, b"{}", {**headers, "traceparent": headers["traceparent"][:-1] + "0"})
             await watched.publish(log, b"{}", headers, expect=1)
-            with pytest.raises(Conflict):
+            with pytest.raises(ConflictError):
                 await watched.publish(log, b"{}", headers, expect=1)
         await until(lambda: len(exporter.get_finished_spans()) >= 4)
-        [delivery] = await asyncio.wait_for(consumer.take(1), SOON)
+        [delivery] = await asyncio.wait_for(consumer.take(1), TIMEOUT_S)
         await watched.close()
 
     *hops, _ = sorted(exporter.get_finished_spans(), key=lambda span: span.name == "asking")

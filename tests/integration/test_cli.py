@@ -221,8 +221,8 @@ async def test_what_waits_and_nobody_takes_is_bad_to_doctor(shell: Shell) -> Non
     assert served.code == 0
     assert waiting.lines[0]["status"] == "waiting for admission"
     assert left.code == 1
-    stuck = next(check for check in left.lines if "request-crew" in check["seen"])
-    assert (stuck["ok"], stuck["seen"]) == (False, "request-crew: 1 waiting, 0 in work, and nobody takes them")
+    stuck = next(check for check in left.lines if "request-crew" in check["finding"])
+    assert (stuck["ok"], stuck["finding"]) == (False, "request-crew: 1 waiting, 0 in work, and nobody takes them")
 
 
 async def test_agents_and_doctor_see_who_is_there_and_who_is_not(shell: Shell) -> None:

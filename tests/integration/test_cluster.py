@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from support.cluster import NatsCluster
-from support.processes import System, found
+from support.processes import System, wait_for
 
 from pointsman.bus.jetstream.bus import JetStreamBus
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailableError
 from pointsman.settings import Settings
 from pointsman_agents.customer_service import SAMPLE_REQUEST
 
@@ -41,7 +41,7 @@ async def test_the_team_answers_while_the_node_that_led_its_work_is_dead_and_aft
             through_it = await running.outcome(60)
             without = await system.ask(TEAM, SAMPLE_REQUEST, seconds=60)
             await cluster.start(leader)
-            await found(lambda: _all_current(bus, system.client.subjects.work_stream), "replica that has caught up")
+            await wait_for(lambda: _all_current(bus, system.client.subjects.work_stream), "replica that has caught up")
             again = await system.ask(TEAM, SAMPLE_REQUEST, seconds=60)
 
             assert all(service.alive for service in services)
@@ -60,6 +60,6 @@ async def _placed(bus: JetStreamBus, stream: str) -> list[str]:
 async def _all_current(bus: JetStreamBus, stream: str) -> bool:
     try:
         replicas = (await bus.api(f"STREAM.INFO.{stream}"))["cluster"]["replicas"]
-    except BusUnavailable:
+    except BusUnavailableError:
         return False
     return all(replica["current"] and not replica.get("offline") for replica in replicas)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
-from support.asgi import events
+from support.asgi import event_stream
 from support.browser import page_of, served, shown
 from support.proxy import Proxy
 from support.system import planner_of, running, synthesizer
@@ -25,7 +25,7 @@ from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import connect
 from pointsman.client.client import Client
-from pointsman.engine.operations.archive import Archive, read
+from pointsman.engine.operations.archive import Archive, read_archive
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard
@@ -123,7 +123,7 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
 
         async with page.expect_download() as coming:
             await page.get_by_role("link", name="Export").click()
-        archive = read(await asyncio.to_thread(Path(await (await coming.value).path()).read_bytes))
+        archive = read_archive(await asyncio.to_thread(Path(await (await coming.value).path()).read_bytes))
         assert isinstance(archive, Archive)
         assert archive.workflow_id in page.url
 
@@ -320,16 +320,16 @@ async def test_a_stream_outlives_the_broker_and_tells_that_it_is_away(tmp_path: 
     crew = Crew()
     crew.go.set()
     async with EmbeddedBroker(tmp_path) as broker:
-        settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, grace=2.0)
+        settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, shutdown_grace=2.0)
         async with running(settings, TEAM, crew.agents) as client:
             bus = await connect(settings, name="dashboard", wait=5.0)
             server = Dashboard(Client(bus))
-            folding = asyncio.create_task(server.fold())
-            async with events(server.app, "/api/live/workflows") as page:
+            folding = asyncio.create_task(server.run_projections())
+            async with event_stream(server.app, "/api/live/workflows") as page:
                 while not (await page.next()).data["live"]["broker"]:
                     pass
                 os.kill(broker.pid or 0, signal.SIGKILL)
-                await broker.ended()
+                await broker.wait_for_exit()
                 while (await page.next()).data["live"]["broker"]:
                     pass
                 await broker.restart()

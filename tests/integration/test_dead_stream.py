@@ -17,7 +17,7 @@ from support.waiting import until
 from pointsman.authoring.agent import Agent
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.client.client import Client, Workflow
-from pointsman.engine.operations.dead_letters import DeadLetters, Letter
+from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters
 from pointsman.engine.supervisor import acknowledger
 from pointsman.settings import Settings
 
@@ -30,7 +30,7 @@ DURABLES = ("request-crew", "inbox-crew", "agent-worker")
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(acknowledger, "_LETTER_AGAIN", 0.2)
+    monkeypatch.setattr(acknowledger, "_RETRY_PAUSE_S", 0.2)
 
 
 async def bound(bus: JetStreamBus, **limits: Any) -> None:
@@ -51,7 +51,7 @@ async def send_what_nobody_can_process(client: Client, mended: Path) -> tuple[Wo
     """A request and a task that fail; a workflow that runs and has a control that nobody can read; and a handoff that
     nobody can read."""
     bus, subjects = client.bus, client.subjects
-    request = await client.requested(await bus.publish(subjects.request("crew"), b"not json", {}))
+    request = await client.workflow_from_sequence(await bus.publish(subjects.request("crew"), b"not json", {}))
     task = await client.submit("crew", steps("t1", from_attempt=9, mended_by=str(mended)))
     open_ended = await client.submit("crew", steps("t2", after=str(mended)))
     await until(lambda: bus.last("log", subjects.log("crew", open_ended.id)))
@@ -78,12 +78,12 @@ async def is_kept(client: Client, name: str) -> bool:
     return depth is not None and depth.settled_through < sequence
 
 
-async def letters_of(client: Client) -> Sequence[Letter]:
+async def letters_of(client: Client) -> Sequence[DeadLetterEntry]:
     store = DeadLetters(client.bus, client.subjects)
     return [letter for origin in ("crew", "worker") for letter in await store.list(origin=origin)]
 
 
-async def all_letters(client: Client) -> Sequence[Letter]:
+async def all_letters(client: Client) -> Sequence[DeadLetterEntry]:
     found = await letters_of(client)
     return found if len(found) >= LETTERS else ()
 
@@ -123,7 +123,7 @@ async def test_what_finds_the_dead_letter_stream_full_is_kept_until_there_is_roo
         with capture_logs() as lines:
             request, task, open_ended = await send_what_nobody_can_process(client, mended)
             told = await request.outcome(10)
-            said = {"inputs_handed_back", "dead_letter_not_stored", "waiting_for_broker"}
+            said = {"inputs_returned", "dead_letter_store_failed", "waiting_for_broker"}
             await until(lambda: said <= {line["event"] for line in lines})
             await until(lambda: _committed_end(client, task.id))
         kept = [await is_kept(client, name) for name in DURABLES]
@@ -141,7 +141,7 @@ async def test_what_finds_the_dead_letter_stream_full_is_kept_until_there_is_roo
     refused = [line for line in lines if line["event"] in said]
     assert all("maximum" in line.get("reason", line.get("error")) for line in refused)
     assert all("pointsman doctor" in line["hint"] for line in refused)
-    assert f"{kind} of at most" in seen["dead letters"]["seen"]
+    assert f"{kind} of at most" in seen["dead letters"]["finding"]
     assert f"nats stream edit {client.subjects.dead_letter_stream}" in seen["dead letters"]["advice"]
     assert "dead letters" not in sound
     assert "broker" not in sound
@@ -161,7 +161,7 @@ async def test_a_dead_letter_stream_that_was_deleted_is_made_again_by_who_has_a_
         sound = await doctor(settings)
 
     assert (told.status, outcome.status) == ("failed", "failed")
-    assert client.subjects.dead_letter_stream in seen["namespace"]["seen"]
+    assert client.subjects.dead_letter_stream in seen["namespace"]["finding"]
     assert "makes it" in seen["namespace"]["advice"]
     assert client.subjects.dead_letter_stream in {line["stream"] for line in lines if line["event"] == "stream_lost"}
     assert "namespace" not in sound
@@ -174,7 +174,7 @@ async def test_a_bounded_dead_letter_stream_that_refuses_is_as_good_as_one_witho
 
     await bus.set_up()
 
-    assert await bus.lacks_room("dead") == ""
+    assert await bus.capacity_problem("dead") == ""
 
 
 async def _committed_end(client: Client, workflow: str) -> bool:

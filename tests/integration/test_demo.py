@@ -144,10 +144,10 @@ async def test_up_answers_and_starts_again_what_crashes(tmp_path: Path) -> None:
         ready = await event(process.stdout, "ready")
         crashed = next(pid for pid in processes(tmp_path) if b"billing" in command_line(pid))
         os.kill(crashed, signal.SIGKILL)
-        ended = await event(process.stdout, "child_ended")
+        ended = await event(process.stdout, "child_exited")
         broker = next(pid for pid in processes(tmp_path) if b"nats-server" in command_line(pid))
         os.kill(broker, signal.SIGKILL)
-        lost = await event(process.stdout, "child_ended", "the process broker")
+        lost = await event(process.stdout, "child_exited", "the process broker")
         async with pointsman(
             "submit", "customer-service", "I was charged twice", "--json", "--url", ready["url"]
         ) as submitting:

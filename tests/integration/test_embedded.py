@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.broker import SOON
+from support.broker import TIMEOUT_S
 from support.waiting import until
 
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -37,7 +37,7 @@ async def test_a_missing_server_names_the_extra(tmp_path: Path, monkeypatch: pyt
 async def test_the_broker_ends_when_its_parent_is_killed() -> None:
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", _PARENT, stdout=subprocess.PIPE)
     assert parent.stdout is not None
-    pid = int(await asyncio.wait_for(parent.stdout.readline(), SOON))
+    pid = int(await asyncio.wait_for(parent.stdout.readline(), TIMEOUT_S))
     assert _runs(pid)
 
     parent.kill()

@@ -19,7 +19,7 @@ import pytest_asyncio
 from pydantic import JsonValue
 from support.broker import remove_streams
 from support.crew import CREW, steps
-from support.processes import System, found
+from support.processes import System, wait_for
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.client.client import Workflow
@@ -56,7 +56,7 @@ async def letters_of(system: System, workflow: str, *, count: int = 1) -> list[D
         letters = [parse(DeadLetter, stored.body) async for stored in bus.read("dead", subject)]
         return letters if len(letters) >= count else []
 
-    return await found(look, f"dead letter of {workflow}")
+    return await wait_for(look, f"dead letter of {workflow}")
 
 
 async def endings(system: System, workflow: str) -> int:
@@ -122,7 +122,7 @@ async def test_a_result_that_cannot_be_processed_fails_its_task_and_is_kept(syst
     other = Result(workflow_id="wf_other", task_id="t1", attempt=1, agent="worker", status="succeeded", started_at=now,
                    ended_at=now)  # fmt: skip
     body = bad.body or dump(other)
-    await found(lambda: bus.last("work", subjects.handoff("worker", workflow.id, "t1", 1)), "handoff")
+    await wait_for(lambda: bus.last("work", subjects.handoff("worker", workflow.id, "t1", 1)), "handoff")
 
     headers = headers_of(name, bad.event_type)
     await bus.publish(subjects.result("crew", workflow.id, "worker", "t1", 1), body, headers, expect=0)
@@ -180,7 +180,7 @@ async def worker(task: str) -> str:
 async def test_a_task_that_kills_every_worker_that_takes_it_is_given_up_at_the_cap(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=0.5, deliveries=2)
+    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=0.5, max_deliveries=2)
     plan: dict[str, JsonValue] = {"tasks": [{"id": "t1", "agent": "worker", "intent": "do what kills", "input": "die"}]}
     async with System(tmp_path / "fatal", settings) as system:
         roles = system.write("roles.py", "from crew import planner, synthesizer\n")
@@ -230,7 +230,7 @@ async def test_the_replay_of_a_task_goes_on_in_its_running_workflow_under_the_sa
     shown = await system.command("dead", "show", letter.id, "--json")
     mended.touch()
     replayed = await system.command("dead", "replay", letter.id, "--json")
-    await found(lambda: _has_ended(system, workflow.id, "t1"), "end of the replayed attempt")
+    await wait_for(lambda: _has_ended(system, workflow.id, "t1"), "end of the replayed attempt")
     released.touch()
     outcome = await workflow.outcome(20)
 
@@ -288,4 +288,4 @@ async def _has_ended(system: System, workflow: str, task: str) -> bool:
 async def _publish(system: System, subject: str, body: bytes, headers: dict[str, str]) -> str:
     """Publish as a foreign client would; the id of the workflow the request becomes."""
     kept = {key: value for key, value in headers.items() if key != "Nats-Msg-Id"}
-    return (await system.client.requested(await system.client.bus.publish(subject, body, kept))).id
+    return (await system.client.workflow_from_sequence(await system.client.bus.publish(subject, body, kept))).id

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.crew import CREW
 from support.health import ask
-from support.processes import Service, System, found
+from support.processes import Service, System, wait_for
 from support.proxy import Proxy
 
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -40,7 +40,7 @@ async def until_ready(ports: list[int], ready: bool, *, seconds: float) -> None:
         statuses = {(await ask(port, "/readyz"))[0] for port in ports}
         return statuses == {200 if ready else 503}
 
-    await found(so, f"/readyz that says {ready}", seconds=seconds)
+    await wait_for(so, f"/readyz that says {ready}", seconds=seconds)
 
 
 async def port_of(service: Service) -> int:
@@ -109,7 +109,7 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
                         for line in lines
                     )
 
-                await found(told, "queue of the team in /metrics")
+                await wait_for(told, "queue of the team in /metrics")
 
                 assert broker.pid is not None
                 os.kill(broker.pid, signal.SIGKILL)

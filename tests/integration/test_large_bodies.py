@@ -14,7 +14,7 @@ from support.system import echo, planner_of, running
 from pointsman import agent
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.client.client import Client
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailableError
 from pointsman.settings import Settings
 from pointsman_schemas.events import DeadLetter, Outcome
 from pointsman_schemas.ids import workflow_id_for
@@ -154,7 +154,7 @@ async def test_a_full_store_is_an_outage_and_not_a_refusal(settings: Settings, b
     bus = await connect(settings, name="full", wait=5.0)
     await bus.set_up()
 
-    with pytest.raises(BusUnavailable, match="maximum bytes"):
+    with pytest.raises(BusUnavailableError, match="maximum bytes"):
         await Client(bus, namespace=settings.namespace).submit("crew", LARGE)
 
     assert bus.connected

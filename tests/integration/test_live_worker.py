@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.broker import remove_streams
-from support.processes import System, found
+from support.processes import System, wait_for
 
 from pointsman.settings import Settings
 
@@ -78,5 +78,5 @@ async def test_a_worker_that_was_killed_is_off_the_menu_after_three_heartbeats(
         async def gone() -> bool:
             return {card.name for card in await system.client.agents()} == {"planner", "synthesizer"}
 
-        await found(gone, "menu without the killed worker", seconds=3 * settings.heartbeat + 5)
+        await wait_for(gone, "menu without the killed worker", seconds=3 * settings.heartbeat + 5)
     await remove_streams(settings)

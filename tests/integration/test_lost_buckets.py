@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from structlog.testing import capture_logs
-from support.broker import SOON
+from support.broker import TIMEOUT_S
 from support.crew import planner, steps, synthesizer, team, worker
 from support.system import running
 from support.waiting import until
@@ -26,13 +26,13 @@ async def test_agents_are_known_again_after_the_bucket_of_their_cards_was_delete
 ) -> None:
     async with running(settings, team, CREW) as client:
         name = f"KV_{client.subjects.agents_bucket}"
-        await until(lambda: _as_many(client.bus, len(CREW) + 1), seconds=SOON)  # the supervisor has started, too
+        await until(lambda: _as_many(client.bus, len(CREW) + 1), seconds=TIMEOUT_S)  # the supervisor has started, too
         before = await client.bus.registry.cards()
         with capture_logs() as lines:
             await bus.api(f"STREAM.DELETE.{name}")
-            await until(lambda: _is_there(bus, name), seconds=SOON)
+            await until(lambda: _is_there(bus, name), seconds=TIMEOUT_S)
             outcome = await (await client.submit("crew", steps("a"))).outcome(20)
-            await until(lambda: _as_many(client.bus, len(before)), seconds=SOON)
+            await until(lambda: _as_many(client.bus, len(before)), seconds=TIMEOUT_S)
 
     assert outcome.status == "completed"
     assert name in {line["stream"] for line in lines if line["event"] == "stream_lost"}
@@ -54,7 +54,7 @@ async def test_bodies_that_are_kept_apart_have_a_place_again_after_their_bucket_
     said = Counter(line["event"] for line in lines)
     assert (outcome.status, outcome.answer) == ("completed", large)
     assert {task.attempts for task in outcome.tasks} == {1}
-    assert not said.keys() & {"inputs_failed", "handoff_not_processed", "bug"}, said
+    assert not said.keys() & {"inputs_failed", "handoff_processing_failed", "bug"}, said
 
 
 async def _is_there(bus: JetStreamBus, stream: str) -> bool:

@@ -12,7 +12,7 @@ from support.crew import planner, steps, synthesizer, team, worker
 from support.store import Store
 from support.system import running
 from support.waiting import until
-from support.workers import Desk
+from support.workers import SupervisorDouble
 
 from pointsman.authoring.agent import Agent
 from pointsman.bus.jetstream.bus import connect
@@ -20,8 +20,8 @@ from pointsman.client.client import Workflow
 from pointsman.clock import SystemClock
 from pointsman.engine.supervisor import engine
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.supervisor.stream_integrity import lost_log, lost_work
-from pointsman.errors import BusUnavailable, Conflict, StreamLost
+from pointsman.engine.supervisor.stream_integrity import find_lost_log, find_lost_work
+from pointsman.errors import BusUnavailableError, ConflictError, StreamLostError
 from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 from pointsman_schemas.events import Handoff, Request
@@ -52,7 +52,7 @@ async def test_a_supervisor_does_not_go_on_from_memory_when_its_log_was_put_back
             supervising = asyncio.create_task(SupervisorEngine(bus, team, settings, SystemClock()).run(asyncio.Event()))
             await (await client.submit("crew", steps("b"))).outcome(20)
             await store.restart(back="*")
-            with pytest.raises(StreamLost, match="older copy"):
+            with pytest.raises(StreamLostError, match="older copy"):
                 await asyncio.wait_for(supervising, 30)
             await bus.close()
         async with running(settings, team, CREW) as client:
@@ -69,19 +69,19 @@ async def test_a_log_that_has_lost_its_end_is_reported_at_the_start(tmp_path: Pa
     try:
         async with running(settings, team, CREW) as client:
             await (await client.submit("crew", steps("a"))).outcome(20)
-            sound = await lost_log(client.bus, client.subjects, SystemClock(), 30.0)
+            sound = await find_lost_log(client.bus, client.subjects, SystemClock(), 30.0)
         await store.restart(copy=True)
         async with running(settings, team, CREW) as client:
             workflow = await client.submit("crew", steps("b"))
             await workflow.outcome(20)
         await store.restart(back="POINTSMAN_LOG")
         async with running(settings, team, CREW) as client:
-            (loss,) = await lost_log(client.bus, client.subjects, SystemClock(), 30.0)
+            (loss,) = await find_lost_log(client.bus, client.subjects, SystemClock(), 30.0)
             await until(lambda: _any(errors))
     finally:
         await store.stop()
 
-    assert errors == ["log_went_backwards"]
+    assert errors == ["log_rolled_back"]
     assert not sound
     assert workflow.id in loss
     assert "POINTSMAN_LOG holds none of its commits" in loss
@@ -101,14 +101,14 @@ async def test_work_that_was_lost_is_sent_again_from_the_log(tmp_path: Path, err
         await store.restart(back="POINTSMAN_WORK")
         async with running(settings, None) as client:
             gone = await client.bus.last("work", sent) is None
-            (loss,) = await lost_work(client.bus, client.subjects, "crew", SystemClock(), 30)
+            (loss,) = await find_lost_work(client.bus, client.subjects, "crew", SystemClock(), 30)
         released.touch()
         async with running(settings, team, CREW) as client:
             outcome = await Workflow(client.bus, client.subjects, work.id, "crew", source=client.source).outcome(20)
     finally:
         await store.stop()
 
-    assert errors == ["work_went_backwards"]
+    assert errors == ["work_stream_rolled_back"]
     assert gone
     assert work.id in loss
     assert (outcome.status, outcome.answer) == ("completed", "b")
@@ -119,12 +119,12 @@ async def test_a_handoff_that_has_the_number_of_a_lost_one_is_not_taken_for_it(t
     settings = await store.start()
     try:
         async with running(settings, None, [worker]) as client:
-            desk = Desk(client.bus)
-            await desk.result(await desk.hand("worker", {"say": "first"}, task="t0"))
+            desk = SupervisorDouble(client.bus)
+            await desk.result(await desk.publish_handoff("worker", {"say": "first"}, task="t0"))
         await store.restart(copy=True)
         async with running(settings, None, [worker]) as client:
-            desk = Desk(client.bus)
-            lost = await desk.hand("worker", {"say": "lost", "after": str(released)}, task="t1")
+            desk = SupervisorDouble(client.bus)
+            lost = await desk.publish_handoff("worker", {"say": "lost", "after": str(released)}, task="t1")
             await until(lambda: _in_work(client.bus, 1))
             await store.restart(back="POINTSMAN_WORK")  # a worker goes on with what the broker does not know any more
             new = await _handed_later(desk)
@@ -142,11 +142,11 @@ async def _in_work(bus: Bus, count: int) -> bool:
     return depth is not None and depth.in_flight == count
 
 
-async def _handed_later(desk: Desk) -> Handoff:
+async def _handed_later(desk: SupervisorDouble) -> Handoff:
     """The first handoff that a broker takes which is about to come back."""
     while True:
-        with suppress(BusUnavailable, Conflict):
-            return await desk.hand("worker", {"say": "new"}, task="t2")
+        with suppress(BusUnavailableError, ConflictError):
+            return await desk.publish_handoff("worker", {"say": "new"}, task="t2")
 
 
 async def _any(values: list[str]) -> bool:
@@ -160,7 +160,7 @@ async def test_a_request_whose_log_somebody_purged_is_answered_anew_under_its_id
 
         async def ask() -> Workflow:
             sequence = await client.bus.publish(client.subjects.request("crew"), body, {**headers, "ce-time": NOON})
-            return await client.requested(sequence)
+            return await client.workflow_from_sequence(sequence)
 
         first = await ask()
         await first.outcome(20)

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
-from support.processes import found
+from support.processes import wait_for
 from support.system import echo, planner_of, running, synthesizer
 from support.waiting import until
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.mcp import McpTools, mcp_tools
-from pointsman.errors import NeedsApproval, TaskError
+from pointsman.errors import ApprovalRequiredError, TaskError
 from pointsman.settings import Settings
-from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import ApprovalVerdict
 from pointsman_schemas.team import ANY, Limits, Pipeline, PlanAndExecute, Stage, Team
 
@@ -75,7 +75,7 @@ async def ended(pid: int) -> None:
     async def gone() -> bool:
         return not Path(f"/proc/{pid}").exists()  # noqa: ASYNC240  # /proc blocks nobody
 
-    await found(gone, "the end of the server")
+    await wait_for(gone, "the end of the server")
 
 
 def agent(source: McpTools, *script: object) -> tuple[LLMAgent, ScriptedModel]:
@@ -84,8 +84,8 @@ def agent(source: McpTools, *script: object) -> tuple[LLMAgent, ScriptedModel]:
 
 
 async def test_an_agent_uses_the_tools_of_a_server_and_closes_it(command: list[str], tmp_path: Path) -> None:
-    calls = calling(("add", {"a": 2, "b": 3}), ("add", {"a": "x"}), ("fail", {}))
-    adding, model = agent(mcp_tools(command, only=["add", "fail"]), calls, saying("5"))
+    calls = tool_reply(("add", {"a": 2, "b": 3}), ("add", {"a": "x"}), ("fail", {}))
+    adding, model = agent(mcp_tools(command, only=["add", "fail"]), calls, text_reply("5"))
     context = Context.for_test("2 and 3")
 
     output = await adding.run(context.handoff, context)
@@ -112,7 +112,7 @@ async def test_a_server_whose_start_nobody_waits_for_any_more_is_ended(command: 
     async def begun() -> bool:
         return (tmp_path / "pids").exists()
 
-    await found(begun, "the server")
+    await wait_for(begun, "the server")
     asking.cancel()
     await asyncio.wait({asking})
     (pid,) = pids(tmp_path)
@@ -123,14 +123,16 @@ async def test_a_server_whose_start_nobody_waits_for_any_more_is_ended(command: 
 async def test_a_connection_that_is_closed_while_it_starts_is_over_at_once(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.authoring.mcp._END", 60.0)  # as long as the server would take to be there
+    monkeypatch.setattr(
+        "pointsman.authoring.mcp._CLOSE_TIMEOUT_S", 60.0
+    )  # as long as the server would take to be there
     source = mcp_tools(command, env={"SLOW": "60"})
     asking = asyncio.create_task(source.tools())
 
     async def begun() -> bool:
         return (tmp_path / "pids").exists()
 
-    await found(begun, "the server")
+    await wait_for(begun, "the server")
     async with asyncio.timeout(30):
         await source.close()
 
@@ -149,7 +151,12 @@ async def test_a_tool_that_only_reads_may_run_again_and_another_may_not(command:
 
 
 async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command: list[str], tmp_path: Path) -> None:
-    calls = (calling(("die", {})), calling(("add", {"a": 1, "b": 1})), calling(("slow", {})), saying("done"))
+    calls = (
+        tool_reply(("die", {})),
+        tool_reply(("add", {"a": 1, "b": 1})),
+        tool_reply(("slow", {})),
+        text_reply("done"),
+    )
     dying, model = agent(mcp_tools(command, timeout=2, env={"SLOW": "2"}), *calls)  # its start is not a call's time
     context = Context.for_test("die")
 
@@ -168,7 +175,7 @@ async def test_a_tool_of_a_server_waits_for_a_person_who_may_change_its_argument
     context = Context.for_test("add")
     add, fail = await source.tools()
 
-    with pytest.raises(NeedsApproval) as caught:
+    with pytest.raises(ApprovalRequiredError) as caught:
         await add.call('{"a": 2, "b": 3}', context)
     (asked,) = caught.value.calls
     said = ApprovalVerdict(tool="add", arguments=asked.arguments, verdict="approved", input={"a": 2, "b": 40})
@@ -214,7 +221,7 @@ async def test_a_server_is_reached_over_http(tmp_path: Path) -> None:
             writer.close()
             return True
 
-        await found(listens, "the server")
+        await wait_for(listens, "the server")
         source = mcp_tools(f"http://127.0.0.1:{port}/mcp", only=["add"])
         (add,) = await source.tools()
         result = await add.run({"a": 20, "b": 22}, Context.for_test())
@@ -259,7 +266,7 @@ async def test_a_workflow_waits_for_a_person_before_a_server_s_tool_is_called_th
     settings: Settings, command: list[str]
 ) -> None:
     team = Team(name="desk", agents=ANY, strategy=Pipeline(stages=(Stage(agent="a"),)), limits=Limits(deadline=60))
-    model = ScriptedModel(calling(("add", {"a": 2, "b": 3})), saying("It is done."))
+    model = ScriptedModel(tool_reply(("add", {"a": 2, "b": 3})), text_reply("It is done."))
 
     def clerk() -> LLMAgent:
         tools = [mcp_tools(command, only=["add"], approval=["add"])]

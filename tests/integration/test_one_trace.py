@@ -171,7 +171,7 @@ async def test_a_supervisor_killed_after_it_has_accepted_the_plan_leaves_no_hole
     assert len({span.span_id for span in spans}) == len(spans)
     (workflow_span,) = roots(spans)
     assert {span.parent_id for span in owned} == {None, workflow_span.span_id}
-    again = [span for span in spans if "pointsman.redelivered" in span.events]
+    again = [span for span in spans if "pointsman.handoff_redelivered" in span.events]
     assert {span.name for span in again} == {f"process {settings.namespace}.inbox.crew"}
     assert {(span.kind, span.parent_id) for span in again} == {("consumer", workflow_span.span_id)}
     assert all(int(str(span.attributes["pointsman.delivered"])) > 1 for span in again)
@@ -206,7 +206,7 @@ async def test_a_handoff_that_came_again_has_one_span_which_says_so_and_links_to
     assert code == -signal.SIGKILL, armed.text
     assert outcome.status == "completed"
     assert orphans(spans) == []
-    assert (attempt.parent_id, attempt.events) == (task.span_id, ("pointsman.redelivered",))
+    assert (attempt.parent_id, attempt.events) == (task.span_id, ("pointsman.handoff_redelivered",))
     assert attempt.links == ((outcome.trace_id, task.span_id),)
 
 
@@ -214,7 +214,7 @@ async def _ask_bare(system: System, headers: dict[str, str]) -> Outcome:
     """What comes of bare JSON, as any NATS client may publish it."""
     bus, subjects = system.client.bus, system.client.subjects
     sequence = await bus.publish(subjects.request(TEAM), b'{"input": "I was charged twice"}', headers)
-    return await (await system.client.requested(sequence)).outcome(30)
+    return await (await system.client.workflow_from_sequence(sequence)).outcome(30)
 
 
 async def _spans_of(collector: OtlpCollector, trace_id: str, *, callers_span: str = "") -> list[ReceivedSpan]:

@@ -254,7 +254,7 @@ print(telemetry.tracing())
     output, lines = await _run(code, {"OTEL_TRACES_EXPORTER": "zipkin"})
 
     assert output == ["False"]
-    assert [(line["event"], line["seen"]) for line in lines] == [("telemetry_exporter_unknown", "zipkin")]
+    assert [(line["event"], line["finding"]) for line in lines] == [("telemetry_exporter_unknown", "zipkin")]
 
 
 def test_the_parser_is_not_fooled_by_values_that_look_like_structure() -> None:

@@ -17,7 +17,7 @@ from support.providers import Answer, Call, FakeProvider
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman.errors import ModelError, Refused, TaskError
+from pointsman.errors import ModelError, RefusedError, TaskError
 from pointsman.telemetry import traces
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.events import Budget
@@ -42,7 +42,7 @@ async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_in
 ) -> None:
     budget, usual, estimate, taken = 4_000, 1_000, 500, int(500 * factor)
     allowed: list[int] = []
-    monkeypatch.setattr("pointsman.authoring.model_calls.estimated_input", lambda _: estimate)
+    monkeypatch.setattr("pointsman.authoring.model_calls.estimate_input_tokens", lambda _: estimate)
 
     def using_all(call: Call) -> Answer:
         most = next(call.body[name] for name in LIMITS if name in call.body)
@@ -134,9 +134,9 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     monkeypatch.setattr(otel, "_TRACER_PROVIDER", provider)
-    traces.use(provider)
+    traces.configure(provider)
     yield exporter
-    traces.use(None)
+    traces.configure(None)
     provider.shutdown()
 
 
@@ -223,7 +223,7 @@ async def test_a_refusal_is_one_call_and_ends_refused(connect: Connect) -> None:
     async with talking(connect, Answer(refusal="Not that.")) as (provider, model):
         agent = LLMAgent(name="w", description="d", instructions="i", model=model, output=Place)
         context = Context.for_test("x", agent="w")
-        with pytest.raises(Refused, match="Not that"):
+        with pytest.raises(RefusedError, match="Not that"):
             await agent.run(context.handoff, context)
 
     assert len(provider.calls) == 1

@@ -16,7 +16,7 @@ from support.providers import Answer, FakeProvider
 
 from pointsman.errors import ConfigurationError, ModelError
 from pointsman.llm.anthropic import AnthropicModel
-from pointsman.llm.errors import from_connection
+from pointsman.llm.errors import error_from_connection
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.ports.model import Model
@@ -190,7 +190,7 @@ class ConnectError(Exception):
 
 
 def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
-    error = from_connection("openai", ConnectError("refused"), "https://me:secret@proxy.local:8443/v1")
+    error = error_from_connection("openai", ConnectError("refused"), "https://me:secret@proxy.local:8443/v1")
 
     assert "https://proxy.local:8443/v1: refused" in str(error)
     assert "secret" not in str(error)

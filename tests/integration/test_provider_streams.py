@@ -14,7 +14,7 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman.errors import ModelError
-from pointsman.llm.json_extraction import strict_json
+from pointsman.llm.json_extraction import parse_strict_json
 from pointsman_schemas.events import Usage
 
 
@@ -29,7 +29,7 @@ async def test_a_streamed_answer_is_told_piece_by_piece_and_is_the_same_in_the_e
     assert len(said) > 2
     assert "".join(said) == "Let me look at the sky."
     assert [(call.id, call.name) for call in streamed.calls] == [(call.id, call.name) for call in whole.calls]
-    assert [strict_json(call.arguments) for call in streamed.calls] == [{"city": "Oslo"}, {"city": "Rome"}]
+    assert [parse_strict_json(call.arguments) for call in streamed.calls] == [{"city": "Oslo"}, {"city": "Rome"}]
     assert (streamed.text, streamed.finish, streamed.usage, streamed.model) == (
         whole.text, whole.finish, whole.usage, whole.model,
     )  # fmt: skip

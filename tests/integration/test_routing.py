@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.broker import remove_streams
-from support.processes import System, found
+from support.processes import System, wait_for
 
 from pointsman.settings import Settings
 
@@ -64,10 +64,10 @@ async def test_the_worker_process_with_the_shorter_queue_gets_the_work_of_a_skil
         waiting = [await system.client.submit("busy", "work") for _ in range(5)]
 
         async def queued() -> bool:
-            depth = await system.client.queue("alpha")
+            depth = await system.client.queue_depth("alpha")
             return depth is not None and depth.pending + depth.in_flight == len(waiting)
 
-        await found(queued, "queue of alpha's")
+        await wait_for(queued, "queue of alpha's")
         answers = [(await system.ask("bureau", "translate")).answer for _ in range(3)]
         (tmp_path / "alpha-waits").unlink()
         for workflow in waiting:

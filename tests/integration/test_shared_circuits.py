@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from support.broker import remove_streams
-from support.processes import System, found
+from support.processes import System, wait_for
 
 from pointsman.client.client import Workflow
-from pointsman.errors import NotFound
+from pointsman.errors import NotFoundError
 from pointsman.settings import Settings
 from pointsman_schemas.log import TaskDispatched, TaskHeld
 
@@ -52,7 +52,7 @@ def begun(folder: Path) -> list[str]:
 async def entries(system: System, workflow: Workflow, kind: Any) -> list[Any]:
     try:
         return [entry for entry in await system.client.entries(workflow.id) if isinstance(entry, kind)]
-    except NotFound:  # it is not admitted yet
+    except NotFoundError:  # it is not admitted yet
         return []
 
 
@@ -72,13 +72,13 @@ async def test_of_two_supervisors_whose_tasks_wait_for_an_ill_agent_one_sends_on
         async def opened() -> bool:
             return "alpha" in await circuits()
 
-        await found(opened, "open circuit")
+        await wait_for(opened, "open circuit")
 
         async def each_has_failed_or_waits() -> bool:  # else one begins below, and looks like a probe
             waits = [each for each in failing if await entries(system, each, TaskHeld)]
             return len(begun(tmp_path)) + len(waits) >= len(failing)
 
-        await found(each_has_failed_or_waits, "failure, or held task, of each")
+        await wait_for(each_has_failed_or_waits, "failure, or held task, of each")
         (tmp_path / "ill").unlink()
         (tmp_path / "waits").touch()
         before = len(begun(tmp_path))
@@ -86,10 +86,10 @@ async def test_of_two_supervisors_whose_tasks_wait_for_an_ill_agent_one_sends_on
 
         async def both_hold_some() -> bool:
             held.append(await submit("crew", "work"))
-            await found(lambda: entries(system, held[-1], TaskHeld | TaskDispatched), "held task")
+            await wait_for(lambda: entries(system, held[-1], TaskHeld | TaskDispatched), "held task")
             return all(supervisor.lines("task_held") for supervisor in supervisors)
 
-        await found(both_hold_some, "held task of each supervisor")
+        await wait_for(both_hold_some, "held task of each supervisor")
 
         since = (await circuits())["alpha"].since
         waiting = [*failing, *held]  # one of the failing may have come too late to fail
@@ -101,7 +101,7 @@ async def test_of_two_supervisors_whose_tasks_wait_for_an_ill_agent_one_sends_on
             looked = [[entry.at for entry in await entries(system, each, TaskHeld)] for each in waiting]
             return sum(1 for looks in looked if looks and looks[-1] >= sent[0]) >= len(held) - 1
 
-        await found(one_is_sent_and_the_rest_have_looked_again, "probe, and another look of the rest")
+        await wait_for(one_is_sent_and_the_rest_have_looked_again, "probe, and another look of the rest")
         probing = (await circuits())["alpha"].probe
         probes = begun(tmp_path)[before:]
         (tmp_path / "waits").unlink()

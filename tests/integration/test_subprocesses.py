@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.processes import System, found
-from support.workers import Desk, running
+from support.processes import System, wait_for
+from support.workers import SupervisorDouble, running
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
@@ -20,7 +20,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
-from pointsman.util.process_groups import settled
+from pointsman.util.process_groups import wait_until_ended
 from pointsman_schemas.events import Cancellation
 from pointsman_schemas.strict_json import dump
 
@@ -49,7 +49,7 @@ async def worker(path: str, context: Context) -> None:
 @pytest.fixture(autouse=True)
 async def everything_ends_before_the_loop_does() -> AsyncIterator[None]:
     yield
-    await settled()
+    await wait_until_ended()
 
 
 def pids(path: Path) -> list[int]:
@@ -117,7 +117,7 @@ else:
 async def test_a_cancelled_command_is_gone_with_its_children_within_a_second(tmp_path: Path, cancels: int) -> None:
     path = tmp_path / "pids"
     running = asyncio.create_task(Context.for_test().run_process(sys.executable, "-c", STUBBORN, str(path)))
-    await found(lambda: both_run(path), "process and its child")
+    await wait_for(lambda: both_run(path), "process and its child")
 
     for _ in range(cancels):
         running.cancel()
@@ -125,7 +125,7 @@ async def test_a_cancelled_command_is_gone_with_its_children_within_a_second(tmp
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    await found(lambda: all_gone(path), "end of both", seconds=1.5)
+    await wait_for(lambda: all_gone(path), "end of both", seconds=1.5)
 
 
 async def test_a_command_that_is_cancelled_while_it_starts_is_gone_with_its_children(
@@ -140,7 +140,7 @@ async def test_a_command_that_is_cancelled_while_it_starts_is_gone_with_its_chil
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
     running = asyncio.create_task(Context.for_test().run_process(sys.executable, "-c", STUBBORN, str(path)))
-    await found(lambda: both_run(path), "process and its child")
+    await wait_for(lambda: both_run(path), "process and its child")
 
     running.cancel()
     await asyncio.sleep(0)
@@ -148,7 +148,7 @@ async def test_a_command_that_is_cancelled_while_it_starts_is_gone_with_its_chil
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    await found(lambda: all_gone(path), "end of both", seconds=1.5)
+    await wait_for(lambda: all_gone(path), "end of both", seconds=1.5)
 
 
 @agent(name="worker", description="Runs a command", timeout=2.0)
@@ -158,18 +158,18 @@ async def patient(path: str, context: Context) -> None:
 
 @agent(name="blocker", description="Runs a command from a plain function", timeout=2.0)
 def blocking(path: str, context: Context) -> None:
-    context.wait(context.run_process(sys.executable, "-c", STUBBORN, path))
+    context.run_sync(context.run_process(sys.executable, "-c", STUBBORN, path))
 
 
 @pytest.mark.parametrize("one", [patient, blocking], ids=["async", "plain"])
 @pytest.mark.parametrize("how", ["cancelled", "timed out", "left"])
 async def test_a_task_whose_handler_is_stopped_leaves_no_process(tmp_path: Path, one: Agent, how: str) -> None:
     bus, path, name = MemoryBus(), tmp_path / "pids", one.card.name
-    desk = Desk(bus)
+    desk = SupervisorDouble(bus)
 
-    async with running(Worker(bus, [one], Settings(grace=0.1))) as stop:
-        handoff = await desk.hand(name, str(path))
-        await found(lambda: both_run(path), "process and its child")
+    async with running(Worker(bus, [one], Settings(shutdown_grace=0.1))) as stop:
+        handoff = await desk.publish_handoff(name, str(path))
+        await wait_for(lambda: both_run(path), "process and its child")
         if how == "cancelled":
             cancellation = Cancellation(tasks=(handoff.task_id,))
             await bus.broadcast(desk.subjects.live(handoff.workflow_id, "cancelled"), dump(cancellation), {})
@@ -177,13 +177,13 @@ async def test_a_task_whose_handler_is_stopped_leaves_no_process(tmp_path: Path,
             await desk.result(handoff, within=5)
         else:
             stop.set()
-        await found(lambda: all_gone(path), "end of both", seconds=3)
+        await wait_for(lambda: all_gone(path), "end of both", seconds=3)
 
 
 async def test_a_worker_that_leaves_takes_its_processes_along_however_it_leaves(
     settings: Settings, bus: JetStreamBus, tmp_path: Path
 ) -> None:
-    desk, first, second = Desk(bus, settings.namespace), tmp_path / "first", tmp_path / "second"
+    desk, first, second = SupervisorDouble(bus, settings.namespace), tmp_path / "first", tmp_path / "second"
     async with System(tmp_path / "processes", settings.model_copy(update={"grace": 0.2})) as system:
         runner = system.write("runner.py", RUNNER)
         one, other = [await system.start("worker", runner) for _ in range(2)]
@@ -191,20 +191,20 @@ async def test_a_worker_that_leaves_takes_its_processes_along_however_it_leaves(
         await other.logged("worker_started")
         by_pid = {each.pid: each for each in (one, other)}
 
-        await desk.hand("worker", str(first))
-        await found(lambda: both_run(first), "process and its child")
+        await desk.publish_handoff("worker", str(first))
+        await wait_for(lambda: both_run(first), "process and its child")
         leaving = by_pid[parent_of(pids(first))]
         code = await leaving.stop()
         begun = pids(first)[:2]
-        await found(lambda: gone(begun), "end of both", seconds=3)
+        await wait_for(lambda: gone(begun), "end of both", seconds=3)
 
         staying = other if leaving is one else one
-        await desk.hand("worker", str(second), task="T2")
-        await found(lambda: both_run(second), "process and its child")
+        await desk.publish_handoff("worker", str(second), task="T2")
+        await wait_for(lambda: both_run(second), "process and its child")
         for _ in range(2):
             os.kill(staying.pid, signal.SIGTERM)
             await staying.logged("stopping")
         killed = await staying.ended()
-        await found(lambda: all_gone(second), "end of both", seconds=3)
+        await wait_for(lambda: all_gone(second), "end of both", seconds=3)
 
     assert (code, killed) == (0, 128 + signal.SIGTERM)

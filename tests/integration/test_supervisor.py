@@ -18,10 +18,10 @@ from pointsman.clock import SystemClock
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State
 from pointsman.engine.log import workflow_log
-from pointsman.engine.supervisor.outbox_publisher import Ready, Sender
-from pointsman.engine.supervisor.ownership import Sharing
-from pointsman.errors import BusUnavailable, TaskError
-from pointsman.ports.bus import Stored
+from pointsman.engine.supervisor.outbox_publisher import EncodedMessage, OutboxPublisher
+from pointsman.engine.supervisor.ownership import Ownership
+from pointsman.errors import BusUnavailableError, TaskError
+from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, decode, encode, encode_structured
 from pointsman_schemas.events import DeadLetter, Outcome, Result
@@ -67,7 +67,7 @@ async def test_bare_json_without_headers_gets_an_outcome(
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
         sequence = await bus.publish(subjects.request("crew"), b'{"input": "hello"}', {})
 
-        outcome = await outcome_of(bus, subjects, (await client.requested(sequence)).id)
+        outcome = await outcome_of(bus, subjects, (await client.workflow_from_sequence(sequence)).id)
 
     assert (outcome.status, outcome.answer) == ("completed", "joined")
     assert [task.task_id for task in outcome.tasks] == ["plan-1", "t1", "synthesis"]
@@ -127,7 +127,7 @@ async def test_three_bad_requests_among_twenty_stop_none_of_the_others(
         for number in range(1, 21):
             body, headers = bad.get(number, (b'{"input": "hello"}', {}))
             sequence = await bus.publish(subjects.request("crew"), body, headers)
-            workflows.append((await client.requested(sequence)).id)
+            workflows.append((await client.workflow_from_sequence(sequence)).id)
 
         outcomes = [await outcome_of(bus, subjects, workflow) for workflow in workflows]
         await until(lambda: _at_least(bus, subjects, 3))
@@ -231,7 +231,7 @@ async def test_an_outcome_also_goes_to_reply_to_but_never_to_a_subject_of_ours(
 ) -> None:
     heard: list[bytes] = []
 
-    async def hear(stored: Stored) -> None:
+    async def hear(stored: StoredMessage) -> None:
         heard.append(stored.body)
 
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
@@ -254,7 +254,7 @@ async def test_two_supervisors_dispatch_nothing_twice(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, spread: bool
 ) -> None:
     if spread:
-        monkeypatch.setattr(Sharing, "spread", True)
+        monkeypatch.setattr(Ownership, "balanced", True)
     plan = planner_of(*({"id": f"t{n}", "agent": "a", "intent": f"do thing {n}"} for n in range(8)))
     # All of it is one process here: while that is busy its cards must not expire, or plans go back for naming nobody.
     settings = settings.model_copy(update={"heartbeat": 5.0})
@@ -276,18 +276,18 @@ async def test_what_was_committed_but_not_sent_is_sent_on_redelivery(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken: list[str] = []
-    begin = Sender._begin
+    begin = OutboxPublisher._start_publish
 
     async def cut() -> None:
-        raise BusUnavailable("the cable was cut between commit and emit")
+        raise BusUnavailableError("the cable was cut between commit and emit")
 
-    def fail_first(self: Sender, ready: Ready) -> Coroutine[Any, Any, object]:
+    def fail_first(self: OutboxPublisher, ready: EncodedMessage) -> Coroutine[Any, Any, object]:
         if ready.message.subject in broken:
             return begin(self, ready)
         broken.append(ready.message.subject)
         return cut()
 
-    monkeypatch.setattr(Sender, "_begin", fail_first)
+    monkeypatch.setattr(OutboxPublisher, "_start_publish", fail_first)
     async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(30)
@@ -398,7 +398,7 @@ async def test_a_damaged_log_closes_its_workflow_and_no_other(
     assert closed.status == "failed"
     assert "cannot be folded" in closed.reason
     assert other.status == "completed"
-    assert kinds == {"damaged_log"}
+    assert kinds == {"corrupt_log"}
 
 
 async def test_what_is_too_large_fails_its_own_task_and_says_so(settings: Settings, bus: JetStreamBus) -> None:

@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 from support.broker import remove_streams
 from support.crew import CREW, planner, steps, synthesizer, team, worker
-from support.processes import System, found
+from support.processes import System, wait_for
 from support.sizes import SIZE, sized
 from support.system import running
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.client.client import Client, Workflow
-from pointsman.engine.log.reader import commit_of
-from pointsman.errors import BusUnavailable, NotFound
+from pointsman.engine.log.reader import read_commit
+from pointsman.errors import BusUnavailableError, NotFoundError
 from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
@@ -66,7 +66,7 @@ async def test_what_a_killed_worker_was_doing_is_done_by_another_and_counted_onc
         async def both_at_work() -> bool:
             return len({line["pid"] for line in journal(book)}) == 2
 
-        await found(both_at_work, "task begun by each worker")
+        await wait_for(both_at_work, "task begun by each worker")
         await workers[0].kill()
         outcome = await workflow.outcome(30)
         await check(system, workflow)
@@ -117,7 +117,7 @@ async def test_a_supervisor_may_be_killed_at_every_kind_of_entry(settings: Setti
         names = {workflow.id: name for name, workflow in workflows.items()}
         async for stored in bus.follow("log", [logs]):
             name = names[stored.subject.rpartition(".")[2]]
-            kinds = {(name, entry.kind) for entry in commit_of(stored).entries}
+            kinds = {(name, entry.kind) for entry in read_commit(stored).entries}
             if not kinds <= seen and stored.sequence > died_at:
                 await supervisor.kill()
                 newest = await bus.last("log", logs)
@@ -152,9 +152,9 @@ async def test_a_broker_that_is_killed_again_and_again_loses_no_workflow(setting
             request = steps("a", "b", "c", serial=True, seconds=0.3)
             workflows = [await system.client.submit("crew", request) for _ in range(20)]
 
-            await found(lambda: _result_of(system, "a"), "result of a first task")
+            await wait_for(lambda: _result_of(system, "a"), "result of a first task")
             broker = await _crash(broker, store, port)
-            await found(lambda: _result_of(system, "b"), "result of a second task")
+            await wait_for(lambda: _result_of(system, "b"), "result of a second task")
             await supervisor.kill()
             supervisor = await system.supervisor(CREW)
             broker = await _crash(broker, store, port)  # while it takes up what its predecessor left
@@ -174,7 +174,7 @@ async def test_a_broker_that_is_killed_again_and_again_loses_no_workflow(setting
 
 async def _result_of(system: System, task: str) -> object:
     """A result of that task in any workflow, if the broker is there to say so."""
-    with suppress(BusUnavailable):
+    with suppress(BusUnavailableError):
         return await system.client.bus.last("work", f"{system.settings.namespace}.inbox.crew.*.result.worker.{task}.1")
     return None
 
@@ -209,9 +209,9 @@ async def test_fifty_cancels_end_a_workflow_as_one_does(settings: Settings) -> N
         outcome = await finished.outcome(10)
         before = await client.entries(finished.id)
         answers = [await finished.cancel() for _ in range(2)]
-        with pytest.raises(NotFound, match="wf_unknown"):
+        with pytest.raises(NotFoundError, match="wf_unknown"):
             await client.workflow("wf_unknown")
-        await found(lambda: _idle(client.bus, "inbox-crew", "agent-worker"), "rest for supervisor and worker")
+        await wait_for(lambda: _idle(client.bus, "inbox-crew", "agent-worker"), "rest for supervisor and worker")
 
         assert await client.entries(finished.id) == before
     assert answers == [outcome, outcome]

@@ -20,7 +20,7 @@ from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
-from pointsman.telemetry.fast.export_gate import Door
+from pointsman.telemetry.fast.export_gate import ExportGate
 from pointsman_schemas.team import Team
 
 _TASKS: list[dict[str, Any]] = [
@@ -49,7 +49,7 @@ async def test_telemetry_adds_few_calls_to_a_workflow_and_fewer_while_its_collec
     exporting = telemetry.setup("counted", settings=settings)
     try:
         with_it = await _calls(settings)
-        door = cast(Door, traces._way)
+        door = cast(ExportGate, traces._sink)
         door._failed()
         door._tried_again += 600
         away = await _calls(settings)
@@ -85,7 +85,7 @@ async def _outcomes(caller: JetStreamBus, settings: Settings) -> AsyncGenerator[
 
 @asynccontextmanager
 async def _running(settings: Settings) -> AsyncIterator[JetStreamBus]:
-    stop, watcher = asyncio.Event(), telemetry.watcher()
+    stop, watcher = asyncio.Event(), telemetry.bus_observer()
     caller = await connect(settings, name="caller", wait=5.0)
     buses = [await connect(settings, name=name, wait=5.0, watcher=watcher) for name in ("worker", "supervisor")]
     await caller.set_up()

@@ -19,7 +19,7 @@ from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.client.client import Client
-from pointsman.errors import BusUnavailable, ConfigurationError
+from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.ports.bus import Delivery
 from pointsman.settings import Settings
 from pointsman_schemas.log import TaskDispatched
@@ -39,7 +39,7 @@ async def test_the_broker_says_that_it_does_not_sync_them(settings: Settings) ->
         follower = await connect(settings, name="follower", wait=5)  # what was made decides, not the setting
         await follower.set_up()
         followed = await follower.get("handoffs", number)
-        knows = follower.forgets
+        knows = follower.handoffs_unsynced
         await follower.close()
     finally:
         await bus.close()
@@ -63,7 +63,7 @@ async def test_a_stream_that_was_lost_is_made_again_as_it_was(settings: Settings
 
     await other.set_up()
     config = (await bus.api(f"STREAM.INFO.{name}_HANDOFFS"))["config"]
-    forgets, where = other.forgets, other.name_of("handoffs")
+    forgets, where = other.handoffs_unsynced, other.stream_name("handoffs")
     await other.close()
     await bus.close()
     await remove_streams(settings)
@@ -80,12 +80,12 @@ async def test_a_namespace_that_is_there_goes_on_as_it_was_made(bus: JetStreamBu
         await other.set_up()
     number = await other.publish(f"{settings.namespace}.handoff.a.w.t.1", b"", {}, expect=0)
     stored = await bus.get("work", number)
-    forgets = other.forgets
+    forgets = other.handoffs_unsynced
     await other.close()
 
     assert stored is not None
     assert not forgets
-    assert [line["event"] for line in logs] == ["handoffs_stay_synced"]
+    assert [line["event"] for line in logs] == ["unsynced_handoffs_ignored"]
 
 
 async def test_copies_are_refused(settings: Settings) -> None:
@@ -143,10 +143,13 @@ async def test_a_number_that_is_given_twice_is_not_settled_by_who_was_handed_it_
         consumer = await one.consumer("agent-a", "handoffs", f"{subject}.>", ack_wait=settings.ack_wait)
         await store.restart(copy=True)
         await asyncio.wait_for(asyncio.gather(one.restarted(0), two.restarted(0)), 20)
-        async with await one.receive("one", received.append), await two.receive("two", received.append):
+        async with (
+            await one.receive_forwarded("one", received.append),
+            await two.receive_forwarded("two", received.append),
+        ):
             await one.publish(f"{subject}.w1.t.1", b"1", {})
             [before] = await asyncio.wait_for(consumer.take(1), 20)
-            handed = await before.hand_on("two")
+            handed = await before.forward("two")
             await until(lambda: bool(received))
 
             await store.restart(back="POINTSMAN_HANDOFFS")
@@ -154,7 +157,7 @@ async def test_a_number_that_is_given_twice_is_not_settled_by_who_was_handed_it_
             await one.publish(f"{subject}.w2.t.1", b"2", {})
             [after] = await asyncio.wait_for(consumer.take(1), 20)
             await received[0].ack()
-            handed_after = await before.hand_on("two")
+            handed_after = await before.forward("two")
             await asyncio.gather(one.time(), two.time())
             left = await two.depth("agent-a", "handoffs")
     finally:
@@ -168,6 +171,6 @@ async def test_a_number_that_is_given_twice_is_not_settled_by_who_was_handed_it_
 
 
 async def _sent(client: Client, count: int) -> bool:
-    with suppress(BusUnavailable):  # it is being started anew
+    with suppress(BusUnavailableError):  # it is being started anew
         return len(await client.bus.subjects("handoffs", client.subjects.agent_handoffs("worker"))) >= count
     return False

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.waiting import until
-from support.workers import Desk
+from support.workers import SupervisorDouble
 
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.settings import Settings
@@ -85,7 +85,7 @@ async def start(settings: Settings, bus: JetStreamBus, notes: Path) -> AsyncIter
         known = {card.instance for card in await bus.registry.cards()}
         environment = {
             **os.environ, "NOTES": str(notes), "POINTSMAN_URL": settings.url, "POINTSMAN_NAMESPACE": settings.namespace,
-            "POINTSMAN_ACK_WAIT": str(ack_wait), "POINTSMAN_HEARTBEAT": "0.5", "POINTSMAN_GRACE": str(grace),
+            "POINTSMAN_ACK_WAIT": str(ack_wait), "POINTSMAN_HEARTBEAT": "0.5", "POINTSMAN_SHUTDOWN_GRACE": str(grace),
         }  # fmt: skip
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, env=environment)
         started.append(process)
@@ -122,11 +122,11 @@ async def has_started(notes: Path, number: int = 1) -> bool:
 async def test_work_longer_than_the_ack_deadline_runs_once(
     start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
 ) -> None:
-    desk = Desk(bus, settings.namespace)
+    desk = SupervisorDouble(bus, settings.namespace)
     for _ in range(3):
         await start()
 
-    given = [await desk.hand(name, 5.0, task=f"T-{name}") for name in ("sleeper", "blocker", "rude")]
+    given = [await desk.publish_handoff(name, 5.0, task=f"T-{name}") for name in ("sleeper", "blocker", "rude")]
     results = [await desk.result(handoff, within=30) for handoff in given]
 
     assert [(result.output, result.attempt) for result in results] == [
@@ -145,10 +145,10 @@ async def test_work_longer_than_the_ack_deadline_runs_once(
 async def test_a_killed_workers_task_is_run_by_another_one(
     start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
 ) -> None:
-    desk = Desk(bus, settings.namespace)
+    desk = SupervisorDouble(bus, settings.namespace)
     first = await start()
 
-    handoff = await desk.hand("sleeper", 3.0)
+    handoff = await desk.publish_handoff("sleeper", 3.0)
     await until(lambda: has_started(notes))
     first.kill()
     await first.wait()
@@ -164,14 +164,14 @@ async def test_a_killed_workers_task_is_run_by_another_one(
 async def test_the_first_signal_lets_running_work_finish(
     start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
 ) -> None:
-    desk = Desk(bus, settings.namespace)
+    desk = SupervisorDouble(bus, settings.namespace)
     process = await start(grace=10)
 
-    handoff = await desk.hand("sleeper", 3.0)
+    handoff = await desk.publish_handoff("sleeper", 3.0)
     await until(lambda: has_started(notes))
     process.send_signal(signal.SIGTERM)
     code = await asyncio.wait_for(process.wait(), 10)
-    result = await desk.find(handoff)
+    result = await desk.find_result(handoff)
 
     assert code == 0
     assert result is not None
@@ -182,11 +182,11 @@ async def test_the_first_signal_lets_running_work_finish(
 async def test_work_longer_than_the_grace_is_handed_to_another_worker(
     start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
 ) -> None:
-    desk = Desk(bus, settings.namespace)
+    desk = SupervisorDouble(bus, settings.namespace)
     process = await start(grace=1)
 
     for number, name in enumerate(("sleeper", "blocker", "rude"), 1):
-        await desk.hand(name, 40.0, task=f"T-{name}")  # longer than the other worker may take to start
+        await desk.publish_handoff(name, 40.0, task=f"T-{name}")  # longer than the other worker may take to start
         await until(partial(has_started, notes, number))
     await start()
     async with timed(0, 5):  # within the grace and two seconds, though one handler blocks its loop
@@ -200,10 +200,10 @@ async def test_work_longer_than_the_grace_is_handed_to_another_worker(
 async def test_a_second_signal_leaves_at_once_and_hands_back_what_it_had(
     start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
 ) -> None:
-    desk = Desk(bus, settings.namespace)
+    desk = SupervisorDouble(bus, settings.namespace)
     process = await start(grace=30, ack_wait=60)
 
-    await desk.hand("blocker", 20.0)
+    await desk.publish_handoff("blocker", 20.0)
     await until(lambda: has_started(notes))
     process.send_signal(signal.SIGTERM)
     await asyncio.sleep(0.3)  # two signals at once are one

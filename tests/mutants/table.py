@@ -141,7 +141,7 @@ MUTANTS = (
     ),
     _runtime(
         "M11", "engine/supervisor/committer.py",
-        "            if draft.probes and not await self._circuits.claim(draft.probes, draft.now):",
+        "            if draft.probes and not await self._circuits.claim_probes(draft.probes, draft.now):",
         "            if False:", "unit/engine/supervisor/test_circuit_breaker.py::test_three_supervisors_send_one_probe_between_them",
     ),
     _core(
@@ -265,13 +265,13 @@ MUTANTS = (
         "unit/telemetry/test_conformance.py::test_every_span_of_a_run_is_what_the_conventions_say",
     ),
     _runtime(
-        "M20", "engine/supervisor/spans.py", "                _workflow_ended(state, entry.at, _of_workflow(history))",
+        "M20", "engine/supervisor/spans.py", "                _export_workflow(state, entry.at, _workflow_events(history))",
         "                pass",
         "unit/telemetry/test_conformance.py::test_every_span_of_a_run_is_what_the_conventions_say",
     ),
     _runtime(
         "M20", "engine/supervisor/spans.py",
-        "                yield Happening(semconv.RETRIED, entry.at, retry)", "                pass",
+        "                yield SpanEvent(semconv.RETRY_SCHEDULED, entry.at, retry)", "                pass",
         "unit/telemetry/test_conformance.py::test_each_attempt_has_a_span_and_each_retry_an_event",
     ),
     _runtime(
@@ -295,7 +295,7 @@ MUTANTS = (
     ),
     _runtime(
         "M23", "evaluation/runner.py",
-        "    cells += [(name, other) for name in missing for other in (beside or {NOBODY})]\n", "",
+        "    cells += [(name, other) for name in missing for other in (beside or {NO_AGENT})]\n", "",
         "unit/evaluation/test_runner.py::test_routing_is_measured_and_confusion_says_who_was_used_instead",
     ),
     _runtime(
@@ -316,8 +316,8 @@ MUTANTS = (
         "unit/authoring/test_agent_factory.py::test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_need",
     ),
     _runtime(
-        "M24", "authoring/agent_factory.py", "            model=self._standing.models,\n            **self._limits,",
-        "            model=self._standing.models,",
+        "M24", "authoring/agent_factory.py", "            model=self._base_instructions.models,\n            **self._limits,",
+        "            model=self._base_instructions.models,",
         "unit/authoring/test_agent_factory.py::test_what_is_made_has_the_bounds_of_its_factory",
     ),
     # The protocol
@@ -343,8 +343,8 @@ MUTANTS = (
     ),
     _runtime(
         "recovery sends all that is owed", "engine/supervisor/engine.py",
-        "            await self._sender.send_all(head.state, entries)\n            others = False",
-        "            await self._sender.send_new(head.state, entries)\n            others = False",
+        "            await self._outbox.republish_all(head.state, entries)\n            others = False",
+        "            await self._outbox.publish_new(head.state, entries)\n            others = False",
         "unit/engine/test_order.py::test_whoever_dies_anywhere_leaves_nothing_undone",
     ),
     _runtime(
@@ -355,13 +355,13 @@ MUTANTS = (
     ),
     _runtime(
         "agents after a gap in a log are not those before it", "engine/log/workflow_log.py",
-        "                agents = _agents(Head(), commit)", "                agents = _agents(head, commit)",
+        "                agents = _live_agents(LogHead(), commit)", "                agents = _live_agents(head, commit)",
         "unit/engine/test_foundations.py::"
         "test_who_was_alive_before_a_gap_in_a_log_is_not_taken_for_who_is_alive_after_it",
     ),
     _runtime(
-        "result before acknowledgement", "engine/worker/handoff_processor.py", '        passed("worker.ran")',
-        '        await job.delivery.ack()\n        passed("worker.ran")',
+        "result before acknowledgement", "engine/worker/handoff_processor.py", "        fault_point(\"worker.ran\")",
+        "        await job.delivery.ack()\n        fault_point(\"worker.ran\")",
         "unit/engine/worker/test_results.py::test_nothing_is_acknowledged_before_the_result_is_stored",
     ),
     _runtime(
@@ -418,7 +418,7 @@ MUTANTS = (
     ),
     _runtime(
         "a yes is for one call", "authoring/tools.py",
-        "        context.kept.begin_allowed(key, said.tool, said.arguments)", "        pass",
+        "        context._record.start_approved_call(key, said.tool, said.arguments)", "        pass",
         "unit/engine/operations/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
     ),
     _runtime(
@@ -428,7 +428,7 @@ MUTANTS = (
     ),
     _runtime(
         "a yes is for one call, also one of code", "authoring/attempt_record.py",
-        "            self.begin_allowed(call.id, call.name, arguments)", "            pass",
+        "            self.start_approved_call(call.id, call.name, arguments)", "            pass",
         "unit/engine/worker/test_approved_calls.py::test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on",
     ),
     _runtime(
@@ -439,18 +439,18 @@ MUTANTS = (
     ),
     _runtime(
         "an answer is kept before it is acted on", "authoring/durable_steps.py",
-        "            kept = await self._context.kept.keep(step)\n        except OversizeEventError as error:\n",
-        "            kept = step\n        except OversizeEventError as error:\n",
+        "            kept = await self._context._record.append(step)\n        except OversizeEventError as error:\n",
+        "            _record = step\n        except OversizeEventError as error:\n",
         "unit/engine/worker/test_step_journal.py::test_an_answer_is_on_the_bus_before_its_tools_run",
     ),
     _runtime(
         "a finished tool is not run twice", "authoring/tool_turns.py",
-        "        if (kept := done.result(*place)) is not None:", "        if (kept := None) is not None:",
+        "        if (kept := done.tool_result(*place)) is not None:", "        if (kept := None) is not None:",
         "unit/engine/worker/test_step_journal.py::test_a_continued_attempt_asks_and_runs_only_what_was_not_done",
     ),
     _runtime(
         "what a finished tool told is told by whoever goes on", "authoring/attempt_record.py",
-        "                self._ledger.use(step.usage)", "                pass",
+        "                self._usage.add(step.usage)", "                pass",
         "unit/engine/worker/test_step_journal.py::"
         "test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoever_goes_on",
     ),
@@ -476,17 +476,17 @@ MUTANTS = (
     ),
     _runtime(
         "what is of a workflow that runs is not removed", "engine/supervisor/retention.py",
-        "else await self._over_since(stored.subject)", "else _LONG_AGO",
+        "else await self._ended_at(stored.subject)", "else _DISTANT_PAST",
         "unit/engine/supervisor/test_retention.py::test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_ever",
     ),
     _runtime(
         "a log is kept for as long as its request may come again", "engine/supervisor/retention.py",
-        "self._over[workflow_of(stored)] = _NEVER", "pass",
+        "self._ends[workflow_of_request(stored)] = _NEVER", "pass",
         "unit/engine/supervisor/test_retention.py::test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of",
     ),
     _runtime(
         "a body is kept for as long as what refers to it", "engine/supervisor/retention.py",
-        "until = min((self._began, *oldest)) - _REFERRED", "until = self._began - _REFERRED",
+        "until = min((self._began, *oldest)) - _BODY_RETENTION", "until = self._began - _BODY_RETENTION",
         "unit/engine/supervisor/test_retention.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
     ),
 )  # fmt: skip

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
-from simulation.world import Seen, World
+from simulation.world import World, WorldReport
 
-_TAIL = 60  # lines of a failed world's history that are shown
-_EVERY = 5.0  # seconds between two lines of progress
+_HISTORY_LINES = 60  # lines of a failed world's history that are shown
+_PROGRESS_INTERVAL_S = 5.0  # seconds between two lines of progress
 
 
 def main() -> int:
@@ -22,7 +22,9 @@ def main() -> int:
     options.add_argument("--seeds", type=int, default=1000, help="how many worlds")
     options.add_argument("--first", type=int, default=1, help="the first seed")
     options.add_argument("--jobs", type=int, default=1, help="processes to use")
-    options.add_argument("--tail", type=int, default=_TAIL, help="lines of history to show of a world that failed")
+    options.add_argument(
+        "--tail", type=int, default=_HISTORY_LINES, help="lines of history to show of a world that failed"
+    )
     options.add_argument("--verbose", action="store_true", help="show the history of worlds that did not fail, too")
     chosen = options.parse_args()
     seeds = range(chosen.first, chosen.first + chosen.seeds)
@@ -39,7 +41,7 @@ def main() -> int:
             failed.append(seen.seed)
         if seen.problems or chosen.verbose:
             _show(seen, chosen.tail)
-        if time.monotonic() - shown > _EVERY or done == chosen.seeds:
+        if time.monotonic() - shown > _PROGRESS_INTERVAL_S or done == chosen.seeds:
             shown = time.monotonic()
             rate = done / (shown - began)
             print(f"{done} seeds, {rate:.1f}/s, {workflows} workflows, {len(failed)} failed", flush=True)
@@ -50,7 +52,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _played(seeds: Iterable[int], jobs: int) -> Iterator[Seen]:
+def _played(seeds: Iterable[int], jobs: int) -> Iterator[WorldReport]:
     if jobs <= 1:
         yield from map(_play, seeds)
         return
@@ -58,7 +60,7 @@ def _played(seeds: Iterable[int], jobs: int) -> Iterator[Seen]:
         yield from pool.map(_play, seeds, chunksize=8)
 
 
-def _play(seed: int) -> Seen:
+def _play(seed: int) -> WorldReport:
     try:
         seen = World(seed).run()
     except Exception as error:
@@ -70,7 +72,7 @@ def _play(seed: int) -> Seen:
     return seen
 
 
-def _show(seen: Seen, tail: int) -> None:
+def _show(seen: WorldReport, tail: int) -> None:
     print(
         f"\nseed {seen.seed}, {seen.seconds:.1f} s, {seen.steps} steps; again: make simulate SEEDS=1 FIRST={seen.seed}"
     )

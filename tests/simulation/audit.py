@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.inputs import RequestRefused
-from pointsman.engine.log.reader import commit_of
+from pointsman.engine.log.reader import read_commit
 from pointsman.engine.log.requests import read_inbox, read_request
-from pointsman.engine.log.workflow_log import Head
-from pointsman.engine.process.dead_lettering import letter_id
+from pointsman.engine.log.workflow_log import LogHead
+from pointsman.engine.process.dead_lettering import dead_letter_id_of
 from pointsman.errors import ContractError
-from pointsman.ports.bus import Stored
+from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import DeadLetter, Outcome, Result
 from pointsman_schemas.ids import child_id_for, dead_letter_id
@@ -45,13 +45,13 @@ __all__ = ["audit", "check_head", "describe"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class FinalState:
     """What a world has left behind, read once."""
 
     world: World
-    logs: Sequence[tuple[str, Sequence[tuple[Stored, Commit]]]]
+    logs: Sequence[tuple[str, Sequence[tuple[StoredMessage, Commit]]]]
     """Each log there was: several of one workflow, where it was asked for again after its log was removed."""
-    dead: Sequence[Stored]
+    dead: Sequence[StoredMessage]
     letters: Sequence[DeadLetter]
 
     @property
@@ -61,26 +61,28 @@ class Rest:
 
 def audit(world: World) -> list[str]:
     """Every promise that the world has broken, as sentences."""
-    dead = [stored for stored in (*world.broker.removed, *world.broker.held("dead", "sim.dead.>")) if stored.body]
+    dead = [
+        stored for stored in (*world.broker.removed, *world.broker.all_messages("dead", "sim.dead.>")) if stored.body
+    ]
     letters = [parse(DeadLetter, decode(stored.headers, stored.body)[1]) for stored in dead]
-    rest = Rest(world, _logs(world), dead, letters)
+    rest = FinalState(world, _logs(world), dead, letters)
     checks = (_requests, _begun_again, _workflows, _trees, _handoffs_and_results, _inputs, _cancellations, _letters)
     return [problem for check in checks for problem in check(rest)]
 
 
-def check_head(world: World, workflow: str, head: Head) -> str | None:
+def check_head(world: World, workflow: str, head: LogHead) -> str | None:
     """What is wrong with the state a supervisor holds; it is the fold of the log up to where the supervisor is."""
     folded = None
-    for stored in world.broker.held("log", world.subjects.log(world.team_of(workflow), workflow)):
+    for stored in world.broker.all_messages("log", world.subjects.log(world.team_of(workflow), workflow)):
         if stored.sequence <= head.sequence:
-            commit = commit_of(stored)
+            commit = read_commit(stored)
             folded = apply_commit(None if commit.number == 1 else folded, commit)
     return None if folded == head.state else f"{workflow}: a supervisor's state is not the fold of its log"
 
 
 def describe(world: World) -> list[str]:
     """Why a world does not come to rest: what is open, and how its workflows stand."""
-    lines = world.open_ends()
+    lines = world.unfinished()
     for workflow, commits in _logs(world):
         entries = [entry for _, commit in commits for entry in commit.entries]
         if not any(isinstance(entry, WorkflowEnded) for entry in entries):
@@ -88,7 +90,7 @@ def describe(world: World) -> list[str]:
     return lines
 
 
-def _requests(rest: Rest) -> Iterator[str]:
+def _requests(rest: FinalState) -> Iterator[str]:
     """An acknowledged request reaches exactly one outcome."""
     world, team = rest.world, rest.world.team.name
     logs = Counter(workflow for workflow, _ in rest.logs)
@@ -97,26 +99,26 @@ def _requests(rest: Rest) -> Iterator[str]:
         if len(outcomes) != max(1, logs[workflow]):
             yield f"request {stored.sequence} ({workflow}) has {len(outcomes)} outcomes"
     asked = {workflow for _, workflow in world.requests()}
-    for stored in world.broker.held("log", world.subjects.team_outcomes(team)):
+    for stored in world.broker.all_messages("log", world.subjects.team_outcomes(team)):
         if stored.subject.split(".")[-1] not in asked:
             yield f"{stored.subject} is the outcome of nothing that was asked for"
 
 
-def _outcomes(world: World, subject: str) -> list[Stored]:
+def _outcomes(world: World, subject: str) -> list[StoredMessage]:
     """Those of one workflow. The broker refuses a second copy of one for as long as it keeps the first."""
-    found: list[Stored] = []
-    for stored in world.broker.held("log", subject):
+    found: list[StoredMessage] = []
+    for stored in world.broker.all_messages("log", subject):
         gone = world.broker.removed_at(found[-1]) if found and found[-1].body == stored.body else None
         if gone is None or stored.at < gone:
             found.append(stored)
     return found
 
 
-def _begun_again(rest: Rest) -> Iterator[str]:
+def _begun_again(rest: FinalState) -> Iterator[str]:
     """What has ended is done again for nobody but who asks when its log has reached its age."""
     world, kept = rest.world, timedelta(days=rest.world.settings.retention_days)
     asked = {workflow: stored.at for stored, workflow in world.requests()}
-    for stored in world.broker.held("handoffs", world.subjects.agent_handoffs("below")):
+    for stored in world.broker.all_messages("handoffs", world.subjects.agent_handoffs("below")):
         parent = world.subjects.parse_handoff(stored.subject)
         asked[child_id_for("below", parent.workflow, parent.task, parent.attempt)] = stored.at
     ended: dict[str, datetime] = {}
@@ -126,7 +128,7 @@ def _begun_again(rest: Rest) -> Iterator[str]:
         ended[workflow] = commits[-1][0].at
 
 
-def _workflows(rest: Rest) -> Iterator[str]:
+def _workflows(rest: FinalState) -> Iterator[str]:
     world, letters = rest.world, rest.names
     logs, nth = Counter(workflow for workflow, _ in rest.logs), Counter[str]()
     for workflow, commits in rest.logs:
@@ -166,7 +168,7 @@ def _given_up_at_a_limit(workflow: str, entries: Sequence[Entry], letters: Set[s
                 yield f"{workflow}: {entry.task_id} was given up on at a limit and has no dead letter"
 
 
-def _trees(rest: Rest) -> Iterator[str]:
+def _trees(rest: FinalState) -> Iterator[str]:
     """A workflow and the teams below it start no more tasks of plans than its team, or who asked, allows."""
     started: Counter[str] = Counter()
     roots: dict[str, str] = {}
@@ -188,7 +190,7 @@ def _trees(rest: Rest) -> Iterator[str]:
             yield f"{workflow} is a child of {above}, which has no log"
 
 
-def _handoffs_and_results(rest: Rest) -> Iterator[str]:
+def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
     """At most one handoff and one result for each attempt; a handoff that was dealt with was answered."""
     world = rest.world
     dispatched = {
@@ -200,11 +202,11 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
     }
     letters = rest.names
     counts: Counter[str] = Counter()
-    handoffs = world.broker.held("handoffs", "sim.handoff.>")
+    handoffs = world.broker.all_messages("handoffs", "sim.handoff.>")
     ended: dict[str, datetime] = {}
-    for stored in world.broker.held("log", "sim.outcome.*.*"):
+    for stored in world.broker.all_messages("log", "sim.outcome.*.*"):
         ended.setdefault(stored.subject.split(".")[-1], stored.at)
-    for stored in (*handoffs, *world.broker.held("work", "sim.inbox.*.*.result.>")):
+    for stored in (*handoffs, *world.broker.all_messages("work", "sim.inbox.*.*.result.>")):
         # The broker refuses a second copy for as long as it keeps the first: of what has ended a week, here a moment.
         end = ended.get(stored.subject.split(".")[3])
         too_late = end is not None and stored.at > end and world.broker.was_trimmed(stored.subject)
@@ -220,15 +222,15 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
             continue  # nobody is there to answer: it was a retry, scheduled by a workflow that has ended since
         if world.broker.was_taken_back(stored):
             continue  # nobody is to answer: the power has brought it back, or nobody had as its workflow was over
-        if world.is_foreign(stored) and world.broker.was_left(stored):
+        if world.is_foreign(stored) and world.broker.was_trimmed_unread(stored):
             continue  # nobody is told: who published it to an agent that is not there is not a workflow that waits
         team = world.team_of(address.workflow)
         answer = world.subjects.result(team, address.workflow, address.agent, address.task, address.attempt)
-        buried = letter_id(world.outside, world.subjects, stored, address.workflow) in letters
-        if not world.broker.held("work", answer) and not buried:
+        buried = dead_letter_id_of(world.outside, world.subjects, stored, address.workflow) in letters
+        if not world.broker.all_messages("work", answer) and not buried:
             yield f"{stored.subject} was acknowledged and never answered"
     answers: dict[str, list[Result]] = defaultdict(list)
-    for stored in world.broker.held("work", "sim.inbox.*.*.result.>"):
+    for stored in world.broker.all_messages("work", "sim.inbox.*.*.result.>"):
         with suppress(ContractError):
             answers[stored.subject].append(parse(Result, decode(stored.headers, stored.body)[1]))
     for workflow, commits in rest.logs:
@@ -240,12 +242,12 @@ def _handoffs_and_results(rest: Rest) -> Iterator[str]:
                         yield f"{workflow}: the accepted result of {entry.task_id} is not one that was sent for it"
 
 
-def _inputs(rest: Rest) -> Iterator[str]:
+def _inputs(rest: FinalState) -> Iterator[str]:
     """What cannot be read is a dead letter, and so is another request under a taken id."""
     world = rest.world
     letters = {letter.sequence for letter in rest.letters if letter.stream == world.subjects.work_stream}
     known = {workflow for workflow, _ in rest.logs}
-    for stored in world.broker.held("work", "sim.inbox.>"):
+    for stored in world.broker.all_messages("work", "sim.inbox.>"):
         try:
             address = world.subjects.parse_inbox(stored.subject)
             read_inbox(stored, address)
@@ -268,21 +270,21 @@ def _inputs(rest: Rest) -> Iterator[str]:
             yield f"request {stored.sequence} ({workflow}) {what}, and is no dead letter"
 
 
-def _cancellations(rest: Rest) -> Iterator[str]:
+def _cancellations(rest: FinalState) -> Iterator[str]:
     """Whoever cancels what was asked for is heard, whether it has begun or not; after its end for as long as its log is
     kept."""
     broker = rest.world.broker
     asked: dict[str, int] = {}
     for stored, workflow in rest.world.requests():
         asked.setdefault(workflow, stored.sequence)
-    said = {stored.sequence: stored for stored in broker.held("work", "sim.inbox.*.*.control.>")}
+    said = {stored.sequence: stored for stored in broker.all_messages("work", "sim.inbox.*.*.control.>")}
     for buried, letter in zip(rest.dead, rest.letters, strict=True):
         workflow, sequence = letter.workflow_id or "", letter.sequence or 0
         if letter.cause.kind != "unknown_workflow" or ".control.cancel-" not in letter.subject:
             continue
-        log = [stored for stored in broker.held("log", f"sim.log.*.{workflow}") if stored.at < buried.at]
+        log = [stored for stored in broker.all_messages("log", f"sim.log.*.{workflow}") if stored.at < buried.at]
         gone = broker.removed_at(log[-1]) if log else None
-        entries = [entry for stored in log for entry in commit_of(stored).entries]
+        entries = [entry for stored in log for entry in read_commit(stored).entries]
         # It was heard while the log was there, and came again as its acknowledgement was lost; or it had come too late,
         # as it had where the workflow ended as it began.
         id = letter.subject.rpartition(".")[2]
@@ -293,20 +295,20 @@ def _cancellations(rest: Rest) -> Iterator[str]:
             yield f"{letter.subject} ({sequence}) cancels what was asked for before, and is a dead letter"
 
 
-def _letters(rest: Rest) -> Iterator[str]:
+def _letters(rest: FinalState) -> Iterator[str]:
     """Every dead letter says why, stands there once, and nothing died of a bug of ours."""
-    counts = Counter(stored.subject for stored in rest.world.broker.held("dead", "sim.dead.>") if stored.body)
+    counts = Counter(stored.subject for stored in rest.world.broker.all_messages("dead", "sim.dead.>") if stored.body)
     yield from (f"{subject} was stored {count} times" for subject, count in counts.items() if count > 1)
     for letter in rest.letters:
-        if not letter.cause.kind or not letter.cause.message or letter.cause.kind in ("bug", "damaged_log"):
+        if not letter.cause.kind or not letter.cause.message or letter.cause.kind in ("bug", "corrupt_log"):
             yield f"dead letter {letter.id} of {letter.subject}: {letter.cause.kind}: {letter.cause.message}"
 
 
-def _logs(world: World) -> list[tuple[str, list[tuple[Stored, Commit]]]]:
-    logs: list[tuple[str, list[tuple[Stored, Commit]]]] = []
-    newest: dict[str, list[tuple[Stored, Commit]]] = {}
-    for stored in world.broker.held("log", world.subjects.team_logs()):
-        workflow, commit = stored.subject.split(".")[-1], commit_of(stored)
+def _logs(world: World) -> list[tuple[str, list[tuple[StoredMessage, Commit]]]]:
+    logs: list[tuple[str, list[tuple[StoredMessage, Commit]]]] = []
+    newest: dict[str, list[tuple[StoredMessage, Commit]]] = {}
+    for stored in world.broker.all_messages("log", world.subjects.team_logs()):
+        workflow, commit = stored.subject.split(".")[-1], read_commit(stored)
         before = newest.get(workflow)
         removed = world.broker.removed_at(before[-1][0]) if before else None
         if before is None or (removed and removed <= stored.at and commit.number == 1):

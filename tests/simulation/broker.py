@@ -8,10 +8,10 @@ from typing import Any, cast
 
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.bus.validation import matches
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.testing.simulation import SimulatedClock
 
-__all__ = ["Outside", "SimulatedBroker"]
+__all__ = ["OutsideBus", "SimulatedBroker"]
 
 
 class SimulatedBroker(MemoryBroker):
@@ -20,26 +20,28 @@ class SimulatedBroker(MemoryBroker):
 
     def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
         super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
-        self.removed: list[Stored] = []
+        self.removed: list[StoredMessage] = []
         self._taken_back: set[tuple[int, datetime]] = set()
-        self._trimmed: dict[StreamKind, list[Stored]] = {}
+        self._trimmed: dict[StreamKind, list[StoredMessage]] = {}
         self._left: set[tuple[int, datetime]] = set()
         self._removed_at: dict[tuple[StreamKind, int], datetime] = {}
 
-    def held(self, kind: StreamKind, subject: str) -> list[Stored]:
+    def all_messages(self, kind: StreamKind, subject: str) -> list[StoredMessage]:
         """What `subject` holds, or held before it was trimmed, wherever the bodies are kept."""
-        trimmed = [stored for stored in self._trimmed.get(self.apart(kind), ()) if matches(subject, stored.subject)]
+        trimmed = [
+            stored for stored in self._trimmed.get(self.separate_stream(kind), ()) if matches(subject, stored.subject)
+        ]
         return [*trimmed, *(self._whole(stored) for stored in self.stream(kind).select(subject))]
 
-    def _whole(self, stored: Stored) -> Stored:
-        return stored if stored.body else _now(self.connect().whole(stored))
+    def _whole(self, stored: StoredMessage) -> StoredMessage:
+        return stored if stored.body else _now(self.connect().resolve(stored))
 
-    def was_taken_back(self, handoff: Stored) -> bool:
+    def was_taken_back(self, handoff: StoredMessage) -> bool:
         """Whether this very message, and not another at its subject or with its number, was in the queue and purged, or
         trimmed when its workflow was over."""
         return (handoff.sequence, handoff.at) in self._taken_back
 
-    def was_left(self, handoff: Stored) -> bool:
+    def was_trimmed_unread(self, handoff: StoredMessage) -> bool:
         """Whether this very message was trimmed, and nobody had taken it."""
         return (handoff.sequence, handoff.at) in self._left
 
@@ -47,7 +49,7 @@ class SimulatedBroker(MemoryBroker):
         """Whether a message of `subject` was in the way of a second one, and was trimmed."""
         return any(stored.subject == subject for trimmed in self._trimmed.values() for stored in trimmed)
 
-    def removed_at(self, logged: Stored) -> datetime | None:
+    def removed_at(self, logged: StoredMessage) -> datetime | None:
         """When it was trimmed from the log."""
         return self._removed_at.get(("log", logged.sequence))
 
@@ -58,13 +60,13 @@ class SimulatedBroker(MemoryBroker):
 
     def trim(self, kind: StreamKind, subject: str, last: int) -> None:
         over = [stored for stored in self.stream(kind).select(subject) if stored.sequence <= last]
-        if self.apart("handoffs") == self.apart(kind):
+        if self.separate_stream("handoffs") == self.separate_stream(kind):
             takers = [
                 (durable.subject, frozenset(durable.unsettled))
                 for (of, _), durable in self._durables.items()
-                if of == self.apart(kind)
+                if of == self.separate_stream(kind)
             ]
-            ended = {stored.subject.split(".")[-1] for stored in self.held("log", "*.outcome.*.*")}
+            ended = {stored.subject.split(".")[-1] for stored in self.all_messages("log", "*.outcome.*.*")}
             left = [
                 each
                 for each in over
@@ -74,8 +76,8 @@ class SimulatedBroker(MemoryBroker):
             self._left |= {(each.sequence, each.at) for each in left}
             self._taken_back |= {(each.sequence, each.at) for each in left if each.subject.split(".")[3] in ended}
         if kind != "artifacts":
-            self._trimmed.setdefault(self.apart(kind), []).extend(map(self._whole, over))
-            self._removed_at |= {(self.apart(kind), stored.sequence): self.clock.now() for stored in over}
+            self._trimmed.setdefault(self.separate_stream(kind), []).extend(map(self._whole, over))
+            self._removed_at |= {(self.separate_stream(kind), stored.sequence): self.clock.now() for stored in over}
         super().trim(kind, subject, last)
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
@@ -84,16 +86,16 @@ class SimulatedBroker(MemoryBroker):
         return super().delete(kind, sequence)
 
 
-def _now(reading: Coroutine[Any, Any, Stored]) -> Stored:
+def _now(reading: Coroutine[Any, Any, StoredMessage]) -> StoredMessage:
     """What a coroutine returns that waits for nothing."""
     try:
         reading.send(None)
     except StopIteration as done:
-        return cast(Stored, done.value)
+        return cast(StoredMessage, done.value)
     raise AssertionError("the in-memory broker had somebody wait for a body")
 
 
-class Outside(MemoryBus):
+class OutsideBus(MemoryBus):
     """A connection that is not the system's: what is published on it counts as foreign."""
 
     def __init__(self, broker: SimulatedBroker, foreign: set[tuple[StreamKind, int]]) -> None:

@@ -12,16 +12,16 @@ from pydantic import JsonValue
 
 from pointsman.authoring.agent import Agent
 from pointsman.authoring.context import Context
-from pointsman.errors import NeedsApproval, Refused, TaskError
-from pointsman.testing.simulation import Process
+from pointsman.errors import ApprovalRequiredError, RefusedError, TaskError
+from pointsman.testing.simulation import SimulatedProcess
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Handoff, ToolApprovalRequest, Usage
 
-__all__ = ["CARDS", "WORKERS", "Crew", "SimulatedAgent"]
+__all__ = ["CARDS", "WORKERS", "SimulatedAgent", "SimulatedAgents"]
 
-_HUGE = 1_100_000  # characters: more than one message of the broker may have
-_ALMOST = 1_048_000  # fits into a result, and into no log entry around it
-_HALF = 600_000  # two of them fit into no handoff
+_OVERSIZE_CHARS = 1_100_000  # characters: more than one message of the broker may have
+_MAX_RESULT_CHARS = 1_048_000  # fits into a result, and into no log entry around it
+_HALF_HANDOFF_CHARS = 600_000  # two of them fit into no handoff
 
 
 def _card(name: str, role: Role = Role.WORK, **more: Any) -> AgentCard:
@@ -44,17 +44,17 @@ CARDS = {
 WORKERS = tuple(card.name for card in CARDS.values() if card.role is Role.WORK)
 
 
-class Crew:
+class SimulatedAgents:
     """How every agent of one world behaves. `crash` may kill the process it is told. With `asks`, some tasks and calls
     need a person's yes."""
 
-    def __init__(self, seed: int, crash: Callable[[Process, str], bool], *, asks: bool) -> None:
+    def __init__(self, seed: int, crash: Callable[[SimulatedProcess, str], bool], *, asks: bool) -> None:
         self._seed = seed
         self._crash = crash
         self._asks = asks
         self._begun: Counter[tuple[str, str, int]] = Counter()
 
-    async def work(self, handoff: Handoff, context: Context, process: Process) -> JsonValue:
+    async def work(self, handoff: Handoff, context: Context, process: SimulatedProcess) -> JsonValue:
         key = (handoff.workflow_id, handoff.task_id, handoff.attempt)
         self._begun[key] += 1
         chance = Random(f"{self._seed}/{key}/{self._begun[key]}")
@@ -91,7 +91,9 @@ class Crew:
         chance = Random(f"{self._seed}/asking/{handoff.workflow_id}/{handoff.task_id}")
         if self._asks and not handoff.verdicts and chance.random() < 0.3:
             amounts = range(chance.randint(1, 2))
-            raise NeedsApproval([ToolApprovalRequest(tool="pay", arguments={"amount": amount}) for amount in amounts])
+            raise ApprovalRequiredError(
+                [ToolApprovalRequest(tool="pay", arguments={"amount": amount}) for amount in amounts]
+            )
 
     def _approval(self, task_id: str) -> dict[str, JsonValue]:
         asks = self._asks and Random(f"{self._seed}/asking/{task_id}").random() < 0.3
@@ -117,7 +119,7 @@ class Crew:
             case "terminal":
                 raise TaskError("never")
             case "refused":
-                raise Refused("not me", retryable=chance.random() < 0.3)
+                raise RefusedError("not me", retryable=chance.random() < 0.3)
             case "bug":
                 raise ValueError("a bug of the agent's")
             case "cancelled":
@@ -125,11 +127,11 @@ class Crew:
             case "nan":
                 return float("nan")
             case "huge":
-                return "x" * _HUGE
+                return "x" * _OVERSIZE_CHARS
             case "almost":
-                return "x" * _ALMOST
+                return "x" * _MAX_RESULT_CHARS
             case _:
-                return "x" * _HALF
+                return "x" * _HALF_HANDOFF_CHARS
 
     def _plan(self, chance: Random, handoff: Handoff) -> JsonValue:
         asked = handoff.input if isinstance(handoff.input, dict) else {}
@@ -156,7 +158,9 @@ class Crew:
             tasks.append(
                 {
                     "id": task_id,
-                    **Crew._whom(chance, "ghost" if kind == "unknown" and number == 0 else chance.choice(names)),
+                    **SimulatedAgents._whom(
+                        chance, "ghost" if kind == "unknown" and number == 0 else chance.choice(names)
+                    ),
                     "intent": f"do the work of {task_id}",
                     "depends_on": [*(name for name in needs if name not in optional), *(ids[-1:] * (kind == "cycle"))],
                     "optional_dependencies": list(optional),
@@ -175,7 +179,7 @@ class Crew:
 class SimulatedAgent(Agent):
     """One agent of the crew in one process."""
 
-    def __init__(self, name: str, crew: Crew, process: Process) -> None:
+    def __init__(self, name: str, crew: SimulatedAgents, process: SimulatedProcess) -> None:
         self._card = CARDS[name]
         self._crew = crew
         self._process = process

@@ -10,7 +10,7 @@ from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State, from_snapshot
 from pointsman.core.replay.replayer import replay_log
 from pointsman.errors import InvariantError
-from pointsman.ports.bus import Stored
+from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control
 from pointsman_schemas.log import (
@@ -37,7 +37,7 @@ __all__ = ["differences", "problems_of"]
 _LARGE = 1_040_000  # bytes of a commit that its grounds may have had no room in: no world's bound is below 1,048,576
 
 
-def problems_of(commits: Sequence[tuple[Stored, Commit]], answers: Mapping[str, Control]) -> Iterator[str]:
+def problems_of(commits: Sequence[tuple[StoredMessage, Commit]], answers: Mapping[str, Control]) -> Iterator[str]:
     """Every promise that it has broken, as sentences; `answers` are what people have said of its questions."""
     entries = [entry for _, commit in commits for entry in commit.entries]
     yield from _log(commits)
@@ -62,7 +62,7 @@ def differences(commits: Sequence[Commit]) -> list[str]:
     return found
 
 
-def _log(commits: Sequence[tuple[Stored, Commit]]) -> Iterator[str]:
+def _log(commits: Sequence[tuple[StoredMessage, Commit]]) -> Iterator[str]:
     """Numbers without gaps, entries that fold, snapshots that are what they stand for."""
     state: State | None = None
     newest: int | None = None

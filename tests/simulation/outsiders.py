@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from pointsman.engine.log.reader import commit_of
-from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayable
-from pointsman.errors import BusUnavailable, NotFound
+from pointsman.engine.log.reader import read_commit
+from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
+from pointsman.errors import BusUnavailableError, NotFoundError
 from pointsman.testing.faults import FaultyBus
-from pointsman.testing.simulation import Process
+from pointsman.testing.simulation import SimulatedProcess
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control, Result
 from pointsman_schemas.log import ApprovalRequested
@@ -30,23 +30,23 @@ class Outsiders:
     def __init__(self, world: World) -> None:
         self.world = world
 
-    def mischief(self) -> Iterator[Any]:
+    def disturbances(self) -> Iterator[Any]:
         """What each of them does, in order; the power comes last."""
         chance = self.world.chance
         for number in range(chance.randint(1, 4)):
-            yield self._ask(f"r{number}")
+            yield self._submit(f"r{number}")
         for number in range(chance.choice([0, 0, 1, 2])):
             yield self._cancel(f"cancel-{number}", chance.uniform(0.5, 14.0))
         for _ in range(chance.choice([0, 1, 6])):
-            yield self._stray(chance.uniform(0.2, 17.0))
+            yield self._publish_stray(chance.uniform(0.2, 17.0))
         if Random(f"{self.world.seed}/forestalled").random() < 0.3:
-            yield self._forestall(Random(f"{self.world.seed}/forestall"))
+            yield self._block_outcome(Random(f"{self.world.seed}/forestall"))
         for number in range(chance.choice([0, 0, 2, 4])):
             yield self._replay(number, chance.uniform(2.0, 19.0))
         for number in range(self.world.cuts):
-            yield self._cut(Random(f"{self.world.seed}/cut-{number}"))
+            yield self._power_cut(Random(f"{self.world.seed}/cut-{number}"))
 
-    async def _ask(self, name: str) -> None:
+    async def _submit(self, name: str) -> None:
         """A request, in one of its forms, maybe more than once, and maybe another one under its id."""
         chance = Random(f"{self.world.seed}/{name}")
         headers, body = request(chance, name, self.world.clock)
@@ -66,7 +66,7 @@ class Outsiders:
         if self.world.chance.random() < 0.3:
             self._inject(self.world.subjects.control(self.world.team.name, workflow, name), dump(control), headers)
 
-    async def _stray(self, when: float) -> None:
+    async def _publish_stray(self, when: float) -> None:
         """What no well-behaved agent or caller sends."""
         await asyncio.sleep(when)
         chance = self.world.chance
@@ -97,7 +97,7 @@ class Outsiders:
                 subject = self.world.subjects.result(team, workflow, agent, task, attempt)
                 body = dump(self._result(workflow, task, attempt, agent))
             case "again":
-                earlier = self.world.broker.held("work", subject)
+                earlier = self.world.broker.all_messages("work", subject)
                 body = earlier[0].body if earlier else dump(self._result(workflow, task, attempt, agent))
                 headers = dict(earlier[0].headers) if earlier else headers
             case "odd":
@@ -118,19 +118,19 @@ class Outsiders:
         self.world.note(f"stray {kind}")
         self._inject(subject, body, headers)
 
-    async def _forestall(self, chance: Random) -> None:
+    async def _block_outcome(self, chance: Random) -> None:
         """Something stands where an outcome will be."""
         await asyncio.sleep(chance.uniform(0.2, 12.0))
         subjects, team = self.world.subjects, self.world.team.name
         places = sorted({subjects.outcome(team, workflow) for _, workflow in self.world.requests()})
-        if free := [place for place in places if not self.world.broker.held("log", place)]:
+        if free := [place for place in places if not self.world.broker.all_messages("log", place)]:
             self.world.note("stray outcome")
             self._inject(chance.choice(free), b"{}", {})
 
     async def _replay(self, number: int, when: float) -> None:
         """An operator looks at the dead letters and replays one; his process may die over it."""
         await asyncio.sleep(when)
-        process = Process(f"operator-{number}")
+        process = SimulatedProcess(f"operator-{number}")
         letters = DeadLetters(
             FaultyBus(self.world.outside, self.world.faults, process), self.world.subjects, clock=self.world.clock
         )
@@ -145,12 +145,12 @@ class Outsiders:
                 self.world.note(f"{process.name} replayed {done.letter}: {done.action} of {done.workflow}")
 
         main = process.start(replay())
-        await process.ended()
+        await process.wait()
         error = None if main.cancelled() else main.exception()
-        if error is not None and not isinstance(error, BusUnavailable | NotReplayable | NotFound):
+        if error is not None and not isinstance(error, BusUnavailableError | NotReplayableError | NotFoundError):
             self.world.problems.append(f"{process.name} ended with {error!r}")
 
-    async def _cut(self, chance: Random) -> None:
+    async def _power_cut(self, chance: Random) -> None:
         """The power fails. What the broker had not synced of the handoffs is gone."""
         await asyncio.sleep(chance.uniform(0.0, 14.0))
         steps = [self.world.broker.sync_handoffs, self.world.broker.sync_consumers]
@@ -174,12 +174,12 @@ class Outsiders:
             await asyncio.sleep(chance.uniform(0.2, 1.0))
             new = [
                 stored
-                for stored in self.world.broker.held("log", self.world.subjects.team_logs())
+                for stored in self.world.broker.all_messages("log", self.world.subjects.team_logs())
                 if stored.sequence > read
             ]
             for stored in new:
                 read = stored.sequence
-                for entry in commit_of(stored).entries:
+                for entry in read_commit(stored).entries:
                     if isinstance(entry, ApprovalRequested):
                         number += 1
                         workflow = stored.subject.rpartition(".")[2]

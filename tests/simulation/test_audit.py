@@ -7,7 +7,7 @@ import pytest
 from simulation.audit import audit
 from simulation.world import World
 
-POWER = next(seed for seed in range(1, 100) if World(seed).broker.forgets)
+POWER = next(seed for seed in range(1, 100) if World(seed).broker.handoffs_unsynced)
 
 
 async def lost(*, taken_back: bool) -> list[str]:
@@ -18,9 +18,9 @@ async def lost(*, taken_back: bool) -> list[str]:
     world.broker.sync_handoffs()
     if taken_back:
         world.broker.purge("handoffs", subject)
-        assert not world.broker.held("handoffs", subject)
+        assert not world.broker.all_messages("handoffs", subject)
         world.broker.power_cut()
-    assert world.broker.held("handoffs", subject)
+    assert world.broker.all_messages("handoffs", subject)
 
     return [problem for problem in audit(world) if problem.endswith("was acknowledged and never answered")]
 
@@ -55,7 +55,7 @@ async def test_a_handoff_that_was_trimmed_is_excused_where_its_workflow_was_over
     if over:
         await bus.publish(world.subjects.outcome("team", "wf_1"), b"{}", {})
     if dealt_with:
-        world.broker.durable("handoffs", "agent-a", "sim.handoff.a.>", 1.0, 1).settle(sequence)
+        world.broker.open_durable("handoffs", "agent-a", "sim.handoff.a.>", 1.0, 1).settle(sequence)
     world.broker.trim("handoffs", "sim.handoff.>", sequence)
 
     assert (

@@ -12,10 +12,10 @@ import pytest
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.core.evolve import fold_entries
 from pointsman.engine.log.workflow_log import WorkflowLog
-from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayable
+from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.settings import Settings
 from pointsman.testing.simulation import SimulatedClock, simulate
 from pointsman_schemas.card import AgentCard
@@ -101,10 +101,10 @@ def test_a_request_that_was_handed_back_leaves_its_room_to_itself() -> None:
 
         failures = 1
 
-        async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+        async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
             if self.failures and subject == SUBJECTS.log("team", WORKFLOW):
                 self.failures -= 1
-                raise BusUnavailable("the broker is away")
+                raise BusUnavailableError("the broker is away")
             return await super().last(stream, subject)
 
     broker = MemoryBroker("sim", SimulatedClock())
@@ -127,7 +127,7 @@ def test_the_caller_of_a_workflow_with_a_damaged_log_is_told_though_the_broker_i
         async def publish(self, subject: str, *message: Any, **more: Any) -> int:
             if self.failures and subject == SUBJECTS.outcome("team", WORKFLOW):
                 self.failures -= 1
-                raise BusUnavailable("the broker is away")
+                raise BusUnavailableError("the broker is away")
             return await super().publish(subject, *message, **more)
 
     broker = MemoryBroker("sim", SimulatedClock())
@@ -151,7 +151,7 @@ def test_a_log_that_is_removed_while_it_is_read_is_not_taken_for_a_damaged_one()
     class Removing(MemoryBus):
         """Has the rest of the log, which had lost its beginning before, removed as it is read."""
 
-        async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+        async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
             async for stored in super().read(stream, subject, after=after):
                 if subject == SUBJECTS.log("team", WORKFLOW) and stored.sequence <= 2:
                     self.broker.trim("log", ">", 2)
@@ -186,7 +186,7 @@ def test_a_workflow_whose_request_was_never_read_cannot_be_started_anew() -> Non
         letters = DeadLetters(bus, SUBJECTS, clock=SimulatedClock())
         of_request, of_result = await letters.list()
 
-        with pytest.raises(NotReplayable, match="could not be read"):
+        with pytest.raises(NotReplayableError, match="could not be read"):
             await letters.replay(of_result, as_new=True)
 
         assert (await letters.replay(of_request)).action == "request"
@@ -195,7 +195,7 @@ def test_a_workflow_whose_request_was_never_read_cannot_be_started_anew() -> Non
 
 
 def test_a_cancel_finds_its_waiting_request_however_many_wait_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.engine.log.requests._WINDOW", 2)
+    monkeypatch.setattr("pointsman.engine.log.requests._SEARCH_WINDOW", 2)
     broker = MemoryBroker("sim", SimulatedClock())
     bus = broker.connect()
     waiting = workflow_id_for("sim.request.team", "r2")

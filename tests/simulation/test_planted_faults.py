@@ -15,9 +15,9 @@ from pointsman.core.decision import Decision
 from pointsman.core.model.inputs import ResultReceived
 from pointsman.core.model.state import State, Task
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.supervisor.outbox_publisher import Sender
-from pointsman.engine.supervisor.retention import Trimmer
-from pointsman.engine.worker.handoff_processor import Answerer
+from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
+from pointsman.engine.supervisor.retention import RetentionJob
+from pointsman.engine.worker.handoff_processor import HandoffProcessor
 from pointsman.testing.faults import FaultyBus
 from pointsman_schemas.events import PlanUsage
 from pointsman_schemas.log import Entry
@@ -29,14 +29,14 @@ thirty: its worker has to die between the two."""
 
 
 def _acknowledged_first(patch: pytest.MonkeyPatch) -> None:
-    turn = SupervisorEngine._turn
+    turn = SupervisorEngine._process_batch
 
     async def hasty(self: SupervisorEngine, workflow: str, arrivals: Sequence[Any]) -> None:
         for arrival in arrivals:
             await arrival.delivery.ack()
         await turn(self, workflow, arrivals)
 
-    patch.setattr(SupervisorEngine, "_turn", hasty)
+    patch.setattr(SupervisorEngine, "_process_batch", hasty)
 
 
 def _sent_without_expectation(patch: pytest.MonkeyPatch) -> None:
@@ -57,10 +57,10 @@ def _sent_without_expectation(patch: pytest.MonkeyPatch) -> None:
 
 
 def _only_the_new_is_sent(patch: pytest.MonkeyPatch) -> None:
-    async def forgetful(self: Sender, state: State, entries: Sequence[Entry] = ()) -> None:
-        await self.send_new(state, entries)
+    async def forgetful(self: OutboxPublisher, state: State, entries: Sequence[Entry] = ()) -> None:
+        await self.publish_new(state, entries)
 
-    patch.setattr(Sender, "send_all", forgetful)
+    patch.setattr(OutboxPublisher, "republish_all", forgetful)
 
 
 def _late_results_count(patch: pytest.MonkeyPatch) -> None:
@@ -77,13 +77,13 @@ def _late_results_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def _handoffs_acknowledged_first(patch: pytest.MonkeyPatch) -> None:
-    process = Answerer._process
+    process = HandoffProcessor._run_handoff
 
-    async def hasty(self: Answerer, job: Any, envelope: Any, handoff: Any) -> None:
+    async def hasty(self: HandoffProcessor, job: Any, envelope: Any, handoff: Any) -> None:
         await job.delivery.ack()
         await process(self, job, envelope, handoff)
 
-    patch.setattr(Answerer, "_process", hasty)
+    patch.setattr(HandoffProcessor, "_run_handoff", hasty)
 
 
 def _nothing_set_aside(patch: pytest.MonkeyPatch) -> None:
@@ -104,25 +104,25 @@ def _only_what_has_begun_is_cancelled(patch: pytest.MonkeyPatch) -> None:
     async def blind(*_: object, **__: object) -> None:
         return None
 
-    patch.setattr("pointsman.engine.supervisor.decoder.request_for", blind)
+    patch.setattr("pointsman.engine.supervisor.decoder.find_request", blind)
 
 
 def _trimmed_though_it_runs(patch: pytest.MonkeyPatch) -> None:
-    over_since = Trimmer._over_since
+    over_since = RetentionJob._ended_at
 
-    async def blind(self: Trimmer, subject: str) -> datetime:
+    async def blind(self: RetentionJob, subject: str) -> datetime:
         if subject.split(".")[1] in ("log", "outcome", "event"):  # a log that is gone would be all that shows
             return await over_since(self, subject)
         return datetime.min.replace(tzinfo=UTC)
 
-    patch.setattr(Trimmer, "_over_since", blind)
+    patch.setattr(RetentionJob, "_ended_at", blind)
 
 
 def _logs_removed_though_asked_for(patch: pytest.MonkeyPatch) -> None:
-    async def blind(self: Trimmer, requests: str, untaken: int) -> None:
+    async def blind(self: RetentionJob, requests: str, untaken: int) -> None:
         pass
 
-    patch.setattr(Trimmer, "_keep_what_is_asked_for", blind)
+    patch.setattr(RetentionJob, "_keep_unsettled_requests", blind)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from pointsman.core.attempts import retry
-from pointsman.engine.log.reader import commit_of
+from pointsman.engine.log.reader import read_commit
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit
@@ -48,7 +48,7 @@ def test_a_seed_is_the_same_world_in_every_process(seed: int, emitting: bool) ->
     elsewhere = [_digest_in_another_process(seed, hash_seed) for hash_seed in ("1", "2")]
 
     assert {*here, *elsewhere} == {here[0]}
-    emitted = [world.broker.held("log", "sim.event.*.news") for world in worlds]
+    emitted = [world.broker.all_messages("log", "sim.event.*.news") for world in worlds]
     assert [bool(events) for events in emitted] == [emitting, emitting]
 
 
@@ -74,8 +74,8 @@ def test_a_decision_that_the_present_code_makes_otherwise_is_found_in_their_logs
     for seed in range(1, 9):
         world = World(seed)
         world.run()
-        for stored in world.broker.held("log", world.subjects.team_logs()):
-            logs[f"{seed} {stored.subject}"].append(commit_of(stored))
+        for stored in world.broker.all_messages("log", world.subjects.team_logs()):
+            logs[f"{seed} {stored.subject}"].append(read_commit(stored))
     assert not [each for log in logs.values() for each in differences(log)]
 
     monkeypatch.setattr(retry, "_MAX_BACKOFF_S", 0.05)
@@ -112,7 +112,7 @@ def test_in_some_worlds_a_team_works_for_a_team_and_it_ends_in_every_way() -> No
     for seed in _likely_first(62):
         world = World(seed)
         world.run()
-        below = world.broker.held("log", world.subjects.team_outcomes("below"))
+        below = world.broker.all_messages("log", world.subjects.team_outcomes("below"))
         ends |= {parse(Outcome, decode(stored.headers, stored.body)[1]).status for stored in below}
         if ends == wanted:
             break
@@ -129,8 +129,8 @@ def test_in_some_worlds_people_are_asked_about_everything_and_answer_in_every_wa
         world.run()
         entries = [
             entry
-            for stored in world.broker.held("log", world.subjects.team_logs())
-            for entry in commit_of(stored).entries
+            for stored in world.broker.all_messages("log", world.subjects.team_logs())
+            for entry in read_commit(stored).entries
         ]
         about |= {entry.about for entry in entries if isinstance(entry, ApprovalRequested)}
         verdicts |= {entry.verdict for entry in entries if isinstance(entry, ApprovalDecided)}

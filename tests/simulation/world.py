@@ -28,39 +28,39 @@ from pointsman.engine.supervisor import ended_cache, ownership, retention
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker import progress_publisher
 from pointsman.engine.worker.engine import Worker
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
 from pointsman.testing.faults import RATES, Faults, FaultyBus
-from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate
+from pointsman.testing.simulation import EndlessSimulationError, SimulatedClock, SimulatedProcess, simulate
 from pointsman_schemas.events import Control
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import (
     Team,
 )
 from simulation.audit import audit, check_head, describe
-from simulation.broker import Outside, SimulatedBroker
-from simulation.crew import CARDS, Crew, SimulatedAgent
+from simulation.broker import OutsideBus, SimulatedBroker
+from simulation.crew import CARDS, SimulatedAgent, SimulatedAgents
 from simulation.draws import asking, judged, teams
 from simulation.outsiders import Outsiders
 
-__all__ = ["Seen", "World"]
+__all__ = ["World", "WorldReport"]
 
-_SHOWN: tuple[StreamKind, ...] = ("handoffs", "work", "log", "dead")
-_QUIET = 20.0  # seconds after which nothing bad begins any more, so that every workflow can be asked to end
-_LONGEST = 1_200.0  # seconds: five requests one after the other, each to its deadline and a last word, twice
-_STEPS = 400_000  # turns of the loop; a world takes some 10,000
-_LOOK = 0.5  # seconds between two looks whether all is done
-_LEAVING = 30.0  # seconds in which a process that was told to leave must have left
+_HISTORY_STREAMS: tuple[StreamKind, ...] = ("handoffs", "work", "log", "dead")
+_QUIET_AFTER_S = 20.0  # seconds after which nothing bad begins any more, so that every workflow can be asked to end
+_MAX_SIMULATED_S = 1_200.0  # seconds: five requests one after the other, each to its deadline and a last word, twice
+_MAX_STEPS = 400_000  # turns of the loop; a world takes some 10,000
+_CHECK_INTERVAL_S = 0.5  # seconds between two looks whether all is done
+_LEAVE_TIMEOUT_S = 30.0  # seconds in which a process that was told to leave must have left
 
 _SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
 
-_Body = Callable[[Process, FaultyBus, asyncio.Event], Coroutine[Any, Any, None]]
+_Body = Callable[[SimulatedProcess, FaultyBus, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 @dataclass(slots=True)
-class Seen:
+class WorldReport:
     """What came of a world. `problems` are the promises it broke; `digest` is of all that happened, in order."""
 
     seed: int
@@ -97,11 +97,11 @@ class World:
         apart = self.power.random() < 0.5
         self.cuts = self.power.choice([0, 1, 2, 4]) if apart else 0
         self.broker = SimulatedBroker("sim", self.clock, bound, unsynced_handoffs=apart)
-        self.outside = Outside(self.broker, self.foreign)
+        self.outside = OutsideBus(self.broker, self.foreign)
         # Each world has faults of its own: one that meets everything a little never meets anything often.
         rates = {fault: rate * chance.choice([0, 0.5, 1, 1, 3]) for fault, rate in RATES.items()}
         self.faults = Faults(
-            Random(f"{self.seed}/faults"), rates, until=_QUIET, crashes=chance.choice([0, 3, 12]), note=self.note
+            Random(f"{self.seed}/faults"), rates, until=_QUIET_AFTER_S, crashes=chance.choice([0, 3, 12]), log=self.note
         )
         ill = Random(f"{self.seed}/circuits").choice([(0, 10.0), (1, 2.0), (2, 2.0), (5, 10.0)])
         # In half of the worlds in which the work stream is trimmed, logs go soon after their workflows have ended, too.
@@ -124,7 +124,7 @@ class World:
             wait, plans = people.choice([3.0, 12.0]), people.random() < 0.5
             self.team = asking(self.team, wait, plans=plans)
             self.below = self.below and asking(self.below, wait, plans=plans)
-        self.crew = Crew(self.seed, self._crash, asks=self.asks)
+        self.crew = SimulatedAgents(self.seed, self._crash, asks=self.asks)
         self.leaver = chance.random() < 0.3
         self.skew = chance.choice([0.0, 0.0, 0.02, 1.5])
         self.outsiders = Outsiders(self)
@@ -135,7 +135,7 @@ class World:
         self._checked: dict[tuple[str, str], int] = {}
         self._known: dict[int, str] = {}
 
-    def run(self) -> Seen:
+    def run(self) -> WorldReport:
         """Play it. Nothing is raised: what went wrong is among the problems."""
         ids, of_reports = Random(f"{self.seed}/ids"), Random(f"{self.seed}/reports")
         drawn = iter(lambda: UUID(bytes=of_reports.randbytes(16)), None)
@@ -151,24 +151,24 @@ class World:
             # In some worlds what was done leaves the work stream almost as soon as it is over. Not where the power
             # fails: then numbers that are a moment old are given again, and only those.
             pause = 3600.0 if self.cuts else trims.choice([3600.0, 1.0, 1.0])
-            stack.enter_context(mock.patch.object(retention, "_PAUSE", pause))
+            stack.enter_context(mock.patch.object(retention, "_INTERVAL_S", pause))
             stack.enter_context(
-                mock.patch.object(retention, "_WORK", timedelta(seconds=trims.choice([3.0, 5.0, 15.0])))
+                mock.patch.object(retention, "_WORK_RETENTION", timedelta(seconds=trims.choice([3.0, 5.0, 15.0])))
             )
-            stack.enter_context(mock.patch.object(ended_cache, "_KEPT", self.chance.choice([1, 1000])))
-            stack.enter_context(self._heard_logs())
+            stack.enter_context(mock.patch.object(ended_cache, "_MAX_ENTRIES", self.chance.choice([1, 1000])))
+            stack.enter_context(self._capture_logs())
             try:
-                simulate(self._play, steps=_STEPS)
-            except Endless as error:
+                simulate(self._play, steps=_MAX_STEPS)
+            except EndlessSimulationError as error:
                 self.problems += [str(error), *describe(self)]
             self.problems += audit(self)
-        return Seen(
+        return WorldReport(
             self.seed,
             list(dict.fromkeys(self.problems)),
             self._digest(),
             self._history(),
             self.faults.counts,
-            len({stored.subject for stored in self.broker.held("log", self.subjects.team_logs())}),
+            len({stored.subject for stored in self.broker.all_messages("log", self.subjects.team_logs())}),
             self.steps,
             self.seconds,
         )
@@ -179,36 +179,36 @@ class World:
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(chance.randint(1, 3)):
-                    group.create_task(self._keep(f"supervisor-{number}", self._supervisor_of(self.team)))
+                    group.create_task(self._keep_running(f"supervisor-{number}", self._supervisor_of(self.team)))
                 for number in range(chance.randint(1, 2) if self.below else 0):
                     assert self.below is not None
-                    group.create_task(self._keep(f"below-{number}", self._supervisor_of(self.below)))
+                    group.create_task(self._keep_running(f"below-{number}", self._supervisor_of(self.below)))
                 for name, agents in self._shifts().items():
-                    group.create_task(self._keep(name, self._worker_of(agents), once="leaver" in agents))
+                    group.create_task(self._keep_running(name, self._worker_of(agents), once="leaver" in agents))
                 if self.asks:
                     group.create_task(self.outsiders.people(Random(f"{self.seed}/answers")))
-                mischief = [group.create_task(each) for each in self.outsiders.mischief()]
-                await self._until_done(mischief)
+                mischief = [group.create_task(each) for each in self.outsiders.disturbances()]
+                await self._run_until_done(mischief)
                 self.over_at = self.clock.now()
                 self.over.set()
-        except* BusUnavailable as errors:  # the broker itself never fails
+        except* BusUnavailableError as errors:  # the broker itself never fails
             self.problems.append(f"the world broke: {errors!r}")
         finally:
             self.steps, self.seconds = loop.steps, loop.time()  # type: ignore[attr-defined]
 
-    async def _until_done(self, mischief: list[asyncio.Task[None]]) -> None:
+    async def _run_until_done(self, mischief: list[asyncio.Task[None]]) -> None:
         """Until everything has been dealt with; then the system has nothing left to do but wait."""
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
             self._check_heads()
-            if self._quiet(mischief) and not self.open_ends():
+            if self._is_quiet(mischief) and not self.unfinished():
                 return
-            if self.clock.monotonic() > _LONGEST:
-                self.problems += [f"not done after {_LONGEST:g} s", *describe(self)]
+            if self.clock.monotonic() > _MAX_SIMULATED_S:
+                self.problems += [f"not done after {_MAX_SIMULATED_S:g} s", *describe(self)]
                 return
 
-    def _quiet(self, mischief: list[asyncio.Task[None]]) -> bool:
-        return self.clock.monotonic() > _QUIET and self.faults.at_rest and all(each.done() for each in mischief)
+    def _is_quiet(self, mischief: list[asyncio.Task[None]]) -> bool:
+        return self.clock.monotonic() > _QUIET_AFTER_S and self.faults.at_rest and all(each.done() for each in mischief)
 
     def _check_heads(self) -> None:
         for process, engine in self.engines.items():
@@ -218,7 +218,7 @@ class World:
                     if problem := check_head(self, workflow, head):
                         self.problems.append(problem)
 
-    def open_ends(self) -> list[str]:
+    def unfinished(self) -> list[str]:
         """Requests without an outcome, consumers with something left to do, and agents that never came up."""
         missing = [
             f"request {stored.sequence} ({workflow}) has no outcome"
@@ -239,41 +239,41 @@ class World:
         expected += [consumer_name(self.below.name)] if self.below else []
         return missing + [f"consumer {name} does not exist yet" for name in expected if name not in there]
 
-    def requests(self) -> Iterator[tuple[Stored, str]]:
+    def requests(self) -> Iterator[tuple[StoredMessage, str]]:
         """Every request that was stored, and the workflow it belongs to."""
-        for stored in self.broker.held("work", self.subjects.request(self.team.name)):
+        for stored in self.broker.all_messages("work", self.subjects.request(self.team.name)):
             if stored.sequence not in self._known:
                 self._known[stored.sequence] = read_request(stored, self.team, "sim").admission.workflow_id
             yield stored, self._known[stored.sequence]
 
     def _has(self, outcome: str) -> bool:
-        return any(not self.is_foreign(stored) for stored in self.broker.held("log", outcome))
+        return any(not self.is_foreign(stored) for stored in self.broker.all_messages("log", outcome))
 
-    def is_foreign(self, stored: Stored) -> bool:
+    def is_foreign(self, stored: StoredMessage) -> bool:
         """Whether no process of the system has sent it."""
         return (self.broker.stream_of(stored.subject), stored.sequence) in self.foreign
 
     def team_of(self, workflow: str) -> str:
         """The team whose workflow it is; the one that is asked, for one that has no log."""
-        logs = self.broker.held("log", self.subjects.workflow_log(workflow))
+        logs = self.broker.all_messages("log", self.subjects.workflow_log(workflow))
         return logs[0].subject.split(".")[-2] if logs else self.team.name
 
-    async def _keep(self, name: str, body: _Body, *, once: bool = False) -> None:
+    async def _keep_running(self, name: str, body: _Body, *, once: bool = False) -> None:
         """Start a process, and again whenever it has ended, until the world is over."""
         chance = Random(f"{self.seed}/{name}")
         number = 0
         while not self.over.is_set():
             number += 1
-            process = Process(f"{name}.{number}")
+            process = SimulatedProcess(f"{name}.{number}")
             bus = FaultyBus(self.broker.connect(), self.faults, process)
             stop = asyncio.Event()
             ending = asyncio.create_task(self._end_of(chance, stop, once=once))
             main = process.start(body(process, bus, stop))
-            ended = asyncio.create_task(process.ended())
+            ended = asyncio.create_task(process.wait())
             await asyncio.wait({ended, ending}, return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait({ended}, timeout=_LEAVING)
+            await asyncio.wait({ended}, timeout=_LEAVE_TIMEOUT_S)
             if not ended.done():
-                self.problems.append(f"{process.name} did not leave in {_LEAVING:g} s")
+                self.problems.append(f"{process.name} did not leave in {_LEAVE_TIMEOUT_S:g} s")
                 process.kill()
             await ended
             ending.cancel()
@@ -292,7 +292,7 @@ class World:
         over.cancel()
         stop.set()
 
-    def _ended(self, process: Process, main: asyncio.Task[None]) -> None:
+    def _ended(self, process: SimulatedProcess, main: asyncio.Task[None]) -> None:
         self.engines.pop(process.name, None)
         error = None if main.cancelled() else main.exception()
         self.note(f"{process.name} ended" + (f": {error!r}" if error else ""))
@@ -300,7 +300,7 @@ class World:
             self.problems.append(f"{process.name} ended with {error!r}")
 
     def _supervisor_of(self, team: Team) -> _Body:
-        async def supervise(process: Process, bus: FaultyBus, stop: asyncio.Event) -> None:
+        async def supervise(process: SimulatedProcess, bus: FaultyBus, stop: asyncio.Event) -> None:
             instance, clock = process.name.replace(".", "-"), self._clock_of(process)
             engine = SupervisorEngine(bus, team, self.settings, clock, instance=instance)
             self.engines[process.name] = engine
@@ -309,7 +309,7 @@ class World:
         return supervise
 
     def _worker_of(self, agents: list[str]) -> _Body:
-        async def work(process: Process, bus: FaultyBus, stop: asyncio.Event) -> None:
+        async def work(process: SimulatedProcess, bus: FaultyBus, stop: asyncio.Event) -> None:
             crew = [SimulatedAgent(name, self.crew, process) for name in agents]
             instance = process.name.replace(".", "-")
             worker = Worker(bus, crew, self.settings, clock=self._clock_of(process), instance=instance)
@@ -317,7 +317,7 @@ class World:
 
         return work
 
-    def _clock_of(self, process: Process) -> SimulatedClock:
+    def _clock_of(self, process: SimulatedProcess) -> SimulatedClock:
         """Clocks of different machines do not agree."""
         return SimulatedClock(skew=Random(f"{self.seed}/{process.name}/clock").uniform(-self.skew, self.skew))
 
@@ -333,8 +333,8 @@ class World:
             shifts["leaver"] = ["leaver"]
         return {name: agents for name, agents in shifts.items() if agents}
 
-    def _crash(self, process: Process, where: str) -> bool:
-        if not self.faults.strike("crash", f"{process.name} {where}"):
+    def _crash(self, process: SimulatedProcess, where: str) -> bool:
+        if not self.faults.occurs("crash", f"{process.name} {where}"):
             return False
         process.kill()
         return True
@@ -343,7 +343,7 @@ class World:
         self.notes.append((self.clock.monotonic(), text))
 
     @contextmanager
-    def _heard_logs(self) -> Iterator[None]:
+    def _capture_logs(self) -> Iterator[None]:
         """What the system logs becomes part of the history; what it calls a bug of its own is a problem."""
 
         def hear(_: object, level: str, event: dict[str, Any]) -> Any:
@@ -353,8 +353,8 @@ class World:
             self.notes.append((asyncio.get_running_loop().time(), text[:400]))
             if event["event"] in (
                 "inputs_failed",
-                "input_not_read",
-                "handoff_not_processed",
+                "input_body_unavailable",
+                "handoff_processing_failed",
                 "listener_failed",
                 "handler_abandoned",
             ):
@@ -372,7 +372,7 @@ class World:
 
     def _digest(self) -> str:
         whole = hashlib.sha256()
-        for kind in _SHOWN if self.broker.forgets else _SHOWN[1:]:
+        for kind in _HISTORY_STREAMS if self.broker.handoffs_unsynced else _HISTORY_STREAMS[1:]:
             for stored in self.broker._streams[kind]._messages.values():
                 parts = (kind, stored.sequence, stored.at, stored.subject, sorted(stored.headers.items()), stored.body)
                 whole.update(repr(parts).encode())
@@ -381,8 +381,8 @@ class World:
 
     def _history(self) -> list[str]:
         lines = [(moment, text) for moment, text in self.notes]
-        for kind in _SHOWN if self.broker.forgets else _SHOWN[1:]:
-            for stored in self.broker.held(kind, ">"):
+        for kind in _HISTORY_STREAMS if self.broker.handoffs_unsynced else _HISTORY_STREAMS[1:]:
+            for stored in self.broker.all_messages(kind, ">"):
                 moment = (stored.at - SimulatedClock()._start).total_seconds()
                 text = stored.body.decode("utf-8", "replace")
                 shown = text if len(text) < 600 else text[:600] + "..."
@@ -393,7 +393,7 @@ class World:
 def _is_outage(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(_is_outage(each) for each in error.exceptions)
-    return isinstance(error, BusUnavailable)
+    return isinstance(error, BusUnavailableError)
 
 
 def _error_of(event: Mapping[str, Any]) -> object:

@@ -11,10 +11,10 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-__all__ = ["Answer", "Events", "ask", "events"]
+__all__ = ["Answer", "Events", "event_stream", "request"]
 
 HOST = "127.0.0.1:8400"
-PATIENCE = 10.0  # seconds for one event
+EVENT_TIMEOUT_S = 10.0  # seconds for one event
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Events:
         self._text = ""
 
     async def next(self) -> Event:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(EVENT_TIMEOUT_S):
             while "\n\n" not in self._text:
                 self._text += (await self._queue.get()).decode()
         one, _, self._text = self._text.partition("\n\n")
@@ -59,7 +59,7 @@ class Events:
         return event
 
 
-async def ask(app: ASGIApp, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+async def request(app: ASGIApp, method: str, path: str, body: Any = None, **headers: str) -> Answer:
     """One request, sent from the page itself unless `origin` says otherwise. `body` is sent as JSON."""
     sent: list[Any] = []
     given = {"origin": f"http://{HOST}", "content-type": "application/json", **headers} if body is not None else headers
@@ -72,14 +72,14 @@ async def ask(app: ASGIApp, method: str, path: str, body: Any = None, **headers:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(EVENT_TIMEOUT_S):
         await app(_scope(method, path, given), receive, send)
     begin, *rest = sent
     return Answer(begin["status"], _headers(begin), b"".join(each.get("body", b"") for each in rest))
 
 
 @asynccontextmanager
-async def events(app: ASGIApp, path: str, **headers: str) -> AsyncIterator[Events]:
+async def event_stream(app: ASGIApp, path: str, **headers: str) -> AsyncIterator[Events]:
     """The stream at `path`, left when the context ends, as a browser does that closes the page."""
     queue: asyncio.Queue[bytes] = asyncio.Queue()
     left = asyncio.Event()
@@ -99,7 +99,7 @@ async def events(app: ASGIApp, path: str, **headers: str) -> AsyncIterator[Event
         yield Events(queue)
     finally:
         left.set()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(EVENT_TIMEOUT_S):
             await task
 
 

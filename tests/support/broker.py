@@ -17,19 +17,19 @@ from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 
 __all__ = [
-    "SOON",
-    "again",
+    "TIMEOUT_S",
     "broker",
     "bus",
     "namespace",
-    "no_consumers",
     "own_broker",
     "own_settings",
     "remove_streams",
+    "restart_broker",
     "settings",
+    "wait_for_no_consumers",
 ]
 
-SOON = 10.0  # seconds by which what must happen has happened, on a busy machine too
+TIMEOUT_S = 10.0  # seconds by which what must happen has happened, on a busy machine too
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,9 @@ def namespace() -> str:
 @pytest.fixture
 def settings(broker: EmbeddedBroker, namespace: str) -> Settings:
     """Settings for the session's broker and this test's namespace, with short times."""
-    return Settings(url=broker.url, namespace=namespace, ack_wait=2.0, heartbeat=0.5, request_timeout=5.0, grace=2.0)
+    return Settings(
+        url=broker.url, namespace=namespace, ack_wait=2.0, heartbeat=0.5, request_timeout=5.0, shutdown_grace=2.0
+    )
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ async def own_broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
     await server.stop()
 
 
-def again(server: EmbeddedBroker, tmp_path: Path, store: str = "store") -> EmbeddedBroker:
+def restart_broker(server: EmbeddedBroker, tmp_path: Path, store: str = "store") -> EmbeddedBroker:
     """The same address, and the same store unless another is named."""
     return EmbeddedBroker(tmp_path / store, port=urlsplit(server.url).port or -1)
 
@@ -89,6 +91,6 @@ def own_settings(server: EmbeddedBroker, **others: object) -> Settings:
     return Settings(url=server.url, namespace="own", **others)
 
 
-async def no_consumers(bus: JetStreamBus, stream: str) -> bool:
+async def wait_for_no_consumers(bus: JetStreamBus, stream: str) -> bool:
     information = await bus.api(f"STREAM.INFO.{stream}")
     return bool(information["state"]["consumer_count"] == 0)

@@ -14,10 +14,10 @@ from playwright.async_api import Browser, Page, expect
 from pointsman.client.client import Client
 from pointsman.web.server import serve
 
-__all__ = ["found_or_skipped", "page_of", "served", "shown"]
+__all__ = ["find_chromium", "page_of", "served", "shown"]
 
-PATIENCE = 20_000  # milliseconds an element may take to appear
-expect.set_options(timeout=PATIENCE)
+ELEMENT_TIMEOUT_MS = 20_000  # milliseconds an element may take to appear
+expect.set_options(timeout=ELEMENT_TIMEOUT_MS)
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def page_of(browser: Browser, address: str, *, complains: str = "", **opti
     """A page of its own. Nothing in it has complained when it is left: no error, no violation of the policy; save of
     what `complains` says."""
     context = await browser.new_context(base_url=address, **options)
-    context.set_default_timeout(PATIENCE)
+    context.set_default_timeout(ELEMENT_TIMEOUT_MS)
     page = await context.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -54,7 +54,7 @@ async def page_of(browser: Browser, address: str, *, complains: str = "", **opti
     assert [said for said in complaints if not complains or complains not in said] == []
 
 
-def found_or_skipped(chromium: str | None) -> str:
+def find_chromium(chromium: str | None) -> str:
     """Where it is. Without one there is nothing to test, which is a failure where one is said to be."""
     if chromium is None:
         reason = "there is no chromium here (apt-get install chromium)"

@@ -12,10 +12,10 @@ from pointsman.clock import SystemClock
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State, from_snapshot
 from pointsman.core.outbox import outbox
-from pointsman.engine.log.reader import commit_of
+from pointsman.engine.log.reader import read_commit
 from pointsman.engine.log.workflow_log import WorkflowLog
 from pointsman.errors import InvariantError
-from pointsman.ports.bus import Bus, Stored, StreamKind
+from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman_schemas.events import Handoff, Outcome
 from pointsman_schemas.log import AttemptFailed, Commit, Entry, TaskDispatched, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import parse
@@ -26,10 +26,10 @@ __all__ = ["problems"]
 
 async def problems(bus: Bus, subjects: Subjects, team: str, workflows: Iterable[str]) -> list[str]:
     """What is wrong with these workflows of `team`, all of which were asked for and have had the time to end."""
-    commits: dict[str, list[tuple[Stored, Commit]]] = defaultdict(list)
+    commits: dict[str, list[tuple[StoredMessage, Commit]]] = defaultdict(list)
     async for stored in bus.read("log", subjects.team_logs(team)):
-        commits[_workflow(stored)].append((stored, commit_of(stored)))
-    outcomes: dict[str, list[Stored]] = defaultdict(list)
+        commits[_workflow(stored)].append((stored, read_commit(stored)))
+    outcomes: dict[str, list[StoredMessage]] = defaultdict(list)
     async for stored in bus.read("log", subjects.team_outcomes(team)):
         outcomes[_workflow(stored)].append(stored)
     sent: Counter[str] = Counter()
@@ -62,11 +62,11 @@ async def problems(bus: Bus, subjects: Subjects, team: str, workflows: Iterable[
     return wrong
 
 
-def _workflow(stored: Stored) -> str:
+def _workflow(stored: StoredMessage) -> str:
     return stored.subject.rpartition(".")[2]
 
 
-def _folded(commits: Iterable[tuple[Stored, Commit]]) -> State | None:
+def _folded(commits: Iterable[tuple[StoredMessage, Commit]]) -> State | None:
     """The fold of a whole log. Its numbers have no gap, and a snapshot is the state it stands for."""
     state: State | None = None
     for place, (_, commit) in enumerate(commits, 1):
@@ -92,7 +92,7 @@ def _story(entries: list[Entry]) -> Iterator[str]:
     yield from (f"{count} results of {task} were accepted" for task, count in accepted.items() if count > 1)
 
 
-def _outcome(entries: list[Entry], outcomes: list[Stored]) -> Iterator[str]:
+def _outcome(entries: list[Entry], outcomes: list[StoredMessage]) -> Iterator[str]:
     if len(outcomes) != 1:
         yield f"{len(outcomes)} outcomes"
     for stored in outcomes:

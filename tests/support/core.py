@@ -1,4 +1,4 @@
-"""Builders for the workflow core, and `Story`: one workflow driven by hand, checked at every step.
+"""Builders for the workflow core, and `WorkflowDriver`: one workflow driven by hand, checked at every step.
 
 A story keeps the log, the state and the time. Each step asserts what must hold of every workflow: the entries fold, the
 state survives a snapshot, every message of the outbox has a subject of its own and is the same when computed again.
@@ -40,7 +40,7 @@ __all__ = [
     "SUBJECTS",
     "T0",
     "WORKFLOW",
-    "Story",
+    "WorkflowDriver",
     "admission",
     "card",
     "cards",
@@ -116,7 +116,7 @@ def messages(state: State) -> list[Message]:
 
 
 @dataclass
-class Story:
+class WorkflowDriver:
     """One workflow, from its request on. `cards` and `now` may be changed between steps."""
 
     strategy: Strategy = field(default_factory=PlanAndExecute)
@@ -145,7 +145,7 @@ class Story:
     def log(self) -> list[Entry]:
         return [entry for commit in self.commits for entry in commit.entries]
 
-    def of(self, kind: type[EntryT]) -> list[EntryT]:
+    def entries_of(self, kind: type[EntryT]) -> list[EntryT]:
         """The log's entries of one kind."""
         return [entry for entry in self.log if isinstance(entry, kind)]
 
@@ -164,7 +164,7 @@ class Story:
         found = [each.event for each in messages(self.state) if isinstance(each.event, Handoff)]
         return next(handoff for handoff in found if handoff.task_id == task_id)
 
-    def told(self, task_id: str) -> dict[str, Any]:
+    def handoff_input(self, task_id: str) -> dict[str, Any]:
         """What the task's current attempt is told, where that is an object."""
         given = self.handoff(task_id).input
         assert isinstance(given, dict), f"{task_id} is told {given!r}; expected an object"
@@ -172,7 +172,7 @@ class Story:
 
     # Steps
 
-    def feed(self, *inputs: Input) -> tuple[Entry, ...]:
+    def decide_and_apply(self, *inputs: Input) -> tuple[Entry, ...]:
         """Decide on `inputs` together and commit what follows."""
         context = DecisionContext(self.now, self.cards, self.circuits, loads=self.loads)
         decision = make_decision(self.current, inputs, context)
@@ -188,15 +188,15 @@ class Story:
             check_step(self.current)
         return entries
 
-    def start(self, input: str | dict[str, Any] = "do it", **given: Any) -> Story:
+    def start(self, input: str | dict[str, Any] = "do it", **given: Any) -> WorkflowDriver:
         admitted = admission(self.strategy, self.limits, self.agents, refiner=self.refiner, judge=self.judge)
-        self.feed(RequestReceived(admitted, Request(input=input, **given)))
+        self.decide_and_apply(RequestReceived(admitted, Request(input=input, **given)))
         return self
 
-    def planned(self, *tasks: dict[str, Any]) -> Story:
+    def planned(self, *tasks: dict[str, Any]) -> WorkflowDriver:
         """Start, and let the planner answer with these tasks."""
         self.start()
-        self.succeed("plan-1", plan(*tasks))
+        self.complete_task("plan-1", plan(*tasks))
         return self
 
     def result(
@@ -226,31 +226,31 @@ class Story:
         event_id = changes.pop("event_id", f"result-{task_id}-{fields['attempt']}")
         return ResultReceived(event_id, Result.model_validate({**fields, **changes}))
 
-    def succeed(self, task_id: str, output: Any = None, /, **changes: Any) -> tuple[Entry, ...]:
-        return self.feed(self.result(task_id, {"from": task_id} if output is None else output, **changes))
+    def complete_task(self, task_id: str, output: Any = None, /, **changes: Any) -> tuple[Entry, ...]:
+        return self.decide_and_apply(self.result(task_id, {"from": task_id} if output is None else output, **changes))
 
-    def fail(self, task_id: str, error: AttemptError | None = None, **changes: Any) -> tuple[Entry, ...]:
-        return self.feed(self.result(task_id, error=error or failure(), **changes))
+    def fail_task(self, task_id: str, error: AttemptError | None = None, **changes: Any) -> tuple[Entry, ...]:
+        return self.decide_and_apply(self.result(task_id, error=error or failure(), **changes))
 
     def control(self, action: str, **given: Any) -> tuple[Entry, ...]:
         event_id = given.pop("event_id", f"control-{action}")
-        return self.feed(ControlReceived(event_id, Control.model_validate({"action": action, **given})))
+        return self.decide_and_apply(ControlReceived(event_id, Control.model_validate({"action": action, **given})))
 
-    def wait(self, seconds: float) -> Story:
+    def wait(self, seconds: float) -> WorkflowDriver:
         self.now += timedelta(seconds=seconds)
         return self
 
-    def fire(self) -> tuple[Entry, ...]:
+    def fire_timer(self) -> tuple[Entry, ...]:
         """Go to the time the armed timer is due, and fire it."""
         assert self.state.timer_due is not None
         self.now = max(self.now, self.state.timer_due)
-        return self.feed(TimerFired(self.state.timer))
+        return self.decide_and_apply(TimerFired(self.state.timer))
 
 
-def judged_stage() -> Story:
+def judged_stage() -> WorkflowDriver:
     """A pipeline of the one stage `write`, which a judge must let pass, with its agent."""
     stages = Pipeline(stages=(Stage(agent="write", check=Check(judge="reviewer")),))
-    return Story(strategy=stages, cards=(card("write"), card("reviewer", role=Role.JUDGE))).start()
+    return WorkflowDriver(strategy=stages, cards=(card("write"), card("reviewer", role=Role.JUDGE))).start()
 
 
 def check_step(state: State) -> None:

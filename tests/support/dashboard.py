@@ -22,7 +22,7 @@ NASTY = "<img src=x onerror=alert(1)>\u2028</script>\n\ndata: forged\nid: 99"
 @asynccontextmanager
 async def watching(bus: MemoryBus) -> AsyncIterator[Dashboard]:
     dashboard = Dashboard(Client(bus))
-    folding = asyncio.create_task(dashboard.fold())
+    folding = asyncio.create_task(dashboard.run_projections())
     try:
         yield dashboard
     finally:

@@ -29,7 +29,7 @@ GARAGE = AvailableAgent(
         "required": ["plate", "complaint"],
     },
 )
-HOUSE = (KITCHEN, GARDEN, GARAGE)
+HOME_AGENTS = (KITCHEN, GARDEN, GARAGE)
 
 
 async def ask(data: BaseModel, output: type[BaseModel], name: str, results: Sequence[TaskReport] = ()) -> ModelReply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pointsman.errors import ERROR_LENGTH, OversizeEventError
+from pointsman.errors import MAX_ERROR_CHARS, OversizeEventError
 from pointsman_schemas.events import Step
 
 __all__ = ["MemoryJournal"]
@@ -18,11 +18,11 @@ class MemoryJournal:
         self.room = room
         self.recalled = 0
 
-    async def recall(self) -> Mapping[str, Step]:
+    async def load(self) -> Mapping[str, Step]:
         self.recalled += 1
         return dict(self.steps)
 
-    async def keep(self, step: Step) -> Step:
+    async def append(self, step: Step) -> Step:
         if not step.is_error and len(f"{step.data}{step.text}") > self.room:
-            raise OversizeEventError("x" * 2 * ERROR_LENGTH)
+            raise OversizeEventError("x" * 2 * MAX_ERROR_CHARS)
         return self.steps.setdefault(step.name, step)

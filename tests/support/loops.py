@@ -24,7 +24,7 @@ class Place(BaseModel):
     people: int = 0
 
 
-class Hurried(VirtualClock):
+class InstantClock(VirtualClock):
     """Sleeps are noted and over at once."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ async def run(
     results: Sequence[TaskReport] = (),
     feedback: str = "",
     budget: Budget | None = None,
-    clock: Hurried | None = None,
+    clock: InstantClock | None = None,
     input_type: type[BaseModel] | None = None,
     **more: Any,
 ) -> tuple[JsonValue | BaseException, ScriptedModel, Context]:
@@ -63,7 +63,7 @@ async def run(
         tools=tools,
         input=input_type,
         output=output,
-        clock=clock or Hurried(),
+        clock=clock or InstantClock(),
         **more,
     )
     context = Context.for_test(input, intent="Do the thing", results=results, reporter=RecordingReporter())

@@ -11,12 +11,12 @@ from mcp.types import Tool as Offered
 
 from pointsman.authoring.mcp import McpTools
 
-__all__ = ["ADD", "Client", "Server", "serving", "source"]
+__all__ = ["ADD", "FakeMcpClient", "FakeMcpServer", "serving", "source"]
 
 ADD = Offered(name="add", description="Adds", input_schema={"type": "object", "properties": {"a": {}}})
 
 
-class Server:
+class FakeMcpServer:
     """It offers `ADD`, answers as `does` says, and counts who connected, was asked and left."""
 
     def __init__(self) -> None:
@@ -28,15 +28,15 @@ class Server:
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.listed: list[str | None] = []
 
-    def client(self, given: object) -> Client:
+    def client(self, given: object) -> FakeMcpClient:
         assert given is self
-        return Client(self)
+        return FakeMcpClient(self)
 
 
-class Client:
+class FakeMcpClient:
     """What the SDK would make of the server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: FakeMcpServer) -> None:
         self.server = server
 
     async def __aenter__(self) -> Self:
@@ -66,9 +66,9 @@ class Client:
         return given
 
 
-def serving(monkeypatch: pytest.MonkeyPatch) -> Server:
+def serving(monkeypatch: pytest.MonkeyPatch) -> FakeMcpServer:
     """A server that whoever connects by the SDK is connected to."""
-    there = Server()
+    there = FakeMcpServer()
     monkeypatch.setattr("mcp.Client", there.client)
     return there
 

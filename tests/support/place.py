@@ -18,14 +18,25 @@ from pointsman.settings import Settings
 from support import waiting
 from support.broker import remove_streams
 
-__all__ = ["HEARTBEAT", "SOON", "Place", "bus", "depth_is", "place", "server", "take", "take_all", "until"]
+__all__ = [
+    "HEARTBEAT_S",
+    "TIMEOUT_S",
+    "BrokerNamespace",
+    "bus",
+    "depth_is",
+    "place",
+    "server",
+    "take_all",
+    "take_one",
+    "until",
+]
 
-HEARTBEAT = 1 / 3  # seconds; three make the one second that is the least a broker counts
-SOON = 5.0  # seconds by which what must happen has happened, on a busy machine too
+HEARTBEAT_S = 1 / 3  # seconds; three make the one second that is the least a broker counts
+TIMEOUT_S = 5.0  # seconds by which what must happen has happened, on a busy machine too
 
 
 @dataclass
-class Place:
+class BrokerNamespace:
     """One broker's namespace, and as many connections to it as a test wants."""
 
     ns: str
@@ -49,37 +60,37 @@ def server(request: pytest.FixtureRequest) -> EmbeddedBroker | None:
 
 
 @pytest.fixture
-async def place(server: EmbeddedBroker | None, namespace: str) -> AsyncIterator[Place]:
+async def place(server: EmbeddedBroker | None, namespace: str) -> AsyncIterator[BrokerNamespace]:
     async with AsyncExitStack() as stack:
         if server is None:
-            memory = MemoryBroker(namespace, heartbeat=HEARTBEAT)
+            memory = MemoryBroker(namespace, heartbeat=HEARTBEAT_S)
 
             async def open_one() -> Bus:
                 return memory.connect()
         else:
-            settings = Settings(url=server.url, namespace=namespace, heartbeat=HEARTBEAT, request_timeout=SOON)
+            settings = Settings(url=server.url, namespace=namespace, heartbeat=HEARTBEAT_S, request_timeout=TIMEOUT_S)
 
             async def open_one() -> Bus:
-                bus = await connect(settings, name="contract", wait=SOON)
+                bus = await connect(settings, name="contract", wait=TIMEOUT_S)
                 stack.push_async_callback(bus.close)
                 return bus
 
-        yield Place(namespace, open_one)
+        yield BrokerNamespace(namespace, open_one)
         if server is not None:
             await remove_streams(settings)
 
 
 @pytest.fixture
-async def bus(place: Place) -> Bus:
+async def bus(place: BrokerNamespace) -> Bus:
     bus = await place.connect()
     await bus.set_up()
     return bus
 
 
-until = partial(waiting.until, seconds=SOON)
+until = partial(waiting.until, seconds=TIMEOUT_S)
 
 
-async def take(consumer: object, room: int = 10, wait: float = SOON) -> list[Delivery]:
+async def take_one(consumer: object, room: int = 10, wait: float = TIMEOUT_S) -> list[Delivery]:
     async with asyncio.timeout(wait):
         return list(await consumer.take(room))  # type: ignore[attr-defined]
 
@@ -87,7 +98,7 @@ async def take(consumer: object, room: int = 10, wait: float = SOON) -> list[Del
 async def take_all(consumer: object, number: int) -> list[Delivery]:
     taken: list[Delivery] = []
     while len(taken) < number:
-        taken += await take(consumer, number - len(taken))
+        taken += await take_one(consumer, number - len(taken))
     return taken
 
 

@@ -26,15 +26,17 @@ from support import ready
 from support.ready import Finished, Ready
 from support.waiting import until
 
-__all__ = ["Finished", "Service", "System", "found"]
+__all__ = ["Finished", "Service", "System", "wait_for"]
 
 T = TypeVar("T")
 
-_READY = 45.0  # seconds; an interpreter with everything imported takes one, ten of them on two busy cores take fifteen
-_TAIL = 3000  # characters of each log that a failure shows
+_READY_TIMEOUT_S = (
+    45.0  # seconds; an interpreter with everything imported takes one, ten of them on two busy cores take fifteen
+)
+_LOG_TAIL_CHARS = 3000  # characters of each log that a failure shows
 
 
-async def found(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0) -> T:
+async def wait_for(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0) -> T:
     """The first true value of `look()`. Raises `AssertionError`, naming `what` was looked for, after `seconds`."""
     try:
         value: T = await until(look, seconds=seconds)
@@ -69,16 +71,18 @@ class Service:
         wanted = {**fields, **({"event": event} if event else {})}
         return [line for line in every if all(line.get(name) == value for name, value in wanted.items())]
 
-    async def logged(self, event: str, *, seconds: float = _READY, **fields: object) -> dict[str, Any]:
+    async def logged(self, event: str, *, seconds: float = _READY_TIMEOUT_S, **fields: object) -> dict[str, Any]:
         """The first log line of `event` with these fields, once it is there."""
 
         async def look() -> list[dict[str, Any]]:
             lines = self.lines(event, **fields) if self.alive else []
             if not lines and not self.alive:
-                raise AssertionError(f"{self.name} ended with {self._process.returncode}:\n{self.text[-_TAIL:]}")
+                raise AssertionError(
+                    f"{self.name} ended with {self._process.returncode}:\n{self.text[-_LOG_TAIL_CHARS:]}"
+                )
             return lines
 
-        return (await found(look, f"line {event} {fields or ''} from {self.name}", seconds=seconds))[0]
+        return (await wait_for(look, f"line {event} {fields or ''} from {self.name}", seconds=seconds))[0]
 
     async def ended(self) -> int:
         """Wait for its end, and return the exit code: minus the signal's number when it was killed."""
@@ -98,7 +102,9 @@ class Service:
             return await asyncio.wait_for(self._process.wait(), seconds)
         except TimeoutError:
             await self.kill()
-            raise AssertionError(f"{self.name} did not end within {seconds:g} s:\n{self.text[-_TAIL:]}") from None
+            raise AssertionError(
+                f"{self.name} did not end within {seconds:g} s:\n{self.text[-_LOG_TAIL_CHARS:]}"
+            ) from None
 
 
 class System:
@@ -137,7 +143,7 @@ class System:
     ) -> None:
         if kind is not None:
             for service in self.services:
-                sys.stdout.write(f"\n--- {service.name} ({service.pid})\n{service.text[-_TAIL:]}\n")
+                sys.stdout.write(f"\n--- {service.name} ({service.pid})\n{service.text[-_LOG_TAIL_CHARS:]}\n")
         await asyncio.gather(*(service.kill() for service in self.services))
         await self.client.bus.close()
 
@@ -155,7 +161,7 @@ class System:
         async def announced() -> bool:
             return any(card.instance == instance for card in await self.client.agents())
 
-        await found(announced, f"card of {targets}")
+        await wait_for(announced, f"card of {targets}")
         return service
 
     async def start(self, *arguments: str) -> Service:

@@ -49,10 +49,10 @@ def every_name() -> set[str]:
 def measure(name: str) -> None:
     """One measurement of `name`, of whatever kind it is."""
     if name in metrics._UP_DOWN:
-        metrics.change(name, 1, "a")
+        metrics.change_for_agent(name, 1, "a")
     elif name in metrics._HISTOGRAMS:
         metrics.observe(name, 1)
     elif name in metrics._COUNTERS:
         metrics.count(name)
     else:
-        metrics.show(name, 1)
+        metrics.set_gauge(name, 1)

@@ -20,7 +20,7 @@ from pointsman.core.model.state import State
 from pointsman.core.outbox import outbox
 from pointsman_schemas.events import Request
 from pointsman_schemas.team import Limits, PlanAndExecute
-from support.core import SUBJECTS, T0, Story, admission, card, plan, task
+from support.core import SUBJECTS, T0, WorkflowDriver, admission, card, plan, task
 
 __all__ = ["ReadingPath", "plan_path", "request_path", "result_path"]
 
@@ -84,7 +84,7 @@ def request_path() -> ReadingPath:
 def plan_path() -> ReadingPath:
     """Follow the planner's result to the handoff of the plan's first task."""
     path = ReadingPath()
-    story = Story().start()
+    story = WorkflowDriver().start()
     answer = story.result("plan-1", plan(task("first"), task("second", needs=["first"])))
     _, messages = path.follow(story.state, [answer])
     assert [each.subject for each in messages if "first" in each.subject], f"no handoff for first in {messages}"
@@ -94,7 +94,7 @@ def plan_path() -> ReadingPath:
 def result_path() -> ReadingPath:
     """Follow the result of a task to the handoff of the task that needs the result."""
     path = ReadingPath()
-    story = Story().planned(task("first"), task("second", needs=["first"]))
+    story = WorkflowDriver().planned(task("first"), task("second", needs=["first"]))
     _, messages = path.follow(story.state, [story.result("first", {"from": "first"})])
     assert [each.subject for each in messages if "second" in each.subject], f"no handoff for second in {messages}"
     return path

@@ -43,7 +43,7 @@ class Finished:
 
 
 class Ready:
-    """One that was started: what is used here of `asyncio.subprocess.Process`."""
+    """One that was started: what is used here of `asyncio.subprocess.SimulatedProcess`."""
 
     def __init__(self, pid: int, told: asyncio.StreamReader, asking: asyncio.StreamWriter, stdin: IO[bytes]) -> None:
         self.pid = pid

@@ -28,11 +28,11 @@ def exporting(sampler: Sampler = DEFAULT_ON) -> Iterator[InMemorySpanExporter]:
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler, shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    traces.use(provider)
+    traces.configure(provider)
     try:
         yield exporter
     finally:
-        traces.use(None)
+        traces.configure(None)
 
 
 def ids(finished: ReadableSpan) -> tuple[str, str, str | None]:

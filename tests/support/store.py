@@ -21,7 +21,7 @@ class Store:
     async def start(self) -> Settings:
         await self._broker.start()
         self._port = int(self._broker.url.rpartition(":")[2])
-        return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, grace=0.2)
+        return Settings(url=self._broker.url, ack_wait=1.0, heartbeat=0.5, request_timeout=2.0, shutdown_grace=0.2)
 
     async def restart(self, *, back: str | None = None, copy: bool = False) -> None:
         """Stop it, keep a copy of everything or put the streams named like `back` back from it, and start it again."""

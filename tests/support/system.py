@@ -62,7 +62,7 @@ async def shaky(request: str, context: Context) -> str:
 @asynccontextmanager
 async def in_memory(team: Team, agents: Sequence[Agent], *, deliveries: int = 5) -> AsyncIterator[Client]:
     """A client of `team` and its agents on the in-memory bus. All inputs are settled when the context ends."""
-    stop, broker, settings = asyncio.Event(), MemoryBroker(), Settings(ack_wait=2, deliveries=deliveries)
+    stop, broker, settings = asyncio.Event(), MemoryBroker(), Settings(ack_wait=2, max_deliveries=deliveries)
     engine = SupervisorEngine(broker.connect(), team, settings, SystemClock())
     worker = Worker(broker.connect(), agents, settings)
     tasks = [asyncio.create_task(part.run(stop)) for part in (engine, worker)]

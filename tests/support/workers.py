@@ -20,10 +20,10 @@ from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 from support.waiting import until
 
-__all__ = ["SETTINGS", "TRACEPARENT", "Desk", "echo", "running", "worker"]
+__all__ = ["SETTINGS", "TRACEPARENT", "SupervisorDouble", "echo", "running", "worker"]
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, grace=0.2)
+SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.2)
 
 
 @agent(name="echo", description="Says it again")
@@ -35,7 +35,7 @@ def worker(bus: Bus, *agents: Agent, settings: Settings = SETTINGS, **more: Any)
     return Worker(bus, agents or (echo,), settings, **more)
 
 
-class Desk:
+class SupervisorDouble:
     """The supervisor's side: it hands work over and reads results."""
 
     def __init__(self, bus: Bus, namespace: str = "pointsman", clock: Clock | None = None) -> None:
@@ -54,7 +54,7 @@ class Desk:
             workflow_id=workflow, task_id=task, attempt=attempt, from_agent="team", to_agent=agent, intent="do it",
             input=input, idempotency_key=f"{workflow}-{task}", **fields)  # fmt: skip
 
-    async def hand(self, agent: str, input: Any = None, **more: Any) -> Handoff:
+    async def publish_handoff(self, agent: str, input: Any = None, **more: Any) -> Handoff:
         """Publish a handoff and return it."""
         handoff = self.handoff(agent, input, **more)
         await self.publish(handoff)
@@ -69,13 +69,13 @@ class Desk:
         sent = encode(envelope) if headers is None else headers
         await self.bus.publish(subject or own, dump(handoff) if body is None else body, sent)
 
-    async def find(self, handoff: Handoff) -> Result | None:
+    async def find_result(self, handoff: Handoff) -> Result | None:
         stored = await self.bus.last("work", handoff.return_to)
         return parse(Result, stored.body) if stored else None
 
     async def result(self, handoff: Handoff, *, within: float = 10.0) -> Result:
         """The result of a handoff, once it is there."""
-        found = await until(lambda: self.find(handoff), seconds=within)
+        found = await until(lambda: self.find_result(handoff), seconds=within)
         assert isinstance(found, Result)
         return found
 

@@ -1,6 +1,6 @@
 """A small model of the world around a workflow: agents that fail, a broker that repeats, reorders and is late.
 
-`World.turn` lets one thing happen, drawn by chance. `World.drain` lets only time pass until the workflow has ended.
+`World.step` lets one thing happen, drawn by chance. `World.drain` lets only time pass until the workflow has ended.
 `audit` then reads the log and asserts what must hold whatever has happened.
 """
 
@@ -40,9 +40,9 @@ from pointsman_schemas.team import (
     Stage,
     Strategy,
 )
-from support.core import WORKFLOW, Story, card, failure, messages, plan, selection, task
+from support.core import WORKFLOW, WorkflowDriver, card, failure, messages, plan, selection, task
 
-__all__ = ["AGENTS", "World", "a_plan", "audit", "some_limits", "some_strategy"]
+__all__ = ["AGENTS", "World", "audit", "random_limits", "random_plan", "random_strategy"]
 
 AGENTS = (
     card("worker", fallback="other", reacts_to=("a", "b"), skills=("craft",)),
@@ -52,7 +52,7 @@ AGENTS = (
 )
 
 _SKILLS = ("", "", "", "craft", "art")
-_ILL = (*(agent.name for agent in AGENTS), "planner", "synthesizer", "reviewer")
+_UNRELIABLE = (*(agent.name for agent in AGENTS), "planner", "synthesizer", "reviewer")
 
 _NEVER, _ALWAYS = Check(fields=("nowhere",)), Check(fields=("from",))
 _JUDGED = Check(judge="reviewer")
@@ -61,7 +61,7 @@ _LONG_ENOUGH = 300
 """Timers until the end: more than every attempt of the largest plan drawn here can use, one after the other."""
 
 
-def a_plan(chance: Random, prefix: str = "t", most: int = 7) -> dict[str, Any]:
+def random_plan(chance: Random, prefix: str = "t", most: int = 7) -> dict[str, Any]:
     """A plan whose tasks depend on earlier ones at random, in an order of its own."""
     tasks: list[dict[str, Any]] = []
     for number in range(chance.randint(1, most)):
@@ -75,7 +75,7 @@ def a_plan(chance: Random, prefix: str = "t", most: int = 7) -> dict[str, Any]:
     return plan(*tasks)
 
 
-def some_strategy(chance: Random) -> Strategy:
+def random_strategy(chance: Random) -> Strategy:
     supervisor = PlanAndExecute(
         synthesizer=chance.choice(["synthesizer", None]), fallback=chance.choice([None, None, "plain", "ghost"])
     )
@@ -112,7 +112,7 @@ def _stage(chance: Random, name: str) -> Stage:
     return Stage(agent=chance.choice(AGENTS).name, name=name, check=check)
 
 
-def some_limits(chance: Random) -> Limits:
+def random_limits(chance: Random) -> Limits:
     return Limits(
         deadline=chance.choice([20, 60, 600]),
         task_timeout=chance.choice([5, 15, 200]),
@@ -126,15 +126,15 @@ def some_limits(chance: Random) -> Limits:
 
 @dataclass
 class World:
-    """`story` is the workflow; `coming` are the results that are on their way."""
+    """`story` is the workflow; `pending_results` are the results that are on their way."""
 
     chance: Random
-    story: Story
-    coming: list[ResultReceived] = field(default_factory=list)
+    story: WorkflowDriver
+    pending_results: list[ResultReceived] = field(default_factory=list)
     delivered: list[Input] = field(default_factory=list)
     handed: set[str] = field(default_factory=set)
 
-    def turn(self) -> None:
+    def step(self) -> None:
         """Let one thing happen."""
         self._work()
         happening = self.chance.choices(
@@ -150,7 +150,9 @@ class World:
         """Some agents keep failing from now on, and the others are well."""
         now, chance = self.story.now, self.chance
         until = {
-            name: now + timedelta(seconds=chance.choice([-1, 3, 15, 400])) for name in _ILL if chance.random() < 0.3
+            name: now + timedelta(seconds=chance.choice([-1, 3, 15, 400]))
+            for name in _UNRELIABLE
+            if chance.random() < 0.3
         }
         self.story.loads = {each.name: Load(chance.randint(0, 9), chance.choice([None, 0.1, 2.0])) for each in AGENTS}
         self.story.circuits = {name: Circuit(since=now, until=moment) for name, moment in until.items()}
@@ -160,7 +162,7 @@ class World:
         for _ in range(_LONG_ENOUGH):
             if self.story.state.ended:
                 return
-            self.story.fire()
+            self.story.fire_timer()
         raise AssertionError(f"after {_LONG_ENOUGH} timers the workflow is still {self.story.state.phase}")
 
     def _work(self) -> None:
@@ -169,7 +171,7 @@ class World:
             if isinstance(message.event, Handoff) and message.id not in self.handed:
                 self.handed.add(message.id)
                 if self.chance.random() < 0.93:
-                    self.coming.append(self._answer(message.event))
+                    self.pending_results.append(self._answer(message.event))
 
     def _answer(self, handoff: Handoff) -> ResultReceived:
         chance, story, name = self.chance, self.story, handoff.task_id
@@ -184,7 +186,7 @@ class World:
             case Role.PLAN:
                 bad = plan(task("x", "ghost"), task("x", needs=["x"]))
                 cannot = {"tasks": [], "cannot": "there is no way"}
-                again = a_plan(chance, chance.choice(["t", f"{name}-"]))
+                again = random_plan(chance, chance.choice(["t", f"{name}-"]))
                 answers = [again, bad, "hm", cannot, {"done": True}]
                 return story.result(name, chance.choices(answers, [8, 1, 1, 0.5, 1])[0])
             case Role.CLASSIFY:
@@ -205,34 +207,34 @@ class World:
 
     def _deliver(self) -> None:
         """Some of what is on its way arrives, in any order."""
-        self.chance.shuffle(self.coming)
+        self.chance.shuffle(self.pending_results)
         count = self.chance.randint(1, 4)
-        arrived, self.coming = self.coming[:count], self.coming[count:]
+        arrived, self.pending_results = self.pending_results[:count], self.pending_results[count:]
         self.delivered.extend(arrived)
-        self.story.feed(*arrived)
+        self.story.decide_and_apply(*arrived)
 
     def _repeat(self) -> None:
         """The broker delivers again what was delivered before."""
         if self.delivered:
-            self.story.feed(*self.chance.choices(self.delivered, k=self.chance.randint(1, 3)))
+            self.story.decide_and_apply(*self.chance.choices(self.delivered, k=self.chance.randint(1, 3)))
 
     def _stray(self) -> None:
         """A result that nobody waits for."""
         name = self.chance.choice([*self.story.state.tasks, "nowhere"])
         wrong: dict[str, Any] = self.chance.choice([{"attempt": 9}, {"agent": "ghost"}, {"workflow_id": "wf_2"}])
         self.delivered.append(self.story.result(name, "stray", event_id=f"stray-{self.chance.random()}", **wrong))
-        self.story.feed(self.delivered[-1])
+        self.story.decide_and_apply(self.delivered[-1])
 
     def _timer(self) -> None:
         """A timer fires: when it is due, too early, or one that was fired before."""
         state = self.story.state
         match self.chance.choice(["due", "early", "old"]):
             case "due" if not state.ended:
-                self.story.fire()
+                self.story.fire_timer()
             case "early":
-                self.story.feed(TimerFired(state.timer))
+                self.story.decide_and_apply(TimerFired(state.timer))
             case _:
-                self.story.feed(TimerFired(f"wake-{self.chance.randint(1, state.timers)}"))
+                self.story.decide_and_apply(TimerFired(f"wake-{self.chance.randint(1, state.timers)}"))
 
     def _pause(self) -> None:
         self.story.wait(self.chance.choice([0.1, 1, 4, 20]))
@@ -242,13 +244,13 @@ class World:
         failed = [each.id for each in tasks if each.status is TaskStatus.FAILED]
         name = self.chance.choice(failed or [each.id for each in tasks])
         event_id = f"replay-{self.chance.randint(1, 4)}"
-        self.story.feed(ControlReceived(event_id, Control(action="replay", task_id=name)))
+        self.story.decide_and_apply(ControlReceived(event_id, Control(action="replay", task_id=name)))
 
     def _cancel(self) -> None:
-        self.story.feed(*[ControlReceived("cancel", Control(action="cancel"))] * self.chance.randint(1, 2))
+        self.story.decide_and_apply(*[ControlReceived("cancel", Control(action="cancel"))] * self.chance.randint(1, 2))
 
 
-def audit(story: Story, chance: Random) -> None:
+def audit(story: WorkflowDriver, chance: Random) -> None:
     """Assert of the whole log what must hold of every workflow that has ended."""
     log, state = story.log, story.state
     assert [entry for entry in log if isinstance(entry, WorkflowEnded)] == log[-1:], "one terminal entry, the last"

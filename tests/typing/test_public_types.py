@@ -11,7 +11,7 @@ from pointsman import Client, Context, Limits, PlanAndExecute, Team, agent, tool
 from pointsman.authoring.agent import Agent
 from pointsman.authoring.tools import Tool
 from pointsman.client.client import Workflow
-from pointsman.testing import RecordingReporter, calling, saying
+from pointsman.testing import RecordingReporter, text_reply, tool_reply
 from pointsman_schemas.events import Outcome
 
 
@@ -73,8 +73,8 @@ async def test_what_a_test_hands_over_and_has_said_is_given_as_it_is_typed() -> 
 
     assert context.handoff.input == {"text": "one two"}
     assert [event.data for event in (*reporter.reports, *reporter.events)] == [{"counts": counts}, counts]
-    assert (saying(counts).data, saying(passage).data) == (counts, {"text": "one two"})
-    assert [call.arguments for call in calling(("count", passage), ("count", counts)).calls] == [
+    assert (text_reply(counts).data, text_reply(passage).data) == (counts, {"text": "one two"})
+    assert [call.arguments for call in tool_reply(("count", passage), ("count", counts)).calls] == [
         '{"text":"one two"}', '{"words":[1,2]}',
     ]  # fmt: skip
 

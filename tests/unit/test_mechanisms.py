@@ -10,7 +10,7 @@ from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.testing import run_team, running_team
-from pointsman.testing.models import ScriptedModel, saying
+from pointsman.testing.models import ScriptedModel, text_reply
 from pointsman_agents.judge import judge
 from pointsman_agents.planner import planner
 from pointsman_agents.refiner import refiner
@@ -77,8 +77,8 @@ async def test_the_plan_and_each_revision_of_it_can_be_read_before_a_task_of_it_
 
 async def test_planner_and_synthesizer_have_a_prompt_a_model_and_a_context_each() -> None:
     plans, writes = (
-        ScriptedModel(saying(plan_of("tides").model_dump(mode="json"))),
-        ScriptedModel(saying({"answer": "ok"})),
+        ScriptedModel(text_reply(plan_of("tides").model_dump(mode="json"))),
+        ScriptedModel(text_reply({"answer": "ok"})),
     )
 
     @agent(name="tides", description="Knows the tides of the southern sea")
@@ -105,7 +105,7 @@ async def test_tasks_that_all_go_well_cost_a_model_call_each_and_two_more(count:
     ]
     plan = plan_of(*TEAM.agents[:count]).model_dump(mode="json")
 
-    roles = [planner.with_model(ScriptedModel(saying(plan))), synthesizer.with_model("offline"), judge, refiner]
+    roles = [planner.with_model(ScriptedModel(text_reply(plan))), synthesizer.with_model("offline"), judge, refiner]
     outcome = await run_team(TEAM, [*roles, *members], "Sail?")
 
     assert outcome.status == "completed"

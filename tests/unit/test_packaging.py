@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.browser import found_or_skipped
+from support.browser import find_chromium
 
 _ROOT = Path(__file__).parents[2]
 _PROJECT: dict[str, Any] = tomllib.loads((_ROOT / "pyproject.toml").read_text())
@@ -90,9 +90,9 @@ def test_without_a_browser_its_tests_say_so_and_are_left_out_unless_one_is_said_
 ) -> None:
     monkeypatch.delenv("POINTSMAN_NEEDS_CHROMIUM", raising=False)
     with pytest.raises(pytest.skip.Exception, match="there is no chromium here"):
-        found_or_skipped(None)
+        find_chromium(None)
 
     monkeypatch.setenv("POINTSMAN_NEEDS_CHROMIUM", "1")
     with pytest.raises(pytest.fail.Exception, match="there is no chromium here"):
-        found_or_skipped(None)
-    assert found_or_skipped("/usr/bin/chromium") == "/usr/bin/chromium"
+        find_chromium(None)
+    assert find_chromium("/usr/bin/chromium") == "/usr/bin/chromium"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pointsman.errors import ConfigurationError
-from pointsman.settings import Settings, misspelled
+from pointsman.settings import Settings, misspelled_variables
 from pointsman_schemas.team import Limits
 
 
@@ -103,10 +103,10 @@ def test_a_variable_that_is_like_a_setting_and_is_none_is_known_for_it() -> None
         "ACKWAIT": "3",
     }
 
-    assert misspelled(environment) == {"POINTSMAN_ACKWAIT": "POINTSMAN_ACK_WAIT"}
+    assert misspelled_variables(environment) == {"POINTSMAN_ACKWAIT": "POINTSMAN_ACK_WAIT"}
 
 
 def test_a_handoff_that_kills_its_workers_is_found_out_before_a_task_s_time_is_over() -> None:
     settings = Settings()
 
-    assert settings.deliveries * settings.ack_wait < Limits().task_timeout
+    assert settings.max_deliveries * settings.ack_wait < Limits().task_timeout

@@ -41,7 +41,7 @@ def account_state(customer_id: CustomerId = DEFAULT_CUSTOMER) -> AccountState:
         customer_id=customer_id,
         state=row["state"],
         reason=row["state_reason"],
-        sent_to=_masked(row["email"]),
+        sent_to=_mask_email(row["email"]),
     )
 
 
@@ -57,7 +57,7 @@ def send_reset_link(context: Context, customer_id: CustomerId = DEFAULT_CUSTOMER
                 sent=False,
             )
         office.execute("INSERT OR IGNORE INTO reset_links VALUES (?, ?)", (context.idempotency_key, customer_id))
-    address = _masked(row["email"])
+    address = _mask_email(row["email"])
     return ResetLink(
         summary=f"A reset link was sent to {address}; it is good for 30 minutes, sets a new password and unlocks the "
         "account.",
@@ -81,6 +81,6 @@ account = LLMAgent(
 )
 
 
-def _masked(email: str) -> str:
+def _mask_email(email: str) -> str:
     name, _, domain = email.partition("@")
     return f"{name[:2]}***@{domain}"

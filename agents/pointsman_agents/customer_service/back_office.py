@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from pointsman.errors import NotFound
+from pointsman.errors import NotFoundError
 
 __all__ = ["DEFAULT_CUSTOMER", "CustomerId", "back_office", "customer", "status_page"]
 
@@ -30,7 +30,7 @@ CustomerId = Annotated[
     str, Field(pattern=r"^C-\d{4}$", description="The customer's id, such as C-1001", examples=["C-1001"])
 ]
 
-_DIRECTORY: Final = "POINTSMAN_CUSTOMER_SERVICE_DATA"
+_DIRECTORY_VARIABLE: Final = "POINTSMAN_CUSTOMER_SERVICE_DATA"
 _BUSY_TIMEOUT_S: Final = 10.0  # wait for the write of another process; a write takes milliseconds
 
 # The twin of a charge is the first other charge of the same amount for the same thing on the same day.
@@ -111,11 +111,11 @@ def customer(office: sqlite3.Connection, customer_id: str) -> sqlite3.Row:
         The row.
 
     Raises:
-        NotFound: The database has no such customer.
+        NotFoundError: The database has no such customer.
     """
     row: sqlite3.Row | None = office.execute("SELECT * FROM customers WHERE id = ?", (customer_id,)).fetchone()
     if row is None:
-        raise NotFound(f"there is no customer {customer_id}; ask the customer for the id, which looks like C-1001")
+        raise NotFoundError(f"there is no customer {customer_id}; ask the customer for the id, which looks like C-1001")
     return row
 
 
@@ -126,15 +126,15 @@ def status_page() -> dict[str, Any]:
 
 
 def _directory() -> Path:
-    with _seeding:
-        return _seeded(os.environ.get(_DIRECTORY, "").strip() or _of_this_process())
+    with _seed_lock:
+        return _seed(os.environ.get(_DIRECTORY_VARIABLE, "").strip() or _process_directory())
 
 
-_seeding = Lock()  # tools run in threads; SQLite's own lock separates processes
+_seed_lock = Lock()  # tools run in threads; SQLite's own lock separates processes
 
 
 @cache
-def _of_this_process() -> str:
+def _process_directory() -> str:
     _temporary.append(tempfile.TemporaryDirectory(prefix="pointsman-customer-service-"))
     return _temporary[0].name
 
@@ -143,7 +143,7 @@ _temporary: list[tempfile.TemporaryDirectory[str]] = []  # kept until the proces
 
 
 @cache
-def _seeded(directory: str) -> Path:
+def _seed(directory: str) -> Path:
     """Create the data in `directory` and return its path. Several processes may do so at once."""
     path = Path(directory)
     path.mkdir(parents=True, exist_ok=True)

@@ -10,14 +10,14 @@ from pydantic import BaseModel, Field
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman.errors import NotFound
+from pointsman.errors import NotFoundError
 from pointsman_agents.customer_service.back_office import (
     DEFAULT_CUSTOMER,
     CustomerId,
     back_office,
     customer,
 )
-from pointsman_agents.samples import money
+from pointsman_agents.samples import format_dollars
 
 __all__ = ["billing", "find_charges", "request_refund", "subscription"]
 
@@ -81,7 +81,7 @@ def find_charges(customer_id: CustomerId = DEFAULT_CUSTOMER) -> Charges:
         Charge(
             id=row["id"],
             day=row["day"],
-            amount=money(row["amount"]),
+            amount=format_dollars(row["amount"]),
             what=row["what"],
             refund=f"{row['refund']} ({row['status']})" if row["refund"] else "",
         )
@@ -89,7 +89,7 @@ def find_charges(customer_id: CustomerId = DEFAULT_CUSTOMER) -> Charges:
     ]
     twice = [charge for charge in charges if twins[charge.id]]
     return Charges(
-        summary=" ".join([*(_told(charge, twins[charge.id]) for charge in twice), _listed(charges)]),
+        summary=" ".join([*(_charge_text(charge, twins[charge.id]) for charge in twice), _charge_list(charges)]),
         customer_id=customer_id,
         charges=charges,
         duplicates=[
@@ -111,14 +111,14 @@ def request_refund(
         office.execute("BEGIN IMMEDIATE")
         charge = office.execute("SELECT * FROM charges_and_twins WHERE id = ?", (charge_id,)).fetchone()
         if charge is None:
-            raise NotFound(f"there is no charge {charge_id}; find_charges lists those of a customer")
+            raise NotFoundError(f"there is no charge {charge_id}; find_charges lists those of a customer")
         twin = charge["twin"]
         office.execute(
             "INSERT OR IGNORE INTO refunds VALUES (?, ?, ?, ?, ?)",
             (charge_id, f"rf-{charge_id[3:]}", "requested" if twin else "review", reason, context.idempotency_key),
         )
         refund = office.execute("SELECT * FROM refunds WHERE charge = ?", (charge_id,)).fetchone()
-    amount, number = money(charge["amount"]), refund["id"]
+    amount, number = format_dollars(charge["amount"]), refund["id"]
     if refund["idempotency_key"] != context.idempotency_key:
         summary = f"Charge {charge_id} had been refunded before, as {number} ({refund['status']}); nothing was added."
     elif twin:
@@ -136,7 +136,7 @@ def subscription(customer_id: CustomerId = DEFAULT_CUSTOMER) -> Subscription:
     """Look up the subscription plan of a customer: its price, its renewal, how to upgrade, downgrade or cancel it."""
     with back_office() as office:
         row = customer(office, customer_id)
-    price = money(row["price"])
+    price = format_dollars(row["price"])
     summary = (
         f"You are on the {row['plan']} plan for {price} a month, which renews on {row['renews']}. You can upgrade, "
         "downgrade or cancel it under Settings, Plan, until the day before."
@@ -161,12 +161,12 @@ billing = LLMAgent(
 )
 
 
-def _told(charge: Charge, twin: str) -> str:
+def _charge_text(charge: Charge, twin: str) -> str:
     said = f"Charge {charge.id} of {charge.amount} on {charge.day} is a duplicate of {twin}: you were charged twice"
     return f"{said}; the refund is {charge.refund}." if charge.refund else f"{said}."
 
 
-def _listed(charges: list[Charge]) -> str:
+def _charge_list(charges: list[Charge]) -> str:
     if not charges:
         return "There are no charges."
     return f"All charges: {'; '.join(f'{each.id} of {each.amount} on {each.day}' for each in charges)}."

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
-from pointsman.errors import Refused
+from pointsman.errors import RefusedError
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
@@ -42,7 +42,7 @@ _OPERATORS: Final[dict[type[ast.operator], tuple[str, Callable[[float, float], f
     ast.Div: ("/", operator.truediv),
 }
 _BY_SIGN: Final = dict(_OPERATORS.values())
-_LONGEST: Final = 1_000  # characters of a request: enough for any sum a person writes
+_MAX_EXPRESSION_CHARS: Final = 1_000  # characters of a request: enough for any sum a person writes
 
 
 class Sum(BaseModel):
@@ -55,11 +55,11 @@ async def splitter(asked: PlannerInput) -> Plan:
     request = {"request": asked.request} if isinstance(asked.request, str) else asked.request
     text = str(request.get("expression") or request.get("request"))
     try:
-        node = _parsed(text)
-    except Refused as error:
+        node = _parse(text)
+    except RefusedError as error:
         return Plan(cannot=str(error))
     below = any(item.name == team.name for item in asked.agents)
-    if isinstance(node, ast.BinOp) and below and not (_plain(node.left) and _plain(node.right)):
+    if isinstance(node, ast.BinOp) and below and not (_render(node.left) and _render(node.right)):
         sides = [("left", ast.unparse(node.left)), ("right", ast.unparse(node.right))]
         tasks = tuple(
             PlannedTask(id=side, agent=team.name, intent=f"Compute {part}", input={"expression": part})
@@ -73,7 +73,7 @@ async def splitter(asked: PlannerInput) -> Plan:
 @agent(name="solver", description="Computes an expression whole", skills=["arithmetic"])
 async def solver(given: Sum) -> str:
     """Compute the whole expression."""
-    return f"{_value(_parsed(given.expression)):.10g}"
+    return f"{_value(_parse(given.expression)):.10g}"
 
 
 @agent(name="joiner", description="Joins the two sides of an operation", role=Role.SYNTHESIZE)
@@ -87,7 +87,7 @@ async def joiner(asked: SynthesizerInput, context: Context) -> Synthesis:
         result = values[0] if len(values) == 1 else _apply(asked.final_instruction, *values)
     except ValueError:
         return Synthesis(answer=next(each for each in told if not _is_number(each)))
-    except Refused as error:
+    except RefusedError as error:
         return Synthesis(answer=f"It cannot be computed: {error}")
     return Synthesis(answer=f"{result:.10g}")
 
@@ -100,28 +100,28 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _parsed(text: str) -> ast.expr:
+def _parse(text: str) -> ast.expr:
     try:
-        node = ast.parse(text[: _LONGEST + 1].strip(), mode="eval").body
+        node = ast.parse(text[: _MAX_EXPRESSION_CHARS + 1].strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError):
-        raise Refused(f"{text[:80]!r} is no expression of numbers, + - * / and brackets") from None
-    if len(text) > _LONGEST or not _allowed(node):
-        raise Refused(f"{text[:80]!r} has more in it than numbers, + - * / and brackets")
+        raise RefusedError(f"{text[:80]!r} is no expression of numbers, + - * / and brackets") from None
+    if len(text) > _MAX_EXPRESSION_CHARS or not _check_node(node):
+        raise RefusedError(f"{text[:80]!r} has more in it than numbers, + - * / and brackets")
     return node
 
 
-def _allowed(node: ast.expr) -> bool:
+def _check_node(node: ast.expr) -> bool:
     match node:
         case ast.BinOp(left=left, op=sign, right=right):
-            return type(sign) in _OPERATORS and _allowed(left) and _allowed(right)
+            return type(sign) in _OPERATORS and _check_node(left) and _check_node(right)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return _allowed(operand)
+            return _check_node(operand)
         case ast.Constant(value=value):
             return isinstance(value, int | float) and not isinstance(value, bool)
     return False
 
 
-def _plain(node: ast.expr) -> bool:
+def _render(node: ast.expr) -> bool:
     return not isinstance(node, ast.BinOp)
 
 
@@ -133,11 +133,11 @@ def _value(node: ast.expr) -> float:
             return -_value(operand)
         case ast.Constant(value=int() | float() as number):
             return float(number)
-    raise Refused(f"{ast.unparse(node)} cannot be computed")
+    raise RefusedError(f"{ast.unparse(node)} cannot be computed")
 
 
 def _apply(sign: str, left: float, right: float) -> float:
     try:
         return _BY_SIGN[sign](left, right)
     except (ZeroDivisionError, OverflowError) as error:
-        raise Refused(f"{left:.10g} {sign} {right:.10g} is a {error}") from None
+        raise RefusedError(f"{left:.10g} {sign} {right:.10g} is a {error}") from None

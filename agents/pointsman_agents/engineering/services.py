@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from pointsman_agents.samples import known
+from pointsman_agents.samples import look_up_entry
 
 __all__ = ["Service", "ServiceName", "service"]
 
@@ -33,7 +33,7 @@ class Service(BaseModel):
     documented: dict[str, float]
 
 
-_KNOWN: Final = {
+_SERVICES: Final = {
     "checkout": Service(
         tests=214,
         changed=("2026-11-12 receipts in French", "2026-11-19 a new button"),
@@ -51,10 +51,10 @@ _KNOWN: Final = {
 }  # fmt: skip
 
 ServiceName = Annotated[
-    str, Field(description="The service", json_schema_extra={"enum": list(_KNOWN)}, examples=list(_KNOWN))
+    str, Field(description="The service", json_schema_extra={"enum": list(_SERVICES)}, examples=list(_SERVICES))
 ]
 
 
 def service(name: str) -> Service:
-    """Return the service called `name`. Raise `NotFound` if it is not in the table."""
-    return known(_KNOWN, name.lower(), "service")
+    """Return the service called `name`. Raise `NotFoundError` if it is not in the table."""
+    return look_up_entry(_SERVICES, name.lower(), "service")

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman_agents.samples import fitting
+from pointsman_agents.samples import best_entries
 
 __all__ = ["Notes", "look_up"]
 
@@ -44,5 +44,5 @@ _NOTES: Final = {
 
 def look_up(field: str, question: str) -> Notes:
     """Return the notes of `field` that match `question` best, several if they match equally well."""
-    found = fitting(_NOTES[field], question, least=0.25)
+    found = best_entries(_NOTES[field], question, least=0.25)
     return Notes(summary=" ".join(found) or f"The {field} notes say nothing about this.", notes=found)

@@ -6,9 +6,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field
 
-from pointsman_agents.samples import known
+from pointsman_agents.samples import look_up_entry
 
-__all__ = ["Proposal", "ProposalId", "View", "judged", "proposal"]
+__all__ = ["Proposal", "ProposalId", "View", "judge", "proposal"]
 
 ProposalId = Annotated[
     str, Field(pattern=r"^P-\d{3}$", description="The id of a proposal, such as P-101", examples=["P-101"])
@@ -36,7 +36,7 @@ class View(BaseModel):
     summary: str
 
 
-_KNOWN: Final = {
+_PROPOSALS: Final = {
     "P-101": Proposal(
         title="A price by usage for the Pro plan",
         gain=420, cost=150, effort=14, free_weeks=10, asked_for=61, leaving=18,
@@ -55,11 +55,11 @@ _KNOWN: Final = {
 
 
 def proposal(proposal_id: str) -> Proposal:
-    """Return a proposal by its id. Raise `NotFound` if the table does not have it."""
-    return known(_KNOWN, proposal_id, "proposal")
+    """Return a proposal by its id. Raise `NotFoundError` if the table does not have it."""
+    return look_up_entry(_PROPOSALS, proposal_id, "proposal")
 
 
-def judged(against: float, in_favour: float, summary: str) -> View:
+def judge(against: float, in_favour: float, summary: str) -> View:
     """Return `go` if `in_favour` outweighs `against`. The confidence grows with the difference."""
     whole = against + in_favour
     share = in_favour / whole if whole else 0.5

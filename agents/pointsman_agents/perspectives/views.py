@@ -6,7 +6,7 @@ from typing import Any
 
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import Tool, tool
-from pointsman_agents.perspectives.proposals import ProposalId, View, judged, proposal
+from pointsman_agents.perspectives.proposals import ProposalId, View, judge, proposal
 
 __all__ = ["demand", "finance", "operations", "risk"]
 
@@ -15,7 +15,7 @@ __all__ = ["demand", "finance", "operations", "risk"]
 def weigh_money(proposal_id: ProposalId) -> View:
     """Weigh what a proposal earns in a year against what it costs."""
     known = proposal(proposal_id)
-    return judged(known.cost, known.gain, f"It earns ${known.gain},000 a year and costs ${known.cost},000.")
+    return judge(known.cost, known.gain, f"It earns ${known.gain},000 a year and costs ${known.cost},000.")
 
 
 @tool(idempotent=True)
@@ -23,7 +23,7 @@ def weigh_demand(proposal_id: ProposalId) -> View:
     """Weigh how many customers ask for a proposal against how many would leave."""
     known = proposal(proposal_id)
     # Weight 3: winning a new customer costs the income of three.
-    return judged(
+    return judge(
         3 * known.leaving, known.asked_for, f"{known.asked_for} customers ask for it, {known.leaving} may leave."
     )
 
@@ -32,7 +32,7 @@ def weigh_demand(proposal_id: ProposalId) -> View:
 def weigh_effort(proposal_id: ProposalId) -> View:
     """Weigh the effort of a proposal against the time the teams have this quarter."""
     known = proposal(proposal_id)
-    return judged(
+    return judge(
         known.effort, known.free_weeks, f"It takes {known.effort} weeks, and {known.free_weeks} are free this quarter."
     )
 
@@ -41,7 +41,7 @@ def weigh_effort(proposal_id: ProposalId) -> View:
 def weigh_risk(proposal_id: ProposalId) -> View:
     """Weigh the open findings about a proposal."""
     findings = proposal(proposal_id).open_findings
-    return judged(len(findings), 0.0 if findings else 1.0, "; ".join(findings) or "There is no open finding.")
+    return judge(len(findings), 0.0 if findings else 1.0, "; ".join(findings) or "There is no open finding.")
 
 
 def _member(name: str, side: str, weigh: Tool[..., Any]) -> LLMAgent:

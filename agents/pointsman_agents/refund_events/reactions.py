@@ -12,10 +12,10 @@ from pydantic import BaseModel
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
-from pointsman.errors import Refused
+from pointsman.errors import RefusedError
 from pointsman_agents.customer_service.back_office import back_office
 from pointsman_agents.refunds.policy import refund_policy
-from pointsman_agents.samples import money
+from pointsman_agents.samples import format_dollars
 from pointsman_schemas.strict_json import as_json_value
 
 __all__ = ["fraud", "notification", "policy", "verification"]
@@ -23,11 +23,11 @@ __all__ = ["fraud", "notification", "policy", "verification"]
 _MANY_REFUNDS = 2  # from this number on a person should check: a second refund is no accident
 
 
-class Asked(BaseModel):
+class RefundRequest(BaseModel):
     request: str
 
 
-class Verified(BaseModel):
+class VerifiedCharge(BaseModel):
     """A charge that exists. `duplicate_of` is empty unless the charge is a duplicate."""
 
     charge_id: str
@@ -36,7 +36,7 @@ class Verified(BaseModel):
     duplicate_of: str = ""
 
 
-class Eligible(BaseModel):
+class EligibleRefund(BaseModel):
     charge_id: str
     customer_id: str
     amount: str
@@ -44,19 +44,19 @@ class Eligible(BaseModel):
 
 
 @agent(description="Looks a charge up in the books", skills=["charges"], reacts_to=["refund_asked"])
-async def verification(asked: Asked, context: Context) -> str:
+async def verification(asked: RefundRequest, context: Context) -> str:
     """Look the charge up and emit `charge_verified`."""
     named = re.search(r"\bch-\d{4}\b", asked.request)
     if named is None:
-        raise Refused("the request names no charge; one looks like ch-5003")
+        raise RefusedError("the request names no charge; one looks like ch-5003")
     with back_office() as office:
         row = office.execute("SELECT * FROM charges_and_twins WHERE id = ?", (named[0],)).fetchone()
     if row is None:
-        raise Refused(f"there is no charge {named[0]}")
-    charge = Verified(
+        raise RefusedError(f"there is no charge {named[0]}")
+    charge = VerifiedCharge(
         charge_id=named[0],
         customer_id=row["customer"],
-        amount=money(row["amount"]),
+        amount=format_dollars(row["amount"]),
         duplicate_of=row["twin"] or "",
     )
     await context.emit("charge_verified", as_json_value(charge))
@@ -65,17 +65,17 @@ async def verification(asked: Asked, context: Context) -> str:
 
 
 @agent(description="Decides by the refund policy", skills=["policy"], reacts_to=["charge_verified"])
-async def policy(charge: Verified, context: Context) -> str:
+async def policy(charge: VerifiedCharge, context: Context) -> str:
     """Apply the refund policy and emit `refund_eligible` if it approves."""
     decision = refund_policy(customer_id=charge.customer_id, charge_id=charge.charge_id)
     if decision.decision == "approved":
-        eligible = Eligible(**charge.model_dump(exclude={"duplicate_of"}), rule=decision.rule)
+        eligible = EligibleRefund(**charge.model_dump(exclude={"duplicate_of"}), rule=decision.rule)
         await context.emit("refund_eligible", as_json_value(eligible))
     return decision.summary
 
 
 @agent(description="Looks for refunds that come too often", skills=["fraud"], reacts_to=["refund_eligible"])
-async def fraud(refund: Eligible, context: Context) -> str:
+async def fraud(refund: EligibleRefund, context: Context) -> str:
     """Count the earlier refunds of the customer."""
     with back_office() as office:
         (before,) = office.execute(
@@ -87,7 +87,7 @@ async def fraud(refund: Eligible, context: Context) -> str:
 
 
 @agent(description="Informs the customer", skills=["notification"], reacts_to=["refund_eligible"])
-async def notification(refund: Eligible, context: Context) -> str:
+async def notification(refund: EligibleRefund, context: Context) -> str:
     """Write the message to the customer."""
     return (
         f"To {refund.customer_id}: your refund of {refund.amount} for charge {refund.charge_id} is on its way, because "

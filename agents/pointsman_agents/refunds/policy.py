@@ -9,14 +9,16 @@ from pydantic import BaseModel, Field
 
 from pointsman.authoring.tools import tool
 from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER, CustomerId, back_office, customer
-from pointsman_agents.samples import money
+from pointsman_agents.samples import format_dollars
 
 __all__ = ["Decision", "refund_policy"]
 
 TODAY: Final = date(2026, 11, 27)
 """The date of the seeded data. The age of a charge is computed from it, so that examples do not change."""
 
-_OPEN_DAYS: Final = 14  # days in which a charge may be returned without a mistake: the usual right of withdrawal
+_REFUND_WINDOW_DAYS: Final = (
+    14  # days in which a charge may be returned without a mistake: the usual right of withdrawal
+)
 
 _CHARGES: Final = """
 SELECT found.*, refunds.status AS refund FROM charges_and_twins AS found
@@ -55,7 +57,7 @@ def refund_policy(
         )  # fmt: skip
     rule, approved = _rule(row["twin"], row["refund"], (TODAY - date.fromisoformat(row["day"])).days)
     decision: Literal["approved", "denied"] = "approved" if approved else "denied"
-    amount = money(row["amount"])
+    amount = format_dollars(row["amount"])
     return Decision(
         summary=f"The refund of charge {row['id']} over {amount} is {decision}: {rule}.",
         decision=decision,
@@ -70,4 +72,4 @@ def _rule(twin: str | None, refund: str | None, age: int) -> tuple[str, bool]:
         return f"it was refunded before ({refund})", False
     if twin is not None:
         return f"it is a duplicate of {twin}, and duplicates are always paid back", True
-    return f"it is {age} days old, and a charge may be returned for {_OPEN_DAYS}", age <= _OPEN_DAYS
+    return f"it is {age} days old, and a charge may be returned for {_REFUND_WINDOW_DAYS}", age <= _REFUND_WINDOW_DAYS

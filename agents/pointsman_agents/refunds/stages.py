@@ -14,7 +14,7 @@ from pointsman_agents.refunds.policy import Decision, refund_policy
 __all__ = ["check_policy", "compose_response", "extract_details", "verify_charges"]
 
 
-class Details(BaseModel):
+class RefundDetails(BaseModel):
     """The details of a request for a refund; `summary` is one sentence."""
 
     customer_id: Annotated[str, Field(pattern=r"^C-\d{4}$")] = DEFAULT_CUSTOMER
@@ -22,7 +22,7 @@ class Details(BaseModel):
     summary: str
 
 
-class Verified(BaseModel):
+class VerifiedCharges(BaseModel):
     summary: str
     charges: list[Charge]
 
@@ -32,7 +32,7 @@ extract_details = LLMAgent(
     description="Finds out of a request for a refund which customer asks, for which charge, and why",
     instructions="Take from the input the customer's id, the charge's id if one is named, and in `summary`, in one "
     f"sentence, what is asked for and why. Invent nothing. Without an id of a customer it is {DEFAULT_CUSTOMER}.",
-    output=Details,
+    output=RefundDetails,
     output_name="details",
 )
 
@@ -42,7 +42,7 @@ verify_charges = LLMAgent(
     instructions="Look up the charges of the customer whom extract_details found, and give them back as the tool does. "
     "In `summary` say which are duplicates.",
     tools=[find_charges],
-    output=Verified,
+    output=VerifiedCharges,
     output_name="verified",
 )
 

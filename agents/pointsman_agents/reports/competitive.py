@@ -16,14 +16,14 @@ __all__ = ["SAMPLE_REQUEST", "features", "prices", "team"]
 SAMPLE_REQUEST: Final = "Compare our features with Fabrikam and compare the prices for 25 seats"
 
 # Sample data: features, dollars a month, and dollars a month for each seat. The companies are fictional.
-_OURS: Final = "Northwind"
+_OWN_PRODUCT: Final = "Northwind"
 _PRODUCTS: Final[dict[str, tuple[frozenset[str], int, int]]] = {
     "Northwind": (frozenset({"search", "export", "audit log"}), 100, 8),
     "Fabrikam": (frozenset({"search", "export", "single sign-on"}), 0, 15),
     "Tailspin": (frozenset({"search"}), 50, 5),
 }
 
-Rival = Annotated[str, Field(json_schema_extra={"enum": [name for name in _PRODUCTS if name != _OURS]})]
+Rival = Annotated[str, Field(json_schema_extra={"enum": [name for name in _PRODUCTS if name != _OWN_PRODUCT]})]
 
 
 class Features(BaseModel):
@@ -42,9 +42,9 @@ class Prices(BaseModel):
 @tool(idempotent=True)
 def compare_features(rival: Rival) -> Features:
     """Compare our features with those of a rival."""
-    ours, theirs = _PRODUCTS[_OURS][0], _PRODUCTS[rival][0]
+    ours, theirs = _PRODUCTS[_OWN_PRODUCT][0], _PRODUCTS[rival][0]
     mine, other = sorted(ours - theirs), sorted(theirs - ours)
-    told = f"{_OURS} alone has {', '.join(mine) or 'nothing'}; {rival} alone has {', '.join(other) or 'nothing'}"
+    told = f"{_OWN_PRODUCT} alone has {', '.join(mine) or 'nothing'}; {rival} alone has {', '.join(other) or 'nothing'}"
     return Features(summary=f"{told} (sample data).", only_ours=mine, only_theirs=other)
 
 

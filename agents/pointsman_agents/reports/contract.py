@@ -13,16 +13,16 @@ from pydantic import BaseModel, Field
 
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman.errors import Refused
-from pointsman_agents.samples import USE_TOOLS, known
+from pointsman.errors import RefusedError
+from pointsman_agents.samples import USE_TOOLS, look_up_entry
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "clauses", "risks", "team"]
 
 SAMPLE_REQUEST: Final = "List the clauses of contract CT-1 and assess its risks"
 
-_HOW: Final = f"{USE_TOOLS} This is no legal advice."
-_LONG_NOTICE: Final = 60
+_INSTRUCTIONS: Final = f"{USE_TOOLS} This is no legal advice."
+_LONG_NOTICE_DAYS: Final = 60
 """Days of notice above which a contract binds for too long: two months are usual in the sample contracts."""
 
 ContractId = Annotated[str | None, Field(pattern=r"^CT-\d+$", description="The contract's id, such as CT-1")]
@@ -35,7 +35,7 @@ _CONTRACTS: Final = {
     "CT-2": "Termination: with 30 days notice. Liability: up to $10,000. Confidentiality: for two years. "
     "Governing law: of Northwind.",
 }
-_EXPECTED: Final = ("Termination", "Liability", "Confidentiality", "Governing law")
+_EXPECTED_CLAUSES: Final = ("Termination", "Liability", "Confidentiality", "Governing law")
 
 
 class Clauses(BaseModel):
@@ -53,7 +53,7 @@ class Risks(BaseModel):
 def find_clauses(contract_id: ContractId = None, text: ContractText = None) -> Clauses:
     """Find the clauses of a contract, and which usual ones are missing."""
     contract, clauses = _clauses(contract_id, text)
-    missing = [name for name in _EXPECTED if name not in clauses]
+    missing = [name for name in _EXPECTED_CLAUSES if name not in clauses]
     told = f"Clauses of {contract}: {', '.join(clauses)}; missing: {', '.join(missing) or 'none'}."
     return Clauses(summary=told, found=list(clauses), missing=missing)
 
@@ -62,14 +62,14 @@ def find_clauses(contract_id: ContractId = None, text: ContractText = None) -> C
 def assess(contract_id: ContractId = None, text: ContractText = None) -> Risks:
     """Assess the risks in a contract."""
     contract, clauses = _clauses(contract_id, text)
-    risks = [f"no clause on {name}" for name in _EXPECTED if name not in clauses]
+    risks = [f"no clause on {name}" for name in _EXPECTED_CLAUSES if name not in clauses]
     if "unlimited" in clauses.get("Liability", ""):
         risks.append("liability is unlimited")
     if "automatically" in clauses.get("Term", ""):
         risks.append("it renews by itself")
     notice = re.search(r"(\d+) days", clauses.get("Termination", ""))
-    if notice is not None and int(notice[1]) > _LONG_NOTICE:
-        risks.append(f"notice of {notice[1]} days, more than {_LONG_NOTICE}")
+    if notice is not None and int(notice[1]) > _LONG_NOTICE_DAYS:
+        risks.append(f"notice of {notice[1]} days, more than {_LONG_NOTICE_DAYS}")
     return Risks(summary=f"Risks of {contract}: {'; '.join(risks) or 'none found'}.", risks=risks)
 
 
@@ -78,7 +78,7 @@ clauses = LLMAgent(
     description="Lists the clauses of a contract and those that are missing",
     skills=["contract", "clauses"],
     examples=["Which clauses does CT-1 have?"],
-    instructions=_HOW,
+    instructions=_INSTRUCTIONS,
     tools=[find_clauses],
     output=Clauses,
 )
@@ -87,7 +87,7 @@ risks = LLMAgent(
     description="Assesses the risks of a contract: liability, renewal, notice",
     skills=["risks"],
     examples=["Assess the risks of contract CT-1", "Is anything in it risky?"],
-    instructions=_HOW,
+    instructions=_INSTRUCTIONS,
     tools=[assess],
     output=Risks,
 )
@@ -104,8 +104,12 @@ team = Team(
 def _clauses(contract_id: str | None, text: str | None) -> tuple[str, dict[str, str]]:
     """Return the name of the contract, and the text of each of its clauses."""
     if not text and contract_id is None:
-        raise Refused("no contract was given; name one, such as CT-1, or give its words in the `text` of the request")
-    found = dict(re.findall(r"([A-Z][a-z ]+): ([^.]+)", text or known(_CONTRACTS, str(contract_id), "contract")))
+        raise RefusedError(
+            "no contract was given; name one, such as CT-1, or give its words in the `text` of the request"
+        )
+    found = dict(
+        re.findall(r"([A-Z][a-z ]+): ([^.]+)", text or look_up_entry(_CONTRACTS, str(contract_id), "contract"))
+    )
     if not found:
-        raise Refused("the text has no clause; one looks like this: Termination: with 30 days notice.")
+        raise RefusedError("the text has no clause; one looks like this: Termination: with 30 days notice.")
     return "the contract" if text else str(contract_id), found

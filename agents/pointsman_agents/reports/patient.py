@@ -9,14 +9,14 @@ from pydantic import BaseModel, Field
 
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman_agents.samples import USE_TOOLS, known
+from pointsman_agents.samples import USE_TOOLS, look_up_entry
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "history", "interactions", "team"]
 
 SAMPLE_REQUEST: Final = "Summarize the history of patient PT-1 and check the drugs for interactions"
 
-_HOW: Final = f"{USE_TOOLS} This is no medical advice."
+_INSTRUCTIONS: Final = f"{USE_TOOLS} This is no medical advice."
 
 PatientId = Annotated[str, Field(pattern=r"^PT-\d+$", description="The patient's id, such as PT-1")]
 
@@ -49,7 +49,7 @@ class Interactions(BaseModel):
 @tool(idempotent=True)
 def read_history(patient_id: PatientId) -> History:
     """Read the history of a patient, oldest finding first."""
-    findings, drugs = known(_CASES, patient_id, "patient")
+    findings, drugs = look_up_entry(_CASES, patient_id, "patient")
     told = [f"{day} {finding}" for day, finding in sorted(findings.items())]
     summary = f"{patient_id} (a fictional case): {'; '.join(told)}. Takes {', '.join(drugs)}."
     return History(summary=summary, findings=told)
@@ -58,7 +58,7 @@ def read_history(patient_id: PatientId) -> History:
 @tool(idempotent=True)
 def check_interactions(patient_id: PatientId) -> Interactions:
     """Check each pair of a patient's drugs for interactions."""
-    _, drugs = known(_CASES, patient_id, "patient")
+    _, drugs = look_up_entry(_CASES, patient_id, "patient")
     pairs = list(combinations(drugs, 2))
     listed = {f"{a} + {b}": why for a, b in pairs if (why := _INTERACTIONS.get(frozenset({a, b})))}
     told = "; ".join(f"{pair}: {why}" for pair, why in listed.items()) or "none is listed, which does not mean none is"
@@ -71,7 +71,7 @@ history = LLMAgent(
     description="Summarizes the history of a patient: findings and drugs taken",
     skills=["patient", "history", "summarize"],
     examples=["Summarize patient PT-1"],
-    instructions=_HOW,
+    instructions=_INSTRUCTIONS,
     tools=[read_history],
     output=History,
 )
@@ -80,7 +80,7 @@ interactions = LLMAgent(
     description="Checks the drugs of a patient for interactions",
     skills=["drugs", "interactions"],
     examples=["Do the drugs of PT-1 interact?"],
-    instructions=_HOW,
+    instructions=_INSTRUCTIONS,
     tools=[check_interactions],
     output=Interactions,
 )

@@ -8,14 +8,14 @@ from pydantic import BaseModel, Field
 
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman_agents.samples import USE_TOOLS, known, money
+from pointsman_agents.samples import USE_TOOLS, format_dollars, look_up_entry
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "team", "trades", "valuation"]
 
 SAMPLE_REQUEST: Final = "Value portfolio PF-1 and propose the trades that rebalance it"
 
-_HOW: Final = f"{USE_TOOLS} This is a computation, no advice."
+_INSTRUCTIONS: Final = f"{USE_TOOLS} This is a computation, no advice."
 
 PortfolioId = Annotated[str, Field(pattern=r"^PF-\d+$", description="The portfolio's id, such as PF-1")]
 
@@ -44,18 +44,20 @@ class Trades(BaseModel):
 @tool(idempotent=True)
 def value_portfolio(portfolio_id: PortfolioId) -> Valuation:
     """Compute what the positions of a portfolio are worth, and their shares."""
-    values = {name: units * price for name, (units, price, _) in known(_PORTFOLIOS, portfolio_id, "portfolio").items()}
+    values = {
+        name: units * price for name, (units, price, _) in look_up_entry(_PORTFOLIOS, portfolio_id, "portfolio").items()
+    }
     total = sum(values.values())
-    shares = "; ".join(f"{name} {money(value)} ({value / total:.1%})" for name, value in values.items())
+    shares = "; ".join(f"{name} {format_dollars(value)} ({value / total:.1%})" for name, value in values.items())
     return Valuation(
-        summary=f"{portfolio_id} is worth {money(total)} (sample data): {shares}.", total=total, values=values
+        summary=f"{portfolio_id} is worth {format_dollars(total)} (sample data): {shares}.", total=total, values=values
     )
 
 
 @tool(idempotent=True)
 def compute_trades(portfolio_id: PortfolioId) -> Trades:
     """Compute the trades that rebalance a portfolio to its targets, in whole units."""
-    held = known(_PORTFOLIOS, portfolio_id, "portfolio")
+    held = look_up_entry(_PORTFOLIOS, portfolio_id, "portfolio")
     total = sum(units * price for units, price, _ in held.values())
     units = {name: total * share // (100 * price) - have for name, (have, price, share) in held.items()}
     told = [f"{'buy' if count > 0 else 'sell'} {abs(count)} {name}" for name, count in units.items() if count]
@@ -67,7 +69,7 @@ valuation = LLMAgent(
     description="Values a portfolio: what its positions are worth, and their shares",
     skills=["portfolio", "value"],
     examples=["Value portfolio PF-1", "What is PF-2 worth?"],
-    instructions=_HOW,
+    instructions=_INSTRUCTIONS,
     tools=[value_portfolio],
     output=Valuation,
 )
@@ -76,7 +78,7 @@ trades = LLMAgent(
     description="Proposes the trades that rebalance a portfolio to its targets",
     skills=["rebalancing", "trades"],
     examples=["Rebalance portfolio PF-1", "Which trades reach the targets?"],
-    instructions=_HOW,
+    instructions=_INSTRUCTIONS,
     tools=[compute_trades],
     output=Trades,
 )

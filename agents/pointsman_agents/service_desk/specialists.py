@@ -15,7 +15,7 @@ from pointsman_agents.samples import USE_TOOLS
 
 __all__ = ["api", "integration", "refund", "subscriptions", "webhook_deliveries"]
 
-_HOW: Final = f"{USE_TOOLS} Without an id of a customer in the task or the input, leave it out of your calls."
+_INSTRUCTIONS: Final = f"{USE_TOOLS} Without an id of a customer in the task or the input, leave it out of your calls."
 
 _DELIVERIES: Final = {
     "C-1001": (212, 40, "your endpoint answered 401: its signing secret was changed on 2026-11-26"),
@@ -47,7 +47,7 @@ refund = LLMAgent(
     description="Charges that came twice or by mistake, and refunds for them",
     skills=["refunds", "duplicate charges"],
     examples=["I was charged twice this month", "I want a refund"],
-    instructions=f"You are the refund specialist. Refund only what find_charges calls a duplicate. {_HOW}",
+    instructions=f"You are the refund specialist. Refund only what find_charges calls a duplicate. {_INSTRUCTIONS}",
     tools=[find_charges, request_refund],
 )
 
@@ -56,7 +56,7 @@ subscriptions = LLMAgent(
     description="Subscriptions: plan, price, renewal, upgrade and cancellation",
     skills=["plans", "prices"],
     examples=["How much is my plan, and when does it renew?"],
-    instructions=f"You are the subscription specialist. {_HOW}",
+    instructions=f"You are the subscription specialist. {_INSTRUCTIONS}",
     tools=[subscription],
 )
 
@@ -65,7 +65,7 @@ api = LLMAgent(
     description="Calls to the API that fail: error codes, rate limits, incidents",
     skills=["api errors", "rate limits"],
     examples=["My API calls fail with error 429"],
-    instructions=f"You are the API specialist. {_HOW}",
+    instructions=f"You are the API specialist. {_INSTRUCTIONS}",
     tools=[rate_limits, service_status],
 )
 
@@ -74,6 +74,6 @@ integration = LLMAgent(
     description="Integrations: webhook deliveries that stopped or fail",
     skills=["webhooks", "deliveries"],
     examples=["My webhook deliveries stopped"],
-    instructions=f"You are the integration specialist. {_HOW}",
+    instructions=f"You are the integration specialist. {_INSTRUCTIONS}",
     tools=[webhook_deliveries],
 )

@@ -12,9 +12,9 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar
 from pydantic import JsonValue, ValidationError
 
 from pointsman.authoring.context import Context
-from pointsman.authoring.signatures import Shape, signature_of
+from pointsman.authoring.signatures import JsonType, signature_of
 from pointsman.errors import ConfigurationError
-from pointsman.util.threads import in_thread
+from pointsman.util.threads import run_in_thread
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Handoff
 from pointsman_schemas.strict_json import describe
@@ -24,7 +24,7 @@ __all__ = ["Agent", "Context", "FunctionAgent", "agent", "make_card"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NAME_LENGTH = 58  # characters: `agent-` and the name are a consumer's name, which is a token of 64
+_MAX_NAME_CHARS = 58  # characters: `agent-` and the name are a consumer's name, which is a token of 64
 # A semantic version, as semver.org's own expression has it: what NATS clients expect of the services they discover.
 _NUMBER, _LABEL = r"(0|[1-9]\d*)", r"(0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)"
 _BUILD = r"[\da-zA-Z-]+"
@@ -66,8 +66,8 @@ class FunctionAgent(Agent, Generic[P, R]):
         self._function = function
         self._is_async = signature.is_async
         self._context = signature.context
-        self._input = next(((taken, Shape[Any](taken.annotation, owner)) for taken in signature.parameters), None)
-        self._output = Shape[Any](signature.returns, owner)
+        self._input = next(((taken, JsonType[Any](taken.annotation, owner)) for taken in signature.parameters), None)
+        self._output = JsonType[Any](signature.returns, owner)
         self._card = card.model_copy(
             update={
                 "input_schema": self._input[1].input_schema if self._input else {},
@@ -87,14 +87,14 @@ class FunctionAgent(Agent, Generic[P, R]):
         if self._input is not None:
             parameter, shape = self._input
             if handoff.input is not None or parameter.required:
-                arguments[parameter.name] = shape.read(handoff.input)
+                arguments[parameter.name] = shape.from_json(handoff.input)
         if self._context is not None:
             arguments[self._context] = context
         call: Callable[..., Any] = self._function
-        value = call(**arguments) if self._is_async else await in_thread(call, **arguments)
+        value = call(**arguments) if self._is_async else await run_in_thread(call, **arguments)
         if inspect.isawaitable(value):
             value = await value
-        return self._output.write(value)
+        return self._output.to_json(value)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
@@ -167,8 +167,8 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
     for field in ("skills", "intents", "examples", "reacts_to"):
         if isinstance(fields.get(field), str):
             raise ConfigurationError(f"agent {name} has {field}={fields[field]!r}; expected [{fields[field]!r}]")
-    if len(name) > _NAME_LENGTH:
-        raise ConfigurationError(f"agent {name} has a name of {len(name)} characters; {_NAME_LENGTH} are possible")
+    if len(name) > _MAX_NAME_CHARS:
+        raise ConfigurationError(f"agent {name} has a name of {len(name)} characters; {_MAX_NAME_CHARS} are possible")
     if fields.get("fallback") == name:
         raise ConfigurationError(f"agent {name} names itself as its fallback; name another agent, or none")
     version = fields.get("version", "1.0.0")

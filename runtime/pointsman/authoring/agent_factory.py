@@ -15,28 +15,28 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from pointsman.authoring.agent import Agent
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.signatures import Shape
+from pointsman.authoring.signatures import JsonType
 from pointsman.authoring.tools import Tool
 from pointsman.errors import ConfigurationError, TaskError
 from pointsman.ports.model import Model
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import ErrorKind, Handoff
 
-__all__ = ["AgentFactory", "Need"]
+__all__ = ["AgentFactory", "AgentSpec"]
 
-MOST_FIELDS: Final = 32
+MAX_FIELDS: Final = 32
 """Of an answer: more than a model fills reliably."""
 
 FieldKind = Literal["string", "number", "integer", "boolean", "strings"]
 
-_TYPES: Final[dict[FieldKind, Any]] = {
+_FIELD_TYPES: Final[dict[FieldKind, Any]] = {
     "string": str, "number": float, "integer": int, "boolean": bool, "strings": list[str],
 }  # fmt: skip
 
 _FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
-class Need(BaseModel):
+class AgentSpec(BaseModel):
     """What a task needs of the agent that is made for it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,7 +53,7 @@ class Need(BaseModel):
 
 
 class AgentFactory(Agent):
-    """An agent whose input is a `Need` and whose answer is that of the LLM agent it makes for it.
+    """An agent whose input is a `AgentSpec` and whose answer is that of the LLM agent it makes for it.
 
     `tools` are those it may give away. `max_tools` and `max_instructions`, in characters, bound one need; `turns`,
     `tokens`, `max_tokens` and `timeout` bound what is made, as they do an `LLMAgent`. The card names the tools, so
@@ -97,37 +97,37 @@ class AgentFactory(Agent):
         self._tools = {each.name: each for each in tools}
         self._max_tools = max_tools
         self._max_instructions = max_instructions
-        self._need = Shape[Need](Need, f"factory {name}")
+        self._spec_model = JsonType[AgentSpec](AgentSpec, f"factory {name}")
         self._limits: dict[str, Any] = {
             "timeout": timeout, "turns": turns, "tokens": tokens, "max_tokens": max_tokens, "durable": durable,
         }  # fmt: skip
         self._deps = tuple(deps)
         self._schemas = {"input_schema": self._input_schema(), "output_schema": {}}
         # Never asked anything: it has the models, checks the definition, and is most of the card.
-        self._standing = LLMAgent(
+        self._base_instructions = LLMAgent(
             name=name, description=description, instructions=description, tools=tools, model=model, skills=skills,
             fallback=fallback, concurrency=concurrency, max_in_flight=max_in_flight, **self._limits,
         )  # fmt: skip
 
     @property
     def card(self) -> AgentCard:
-        return self._standing.card.model_copy(update=self._schemas)
+        return self._base_instructions.card.model_copy(update=self._schemas)
 
     def with_model(self, model: str | Model | Sequence[str | Model] | None) -> Self:
         """This factory, whose agents work on another `model`. Raises `ConfigurationError` when it cannot be one."""
         other = copy(self)
-        other._standing = self._standing.with_model(model)
+        other._base_instructions = self._base_instructions.with_model(model)
         return other
 
     async def close(self) -> None:
-        await self._standing.close()
+        await self._base_instructions.close()
 
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
-        need = self._need.read(handoff.input)
-        made = self.make(need)
+        need = self._spec_model.from_json(handoff.input)
+        made = self.build_agent(need)
         return await made.run(handoff.model_copy(update={"input": need.input}), context)
 
-    def make(self, need: Need) -> LLMAgent:
+    def build_agent(self, need: AgentSpec) -> LLMAgent:
         """The agent for `need`.
 
         Raises:
@@ -137,41 +137,41 @@ class AgentFactory(Agent):
         for name in wanted:
             if name not in self._tools:
                 there = ", ".join(self._tools) or "none"
-                raise self._refused(f"it asks for the tool {name!r}, which is not one of: {there}")
+                raise self._refusal(f"it asks for the tool {name!r}, which is not one of: {there}")
         if len(wanted) > self._max_tools:
-            raise self._refused(f"it asks for {len(wanted)} tools, and {self._max_tools} are allowed")
+            raise self._refusal(f"it asks for {len(wanted)} tools, and {self._max_tools} are allowed")
         if len(need.instructions) > self._max_instructions:
-            raise self._refused(
+            raise self._refusal(
                 f"its instructions have {len(need.instructions)} characters, and {self._max_instructions} are allowed"
             )
         return LLMAgent(
             name=self._name,
-            description=self._standing.card.description,
+            description=self._base_instructions.card.description,
             instructions=need.instructions,
             tools=[self._tools[name] for name in wanted],
-            output=self._answer_of(need),
+            output=self._output_type(need),
             deps=self._deps,
-            model=self._standing.models,
+            model=self._base_instructions.models,
             **self._limits,
         )
 
-    def _answer_of(self, need: Need) -> type[BaseModel] | None:
+    def _output_type(self, need: AgentSpec) -> type[BaseModel] | None:
         if not need.output:
             return None
-        if len(need.output) > MOST_FIELDS:
-            raise self._refused(f"its output has {len(need.output)} fields, and {MOST_FIELDS} are allowed")
+        if len(need.output) > MAX_FIELDS:
+            raise self._refusal(f"its output has {len(need.output)} fields, and {MAX_FIELDS} are allowed")
         if taken := [name for name in need.output if hasattr(BaseModel, name)]:
-            raise self._refused(f"a field of its output cannot be called {taken[0]!r}; choose another name")
-        fields: dict[str, Any] = {name: (_TYPES[kind], ...) for name, kind in need.output.items()}
+            raise self._refusal(f"a field of its output cannot be called {taken[0]!r}; choose another name")
+        fields: dict[str, Any] = {name: (_FIELD_TYPES[kind], ...) for name, kind in need.output.items()}
         answer: type[BaseModel] = create_model("Answer", **fields)
         return answer
 
-    def _refused(self, why: str) -> TaskError:
+    def _refusal(self, why: str) -> TaskError:
         return TaskError(f"factory {self._name} makes no such agent: {why}", kind=ErrorKind.INVALID_INPUT)
 
     def _input_schema(self) -> dict[str, JsonValue]:
         """The schema of a need, with the bounds and the tools of this factory."""
-        schema = Need.model_json_schema()
+        schema = AgentSpec.model_json_schema()
         properties = schema["properties"]
         properties["instructions"]["maxLength"] = self._max_instructions
         properties["tools"] |= {

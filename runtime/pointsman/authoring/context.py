@@ -14,12 +14,21 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from pointsman.authoring.attempt_record import Kept
-from pointsman.authoring.ports import Call, Journal, Ledger, Meters, RecordingReporter, Reporter, RunnableTool, Running
+from pointsman.authoring.attempt_record import AttemptRecord
+from pointsman.authoring.ports import (
+    AttemptHandle,
+    AttemptUsage,
+    RateLimiter,
+    RecordingReporter,
+    ReportedCall,
+    Reporter,
+    RunnableTool,
+    StepJournal,
+)
 from pointsman.errors import ConfigurationError, InvalidTokenError, describe_error
 from pointsman.telemetry import metrics, semconv, traces
 from pointsman.telemetry.semconv import Attributes
-from pointsman.util.process_groups import Completed, run_process
+from pointsman.util.process_groups import CompletedProcess, run_process
 from pointsman_schemas.events import Delta, EmittedEvent, Handoff, Progress, TaskReport, Usage
 from pointsman_schemas.ids import derive_id, token
 from pointsman_schemas.strict_json import as_json_value
@@ -29,9 +38,9 @@ __all__ = ["Context"]
 
 T = TypeVar("T")
 
-_REPORTS = frozenset({"progress", "tool", "chat"})
+_REPORT_KINDS = frozenset({"progress", "tool", "chat"})
 
-_enclosing: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
+_enclosing_call: ContextVar[str] = ContextVar("pointsman_enclosing_call", default="")
 
 
 class Context:
@@ -46,17 +55,17 @@ class Context:
         reporter: Reporter,
         *,
         agent: str | None = None,
-        journal: Journal | None = None,
-        meters: Meters | None = None,
+        journal: StepJournal | None = None,
+        meters: RateLimiter | None = None,
         deliveries: int = 1,
         now: Callable[[], datetime] | None = None,
     ) -> None:
         self.handoff = handoff
         self.reporter = reporter
         self.agent = agent or handoff.to_agent
-        self.journal = journal
+        self.step_journal = journal
         """Where a tool loop keeps its steps; None where nobody keeps them."""
-        self.meters = meters
+        self.rate_limiter = meters
         """Who keeps the limits of model providers; None where nobody does."""
         self.deliveries = deliveries
         """How often this attempt was given to a worker: more than once where one left, or died, before its result."""
@@ -65,9 +74,9 @@ class Context:
         self.idempotency_key = handoff.idempotency_key
         """The same for every attempt at the task (and, in a tool, for every try of the call): send it along with side
         effects, so that the other side can drop the second one."""
-        self._ledger = self._for_result = Ledger()
-        self._running = Running()
-        self.kept = Kept(handoff, self.agent, journal, self.now, self._for_result)
+        self._usage = self._attempt_usage = AttemptUsage()
+        self._handle = AttemptHandle()
+        self._record = AttemptRecord(handoff, self.agent, journal, self.now, self._attempt_usage)
         """What was done that must not be done again."""
         self._counts: dict[str, int] = {}
         self._deps: tuple[object, ...] = ()
@@ -85,7 +94,7 @@ class Context:
         intent: str = "test",
         results: Iterable[TaskReport] = (),
         reporter: Reporter | None = None,
-        journal: Journal | None = None,
+        journal: StepJournal | None = None,
         deps: Iterable[object] = (),
     ) -> Context:
         """A context with no broker behind it. Give it a `RecordingReporter` to see what was reported. Of `deps`, those
@@ -146,7 +155,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether nobody waits for the result any more. Blocking functions cannot be interrupted: let them ask."""
-        return self._running.cancelled
+        return self._handle.cancelled
 
     def dep(self, kind: type[T]) -> T:
         """The one thing of type `kind` among what the agent's author gave it as `deps`: a database, a client.
@@ -168,7 +177,7 @@ class Context:
     @property
     def usage(self) -> Usage:
         """What the model calls of this attempt have used so far."""
-        return self._for_result.usage
+        return self._attempt_usage.usage
 
     @property
     def event(self) -> str:
@@ -178,31 +187,31 @@ class Context:
     @property
     def events(self) -> tuple[EmittedEvent, ...]:
         """What this attempt has emitted so far."""
-        return self.kept.events
+        return self._record.events
 
     @property
     def confidence(self) -> float | None:
         """What `set_confidence` was told last, from 0 to 1."""
-        return self._for_result.confidence
+        return self._attempt_usage.confidence
 
     @property
     def replan_hint(self) -> str | None:
         """What `replan` was told last."""
-        return self._for_result.replan_hint
+        return self._attempt_usage.replan_hint
 
     def record_usage(self, usage: Usage) -> None:
         """Add `usage` to what this attempt reports with its result, whether it succeeds or not."""
-        self._ledger.use(usage)
+        self._usage.add(usage)
 
     def set_confidence(self, confidence: float) -> None:
         """Say how sure the output is, from 0 to 1. Raises `ValueError` outside of that."""
         if not 0 <= confidence <= 1:  # NaN is outside, too
             raise ValueError(f"confidence is {confidence!r}; expected a number from 0 to 1")
-        self._ledger.say(confidence=float(confidence))
+        self._usage.set_outcome_hints(confidence=float(confidence))
 
     def replan(self, reason: str) -> None:
         """Ask the supervisor to plan again once it has this result, and say why."""
-        self._ledger.say(replan_hint=_sendable(reason))
+        self._usage.set_outcome_hints(replan_hint=_without_surrogates(reason))
 
     # What to tell everybody
 
@@ -212,17 +221,19 @@ class Context:
         Raises:
             NotJsonError: `data` cannot be carried as strict JSON.
         """
-        self.reporter.report(self._event("progress", message=_sendable(message), at=self.now(), data=data))
+        self.reporter.report(
+            self._publish_event("progress", message=_without_surrogates(message), at=self.now(), data=data)
+        )
 
-    def say(self, text: str) -> None:
+    def stream_text(self, text: str) -> None:
         """Show a piece of text that is being written to whoever watches now. Nothing is kept."""
-        self.reporter.say(
+        self.reporter.stream_text(
             Delta(
                 workflow_id=self.workflow_id,
                 task_id=self.task_id,
                 attempt=self.attempt,
                 agent=self.agent,
-                text=_sendable(text),
+                text=_without_surrogates(text),
             )
         )
 
@@ -238,15 +249,15 @@ class Context:
             NotJsonError: `data` cannot be carried as strict JSON.
             OversizeEventError: the event is larger than the broker takes.
         """
-        if token(name, "event name") in _REPORTS:
+        if token(name, "event name") in _REPORT_KINDS:
             raise InvalidTokenError(f"the event name is {name!r}, which is how reports are called; choose another")
-        event = self._event(name, name=name, at=self.now(), data=data)
-        key = self.count_key("event", name)
+        event = self._publish_event(name, name=name, at=self.now(), data=data)
+        key = self._next_key("event", name)
         await self.reporter.emit(event, key)
         in_tool = self.idempotency_key != self.handoff.idempotency_key
-        await self.kept.keep_event(key, EmittedEvent(name=name, data=event.data), lasting=in_tool)
+        await self._record.record_event(key, EmittedEvent(name=name, data=event.data), lasting=in_tool)
 
-    def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[Call]:
+    def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[ReportedCall]:
         """Report the block as one run of the tool `name`: a span and a kept report, however the block ends."""
         title, attributes = semconv.execute_tool(name, call_id=call_id, agent=self.agent, description=description)
         return self._call("tool", name, title, attributes, "internal")
@@ -260,7 +271,7 @@ class Context:
         temperature: float | None = None,
         structured: bool = False,
         attempt: int | None = None,
-    ) -> AbstractAsyncContextManager[Call]:
+    ) -> AbstractAsyncContextManager[ReportedCall]:
         """Report the block as one model call: a span and a kept report, however the block ends."""
         title, attributes = semconv.chat(
             provider,
@@ -285,7 +296,7 @@ class Context:
 
     async def run_process(
         self, *command: str, input: bytes = b"", cwd: Path | str | None = None, env: Mapping[str, str] | None = None
-    ) -> Completed:
+    ) -> CompletedProcess:
         """Run `command` and return its exit code and what it wrote. When the attempt is cancelled, times out or the
         worker leaves, the process and all that it started are ended: asked first, killed after 0.75 seconds.
 
@@ -293,13 +304,13 @@ class Context:
             OSError: it cannot be started.
         """
         running = asyncio.ensure_future(run_process(*command, input=input, cwd=cwd, env=env))
-        self._running.processes.add(running)
+        self._handle.processes.add(running)
         try:
             return await running
         finally:
-            self._running.processes.discard(running)
+            self._handle.processes.discard(running)
 
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+    def run_sync(self, work: Coroutine[Any, Any, T]) -> T:
         """From a plain function in its thread: run a coroutine, such as `context.progress("...")`, and wait for it."""
         if self._loop is None:
             raise RuntimeError("this context was made outside of an event loop; make it inside of one")
@@ -307,7 +318,7 @@ class Context:
 
     # For tools
 
-    def count_key(self, kind: str, *parts: str) -> str:
+    def _next_key(self, kind: str, *parts: str) -> str:
         """A key for the next of equal things of this task: the n-th gets the same key in every attempt."""
         base = derive_id(kind, self.idempotency_key, *parts)
         count = self._counts[base] = self._counts.get(base, 0) + 1
@@ -321,16 +332,16 @@ class Context:
         other._counts = {}
         return other
 
-    def for_call(self) -> Context:
-        """This context for one call that is kept: `told` is what was said in it. All else is shared."""
+    def _for_call(self) -> Context:
+        """This context for one call that is kept: `_call_record` is what was said in it. All else is shared."""
         other = copy.copy(self)
-        other._ledger = Ledger(within=self._ledger)
+        other._usage = AttemptUsage(parent=self._usage)
         return other
 
     @property
-    def told(self) -> Mapping[str, object]:
+    def _call_record(self) -> Mapping[str, object]:
         """What is to be kept with the call that this context is for: fields of its step."""
-        ledger = self._ledger
+        ledger = self._usage
         return {"usage": ledger.usage, "confidence": ledger.confidence, "replan_hint": ledger.replan_hint}
 
     def with_deps(self, deps: Iterable[object]) -> Context:
@@ -343,23 +354,23 @@ class Context:
 
     def cancel(self) -> None:
         """Nobody waits for the result any more, nor for the processes that run for it."""
-        self._running.cancelled = True
-        for running in tuple(self._running.processes):
+        self._handle.cancelled = True
+        for running in tuple(self._handle.processes):
             running.get_loop().call_soon_threadsafe(running.cancel)
 
     @asynccontextmanager
     async def _call(
         self, kind: str, name: str, title: str, attributes: Attributes, span_kind: traces.Kind
-    ) -> AsyncIterator[Call]:
+    ) -> AsyncIterator[ReportedCall]:
         started = self.now()
-        outer = _enclosing.get()
-        if not outer and (surrounding := traces.current()) is not None:
+        outer = _enclosing_call.get()
+        if not outer and (surrounding := traces.current_context()) is not None:
             outer = surrounding.span_id
         with traces.span(title, kind=span_kind, attributes=attributes, alone=kind == "chat") as span:
             # With tracing off the span's context is the surrounding one: the report needs an id of its own.
-            recorded = span.context if traces.tracing() else None
-            call = Call(span, recorded.span_id if recorded else secrets.token_hex(8), self._ledger)
-            _enclosing.set(call.span_id)
+            recorded = span.context if traces.tracing_enabled() else None
+            call = ReportedCall(span, recorded.span_id if recorded else secrets.token_hex(8), self._usage)
+            _enclosing_call.set(call.span_id)
             try:
                 yield call
             except asyncio.CancelledError:
@@ -369,7 +380,7 @@ class Context:
                 call.error = call.error or describe_error(error)
                 raise
             finally:
-                _enclosing.set(outer)
+                _enclosing_call.set(outer)
                 ended = self.now()
                 if kind == "tool":
                     about: Attributes = {
@@ -381,7 +392,7 @@ class Context:
                     }
                     metrics.observe(semconv.TOOL_DURATION, (ended - started).total_seconds(), about)
                 self.reporter.report(
-                    self._event(
+                    self._publish_event(
                         kind,
                         name=name,
                         at=started,
@@ -393,7 +404,7 @@ class Context:
                     )
                 )
 
-    def _event(self, kind: str, *, at: datetime, data: object = None, **more: Any) -> Progress:
+    def _publish_event(self, kind: str, *, at: datetime, data: object = None, **more: Any) -> Progress:
         return Progress(
             workflow_id=self.workflow_id,
             task_id=self.task_id,
@@ -414,7 +425,7 @@ class _Results(dict[str, TaskReport]):
         raise KeyError(f"there is no result of {task_id!r}; there are those of: {there}")
 
 
-def _sendable(text: str) -> str:
+def _without_surrogates(text: str) -> str:
     """`text` without halves of surrogate pairs."""
     return text.encode("utf-8", "replace").decode()
 

@@ -17,13 +17,13 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from pointsman.authoring.agent import Agent, make_card
 from pointsman.authoring.context import Context
-from pointsman.authoring.durable_steps import Steps
+from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.model_calls import ModelCalls
-from pointsman.authoring.signatures import Shape
-from pointsman.authoring.tool_turns import ToolTurns, capped
+from pointsman.authoring.signatures import JsonType
+from pointsman.authoring.tool_turns import ToolTurns, truncate
 from pointsman.authoring.tools import Tool, ToolSource
 from pointsman.clock import SystemClock
-from pointsman.errors import ConfigurationError, Refused, TaskError
+from pointsman.errors import ConfigurationError, RefusedError, TaskError
 from pointsman.llm.factory import model_from
 from pointsman.llm.json_extraction import find_json
 from pointsman.llm.prompt import DATA_RULE, write_task
@@ -35,7 +35,7 @@ from pointsman_schemas.strict_json import as_json_value, compact_json, describe
 
 __all__ = ["LLMAgent"]
 
-UNUSABLE_LENGTH: Final = 4_000
+MAX_UNUSABLE_CHARS: Final = 4_000
 """Characters of an answer that cannot be used which the log keeps: enough to see what the model did."""
 
 
@@ -97,7 +97,7 @@ class LLMAgent(Agent):
         stream: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self._input = Shape[Any](input, f"agent {name}") if input is not None else None
+        self._input = JsonType[Any](input, f"agent {name}") if input is not None else None
         self._card = make_card(
             name=name,
             description=description,
@@ -115,16 +115,16 @@ class LLMAgent(Agent):
             input_schema=self._input.input_schema if self._input else {},
             output_schema=_schema(output, name) or {"type": "string"},
         )
-        if not _is_count(turns):
+        if not _is_positive_int(turns):
             raise ConfigurationError(f"agent {name} has turns={turns!r}; expected at least 1 model call")
-        if tokens is not None and not _is_count(tokens):
+        if tokens is not None and not _is_positive_int(tokens):
             raise ConfigurationError(f"agent {name} has tokens={tokens!r}; expected at least 1, or None for no limit")
-        if not _is_count(max_tokens):
+        if not _is_positive_int(max_tokens):
             raise ConfigurationError(f"agent {name} has max_tokens={max_tokens!r}; expected at least 1")
-        usable = _usable(tools, name)
-        self._own_tools = _by_name([tool for tool in usable if isinstance(tool, Tool)], name, durable)
+        usable = _check_tools(tools, name)
+        self._tools_given = _tools_by_name([tool for tool in usable if isinstance(tool, Tool)], name, durable)
         self._sources = [source for source in usable if not isinstance(source, Tool)]
-        self._instructions = f"{_text(instructions, name)}\n\n{DATA_RULE}"
+        self._instructions = f"{_instructions_text(instructions, name)}\n\n{DATA_RULE}"
         self._output = output
         self._output_schema = _schema(output, name)
         self._output_name = output_name
@@ -135,7 +135,7 @@ class LLMAgent(Agent):
         self._temperature = temperature
         self._durable = durable
         self._stream = stream
-        self._deps = _listed(deps, "deps", name)
+        self._deps = _as_list(deps, "deps", name)
         self._clock = clock or SystemClock()
 
     @cached_property
@@ -181,36 +181,38 @@ class LLMAgent(Agent):
     async def _tools(self) -> Mapping[str, Tool[..., Any]]:
         """All there are now."""
         if not self._sources:
-            return self._own_tools
+            return self._tools_given
         found = [tool for source in self._sources for tool in await source.tools()]
-        return _by_name([*self._own_tools.values(), *found], self._card.name, self._durable)
+        return _tools_by_name([*self._tools_given.values(), *found], self._card.name, self._durable)
 
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
         context = context.with_deps(self._deps)
         if not self._durable:
-            context.journal = None
+            context.step_journal = None
         if self._input is not None:
-            self._input.read(handoff.input)  # the model reads it as it came; whether it fits is not the model's to say
+            self._input.from_json(
+                handoff.input
+            )  # the model reads it as it came; whether it fits is not the model's to say
         turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
         repaired = False
-        run = ToolTurns(context, await self._tools(), Steps(context))
-        await run.done.load()
+        run = ToolTurns(context, await self._tools(), DurableSteps(context))
+        await run.steps.load()
         for number in range(1, self._turns + 1):
-            reply = await run.done.answer(number, partial(self._ask, run, tuple(turns)))
-            _accept(reply, self._card.name)
+            reply = await run.steps.model_reply(number, partial(self._run_turns, run, tuple(turns)))
+            _check_reply(reply, self._card.name)
             if reply.calls:
-                calls = _told_apart(reply.calls, number)
+                calls = _with_unique_ids(reply.calls, number)
                 turns.append(Turn("assistant", reply.text, calls))
-                turns.extend(await run.use(calls, number))
+                turns.extend(await run.run(calls, number))
                 continue
-            value, problem = self._read(reply)
+            value, problem = self._parse_reply(reply)
             if not problem:
                 return value
             if repaired:
-                raise self._unusable(reply, problem)
+                raise self._unusable_error(reply, problem)
             repaired = True
             said = reply.text if reply.text.strip() else "(nothing)"
-            turns += [Turn("assistant", said), Turn("user", self._repair(problem))]
+            turns += [Turn("assistant", said), Turn("user", self._repair_message(problem))]
         raise TaskError(
             f"agent {self._card.name} gave no answer in {self._turns} turns; "
             "give it more turns, clearer instructions or fewer tools",
@@ -219,7 +221,7 @@ class LLMAgent(Agent):
 
     # Asking the model
 
-    async def _ask(self, run: ToolTurns, turns: tuple[Turn, ...], context: Context) -> ModelReply:
+    async def _run_turns(self, run: ToolTurns, turns: tuple[Turn, ...], context: Context) -> ModelReply:
         request = ModelRequest(
             model="",
             instructions=self._instructions,
@@ -229,16 +231,16 @@ class LLMAgent(Agent):
             output_name=self._output_name,
             max_tokens=self._max_tokens,
             temperature=self._temperature,
-            on_text=context.say if self._stream else None,
+            on_text=context.stream_text if self._stream else None,
         )
         calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
-        for _ in range(run.done.take_lost()):
-            calls.count_lost(request, run.context)  # whoever goes on knows of it by itself
-        return await calls.answer(request, context)
+        for _ in range(run.steps.lost_calls()):
+            calls.record_lost_call(request, run.context)  # whoever goes on knows of it by itself
+        return await calls.complete(request, context)
 
     # Reading the answer
 
-    def _read(self, reply: ModelReply) -> tuple[JsonValue, str]:
+    def _parse_reply(self, reply: ModelReply) -> tuple[JsonValue, str]:
         """The answer, and an empty text; or None and what is wrong with it."""
         if not reply.text.strip() and reply.data is None:
             return None, "it was empty"
@@ -261,7 +263,7 @@ class LLMAgent(Agent):
             return fitting[0], ""
         return None, f"it holds {len(fitting)} JSON objects that fit; give one" if fitting else problem
 
-    def _repair(self, problem: str) -> str:
+    def _repair_message(self, problem: str) -> str:
         if self._output is None:
             return f"Your answer cannot be used: {problem}. Give the answer as text."
         schema = compact_json(self._output_schema).decode()
@@ -270,17 +272,17 @@ class LLMAgent(Agent):
             f"nothing else, by this JSON Schema: {schema}"
         )
 
-    def _unusable(self, reply: ModelReply, problem: str) -> TaskError:
+    def _unusable_error(self, reply: ModelReply, problem: str) -> TaskError:
         if not reply.text.strip():
-            return Refused("the model answered nothing, twice")
+            return RefusedError("the model answered nothing, twice")
         return TaskError(
             f"the answer of agent {self._card.name} cannot be used, and its repair neither: {problem}",
             kind=ErrorKind.INVALID_OUTPUT,
-            made=capped(reply.text, UNUSABLE_LENGTH),
+            made=truncate(reply.text, MAX_UNUSABLE_CHARS),
         )
 
 
-def _by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -> dict[str, Tool[..., Any]]:
+def _tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -> dict[str, Tool[..., Any]]:
     """Raises `ConfigurationError` when two have the same name, or a yes to one could serve twice."""
     repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
     if repeated:
@@ -295,12 +297,12 @@ def _by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -> dict
     return {tool.name: tool for tool in tools}
 
 
-def _accept(reply: ModelReply, agent: str) -> None:
+def _check_reply(reply: ModelReply, agent: str) -> None:
     """Raises for a reply that is no answer: asking the same again would give the same."""
     match reply.finish:
         case "refusal":
-            said = capped(reply.text.strip(), 500) or "the provider's content filter stopped the answer"
-            raise Refused(f"the model refused: {said}")
+            said = truncate(reply.text.strip(), 500) or "the provider's content filter stopped the answer"
+            raise RefusedError(f"the model refused: {said}")
         case "length":
             raise TaskError(
                 f"the answer of agent {agent} was cut off at the model's limit; raise max_tokens or ask for less",
@@ -308,7 +310,7 @@ def _accept(reply: ModelReply, agent: str) -> None:
             )
 
 
-def _told_apart(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
+def _with_unique_ids(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
     """The calls with ids of their own: some servers leave them empty or repeat them."""
     counts = Counter(call.id for call in calls)
     return tuple(
@@ -320,8 +322,8 @@ def _told_apart(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
 # Reading a definition: what is wrong with it is told to who writes it, not to who hands it its first task
 
 
-def _usable(tools: Any, agent: str) -> tuple[Tool[..., Any] | ToolSource, ...]:
-    for each in (listed := _listed(tools, "tools", agent)):
+def _check_tools(tools: Any, agent: str) -> tuple[Tool[..., Any] | ToolSource, ...]:
+    for each in (listed := _as_list(tools, "tools", agent)):
         if not isinstance(each, Tool) and not (hasattr(each, "tools") and hasattr(each, "close")):
             what = getattr(each, "__name__", None) or repr(each)
             raise ConfigurationError(
@@ -344,11 +346,11 @@ def _specs(model: Any, agent: str) -> tuple[str | Model | None, ...]:
     return specs
 
 
-def _is_count(given: Any) -> bool:
+def _is_positive_int(given: Any) -> bool:
     return isinstance(given, int) and given >= 1
 
 
-def _listed(given: Any, what: str, agent: str) -> tuple[Any, ...]:
+def _as_list(given: Any, what: str, agent: str) -> tuple[Any, ...]:
     if isinstance(given, Sequence) and not isinstance(given, str):
         return tuple(given)
     raise ConfigurationError(f"agent {agent} has a {type(given).__name__} as its {what}; expected a list, {what}=[...]")
@@ -365,7 +367,7 @@ def _schema(output: Any, agent: str) -> dict[str, JsonValue] | None:
     return output.model_json_schema()
 
 
-def _text(instructions: Any, agent: str) -> str:
+def _instructions_text(instructions: Any, agent: str) -> str:
     if not isinstance(instructions, str | Path):
         raise ConfigurationError(
             f"agent {agent} has instructions={instructions!r}; expected its prompt as text, or the Path of a file"

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["McpTools", "mcp_tools"]
 
-MOST: Final = 64
+MAX_TOOLS: Final = 64
 """Tools that one server may offer: each is told to the model in every request. `only` chooses from more."""
-_START: Final = 30.0  # seconds that a server may take to be there: an interpreter with its imports on a slow machine
-_END: Final = 5.0  # seconds that it may take to leave; then whoever waits for it goes on
+_START_TIMEOUT_S: Final = (
+    30.0  # seconds that a server may take to be there: an interpreter with its imports on a slow machine
+)
+_CLOSE_TIMEOUT_S: Final = 5.0  # seconds that it may take to leave; then whoever waits for it goes on
 
 
 class McpTools:
@@ -53,7 +55,7 @@ class McpTools:
         self._client: Client | None = None
         self._offered: list[Tool[..., Any]] = []
         self._stop: asyncio.Event | None = None
-        self._living: asyncio.Task[None] | None = None
+        self._connection_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<tools of {self._name}>"
@@ -64,7 +66,7 @@ class McpTools:
         Raises:
             TaskError: it cannot be reached (retryable), or offers what cannot be used.
         """
-        await self.connected()
+        await self.client()
         return self._offered
 
     async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> Any:
@@ -72,9 +74,9 @@ class McpTools:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
-        client = await self.connected()
+        client = await self.client()
         try:
-            return _value(await client.call_tool(name, dict(arguments)))
+            return _result_value(await client.call_tool(name, dict(arguments)))
         except TaskError:
             raise
         except Exception as error:
@@ -87,23 +89,29 @@ class McpTools:
         """End the connection, and the server's process if it has one."""
         if self._loop is not asyncio.get_running_loop():
             return  # it lives on another loop, which ends it
-        living, stop, client, self._client, self._living = self._living, self._stop, self._client, None, None
+        living, stop, client, self._client, self._connection_task = (
+            self._connection_task,
+            self._stop,
+            self._client,
+            None,
+            None,
+        )
         if living is None or stop is None:
             return
         if client is None:  # it has not begun to wait for the end
             living.cancel()
         stop.set()
-        await asyncio.wait({living}, timeout=_END)
+        await asyncio.wait({living}, timeout=_CLOSE_TIMEOUT_S)
         living.cancel()
 
-    async def connected(self) -> Client:
+    async def client(self) -> Client:
         """The client of a server that is there. Raises as `tools` does, within the time that a server may take."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._lock, self._client, self._living = loop, asyncio.Lock(), None, None
+            self._loop, self._lock, self._client, self._connection_task = loop, asyncio.Lock(), None, None
         assert self._lock is not None
         async with self._lock:
-            if self._living is not None and self._living.done():
+            if self._connection_task is not None and self._connection_task.done():
                 self._client = None
             if self._client is None:
                 self._client = await self._connect()
@@ -112,10 +120,10 @@ class McpTools:
     async def _connect(self) -> Client:
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._stop = stop = asyncio.Event()
-        self._living = living = asyncio.create_task(self._live(ready, stop))
+        self._connection_task = living = asyncio.create_task(self._run_connection(ready, stop))
         awaited: set[asyncio.Future[Any]] = {ready, living}
         try:
-            await asyncio.wait(awaited, timeout=_START, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(awaited, timeout=_START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             living.cancel()  # nobody else knows of it, so nobody else would end it
             raise
@@ -128,10 +136,10 @@ class McpTools:
         error = _innermost(ended) if ended is not None else None
         if isinstance(error, TaskError | ConfigurationError):
             raise error
-        why = describe_error(error) if error is not None else f"no answer within {_START:g} s"
+        why = describe_error(error) if error is not None else f"no answer within {_START_TIMEOUT_S:g} s"
         raise TaskError(f"the MCP server {self._name} cannot be reached: {why}", retryable=True)
 
-    async def _live(self, ready: asyncio.Future[Client], stop: asyncio.Event) -> None:
+    async def _run_connection(self, ready: asyncio.Future[Client], stop: asyncio.Event) -> None:
         from mcp import Client
 
         async with Client(self._server()) as client:
@@ -141,19 +149,21 @@ class McpTools:
                 page = await client.list_tools(cursor=cursor)
                 offered += page.tools
                 cursor = page.next_cursor
-                if cursor is None or len(offered) > 10 * MOST:
+                if cursor is None or len(offered) > 10 * MAX_TOOLS:
                     break
-            self._offered = self._chosen(offered)
+            self._offered = self._selected(offered)
             ready.set_result(client)
             await stop.wait()
 
-    def _chosen(self, offered: Sequence[Offered]) -> list[Tool[..., Any]]:
+    def _selected(self, offered: Sequence[Offered]) -> list[Tool[..., Any]]:
         chosen = [each for each in offered if not self._only or each.name in self._only]
         if missing := (self._only | self._idempotent | self._approval) - {each.name for each in offered}:
             there = ", ".join(sorted(each.name for each in offered)) or "none"
             raise ConfigurationError(f"{self._name} has no tool {', '.join(sorted(missing))}; it has {there}")
-        if len(chosen) > MOST:
-            raise ConfigurationError(f"{self._name} offers {len(chosen)} tools; choose at most {MOST} with only=[...]")
+        if len(chosen) > MAX_TOOLS:
+            raise ConfigurationError(
+                f"{self._name} offers {len(chosen)} tools; choose at most {MAX_TOOLS} with only=[...]"
+            )
         return [
             _McpTool(self, each, self._timeout, self._is_idempotent(each), each.name in self._approval)
             for each in chosen
@@ -226,27 +236,27 @@ class _McpTool(Tool[..., Any]):
         )  # fmt: skip
         self.spec = ToolSpec(name, description, offered.input_schema)
 
-    async def _ready(self) -> None:
-        await self._source.connected()
+    async def _prepare(self) -> None:
+        await self._source.client()
 
     def _parse(self, text: str) -> BaseModel:
         try:
             value = parse_json(text.strip().encode("utf-8", "surrogatepass") or b"{}")
         except ContractError as error:
-            raise self._bad(str(error)) from None
+            raise self._bad_arguments(str(error)) from None
         if not isinstance(value, dict):
-            raise self._bad("they are no object")
+            raise self._bad_arguments("they are no object")
         return self._check(value)
 
     def _check(self, arguments: Mapping[str, object]) -> BaseModel:
         return super()._check({"arguments": as_json_value(dict(arguments))})
 
-    def _plain(self, checked: BaseModel) -> dict[str, JsonValue]:
-        return cast(dict[str, JsonValue], super()._plain(checked)["arguments"])
+    def _as_json(self, checked: BaseModel) -> dict[str, JsonValue]:
+        return cast(dict[str, JsonValue], super()._as_json(checked)["arguments"])
 
 
-def _value(result: CallToolResult) -> Any:
-    parts = [_part(block) for block in result.content]
+def _result_value(result: CallToolResult) -> Any:
+    parts = [_content_part(block) for block in result.content]
     text = "\n".join(parts)
     if result.is_error:
         raise TaskError(text or "the tool failed and did not say why")
@@ -256,7 +266,7 @@ def _value(result: CallToolResult) -> Any:
     return fields["result"] if set(fields) == {"result"} else fields  # so the SDK wraps what is no object
 
 
-def _part(block: Any) -> str:
+def _content_part(block: Any) -> str:
     there = block.resource if block.type == "resource" else block
     if getattr(there, "text", None) is not None:
         return str(there.text)

@@ -10,23 +10,28 @@ from datetime import timedelta
 from typing import Final
 
 from pointsman.authoring.context import Context
-from pointsman.authoring.ports import Admission
+from pointsman.authoring.ports import CallPermit
 from pointsman.errors import ModelError, TaskError
-from pointsman.llm.output_budget import affordable, broken_off, estimated_input, least_answer
-from pointsman.llm.prices import priced_at_once
+from pointsman.llm.output_budget import (
+    affordable_output_tokens,
+    estimate_input_tokens,
+    estimate_interrupted_usage,
+    min_answer_tokens,
+)
+from pointsman.llm.prices import with_known_cost
 from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
 from pointsman.telemetry import content_capture, metrics, semconv
 from pointsman_schemas.events import ErrorKind, Usage
 
-__all__ = ["GUESSED_ANSWER", "LONGEST_WAIT", "TRIES", "ModelCalls"]
+__all__ = ["ESTIMATED_ANSWER_TOKENS", "MAX_TRIES", "MAX_WAIT_S", "ModelCalls"]
 
-TRIES: Final = 3
+MAX_TRIES: Final = 3
 """Times one model call is made when the provider fails in passing. More is the supervisor's business: its retries are
 durable and hold no slot."""
-LONGEST_WAIT: Final = 20.0
+MAX_WAIT_S: Final = 20.0
 """Seconds that a try is waited for here; a provider that asks for more is left to the supervisor's schedule."""
-GUESSED_ANSWER: Final = 300
+ESTIMATED_ANSWER_TOKENS: Final = 300
 """Tokens that shared limits are asked for an answer before it is there; set right when it is."""
 
 
@@ -39,7 +44,7 @@ class ModelCalls:
     tokens: int | None
     clock: Clock
 
-    async def answer(self, request: ModelRequest, context: Context) -> ModelReply:
+    async def complete(self, request: ModelRequest, context: Context) -> ModelReply:
         """What the first model says that can; the others are asked in turn, and again what failed in passing. The
         answer may be as long as `request` and what is left of the allowance let it be.
 
@@ -48,18 +53,18 @@ class ModelCalls:
             TaskError: of kind `limit`: what there was to use is used up, or too little for this call.
         """
         models = self.models
-        for attempt in range(1, TRIES + 1):
+        for attempt in range(1, MAX_TRIES + 1):
             failed: dict[Model, ModelError] = {}
             short: TaskError | None = None
             for model in models:
                 self._check_limits(context)
                 try:
-                    fitted = await self._fitted(model, request, context)
+                    fitted = await self._fit_to_budget(model, request, context)
                 except TaskError as error:  # the next one may cost less
                     short = error
                     continue
                 try:
-                    return _whole(await self._call(model, fitted, attempt, context), fitted, request)
+                    return _check_not_truncated(await self._call(model, fitted, attempt, context), fitted, request)
                 except ModelError as error:
                     failed[model] = error
             if short is not None and not any(error.retryable for error in failed.values()):
@@ -70,19 +75,19 @@ class ModelCalls:
             told = min(errors, key=lambda each: each.retry_after or 0.0) if errors else next(iter(failed.values()))
             wait = told.retry_after if told.retry_after is not None else _backoff(attempt)
             too_late = self.clock.now() + timedelta(seconds=wait) >= context.deadline
-            if not errors or attempt == TRIES or wait > LONGEST_WAIT or too_late:
+            if not errors or attempt == MAX_TRIES or wait > MAX_WAIT_S or too_late:
                 raise told
             await self.clock.sleep(wait)
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def count_lost(self, request: ModelRequest, context: Context) -> None:
+    def record_lost_call(self, request: ModelRequest, context: Context) -> None:
         """Count a call of the first model that was under way when its worker died, for it was paid for."""
         model = self.models[0]
         if model.provider != "offline":
-            context.record_usage(_broken_off(model, request, None, []))
+            context.record_usage(_interrupted_usage(model, request, None, []))
 
     async def _call(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
-        admission = await self._admitted(model, request, context)
+        admission = await self._acquire_permit(model, request, context)
         used, retry_after = Usage(), None
 
         def use(usage: Usage) -> None:
@@ -90,22 +95,22 @@ class ModelCalls:
             used = usage
 
         try:
-            return await self._called(model, request, attempt, context, use)
+            return await self._complete_once(model, request, attempt, context, use)
         except ModelError as error:
             retry_after = error.retry_after
             raise
         finally:
             if admission is not None:
-                admission.done(used.tokens, retry_after)
+                admission.release(used.tokens, retry_after)
 
-    async def _admitted(self, model: Model, request: ModelRequest, context: Context) -> Admission | None:
-        if context.meters is None:
+    async def _acquire_permit(self, model: Model, request: ModelRequest, context: Context) -> CallPermit | None:
+        if context.rate_limiter is None:
             return None
-        tokens = estimated_input(request) + min(GUESSED_ANSWER, request.max_tokens)
+        tokens = estimate_input_tokens(request) + min(ESTIMATED_ANSWER_TOKENS, request.max_tokens)
         patience = (context.deadline - self.clock.now()).total_seconds()
-        return await context.meters.admit(model, tokens, patience)
+        return await context.rate_limiter.acquire(model, tokens, patience)
 
-    async def _called(
+    async def _complete_once(
         self, model: Model, request: ModelRequest, attempt: int, context: Context, use: Callable[[Usage], None]
     ) -> ModelReply:
         """The reply. What it used, or what a call used that broke off, is told to `use` and counted for the attempt."""
@@ -125,28 +130,30 @@ class ModelCalls:
                 structured=request.output_schema is not None,
                 attempt=attempt,
             ) as call:
-                call.set_attributes(content_capture.of_request(request))
+                call.set_attributes(content_capture.request_attributes(request))
                 heard: list[str] = []
 
                 def count(usage: Usage) -> None:
                     call.record_usage(usage)
                     use(usage)
-                    self._measure(usage, measured)
+                    self._record_metrics(usage, measured)
 
                 try:
-                    reply = _counted(model, request, _sendable(await model.complete(_listening(request, heard))))
+                    reply = _with_usage(
+                        model, request, _without_surrogates(await model.complete(_with_text_capture(request, heard)))
+                    )
                 except ModelError as error:
                     if error.usage is not None or heard:
-                        error.usage = _broken_off(model, request, error.usage, heard)
+                        error.usage = _interrupted_usage(model, request, error.usage, heard)
                         count(error.usage)
                     raise
                 except asyncio.CancelledError:  # the provider goes on, or has begun: it is paid for in any case
-                    count(_broken_off(model, request, None, heard))
+                    count(_interrupted_usage(model, request, None, heard))
                     raise
                 count(reply.usage)
-                call.set_attributes(content_capture.of_reply(reply))
+                call.set_attributes(content_capture.reply_attributes(reply))
                 call.set_attributes(
-                    semconv.chat_answer(
+                    semconv.chat_reply(
                         model=reply.model,
                         response_id=reply.id,
                         finish=reply.finish,
@@ -163,7 +170,7 @@ class ModelCalls:
         return reply
 
     @staticmethod
-    def _measure(usage: Usage, measured: semconv.Attributes) -> None:
+    def _record_metrics(usage: Usage, measured: semconv.Attributes) -> None:
         for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
             metrics.observe(semconv.TOKEN_USAGE, count, {**measured, semconv.TOKEN_TYPE: kind})
         if usage.cost:
@@ -181,29 +188,29 @@ class ModelCalls:
             if limit is not None and spent >= limit:
                 raise TaskError(f"{spent} {what} are used up of the {limit} there were", kind=ErrorKind.LIMIT)
 
-    async def _fitted(self, model: Model, request: ModelRequest, context: Context) -> ModelRequest:
+    async def _fit_to_budget(self, model: Model, request: ModelRequest, context: Context) -> ModelRequest:
         """`request` to `model`, with an answer no longer than what is left allows. Raises where it allows none."""
         asked, budget, used = replace(request, model=model.name), context.handoff.budget, context.usage
         bounds = [bound for bound in (self.tokens, budget.tokens if budget else None) if bound is not None]
         cost = budget.cost if budget else None
         if model.provider == "offline" or not (bounds or cost is not None):  # what is offline uses neither
             return asked
-        taken = estimated_input(asked)
+        taken = estimate_input_tokens(asked)
         rooms = [(bound - used.tokens - taken, f"{bound - used.tokens} tokens are left of {bound}") for bound in bounds]
         if cost is not None:
             dollars = cost - used.cost
-            if (room := await affordable(model.provider, model.name, taken, dollars)) is not None:
+            if (room := await affordable_output_tokens(model.provider, model.name, taken, dollars)) is not None:
                 rooms.append((room, f"${dollars:.4g} is left of ${cost:g}"))
         if not rooms:
             return asked
         room, left = min(rooms)
-        if room < least_answer(asked):
+        if room < min_answer_tokens(asked):
             message = f"the input of the next call of {model.name} takes some {taken} tokens, and {left}"
             raise TaskError(message, kind=ErrorKind.LIMIT)
         return replace(asked, max_tokens=min(room, asked.max_tokens))
 
 
-def _whole(reply: ModelReply, fitted: ModelRequest, request: ModelRequest) -> ModelReply:
+def _check_not_truncated(reply: ModelReply, fitted: ModelRequest, request: ModelRequest) -> ModelReply:
     """The reply, unless it was cut off where the allowance ends."""
     if reply.finish == "length" and fitted.max_tokens < request.max_tokens:
         message = f"the answer was cut off after {fitted.max_tokens} tokens, all that the allowance left for it"
@@ -211,7 +218,7 @@ def _whole(reply: ModelReply, fitted: ModelRequest, request: ModelRequest) -> Mo
     return reply
 
 
-def _listening(request: ModelRequest, heard: list[str]) -> ModelRequest:
+def _with_text_capture(request: ModelRequest, heard: list[str]) -> ModelRequest:
     """`request`, whose answer is kept in `heard` while it is said to whoever listens."""
     if (on_text := request.on_text) is None:
         return request
@@ -223,21 +230,21 @@ def _listening(request: ModelRequest, heard: list[str]) -> ModelRequest:
     return replace(request, on_text=hear)
 
 
-def _broken_off(model: Model, request: ModelRequest, told: Usage | None, heard: list[str]) -> Usage:
+def _interrupted_usage(model: Model, request: ModelRequest, told: Usage | None, heard: list[str]) -> Usage:
     if model.provider == "offline":
         return told or Usage(calls=1)
-    return priced_at_once(model.provider, model.name, broken_off(request, told, "".join(heard)))
+    return with_known_cost(model.provider, model.name, estimate_interrupted_usage(request, told, "".join(heard)))
 
 
-def _counted(model: Model, request: ModelRequest, reply: ModelReply) -> ModelReply:
+def _with_usage(model: Model, request: ModelRequest, reply: ModelReply) -> ModelReply:
     """The reply with what it used, as estimated where its server does not tell: no limit would hold otherwise."""
     if reply.usage.tokens:
         return reply
     said = [reply.text, *(call.arguments for call in reply.calls)]
-    return replace(reply, usage=_broken_off(model, request, reply.usage if reply.usage.calls else None, said))
+    return replace(reply, usage=_interrupted_usage(model, request, reply.usage if reply.usage.calls else None, said))
 
 
-def _sendable(reply: ModelReply) -> ModelReply:
+def _without_surrogates(reply: ModelReply) -> ModelReply:
     """The reply without halves of surrogate pairs: the next request repeats it, and could not carry them."""
 
     def whole(text: str) -> str:

@@ -9,23 +9,23 @@ from typing import Any, Protocol
 
 from pydantic import JsonValue
 
-from pointsman.errors import ERROR_LENGTH
+from pointsman.errors import MAX_ERROR_CHARS
 from pointsman.ports.model import Model
 from pointsman.telemetry import traces
 from pointsman.telemetry.semconv import Attributes
-from pointsman.util.process_groups import Completed
+from pointsman.util.process_groups import CompletedProcess
 from pointsman_schemas.events import Delta, Progress, Step, Usage
 
 __all__ = [
-    "Admission",
-    "Call",
-    "Journal",
-    "Ledger",
-    "Meters",
+    "AttemptHandle",
+    "AttemptUsage",
+    "CallPermit",
+    "RateLimiter",
     "RecordingReporter",
+    "ReportedCall",
     "Reporter",
     "RunnableTool",
-    "Running",
+    "StepJournal",
 ]
 
 
@@ -35,7 +35,7 @@ class Reporter(Protocol):
     def report(self, progress: Progress) -> None:
         """Tell whoever watches. Never waits and never raises: a report is worth less than the work it is about."""
 
-    def say(self, delta: Delta) -> None:
+    def stream_text(self, delta: Delta) -> None:
         """Tell whoever listens now a piece of text. Never waits and never raises."""
 
     async def emit(self, event: Progress, event_id: str) -> None:
@@ -53,7 +53,7 @@ class RecordingReporter:
     def report(self, progress: Progress) -> None:
         self.reports.append(progress)
 
-    def say(self, delta: Delta) -> None:
+    def stream_text(self, delta: Delta) -> None:
         self.deltas.append(delta)
 
     async def emit(self, event: Progress, event_id: str) -> None:
@@ -61,81 +61,81 @@ class RecordingReporter:
 
 
 @dataclass(slots=True)
-class Running:
+class AttemptHandle:
     """Whether anybody waits for an attempt, and what runs for it. Shared by a context and those it hands to tools."""
 
     cancelled: bool = False
-    processes: set[asyncio.Task[Completed]] = field(default_factory=set)
+    processes: set[asyncio.Task[CompletedProcess]] = field(default_factory=set)
 
 
 @dataclass(slots=True)
-class Ledger:
-    """What is gathered to go with an attempt's result: of all of it, or of one call `within` another ledger's."""
+class AttemptUsage:
+    """What is gathered to go with an attempt's result: of all of it, or of one call `parent` another ledger's."""
 
     usage: Usage = Usage()
     confidence: float | None = None
     replan_hint: str | None = None
-    within: Ledger | None = None
+    parent: AttemptUsage | None = None
 
-    def use(self, usage: Usage) -> None:
+    def add(self, usage: Usage) -> None:
         """Count `usage` here and for the attempt; each call counts its own, so that none is counted twice."""
-        *_, attempt = self._outwards()
+        *_, attempt = self._chain()
         attempt.usage += usage
         if attempt is not self:
             self.usage += usage
 
-    def say(self, *, confidence: float | None = None, replan_hint: str | None = None) -> None:
+    def set_outcome_hints(self, *, confidence: float | None = None, replan_hint: str | None = None) -> None:
         """What is given is the last that was said, here and in all that this is within."""
-        for ledger in self._outwards():
+        for ledger in self._chain():
             ledger.confidence = ledger.confidence if confidence is None else confidence
             ledger.replan_hint = ledger.replan_hint if replan_hint is None else replan_hint
 
-    def _outwards(self) -> Iterator[Ledger]:
-        ledger: Ledger | None = self
+    def _chain(self) -> Iterator[AttemptUsage]:
+        ledger: AttemptUsage | None = self
         while ledger is not None:
             yield ledger
-            ledger = ledger.within
+            ledger = ledger.parent
 
 
-class Call:
+class ReportedCall:
     """A tool or model call while it runs: what is said here goes on its span and into its report."""
 
-    __slots__ = ("_ledger", "_span", "error", "span_id", "usage")
+    __slots__ = ("_span", "_usage", "error", "span_id", "usage")
 
-    def __init__(self, span: traces.Span, span_id: str, ledger: Ledger) -> None:
+    def __init__(self, span: traces.Span, span_id: str, ledger: AttemptUsage) -> None:
         self._span = span
-        self._ledger = ledger
+        self._usage = ledger
         self.span_id = span_id
         self.error: str | None = None
         self.usage: Usage | None = None
 
     def fail(self, kind: str, message: str) -> None:
         """The call failed, without an exception leaving it. `kind` is a short name from a small set."""
-        self.error = self.error or f"{kind}: {message}"[:ERROR_LENGTH]
-        self._span.fail(kind, message)
+        self.error = self.error or f"{kind}: {message}"[:MAX_ERROR_CHARS]
+        self._span.set_failed(kind, message)
 
     def record_usage(self, usage: Usage) -> None:
         """Count `usage` for this call and for the attempt it is part of."""
         self.usage = usage if self.usage is None else self.usage + usage
-        self._ledger.use(usage)
+        self._usage.add(usage)
 
     def set_attributes(self, attributes: Attributes) -> None:
         """Add attributes to the call's span. They are not in the report."""
-        self._span.set(attributes)
+        self._span.set_attributes(attributes)
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """A call that may be made now. `done` says that it is over: the tokens it used, and the seconds for which the
+class CallPermit:
+    """A call that may be made now. `release` says that it is over: the tokens it used, and the seconds for which the
     provider wants no other call, if it said so. It never waits."""
 
-    done: Callable[[int, float | None], None]
+    release: Callable[[int, float | None], None]
 
 
-class Meters(Protocol):
+class RateLimiter(Protocol):
     """The limits that all processes keep together."""
 
-    async def admit(self, model: Model, tokens: int, patience: float) -> Admission | None:
+    async def acquire(self, model: Model, tokens: int, patience: float) -> CallPermit | None:
         """Wait until a call of about `tokens` may be made; None when nothing limits `model`.
 
         Raises:
@@ -144,14 +144,14 @@ class Meters(Protocol):
         ...
 
 
-class Journal(Protocol):
+class StepJournal(Protocol):
     """Where the steps of one attempt are kept."""
 
-    async def recall(self) -> Mapping[str, Step]:
+    async def load(self) -> Mapping[str, Step]:
         """What was kept by whoever worked on this attempt before, or on those that it continues, by name."""
         ...
 
-    async def keep(self, step: Step) -> Step:
+    async def append(self, step: Step) -> Step:
         """Store `step` and return it; or what stands under its name already, which counts instead.
 
         Raises:

@@ -15,13 +15,13 @@ from pointsman.errors import ConfigurationError, NotJsonError, TaskError
 from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.strict_json import as_json_value, compact_json, describe
 
-__all__ = ["Parameter", "Shape", "Signature", "signature_of"]
+__all__ = ["JsonType", "Parameter", "Signature", "signature_of"]
 
 T = TypeVar("T")
 NO_DEFAULT = inspect.Parameter.empty
 
 
-class Shape(Generic[T]):
+class JsonType(Generic[T]):
     """A type at the border: a Python annotation, its two JSON Schemas, and the checks in both directions.
 
     `owner` is what error messages call whoever has the type, as in `agent translator`.
@@ -46,7 +46,7 @@ class Shape(Generic[T]):
                 "use a pydantic model, a dataclass, a TypedDict, text, numbers, lists or dicts"
             ) from None
 
-    def read(self, value: JsonValue) -> T:
+    def from_json(self, value: JsonValue) -> T:
         """`value` as the type. Text is also taken out of an object's `request`, a planned task's default input.
 
         Raises:
@@ -62,7 +62,7 @@ class Shape(Generic[T]):
                 kind=ErrorKind.INVALID_INPUT,
             ) from None
 
-    def write(self, value: object) -> JsonValue:
+    def to_json(self, value: object) -> JsonValue:
         """`value`, checked against the type, as strict JSON.
 
         Raises:

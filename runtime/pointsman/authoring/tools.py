@@ -18,20 +18,20 @@ from pydantic.errors import PydanticUserError
 
 from pointsman.authoring.agent import first_paragraph
 from pointsman.authoring.context import Context
-from pointsman.authoring.signatures import Shape, signature_of
+from pointsman.authoring.signatures import JsonType, signature_of
 from pointsman.errors import (
+    ApprovalRequiredError,
     ConfigurationError,
     ContractError,
     ModelError,
-    NeedsApproval,
     PointsmanError,
     TaskError,
     describe_error,
 )
-from pointsman.llm.prompt import do_without, not_allowed
+from pointsman.llm.prompt import not_allowed_message, with_do_without
 from pointsman.ports.model import ToolSpec
 from pointsman.telemetry import content_capture, get_logger
-from pointsman.util.threads import in_thread
+from pointsman.util.threads import run_in_thread
 from pointsman_schemas.events import ApprovalVerdict, ErrorKind, Step, ToolApprovalRequest
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import compact_json, describe, parse
@@ -41,10 +41,10 @@ __all__ = ["Tool", "ToolResult", "ToolSource", "tool"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_FIRST_PAUSE = 0.2  # seconds before the first retry of a call, doubled each time: a model and a person are waiting
-_LONGEST_PAUSE = 10.0  # seconds: an attempt has a deadline, and a provider that asks for more is better told of later
+_FIRST_PAUSE_S = 0.2  # seconds before the first retry of a call, doubled each time: a model and a person are waiting
+_MAX_PAUSE_S = 10.0  # seconds: an attempt has a deadline, and a provider that asks for more is better told of later
 
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # as in <object at 0x7f0a5c3d1e10>
+_MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # as in <object at 0x7f0a5c3d1e10>
 
 _log = get_logger(__name__)
 
@@ -109,7 +109,7 @@ class Tool(Generic[P, R]):
         self._is_async = signature.is_async
         self._context = signature.context
         self._names = {f"p{number}": parameter.name for number, parameter in enumerate(signature.parameters)}
-        self._output = Shape[Any](signature.returns, owner)
+        self._output = JsonType[Any](signature.returns, owner)
         # Parameters may have any name a function's can; a model's fields may not. So the fields are numbered.
         fields: dict[str, Any] = {
             key: (parameter.annotation, Field(... if parameter.required else parameter.default, alias=parameter.name))
@@ -131,38 +131,38 @@ class Tool(Generic[P, R]):
 
     async def call(self, arguments: str, context: Context, *, call_id: str = "") -> ToolResult:
         """Run the tool on the JSON text a model wrote. Everything but cancellation becomes a result, errors
-        too, unless they are not the model's: `NeedsApproval`, and `ConfigurationError`."""
+        too, unless they are not the model's: `ApprovalRequiredError`, and `ConfigurationError`."""
         try:
-            value = await self._reported(lambda: self._parse(arguments), context, call_id)
-        except (NeedsApproval, ConfigurationError):
+            value = await self._call_reported(lambda: self._parse(arguments), context, call_id)
+        except (ApprovalRequiredError, ConfigurationError):
             raise  # the one is for the supervisor, the other for the author: neither is for the model
         except (Exception, SystemExit) as error:
             said, kind = describe_error(error), error.kind if isinstance(error, TaskError) else ""
             if kind == ErrorKind.REJECTED:
-                said = do_without(said)
+                said = with_do_without(said)
             return ToolResult(said if kind == ErrorKind.INVALID_INPUT else f"{self.name} failed: {said}", is_error=True)
         return ToolResult(value if isinstance(value, str) else compact_json(value).decode(), value)
 
     async def run(self, arguments: Mapping[str, object], context: Context) -> JsonValue:
         """Run the tool from code and return its value as strict JSON; what fails, raises. See `Context.call`."""
-        return await self._reported(lambda: self._check(arguments), context, "", from_code=True)
+        return await self._call_reported(lambda: self._check(arguments), context, "", from_code=True)
 
-    def verdict(
+    def approval_verdict(
         self, arguments: str, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> ApprovalVerdict | ToolApprovalRequest | None:
         """What a person said to the call, or the call as a person must allow it first; None when nobody need be asked.
         Those `ahead` were allowed and have not begun yet."""
         if self.approval:
             with suppress(Exception):  # when the call is made, the model is told what is wrong with them
-                return self._said(self._parse(arguments), context, ahead)
+                return self._find_verdict(self._parse(arguments), context, ahead)
         return None
 
-    def skip(self, arguments: str, context: Context) -> None:
+    def count_skipped(self, arguments: str, context: Context) -> None:
         """Count a call that was made before and is not made again: the next equal one keeps its idempotency key, and
         is not allowed by what this one was allowed by."""
         with suppress(Exception):  # as when it was made
             asked = self._parse(arguments)
-            self._allowed(asked, context, self._key(asked, context))
+            self._approved_arguments(asked, context, self._key(asked, context))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
@@ -170,86 +170,90 @@ class Tool(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<tool {self.name}>"
 
-    async def _reported(
+    async def _call_reported(
         self, read: Callable[[], BaseModel], context: Context, call_id: str, *, from_code: bool = False
     ) -> JsonValue:
         async with context.tool(self.name, call_id=call_id, description=self.spec.description) as call:
             asked = read()
             key = self._key(asked, context)
             kept = self.approval and from_code
-            if kept and (made := await context.kept.made(key)) is not None:
-                return self._given(made)
-            checked = self._allowed(asked, context, key)
-            value = await (self._kept(checked, asked, context, key) if kept else self._tries(checked, context, key))
-            if content_capture.captured():
+            if kept and (made := await context._record.recorded_call(key)) is not None:
+                return self._restored_result(made)
+            checked = self._approved_arguments(asked, context, key)
+            value = await (
+                self._recorded_call(checked, asked, context, key)
+                if kept
+                else self._call_with_retries(checked, context, key)
+            )
+            if content_capture.capture_enabled():
                 call.set_attributes(
-                    content_capture.of_tool(checked.model_dump_json(fallback=repr, by_alias=True), value)
+                    content_capture.tool_attributes(checked.model_dump_json(fallback=repr, by_alias=True), value)
                 )
             return value
 
-    def _said(
+    def _find_verdict(
         self, checked: BaseModel, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> ApprovalVerdict | ToolApprovalRequest:
-        arguments = self._plain(checked)
-        if (said := context.kept.verdict(self.name, arguments, ahead)) is not None:
+        arguments = self._as_json(checked)
+        if (said := context._record.approval_verdict(self.name, arguments, ahead)) is not None:
             return said
         return ToolApprovalRequest(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
 
-    def _allowed(self, asked: BaseModel, context: Context, key: str) -> BaseModel:
+    def _approved_arguments(self, asked: BaseModel, context: Context, key: str) -> BaseModel:
         """The arguments to use, as a person has allowed or changed them."""
         if not self.approval:
             return asked
-        said = self._said(asked, context)
+        said = self._find_verdict(asked, context)
         if isinstance(said, ToolApprovalRequest):
-            raise NeedsApproval([said])
+            raise ApprovalRequiredError([said])
         if said.verdict != "approved":
-            no = not_allowed(self.name, said.reason, in_time=said.verdict == "expired")
+            no = not_allowed_message(self.name, said.reason, in_time=said.verdict == "expired")
             raise TaskError(no, kind=ErrorKind.REJECTED)
-        context.kept.begin_allowed(key, said.tool, said.arguments)
+        context._record.start_approved_call(key, said.tool, said.arguments)
         return asked if said.input is None else self._check(said.input)
 
     def _key(self, asked: BaseModel, context: Context) -> str:
-        plain = json.dumps(self._plain(asked), sort_keys=True)
-        return context.count_key("tool", self.name, plain)
+        plain = json.dumps(self._as_json(asked), sort_keys=True)
+        return context._next_key("tool", self.name, plain)
 
-    async def _kept(self, checked: BaseModel, asked: BaseModel, context: Context, key: str) -> JsonValue:
+    async def _recorded_call(self, checked: BaseModel, asked: BaseModel, context: Context, key: str) -> JsonValue:
         """What the allowed call gives that code makes, once it is kept: who begins anew what has made it is given the
         same, for the yes was for one call."""
-        call, own = (key, self.name, self._plain(asked)), context.for_call()
+        call, own = (key, self.name, self._as_json(asked)), context._for_call()
         try:
-            value = await self._tries(checked, own, key)
-        except NeedsApproval:
+            value = await self._call_with_retries(checked, own, key)
+        except ApprovalRequiredError:
             raise  # it has not come to its end
         except (Exception, SystemExit) as failed:
-            await context.kept.keep_made(*call, None, describe_error(failed), **own.told)
+            await context._record.record_call(*call, None, describe_error(failed), **own._call_record)
             raise
-        return self._given(await context.kept.keep_made(*call, value, **own.told))
+        return self._restored_result(await context._record.record_call(*call, value, **own._call_record))
 
-    def _given(self, made: Step) -> JsonValue:
+    def _restored_result(self, made: Step) -> JsonValue:
         if made.is_error:
             raise TaskError(f"{self.name} has run, and is not run again: {made.text}")
         return made.data
 
-    async def _tries(self, checked: BaseModel, context: Context, key: str) -> JsonValue:
-        pause = _FIRST_PAUSE
+    async def _call_with_retries(self, checked: BaseModel, context: Context, key: str) -> JsonValue:
+        pause = _FIRST_PAUSE_S
         for left in range(self.retries, 0, -1):
             try:
-                return await self._try(checked, context.with_key(key))
+                return await self._call_once(checked, context.with_key(key))
             except Exception as error:
                 if not _is_transient(error):
                     raise
                 asked = error.retry_after if isinstance(error, TaskError | ModelError) else None
                 _log.info("tool_retried", tool=self.name, error=describe_error(error), tries_left=left)
-            await asyncio.sleep(min(pause if asked is None else asked, _LONGEST_PAUSE))
+            await asyncio.sleep(min(pause if asked is None else asked, _MAX_PAUSE_S))
             pause *= 2
-        return await self._try(checked, context.with_key(key))
+        return await self._call_once(checked, context.with_key(key))
 
-    async def _try(self, checked: BaseModel, context: Context) -> JsonValue:
-        await self._ready()
+    async def _call_once(self, checked: BaseModel, context: Context) -> JsonValue:
+        await self._prepare()
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
-                value = await self._once(checked, context)
+                value = await self._invoke(checked, context)
         except TimeoutError:
             if not limit.expired():
                 raise  # the tool's own
@@ -258,17 +262,17 @@ class Tool(Generic[P, R]):
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise  # it was asked for: the attempt ends
             raise TaskError("it was cancelled from inside", retryable=True) from None  # its siblings go on
-        return self._output.write(value)
+        return self._output.to_json(value)
 
-    async def _ready(self) -> None:
+    async def _prepare(self) -> None:
         """Have what a try needs before its time begins; it has a bound of its own."""
 
-    async def _once(self, checked: BaseModel, context: Context) -> object:
+    async def _invoke(self, checked: BaseModel, context: Context) -> object:
         arguments: dict[str, Any] = {name: getattr(checked, key) for key, name in self._names.items()}
         if self._context is not None:
             arguments[self._context] = context
         call: Callable[..., Any] = self._function
-        value = call(**arguments) if self._is_async else await in_thread(call, **arguments)
+        value = call(**arguments) if self._is_async else await run_in_thread(call, **arguments)
         return await value if inspect.isawaitable(value) else value
 
     def _parse(self, text: str) -> BaseModel:
@@ -276,46 +280,46 @@ class Tool(Generic[P, R]):
         try:
             return parse(self._arguments, body)
         except ContractError as error:
-            raise self._bad(str(error)) from None
+            raise self._bad_arguments(str(error)) from None
 
     def _check(self, arguments: Mapping[str, object]) -> BaseModel:
         try:
             return self._arguments.model_validate(arguments)
         except ValidationError as error:
-            raise self._bad(describe(error)) from None
+            raise self._bad_arguments(describe(error)) from None
 
-    def _plain(self, checked: BaseModel) -> dict[str, JsonValue]:
+    def _as_json(self, checked: BaseModel) -> dict[str, JsonValue]:
         """The arguments as JSON, under their own names: the same call is the same object, whoever makes it, and in
         whatever process.
 
         Raises:
             ConfigurationError: one is told apart by where it lies in memory alone.
         """
-        plain = checked.model_dump(mode="json", by_alias=True, fallback=self._in_words)
-        return cast(dict[str, JsonValue], _sets_sorted(checked.model_dump(by_alias=True), plain))
+        plain = checked.model_dump(mode="json", by_alias=True, fallback=self._result_text)
+        return cast(dict[str, JsonValue], _sort_sets(checked.model_dump(by_alias=True), plain))
 
-    def _in_words(self, value: object) -> str:
-        if _ADDRESS.search(words := repr(value)):
+    def _result_text(self, value: object) -> str:
+        if _MEMORY_ADDRESS.search(words := repr(value)):
             raise ConfigurationError(
                 f"the tool {self.name} got {words[:200]} in its arguments, which another process would not know again; "
                 f"give {type(value).__name__} a __repr__ that says its value, or take what has a JSON form"
             )
         return words
 
-    def _bad(self, problem: str) -> TaskError:
+    def _bad_arguments(self, problem: str) -> TaskError:
         return TaskError(
             f"bad arguments for {self.name}: {problem}; call it as its schema says", kind=ErrorKind.INVALID_INPUT
         )
 
 
-def _sets_sorted(value: object, plain: JsonValue) -> JsonValue:
+def _sort_sets(value: object, plain: JsonValue) -> JsonValue:
     """`plain`, which is `value` as JSON, with every set in one order: their own is another in each process."""
     match value, plain:
         case Mapping(), dict() if len(value) == len(plain):
             pairs = zip(value.values(), plain.items(), strict=True)
-            return {key: _sets_sorted(inner, written) for inner, (key, written) in pairs}
+            return {key: _sort_sets(inner, written) for inner, (key, written) in pairs}
         case list() | tuple() | deque() | set() | frozenset(), list() if len(value) == len(plain):
-            written = [_sets_sorted(*pair) for pair in zip(value, plain, strict=True)]
+            written = [_sort_sets(*pair) for pair in zip(value, plain, strict=True)]
             return sorted(written, key=compact_json) if isinstance(value, set | frozenset) else written
         case _:
             return plain

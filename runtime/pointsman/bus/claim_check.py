@@ -16,25 +16,25 @@ from hashlib import sha256
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pointsman.bus.validation import MAX_HEADERS, check_size, header_size
-from pointsman.errors import Conflict, ContractError
-from pointsman.ports.bus import Bus, Stored
+from pointsman.bus.validation import MAX_HEADER_BYTES, check_size, header_size
+from pointsman.errors import ConflictError, ContractError
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.util.lazy_import import structlog
 from pointsman_schemas.claim_check import DATAREF_HEADER, Claim
 from pointsman_schemas.strict_json import describe
 
-__all__ = ["FRESH", "Artifacts"]
+__all__ = ["REUSE_MAX_AGE_S", "ClaimCheckStore"]
 
 _log = structlog.get_logger(__name__)
 
-FRESH = 86_400.0
+REUSE_MAX_AGE_S = 86_400.0
 """Seconds for which an object is referred to again. Later it is written anew: what is much older than every message is
 removed, for only a message refers to it."""
-_CHUNK = 131_072  # bytes, as ADR-20 has it by default
+_CHUNK_BYTES = 131_072  # bytes, as ADR-20 has it by default
 
 
-class _Description(BaseModel):
+class _ObjectInfo(BaseModel):
     """What an object store says of an object; readers of other libraries want every field."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
@@ -50,57 +50,57 @@ class _Description(BaseModel):
     deleted: bool = False
 
 
-class Artifacts:
+class ClaimCheckStore:
     """The object store of a namespace, reached over its `bus`. `bound` is the most bytes an event may have."""
 
     def __init__(self, bus: Bus, bucket: str, bound: int, clock: Clock) -> None:
         self._bus = bus
         self._bucket = bucket
-        self._bound = bound
+        self._max_body = bound
         self._clock = clock
 
-    def fits(self, body: bytes) -> bool:
+    def fits_in_message(self, body: bytes) -> bool:
         """Whether `body` need not be kept apart, whatever its headers are: most need not, and nobody counts."""
-        return len(body) + MAX_HEADERS <= min(self._bus.max_payload, self._bound)
+        return len(body) + MAX_HEADER_BYTES <= min(self._bus.max_payload, self._max_body)
 
-    async def claimed(self, subject: str, body: bytes, wire: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+    async def replace_large_body(self, subject: str, body: bytes, wire: dict[str, str]) -> tuple[bytes, dict[str, str]]:
         """What to send on `subject`: `body` and the headers `wire`, or, if they do not fit, a reference to the body.
 
         Raises:
             OversizeEventError: it is larger than `bound`, headers included. Nothing was stored.
-            UnknownOutcome: the broker was silent. Nothing but garbage may be stored.
+            PublishOutcomeUnknownError: the broker was silent. Nothing but garbage may be stored.
         """
-        room = min(self._bus.max_payload, self._bound)
+        room = min(self._bus.max_payload, self._max_body)
         headers = header_size(wire)
-        if headers + len(body) <= room or headers > MAX_HEADERS:
+        if headers + len(body) <= room or headers > MAX_HEADER_BYTES:
             return body, wire
-        check_size(subject, headers, len(body), self._bound)
+        check_size(subject, headers, len(body), self._max_body)
         claim = await self._put(body)
         return b"", {**wire, DATAREF_HEADER: claim.encode()}
 
-    async def whole(self, stored: Stored) -> Stored:
+    async def resolve(self, stored: StoredMessage) -> StoredMessage:
         """`stored` as it was published. One whose body is not to be had keeps its reference, which `decode` refuses."""
-        if stored.body or (reference := _reference(stored.headers)) is None:
+        if stored.body or (reference := _reference_header(stored.headers)) is None:
             return stored
         try:
             body = await self._get(Claim.decode(stored.headers[reference]))
         except ContractError as error:
             _log.error("body_lost", subject=stored.subject, sequence=stored.sequence, reason=str(error))
             return stored
-        return replace(stored, body=body, headers=_without(stored.headers, reference))
+        return replace(stored, body=body, headers=_without_header(stored.headers, reference))
 
     async def _put(self, body: bytes) -> Claim:
         digest = sha256(body)
         claim = Claim(bucket=self._bucket, name=digest.hexdigest(), size=len(body), sha256=digest.hexdigest())
-        subject = self._description(claim.name)
+        subject = self._object_info(claim.name)
         there = await self._bus.last("artifacts", subject)
-        fresh = there is not None and self._clock.now() - there.at < timedelta(seconds=FRESH)
-        if fresh and await self._is_whole(claim):
+        fresh = there is not None and self._clock.now() - there.at < timedelta(seconds=REUSE_MAX_AGE_S)
+        if fresh and await self._is_complete(claim):
             return claim
-        nuid, step = secrets.token_hex(11), min(_CHUNK, self._bus.max_payload)
+        nuid, step = secrets.token_hex(11), min(_CHUNK_BYTES, self._bus.max_payload)
         for start in range(0, len(body), step):  # one after the other: their order is the body's
             await self._bus.publish(self._chunks(nuid), body[start : start + step], {})
-        description = _Description(
+        description = _ObjectInfo(
             name=claim.name,
             bucket=self._bucket,
             nuid=nuid,
@@ -113,11 +113,11 @@ class Artifacts:
         try:
             text = description.model_dump_json().encode()
             await self._bus.publish(subject, text, {}, expect=there.sequence if there else 0)
-        except Conflict:  # another process has stored the same; what was written here is removed later
+        except ConflictError:  # another process has stored the same; what was written here is removed later
             pass
         return claim
 
-    async def _is_whole(self, claim: Claim) -> bool:
+    async def _is_complete(self, claim: Claim) -> bool:
         """Whether all of the object can be had. Its description alone shows nothing: a purge, or a broker that
         lost a part of its store, has left that. It is read as fast as it would be written, and is in hand here."""
         try:
@@ -130,13 +130,13 @@ class Artifacts:
         """Raises `ContractError` when the object is not there, or is not what the reference says."""
         if claim.bucket != self._bucket:
             raise ContractError(f"{claim.encode()} is not in {self._bucket}; nothing is read elsewhere")
-        if claim.size > self._bound:
-            raise ContractError(f"{claim.encode()} is larger than the {self._bound} bytes that are read here")
-        stored = await self._bus.last("artifacts", self._description(claim.name))
+        if claim.size > self._max_body:
+            raise ContractError(f"{claim.encode()} is larger than the {self._max_body} bytes that are read here")
+        stored = await self._bus.last("artifacts", self._object_info(claim.name))
         if stored is None:
             raise ContractError(f"{claim.encode()} is not there; it was removed, or was never stored")
         try:
-            description = _Description.model_validate_json(stored.body)
+            description = _ObjectInfo.model_validate_json(stored.body)
         except ValidationError as error:
             raise ContractError(f"what describes {claim.encode()} cannot be read: {describe(error)}") from None
         if description.deleted:
@@ -152,17 +152,17 @@ class Artifacts:
             raise ContractError(f"{claim.encode()} is damaged: {held} bytes that are not those that were stored")
         return body
 
-    def _description(self, name: str) -> str:
+    def _object_info(self, name: str) -> str:
         return f"$O.{self._bucket}.M.{urlsafe_b64encode(name.encode()).decode()}"
 
     def _chunks(self, nuid: str) -> str:
         return f"$O.{self._bucket}.C.{nuid}"
 
 
-def _reference(headers: Mapping[str, str]) -> str | None:
+def _reference_header(headers: Mapping[str, str]) -> str | None:
     """The name of the header that refers to a body, in the case it was written in."""
     return next((name for name in headers if name.lower() == DATAREF_HEADER), None)
 
 
-def _without(headers: Mapping[str, str], name: str) -> Mapping[str, str]:
+def _without_header(headers: Mapping[str, str], name: str) -> Mapping[str, str]:
     return {other: value for other, value in headers.items() if other != name}

@@ -14,24 +14,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
 
-from pointsman.errors import BusUnavailable, ConfigurationError
+from pointsman.errors import BusUnavailableError, ConfigurationError
 
 __all__ = ["EmbeddedBroker"]
 
-_START = 20.0  # seconds; a node starts in 0.1, recovering a large store takes longer
-_STOP = 5.0  # seconds to flush and leave after SIGTERM before it is killed
+_START_TIMEOUT_S = 20.0  # seconds; a node starts in 0.1, recovering a large store takes longer
+_STOP_TIMEOUT_S = 5.0  # seconds to flush and leave after SIGTERM before it is killed
 # What a power cut may take with it; killing the server takes nothing. The server's own default is two minutes, and one
 # second costs nothing that can be measured. `always` takes 2.9 times as long a message; see docs/durability.md.
-_CONFIG = """jetstream { sync_interval: "1s" }
+_CONFIG_TEMPLATE = """jetstream { sync_interval: "1s" }
 """
-_POLL = 0.01  # seconds; there is no event to wait for, only a file that appears
-_LAST = 5  # lines of its log that are looked at when it did not start
-_WATCH = 0.2  # seconds between two looks whether it still runs: one system call each
+_POLL_INTERVAL_S = 0.01  # seconds; there is no event to wait for, only a file that appears
+_LOG_TAIL_LINES = 5  # lines of its log that are looked at when it did not start
+_WATCH_INTERVAL_S = 0.2  # seconds between two looks whether it still runs: one system call each
 
 # A child is told of its parent's death by the Linux kernel alone (PR_SET_PDEATHSIG), and only the child itself can ask
 # for it. `preexec_fn` would run Python between fork and exec, which can deadlock when there are threads; instead a tiny
 # interpreter asks, looks whether the parent is still the one that started it, and becomes the server: 15 ms, same pid.
-_TIE_TO_PARENT = """
+_PARENT_WATCHDOG = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 if os.getppid() != int(sys.argv[1]):
@@ -50,7 +50,7 @@ class EmbeddedBroker:
 
     Raises:
         ConfigurationError: there is no nats-server, or it refuses to start; the message holds what it said.
-        BusUnavailable: it does not answer in time.
+        BusUnavailableError: it does not answer in time.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class EmbeddedBroker:
     ) -> None:
         await self.stop()
 
-    async def ended(self) -> int:
+    async def wait_for_exit(self) -> int:
         """Wait until the server ends without being stopped; its exit code, negative for the signal that killed it."""
         if (process := self._process) is None:
-            raise BusUnavailable("the broker was not started; enter it, or call start()")
+            raise BusUnavailableError("the broker was not started; enter it, or call start()")
         while (code := process.poll()) is None:  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(_WATCH)
+            await asyncio.sleep(_WATCH_INTERVAL_S)
         return code
 
     async def restart(self) -> None:
@@ -113,16 +113,16 @@ class EmbeddedBroker:
         at, where = ["-a", "127.0.0.1", "-p", str(self._port)], str(home)
         config = self._config or home / "nats-server.conf"
         if self._config is None:
-            config.write_text(_CONFIG)
+            config.write_text(_CONFIG_TEMPLATE)
         command = [binary, *at, "-js", "-sd", where, "--ports_file_dir", where, "-c", str(config), *self._extra_args]
         with (home / "nats-server.log").open("ab") as log:
             # A session of its own keeps the terminal's Ctrl-C from stopping it before this process has drained.
             # A plain Popen is bound to no event loop, so one loop may start the server and another stop it.
             self._process = subprocess.Popen(  # noqa: ASYNC220 - forking takes a millisecond, once
-                _tied(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                _with_parent_watchdog(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         try:
-            self._url = await self._answering(self._process, home)
+            self._url = await self._wait_until_ready(self._process, home)
         except BaseException:
             await self.stop()
             raise
@@ -131,23 +131,23 @@ class EmbeddedBroker:
         """Stop the server: asked first, killed after a bounded wait. Safe to call twice."""
         if (process := self._process) is not None:
             process.terminate()
-            if not await _ended(process, _STOP):
+            if not await _wait_for_exit(process, _STOP_TIMEOUT_S):
                 process.kill()
-                await _ended(process, _STOP)
+                await _wait_for_exit(process, _STOP_TIMEOUT_S)
         self._process, self._url = None, ""
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
 
-    async def _answering(self, process: subprocess.Popen[bytes], home: Path) -> str:
-        deadline = time.monotonic() + _START
+    async def _wait_until_ready(self, process: subprocess.Popen[bytes], home: Path) -> str:
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline:
             if process.poll() is not None:
-                raise ConfigurationError(f"nats-server ended with code {process.returncode}: {_tail(home)}")
-            if (url := _announced_url(home)) and await _greets(url):
+                raise ConfigurationError(f"nats-server ended with code {process.returncode}: {_log_tail(home)}")
+            if (url := _announced_url(home)) and await _is_nats_server(url):
                 return url
-            await asyncio.sleep(_POLL)
-        raise BusUnavailable(f"nats-server did not answer within {_START:.0f} s: {_tail(home)}")
+            await asyncio.sleep(_POLL_INTERVAL_S)
+        raise BusUnavailableError(f"nats-server did not answer within {_START_TIMEOUT_S:.0f} s: {_log_tail(home)}")
 
 
 def _find_binary() -> str:
@@ -162,10 +162,10 @@ def _find_binary() -> str:
     )
 
 
-def _tied(command: list[str]) -> list[str]:
+def _with_parent_watchdog(command: list[str]) -> list[str]:
     if sys.platform != "linux":
         return command
-    return [sys.executable, "-I", "-S", "-c", _TIE_TO_PARENT, str(os.getpid()), *command]
+    return [sys.executable, "-I", "-S", "-c", _PARENT_WATCHDOG, str(os.getpid()), *command]
 
 
 def _announced_url(home: Path) -> str | None:
@@ -177,7 +177,7 @@ def _announced_url(home: Path) -> str | None:
     return None
 
 
-async def _greets(url: str) -> bool:
+async def _is_nats_server(url: str) -> bool:
     host, _, port = url.removeprefix("nats://").rpartition(":")
     try:
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -191,19 +191,19 @@ async def _greets(url: str) -> bool:
         writer.close()
 
 
-async def _ended(process: subprocess.Popen[bytes], wait: float) -> bool:
+async def _wait_for_exit(process: subprocess.Popen[bytes], wait: float) -> bool:
     deadline = time.monotonic() + wait
     while process.poll() is None and time.monotonic() < deadline:  # noqa: ASYNC110 - there is no event to wait for
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(_POLL_INTERVAL_S)
     return process.poll() is not None
 
 
-def _tail(home: Path) -> str:
+def _log_tail(home: Path) -> str:
     try:
         lines = (home / "nats-server.log").read_text(errors="replace").splitlines()
     except OSError:
         lines = []
-    for line in reversed(lines[-_LAST:]):
+    for line in reversed(lines[-_LOG_TAIL_LINES:]):
         if (found := line.partition("[FTL] ")[2]) != "":  # the one line that says why it ended
             return found
-    return " | ".join(lines[-_LAST:]) or "it said nothing"
+    return " | ".join(lines[-_LOG_TAIL_LINES:]) or "it said nothing"

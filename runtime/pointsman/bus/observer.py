@@ -5,38 +5,38 @@ A message that was stored would seem not to be, else, and be dealt with as if it
 
 from __future__ import annotations
 
-from pointsman.ports.bus import Hop, Server, Watcher
+from pointsman.ports.bus import BusObserver, Server, TraceHop
 from pointsman.util.lazy_import import structlog
 
-__all__ = ["ContainedWatcher"]
+__all__ = ["SafeObserver"]
 
 _log = structlog.get_logger(__name__)
 
 
-class ContainedWatcher:
+class SafeObserver:
     """`watcher`, without its errors."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
+    def __init__(self, watcher: BusObserver) -> None:
+        self._observer = watcher
 
-    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+    def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         try:
-            self._watcher.sent(subject, server, seconds, error)
+            self._observer.on_published(subject, server, seconds, error)
         except Exception:
-            _say()
+            _log_error()
 
-    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+    def on_received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
         try:
-            self._watcher.received(subject, server, consumer, amount)
+            self._observer.on_received(subject, server, consumer, amount)
         except Exception:
-            _say()
+            _log_error()
 
-    def passed(self, hop: Hop) -> None:
+    def on_hop(self, hop: TraceHop) -> None:
         try:
-            self._watcher.passed(hop)
+            self._observer.on_hop(hop)
         except Exception:
-            _say()
+            _log_error()
 
 
-def _say() -> None:
-    _log.exception("watcher_failed", hint="the message it was told of is not affected")
+def _log_error() -> None:
+    _log.exception("bus_observer_failed", hint="the message it was told of is not affected")

@@ -9,53 +9,57 @@ from functools import lru_cache
 from pointsman.errors import ContractError, InvalidTokenError, OversizeEventError
 
 __all__ = [
-    "EXPECTED_OF",
-    "EXPECTED_SEQUENCE",
-    "MAX_HEADERS",
-    "MESSAGE_ID",
+    "EXPECTED_SEQUENCE_HEADER",
+    "EXPECTED_SUBJECT_HEADER",
+    "MAX_HEADER_BYTES",
+    "MESSAGE_ID_HEADER",
     "check_consumer",
     "check_filter",
     "check_size",
     "check_subject",
+    "event_headers",
     "header_size",
-    "is_own",
+    "is_event_header",
     "matches",
-    "own_headers",
     "wire_headers",
 ]
 
-MESSAGE_ID = "Nats-Msg-Id"
-EXPECTED_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
-EXPECTED_OF = f"{EXPECTED_SEQUENCE}-Subject"  # of which subject, when not of the message's own
+MESSAGE_ID_HEADER = "Nats-Msg-Id"
+EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
+EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"  # of which subject, when not of the message's own
 
-_MAX_SUBJECT = 1_000  # the server hangs up on a protocol line above 4,096 bytes, and one line may hold two subjects
-MAX_HEADERS = 65_535  # JetStream keeps a message's header length in 16 bits
-_SHOWN = 80  # characters of a refused value that an error message repeats
+_MAX_SUBJECT_CHARS = (
+    1_000  # the server hangs up on a protocol line above 4,096 bytes, and one line may hold two subjects
+)
+MAX_HEADER_BYTES = 65_535  # JetStream keeps a message's header length in 16 bits
+_MAX_SHOWN_CHARS = 80  # characters of a refused value that an error message repeats
 _LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
 _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
 _FILTER = re.compile(rf"(?:(?:{_LITERAL}|\*)(?:\.(?:{_LITERAL}|\*))*(?:\.>)?|>)")
 _CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server refuses a longer name: it is one of a folder
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_UNSAFE = re.compile(r"[\r\n\x00\ud800-\udfff]")
-_VISIBLE = bytes(range(0x21, 0x7F))  # ASCII, without space and control characters
+_UNSAFE_CHARS = re.compile(r"[\r\n\x00\ud800-\udfff]")
+_VISIBLE_BYTES = bytes(range(0x21, 0x7F))  # ASCII, without space and control characters
 
 
 def check_subject(subject: str) -> None:
     """Raises `InvalidTokenError` unless `subject` can be published on: no space, control, wildcard or empty token."""
-    if len(subject) > _MAX_SUBJECT or not _SUBJECT.fullmatch(subject):
-        _refuse(subject, "tokens without white space, control characters or wildcards")
+    if len(subject) > _MAX_SUBJECT_CHARS or not _SUBJECT.fullmatch(subject):
+        _invalid_subject(subject, "tokens without white space, control characters or wildcards")
 
 
 def check_filter(subject: str) -> None:
     """Raises `InvalidTokenError` unless `subject` can be listened to: a token may be `*`, and the last one `>`."""
-    if len(subject) > _MAX_SUBJECT or not _FILTER.fullmatch(subject):
-        _refuse(subject, "tokens without white space or control characters, `*` alone in a token, `>` only as the last")
+    if len(subject) > _MAX_SUBJECT_CHARS or not _FILTER.fullmatch(subject):
+        _invalid_subject(
+            subject, "tokens without white space or control characters, `*` alone in a token, `>` only as the last"
+        )
 
 
 def check_consumer(name: str) -> str:
     """`name` itself. Raises `InvalidTokenError` unless a durable consumer can be called that."""
     if not _CONSUMER.fullmatch(name):
-        shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+        shown = name if len(name) <= _MAX_SHOWN_CHARS else name[:_MAX_SHOWN_CHARS] + "..."
         raise InvalidTokenError(
             f"consumer is {shown!r}; expected 1 to 255 of A-Z a-z 0-9 _ -; choose a name of that form"
         )
@@ -71,11 +75,15 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
     _check_names(tuple(headers))
     wire = {**headers, **extra} if extra else dict(headers)
     every = "".join(wire.values())
-    if every.isascii() and not every.encode().translate(None, _VISIBLE):  # as what `encode` writes; told fast of all
+    if every.isascii() and not every.encode().translate(
+        None, _VISIBLE_BYTES
+    ):  # as what `encode` writes; told fast of all
         return wire
     for name, value in wire.items():
-        if not value.isprintable() and _UNSAFE.search(value):
-            raise ContractError(f"the header {name[:_SHOWN]} holds a line end, a NUL or half a surrogate; encode it")
+        if not value.isprintable() and _UNSAFE_CHARS.search(value):
+            raise ContractError(
+                f"the header {name[:_MAX_SHOWN_CHARS]} holds a line end, a NUL or half a surrogate; encode it"
+            )
         wire[name] = value.strip()
     return wire
 
@@ -84,21 +92,25 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
 def _check_names(names: tuple[str, ...]) -> None:
     for name in names:
         if not _NAME.fullmatch(name):
-            raise ContractError(f"a header is named {name[:_SHOWN]!r}; expected letters, digits and !#$%&'*+-.^_`|~")
-        if _is_brokers(name):
-            raise ContractError(f"the header {name[:_SHOWN]} is an order to the broker; take it out of the event")
+            raise ContractError(
+                f"a header is named {name[:_MAX_SHOWN_CHARS]!r}; expected letters, digits and !#$%&'*+-.^_`|~"
+            )
+        if _is_broker_header(name):
+            raise ContractError(
+                f"the header {name[:_MAX_SHOWN_CHARS]} is an order to the broker; take it out of the event"
+            )
 
 
-def own_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+def event_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
     """The headers the event was sent with: what the broker, or we for the broker, added is left out."""
     if not headers:
         return {}
-    return {name: value for name, value in headers.items() if is_own(name)}
+    return {name: value for name, value in headers.items() if is_event_header(name)}
 
 
-def is_own(name: str) -> bool:
+def is_event_header(name: str) -> bool:
     """Whether a header of that name is the event's."""
-    return name[:5] != "Nats-" or name == MESSAGE_ID
+    return name[:5] != "Nats-" or name == MESSAGE_ID_HEADER
 
 
 def header_size(headers: Mapping[str, str]) -> int:
@@ -113,9 +125,9 @@ def header_size(headers: Mapping[str, str]) -> int:
 
 def check_size(subject: str, headers: int, body: int, limit: int) -> None:
     """Raises `OversizeEventError` when so many bytes of headers and body are more than `limit`, or the broker keeps."""
-    if headers > MAX_HEADERS:
+    if headers > MAX_HEADER_BYTES:
         raise OversizeEventError(
-            f"the headers of {subject} take {headers} bytes; the broker keeps at most {MAX_HEADERS}; shorten them"
+            f"the headers of {subject} take {headers} bytes; the broker keeps at most {MAX_HEADER_BYTES}; shorten them"
         )
     if headers + body > limit:
         raise OversizeEventError(
@@ -137,10 +149,10 @@ def matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(tokens) and all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
 
 
-def _is_brokers(name: str) -> bool:
-    return name[:5].lower() == "nats-" and name != MESSAGE_ID
+def _is_broker_header(name: str) -> bool:
+    return name[:5].lower() == "nats-" and name != MESSAGE_ID_HEADER
 
 
-def _refuse(subject: str, expected: str) -> None:
-    shown = subject if len(subject) <= _SHOWN else subject[:_SHOWN] + "..."
-    raise InvalidTokenError(f"subject is {shown!r}; expected 1 to {_MAX_SUBJECT} characters, {expected}")
+def _invalid_subject(subject: str, expected: str) -> None:
+    shown = subject if len(subject) <= _MAX_SHOWN_CHARS else subject[:_MAX_SHOWN_CHARS] + "..."
+    raise InvalidTokenError(f"subject is {shown!r}; expected 1 to {_MAX_SUBJECT_CHARS} characters, {expected}")

@@ -9,13 +9,13 @@ __all__ = ["main"]
 
 def main() -> None:
     """The console script."""
-    from pointsman.cli.plain import service
-    from pointsman.cli.render.output import degrade, ending
+    from pointsman.cli.plain import fast_command
+    from pointsman.cli.render.output import exit_code_of, use_ascii_signs
 
-    degrade()
-    if run := service(sys.argv[1:]):
-        sys.exit(ending(run))
-    from pointsman.cli.declared import app, only
+    use_ascii_signs()
+    if run := fast_command(sys.argv[1:]):
+        sys.exit(exit_code_of(run))
+    from pointsman.cli.declared import app, keep_only
 
-    only("".join(sys.argv[1:2]))
-    sys.exit(ending(app))
+    keep_only("".join(sys.argv[1:2]))
+    sys.exit(exit_code_of(app))

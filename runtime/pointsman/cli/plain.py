@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pointsman.cli.render.output import Code
 
-__all__ = ["service"]
+__all__ = ["fast_command"]
 
 
-def service(arguments: Sequence[str]) -> Callable[[], Code] | None:
+def fast_command(arguments: Sequence[str]) -> Callable[[], Code] | None:
     """What Typer would call for `arguments`; None where it is to be asked itself."""
     command, *words = arguments or [""]
     targets: list[str] = []

@@ -17,18 +17,25 @@ from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
 
-from pointsman.client.workflow import Workflow, WorkflowEvent, newest_of, progress_of
+from pointsman.client.workflow import Workflow, WorkflowEvent, newest_commit_of, read_progress
 from pointsman.core.model.agent_health import Circuit
 from pointsman.core.views import trace
-from pointsman.engine.log.reader import closeable, commit_of, entries_of, newest_commit, side_by_side, started_of
-from pointsman.engine.operations.approvals import Answer, answer
-from pointsman.engine.process.retrying import publish
-from pointsman.errors import BusUnavailable, ContractError, NotFound, OversizeEventError
-from pointsman.ports.bus import Bus, QueueDepth, Stored
+from pointsman.engine.log.reader import (
+    as_async_generator,
+    gather_batched,
+    newest_commit,
+    read_commit,
+    read_entries,
+    read_workflow_started,
+)
+from pointsman.engine.operations.approvals import AnswerResult, answer_approval
+from pointsman.engine.process.retrying import publish_with_retry
+from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, OversizeEventError
+from pointsman.ports.bus import Bus, QueueDepth, StoredMessage
 from pointsman.settings import Settings
-from pointsman.telemetry.bus_metrics import watcher
+from pointsman.telemetry.bus_metrics import bus_observer
 from pointsman.telemetry.semconv import publish_request
-from pointsman.telemetry.traces import span, tracing
+from pointsman.telemetry.traces import span, tracing_enabled
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Approval, Budget, Progress, Request
@@ -38,15 +45,17 @@ from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
 from pointsman_schemas.subjects import Subjects
 
 if TYPE_CHECKING:
-    from pointsman.engine.operations.queued_requests import Unadmitted
+    from pointsman.engine.operations.queued_requests import QueuedRequest
 
-__all__ = ["Answer", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
+__all__ = ["AnswerResult", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
 
-WAITING, _ASKED_TO_END = "waiting for admission", "asked to end"
+WAITING_FOR_APPROVAL, _CANCEL_REQUESTED = "waiting for admission", "asked to end"
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
 many. Four times as many are looked at each further time."""
-_LATELY = 500  # workflows among which the beginning of an id is looked for: what a person still has on the screen
+_SEARCH_WINDOW = (
+    500  # workflows among which the beginning of an id is looked for: what a person still has on the screen
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class WorkflowSummary:
     @property
     def admitted(self) -> bool:
         """Whether a supervisor has taken it."""
-        return self.status not in (WAITING, _ASKED_TO_END)
+        return self.status not in (WAITING_FOR_APPROVAL, _CANCEL_REQUESTED)
 
 
 @asynccontextmanager
@@ -77,8 +86,8 @@ async def connect(
     A namespace that is not there is made, unless `create` is false: then somebody has mistyped it.
 
     Raises:
-        NotFound: there is no such namespace, and it is not to be made.
-        BusUnavailable: nobody answers there.
+        NotFoundError: there is no such namespace, and it is not to be made.
+        BusUnavailableError: nobody answers there.
         ConfigurationError: a setting is malformed, or the broker's streams do not fit.
     """
     from pointsman.bus.jetstream import bus as jetstream
@@ -86,7 +95,7 @@ async def connect(
     given = settings.model_dump(exclude_unset=True) if settings is not None else {}
     options = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
     chosen = Settings.load(**{**given, **options})
-    bus = await jetstream.connect(chosen, name="pointsman-client", wait=chosen.request_timeout, watcher=watcher())
+    bus = await jetstream.connect(chosen, name="pointsman-client", wait=chosen.request_timeout, watcher=bus_observer())
     try:
         await bus.set_up(create=create)
         yield Client(bus, namespace=chosen.namespace)
@@ -95,8 +104,8 @@ async def connect(
 
 
 class Client:
-    """Everything a caller or an operator can ask of one namespace. Every call raises `BusUnavailable` when the broker
-    does not answer."""
+    """Everything a caller or an operator can ask of one namespace. Every call raises `BusUnavailableError` when the
+    broker does not answer."""
 
     def __init__(self, bus: Bus, *, namespace: str = "pointsman") -> None:
         self.bus = bus
@@ -123,7 +132,7 @@ class Client:
             ContractError: the input is empty, not strict JSON, or a value is out of range; or another request has begun
                 a workflow under the `request_id`. Nothing was sent.
             OversizeEventError: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
-            UnknownOutcome: the broker was silent, repeatedly. Submit again with the same `request_id`.
+            PublishOutcomeUnknownError: the broker was silent, repeatedly. Submit again with the same `request_id`.
         """
         chosen_id = request_id or uuid4().hex
         subject = self.subjects.request(team)
@@ -142,7 +151,7 @@ class Client:
         workflow, body = workflow_id_for(subject, chosen_id, self.source), dump(request)
         digest = stable_digest(body)
         if request_id is not None:
-            await self._see_that_free(team, workflow, request_id, digest)
+            await self._check_request_id_free(team, workflow, request_id, digest)
         name, attributes = (
             publish_request(
                 self.subjects.namespace,
@@ -152,7 +161,7 @@ class Client:
                 correlation_id=correlation_id or chosen_id,
                 server=self.bus.server,
             )
-            if tracing()
+            if tracing_enabled()
             else ("", None)
         )
         with span(name, kind="producer", attributes=attributes) as publishing:
@@ -172,16 +181,16 @@ class Client:
             try:
                 # The broker drops repetitions over the whole stream, and in silence: under the caller's id alone, two
                 # teams that are asked under the same id would be one message, and so would two requests.
-                await publish(self.bus, subject, body, encode(envelope), message_id=f"{workflow}-{digest}")
+                await publish_with_retry(self.bus, subject, body, encode(envelope), message_id=f"{workflow}-{digest}")
             except OversizeEventError as error:
                 raise OversizeEventError(f"the request is too large: {error}") from None
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source)
 
-    async def _see_that_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
+    async def _check_request_id_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
         """Raise `ContractError` where another request is known to have begun `workflow`."""
         try:
-            began = await started_of(self.bus, self.subjects, self.subjects.log(team, workflow))
-        except (NotFound, BusUnavailable):  # what is not known here, the supervisor sees
+            began = await read_workflow_started(self.bus, self.subjects, self.subjects.log(team, workflow))
+        except (NotFoundError, BusUnavailableError):  # what is not known here, the supervisor sees
             return
         if began.request_digest and began.request_digest != digest:
             raise ContractError(
@@ -189,72 +198,77 @@ class Client:
                 f"sent; `pointsman show {workflow}` tells what came of that one, and a new id is for a new request"
             )
 
-    async def requested(self, sequence: int) -> Workflow:
+    async def workflow_from_sequence(self, sequence: int) -> Workflow:
         """The workflow of a request that was published as a message, by the sequence its publish was answered with.
 
-        Raises `NotFound` when there is no request at `sequence`.
+        Raises `NotFoundError` when there is no request at `sequence`.
         """
-        from pointsman.engine.log.requests import workflow_of
+        from pointsman.engine.log.requests import workflow_of_request
 
         stored = await self.bus.get("work", sequence)
         if stored is None or not stored.subject.startswith(self.subjects.requests.removesuffix("*")):
-            raise NotFound(
+            raise NotFoundError(
                 f"no request has the sequence {sequence}; expected what the publish of one was answered with"
             )
         return Workflow(
-            self.bus, self.subjects, workflow_of(stored), stored.subject.rpartition(".")[2], source=self.source
+            self.bus, self.subjects, workflow_of_request(stored), stored.subject.rpartition(".")[2], source=self.source
         )
 
     async def workflow(self, workflow: str) -> Workflow:
-        """The workflow of that id, which may still wait for its admission. Raises `NotFound` when there is none."""
-        team, _ = await newest_of(self.bus, self.subjects, workflow)
+        """The workflow of that id, which may still wait for its admission. Raises `NotFoundError` when there is
+        none."""
+        team, _ = await newest_commit_of(self.bus, self.subjects, workflow)
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source)
 
-    async def waiting(self, workflow: str) -> WorkflowSummary | None:
+    async def queued_request(self, workflow: str) -> WorkflowSummary | None:
         """A workflow that its team has yet to admit, whose request is among the last that were published; else None."""
-        from pointsman.engine.operations.queued_requests import unadmitted_as
+        from pointsman.engine.operations.queued_requests import find_queued_request
 
-        found = await unadmitted_as(self.bus, self.subjects, workflow)
-        return None if found is None else _waiting(found)
+        found = await find_queued_request(self.bus, self.subjects, workflow)
+        return None if found is None else _queued_summary(found)
 
     async def list(self, team: str | None = None, *, limit: int = 20) -> Sequence[WorkflowSummary]:
         """The workflows that were active last, of `team` or of all, newest first, with those of `unadmitted`.
 
         Reads the log backwards in growing windows, so the cost follows `limit` and not the length of the log.
         """
-        unadmitted = await self.unadmitted(team, limit=limit)
-        newest = await self._newest_of_each(self.subjects.team_logs(team), limit)
-        summaries = await side_by_side(self._summary(stored) for stored in newest)
+        unadmitted = await self.queued_requests(team, limit=limit)
+        newest = await self._newest_messages(self.subjects.team_logs(team), limit)
+        summaries = await gather_batched(self._summary(stored) for stored in newest)
         found = list(zip((stored.at for stored in newest), summaries, strict=True))
         admitted = {summary.id for _, summary in found}
         found += [(each.started_at, each) for each in unadmitted if each.id not in admitted]
         found.sort(key=lambda each: each[0], reverse=True)
         return [summary for _, summary in found[:limit]]
 
-    async def unadmitted(self, team: str | None = None, *, limit: int | None = None) -> Sequence[WorkflowSummary]:
+    async def queued_requests(self, team: str | None = None, *, limit: int | None = None) -> Sequence[WorkflowSummary]:
         """The requests that no supervisor has taken yet, of `team` or of all: there is none, or it has as many
         workflows as it may. Oldest first in each team, the newest `limit` of each; only what was published lately is
         looked at."""
-        from pointsman.engine.operations.queued_requests import unadmitted
+        from pointsman.engine.operations.queued_requests import list_queued_requests
 
-        return [_waiting(each) for each in await unadmitted(self.bus, self.subjects, team, limit)]
+        return [_queued_summary(each) for each in await list_queued_requests(self.bus, self.subjects, team, limit)]
 
-    async def beginning(self, text: str) -> Sequence[str]:
+    async def find_by_prefix(self, text: str) -> Sequence[str]:
         """The ids that begin with `text`, of the workflows that were active last and of those that wait, newest first.
 
         No subject can be asked for by its beginning, so this reads back as `list` does.
         """
-        logs = await self._newest_of_each(self.subjects.team_logs(), _LATELY)
-        ids = [stored.subject.rpartition(".")[2] for stored in logs] + [each.id for each in await self.unadmitted()]
+        logs = await self._newest_messages(self.subjects.team_logs(), _SEARCH_WINDOW)
+        ids = [stored.subject.rpartition(".")[2] for stored in logs] + [
+            each.id for each in await self.queued_requests()
+        ]
         return [each for each in dict.fromkeys(ids) if each.startswith(text)]
 
     async def entries(self, workflow: str) -> Sequence[Entry]:
-        """The whole log of a workflow, in order. Raises `NotFound`."""
-        return await entries_of(self.bus, self.subjects, workflow)
+        """The whole log of a workflow, in order. Raises `NotFoundError`."""
+        return await read_entries(self.bus, self.subjects, workflow)
 
     async def progress(self, workflow: str) -> Sequence[Progress]:
         """What the agents of a workflow reported so far, in order; empty for an unknown workflow."""
-        found = [progress_of(stored) async for stored in self.bus.read("log", self.subjects.workflow_events(workflow))]
+        found = [
+            read_progress(stored) async for stored in self.bus.read("log", self.subjects.workflow_events(workflow))
+        ]
         return [report for report in found if report is not None]
 
     async def approvals(self, workflow: str | None = None) -> Sequence[Approval]:
@@ -267,33 +281,36 @@ class Client:
                     asked[approval.id] = approval
         waiting: set[str] = set()
         for name in {approval.workflow_id for approval in asked.values()}:
-            with suppress(NotFound):
+            with suppress(NotFoundError):
                 waiting.update((await newest_commit(self.bus, self.subjects, name))[1].pending_approvals)
         return [approval for approval in asked.values() if approval.id in waiting]
 
     async def approve(
         self, approval: str, *, input: JsonValue = None, by: str = "a client", timeout: float = 10.0
-    ) -> Answer:
+    ) -> AnswerResult:
         """Allow what was asked; `input` replaces the task's input, the tool's arguments or the whole plan.
 
         The answer says what counts: what was said first, if it was said already. It is waited for `timeout` seconds.
 
         Raises:
             ContractError: `input` does not fit what it would replace. It is asked as before.
-            NotFound: nobody asked.
+            NotFoundError: nobody asked.
         """
-        return await answer(self.bus, self.subjects, "approve", approval, input=input, by=by, timeout=timeout)
+        return await answer_approval(self.bus, self.subjects, "approve", approval, input=input, by=by, timeout=timeout)
 
-    async def reject(self, approval: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0) -> Answer:
+    async def reject(
+        self, approval: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0
+    ) -> AnswerResult:
         """Do not allow it, and say why: the planner or the agent reads the reason. As `approve`."""
-        return await answer(self.bus, self.subjects, "reject", approval, reason=reason, by=by, timeout=timeout)
+        return await answer_approval(self.bus, self.subjects, "reject", approval, reason=reason, by=by, timeout=timeout)
 
     async def trace(self, workflow: str) -> trace.TraceNode:
-        """The trace of a workflow and of those its teams started for it, built from their logs. Raises `NotFound`."""
+        """The trace of a workflow and of those its teams started for it, built from their logs. Raises
+        `NotFoundError`."""
         entries, progress = await asyncio.gather(self.entries(workflow), self.progress(workflow))
         children: dict[str, trace.TraceNode] = {}
         for child in trace.child_workflows(entries):
-            with suppress(NotFound):  # its team has not taken it yet
+            with suppress(NotFoundError):  # its team has not taken it yet
                 children[child] = await self.trace(child)
         return trace.build_trace(entries, progress, children)
 
@@ -305,33 +322,33 @@ class Client:
         """The card of every live supervisor, sorted by its team's name and instance."""
         return [card for card in await self.bus.registry.cards() if card.team]
 
-    async def alive(self) -> frozenset[str]:
+    async def live_names(self) -> frozenset[str]:
         """The names of all that is alive and can be handed a task: agents and teams."""
         return frozenset(card.name for card in await self.bus.registry.cards())
 
     async def circuits(self) -> Mapping[str, Circuit]:
         """The agents that keep failing and are sent no work before their time, by name."""
-        from pointsman.engine.operations.circuits import circuits_of
+        from pointsman.engine.operations.circuits import load_circuits
 
-        return await circuits_of(self.bus, self.subjects)
+        return await load_circuits(self.bus, self.subjects)
 
-    async def queue(self, agent: str) -> QueueDepth | None:
+    async def queue_depth(self, agent: str) -> QueueDepth | None:
         """What waits for an agent and what it works on, over all its instances; None when it has never run here."""
         from pointsman.engine.process.handoff_codec import consumer_name
 
         return await self.bus.depth(consumer_name(agent), "handoffs")
 
-    async def _newest_of_each(self, subject: str, limit: int) -> Sequence[Stored]:
+    async def _newest_messages(self, subject: str, limit: int) -> Sequence[StoredMessage]:
         """The newest message of the `limit` subjects that were written last."""
         last = await self.bus.last("log", subject)
-        newest: dict[str, Stored] = {}
+        newest: dict[str, StoredMessage] = {}
         if last is None:
             return ()
         above, window = last.sequence + 1, limit * _LIST_WINDOW
         while above > 1 and len(newest) < limit:
             lower = max(0, above - 1 - window)
-            found: dict[str, Stored] = {}
-            async with aclosing(closeable(self.bus.read("log", subject, after=lower))) as messages:
+            found: dict[str, StoredMessage] = {}
+            async with aclosing(as_async_generator(self.bus.read("log", subject, after=lower))) as messages:
                 async for stored in messages:
                     if stored.sequence >= above:
                         break
@@ -340,11 +357,11 @@ class Client:
             above, window = lower + 1, window * 4
         return sorted(newest.values(), key=lambda stored: stored.sequence, reverse=True)[:limit]
 
-    async def _summary(self, stored: Stored) -> WorkflowSummary:
-        newest = commit_of(stored)
+    async def _summary(self, stored: StoredMessage) -> WorkflowSummary:
+        newest = read_commit(stored)
         started = next((entry for entry in newest.entries if isinstance(entry, WorkflowStarted)), None)
         if started is None:
-            started = await started_of(self.bus, self.subjects, stored.subject)
+            started = await read_workflow_started(self.bus, self.subjects, stored.subject)
         ended = next((entry for entry in newest.entries if isinstance(entry, WorkflowEnded)), None)
         return WorkflowSummary(
             id=started.workflow_id,
@@ -356,18 +373,18 @@ class Client:
         )
 
 
-def _waiting(of: Unadmitted) -> WorkflowSummary:
+def _queued_summary(of: QueuedRequest) -> WorkflowSummary:
     return WorkflowSummary(
         id=of.workflow,
         team=of.team,
-        status=_ASKED_TO_END if of.cancelled else WAITING,
+        status=_CANCEL_REQUESTED if of.cancelled else WAITING_FOR_APPROVAL,
         started_at=of.request.at,
         ended_at=None,
-        input=_input(of.request),
+        input=_request_input(of.request),
     )
 
 
-def _input(request: Stored) -> str | dict[str, JsonValue]:
+def _request_input(request: StoredMessage) -> str | dict[str, JsonValue]:
     """What is asked for; nothing where it cannot be read."""
     try:
         return parse(Request, decode(request.headers, request.body)[1]).input

@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 from typing import TypeAlias
 from uuid import uuid4
 
-from pointsman.engine.log.reader import arrival, closeable, commit_of, is_outcome, newest_commit
-from pointsman.engine.process.retrying import publish
-from pointsman.errors import ContractError, NotFound
-from pointsman.ports.bus import Bus, Stored
+from pointsman.engine.log.reader import as_async_generator, is_outcome, newest_commit, read_commit, wait_for_message
+from pointsman.engine.process.retrying import publish_with_retry
+from pointsman.errors import ContractError, NotFoundError
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Control, Delta, Outcome, Progress
 from pointsman_schemas.log import Commit, Entry, WorkflowEnded
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Workflow", "WorkflowEvent", "newest_of", "progress_of"]
+__all__ = ["Workflow", "WorkflowEvent", "newest_commit_of", "read_progress"]
 
 WorkflowEvent: TypeAlias = Entry | Progress
 """What `Workflow.events` yields: an entry of the log, or an agent's report."""
@@ -44,7 +44,7 @@ class Workflow:
         subject = self._subjects.outcome(self.team, self.id)
         try:
             async with asyncio.timeout(timeout):
-                stored = await arrival(self._bus, "log", subject, is_outcome)
+                stored = await wait_for_message(self._bus, "log", subject, is_outcome)
         except TimeoutError as error:
             raise TimeoutError(
                 f"{self.id} of the team {self.team} had no outcome within {timeout} s; it goes on: "
@@ -57,21 +57,21 @@ class Workflow:
         `WorkflowEnded`. Waits for the first as long as it takes."""
         subjects = self._subjects
         wanted = (subjects.log(self.team, self.id), subjects.workflow_events(self.id))
-        async with aclosing(closeable(self._bus.follow("log", wanted))) as messages:
+        async with aclosing(as_async_generator(self._bus.follow("log", wanted))) as messages:
             async for stored in messages:
                 if stored.subject.startswith(f"{subjects.namespace}.event."):
-                    if (report := progress_of(stored)) is not None:
+                    if (report := read_progress(stored)) is not None:
                         yield report
                     continue
-                for entry in commit_of(stored).entries:
+                for entry in read_commit(stored).entries:
                     yield entry
                     if isinstance(entry, WorkflowEnded):
                         return
 
-    async def listen(self, heard: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+    async def stream_text(self, heard: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """Call `heard` with the text that agents with `stream` write, while they write it, until the context ends."""
 
-        async def tell(stored: Stored) -> None:
+        async def tell(stored: StoredMessage) -> None:
             with suppress(ContractError):
                 await heard(parse(Delta, decode(stored.headers, stored.body)[1]))
 
@@ -82,9 +82,9 @@ class Workflow:
         for its admission is ended without it.
 
         Raises:
-            NotFound: nobody has asked for it.
+            NotFoundError: nobody has asked for it.
         """
-        _, newest = await newest_of(self._bus, self._subjects, self.id)
+        _, newest = await newest_commit_of(self._bus, self._subjects, self.id)
         for entry in newest.entries if newest else ():
             if isinstance(entry, WorkflowEnded):
                 return entry.outcome
@@ -92,7 +92,7 @@ class Workflow:
         envelope = Envelope(
             id=name, type=Control.event_type, source=self._source, time=datetime.now(UTC), subject=self.id
         )
-        await publish(
+        await publish_with_retry(
             self._bus,
             self._subjects.control(self.team, self.id, name),
             dump(Control(action="cancel", reason=reason, by=by)),
@@ -102,18 +102,18 @@ class Workflow:
         return None
 
 
-async def newest_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[str, Commit | None]:
-    """The team of a workflow and its newest commit; None while it waits for its admission. Raises `NotFound`."""
-    with suppress(NotFound):
+async def newest_commit_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[str, Commit | None]:
+    """The team of a workflow and its newest commit; None while it waits for its admission. Raises `NotFoundError`."""
+    with suppress(NotFoundError):
         return await newest_commit(bus, subjects, workflow)
-    from pointsman.engine.operations.queued_requests import unadmitted_as
+    from pointsman.engine.operations.queued_requests import find_queued_request
 
-    if (waits := await unadmitted_as(bus, subjects, workflow)) is not None:
+    if (waits := await find_queued_request(bus, subjects, workflow)) is not None:
         return waits.team, None
     return await newest_commit(bus, subjects, workflow)  # it may have been admitted meanwhile
 
 
-def progress_of(stored: Stored) -> Progress | None:
+def read_progress(stored: StoredMessage) -> Progress | None:
     """An agent's report, or None for a domain event of another shape: those are between the agents."""
     try:
         _, body = decode(stored.headers, stored.body)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from pointsman.engine.process.discovery import load
+from pointsman.engine.process.discovery import load_objects
 from pointsman.errors import ConfigurationError, ContractError, describe_error
 from pointsman_schemas.base import unknown_name_message
 from pointsman_schemas.ids import AgentName, TeamName
@@ -41,7 +41,7 @@ class Case(BaseModel):
     status: Literal["completed", "partial", "failed", "cancelled", "refused"] = "completed"
     check: str | Check | None = None
 
-    def check_function(self) -> Check | None:
+    def load_check(self) -> Check | None:
         """The function that `check` names or is. Raises `ConfigurationError` when it is not there."""
         if self.check is None or not isinstance(self.check, str):
             return self.check
@@ -78,7 +78,7 @@ class Suite(BaseModel):
     cases: Annotated[tuple[Case, ...], Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _sound(self) -> Self:
+    def _check_target(self) -> Self:
         if (self.team is None) == (self.agent is None):
             raise ValueError("a suite is for a team or for an agent: give one of them")
         for place, case in enumerate(self.cases if self.team is not None else ()):
@@ -98,7 +98,7 @@ def load_suite(path: Path) -> Suite:
     if (folder := str(path.resolve().parent)) not in sys.path:
         sys.path.insert(0, folder)
     if path.suffix == ".py":
-        suites = load(str(path), Suite)
+        suites = load_objects(str(path), Suite)
         if len(suites) != 1:
             raise ConfigurationError(f"{path} defines {len(suites)} suites; define one Suite(...)")
         return suites[0]
@@ -110,18 +110,18 @@ def load_suite(path: Path) -> Suite:
             raise ConfigurationError(
                 f"the suite {path} is {seen}; expected an object with a `team` or an `agent`, and `cases`"
             )
-        if unknown := _unknown(value):
+        if unknown := _unknown_field(value):
             raise ConfigurationError(f"the suite {path} does not fit: {unknown}")
         suite = Suite.model_validate(value)
     except (ContractError, ValidationError) as error:
         said = describe(error) if isinstance(error, ValidationError) else str(error)
         raise ConfigurationError(f"the suite {path} does not fit: {said}") from None
     for case in suite.cases:
-        case.check_function()  # a check that is not there is told before anything is paid for
+        case.load_check()  # a check that is not there is told before anything is paid for
     return suite
 
 
-def _unknown(value: object) -> str:
+def _unknown_field(value: object) -> str:
     """The first name in a suite's data that it does not know, and what may have been meant; nothing when there is
     none."""
     cases = value.get("cases") if isinstance(value, dict) else None

@@ -10,10 +10,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pointsman.errors import ConfigurationError, ModelError
-from pointsman.llm.errors import from_connection, from_event, from_status, from_unreadable, said_in
-from pointsman.llm.json_extraction import strict_json
-from pointsman.llm.network_guard import check, server_of
-from pointsman.llm.prices import load_sdk, priced
+from pointsman.llm.errors import (
+    error_detail,
+    error_from_connection,
+    error_from_status,
+    error_from_stream_event,
+    error_from_unreadable,
+)
+from pointsman.llm.json_extraction import parse_strict_json
+from pointsman.llm.network_guard import check_allowed, resolve_base_url
+from pointsman.llm.prices import load_sdk, with_cost
 from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman.util.environment import variable
 from pointsman_schemas.events import Usage
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AnthropicModel"]
 
-_CUT = {
+_FINISH_REASONS = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "pause_turn": "length",
@@ -46,7 +52,7 @@ class AnthropicModel:
         self, name: str, *, api_key: str | None = None, base_url: str | None = None, timeout: float = 120.0
     ) -> None:
         self.name = name
-        self._base_url = server_of("anthropic", base_url)
+        self._base_url = resolve_base_url("anthropic", base_url)
         self._key = api_key or variable("ANTHROPIC_API_KEY") or ""
         self._timeout = timeout
         self.account = derive_id("account", self._base_url or "", self._key)[:12]
@@ -60,7 +66,7 @@ class AnthropicModel:
             )
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        check(self.provider, self.name, self._base_url)
+        check_allowed(self.provider, self.name, self._base_url)
         if self._sdk is None:
             self._sdk = await load_sdk("anthropic")
         sdk: Any = self._sdk
@@ -72,13 +78,13 @@ class AnthropicModel:
             raise
         except sdk.APIStatusError as error:
             if error.status_code < 400:  # it came inside of a stream
-                raise from_event(self.provider, error.body, self._key) from None
-            said, headers = said_in(error.body), error.response.headers
-            raise from_status(self.provider, error.status_code, said, headers, self._key) from None
+                raise error_from_stream_event(self.provider, error.body, self._key) from None
+            said, headers = error_detail(error.body), error.response.headers
+            raise error_from_status(self.provider, error.status_code, said, headers, self._key) from None
         except (sdk.APIConnectionError, TimeoutError) as error:
-            raise from_connection(self.provider, error, self._base_url) from None
+            raise error_from_connection(self.provider, error, self._base_url) from None
         except (sdk.APIError, json.JSONDecodeError) as error:
-            raise from_unreadable(self.provider, type(error).__name__) from None
+            raise error_from_unreadable(self.provider, type(error).__name__) from None
         return self._reply(message, request)
 
     async def _message(self, client: AsyncAnthropic, request: ModelRequest) -> Message:
@@ -92,11 +98,11 @@ class AnthropicModel:
                     request.on_text(text)
                 return await stream.get_final_message()
             except (json.JSONDecodeError, AssertionError):  # what the SDK says of a stream it makes no sense of
-                raise from_unreadable(self.provider, "a stream that cannot be read") from None
+                raise error_from_unreadable(self.provider, "a stream that cannot be read") from None
             except Exception as error:
                 if type(error).__module__.startswith("anthropic"):
                     raise
-                failure = from_connection(self.provider, error)
+                failure = error_from_connection(self.provider, error)
                 with suppress(AssertionError):  # it broke before it began
                     failure.usage = _usage(stream.current_message_snapshot)
                 raise failure from None
@@ -120,29 +126,29 @@ class AnthropicModel:
     def _reply(self, message: Message, request: ModelRequest) -> ModelReply:
         blocks, stop = getattr(message, "content", None), getattr(message, "stop_reason", None)
         if blocks is None or stop is None:
-            raise from_unreadable(self.provider, "a reply without content or without a reason for its end")
+            raise error_from_unreadable(self.provider, "a reply without content or without a reason for its end")
         text = "".join(block.text for block in blocks if block.type == "text")
         used = [block for block in blocks if block.type == "tool_use"]
         answer_tool = request.output_name if request.output_schema is not None else None
         calls = tuple(
             ToolCall(block.id, block.name, json.dumps(block.input)) for block in used if block.name != answer_tool
         )
-        finish = _CUT.get(stop, "tool_calls" if calls else "stop")
+        finish = _FINISH_REASONS.get(stop, "tool_calls" if calls else "stop")
         data = None
         if finish == "stop":
             given = next((block.input for block in used), None)
             if given is not None:
                 text = json.dumps(given)
-                data = strict_json(text)
+                data = parse_strict_json(text)
             elif answer_tool is not None:
-                data = strict_json(text)
+                data = parse_strict_json(text)
         if finish == "refusal" and (details := getattr(message, "stop_details", None)) is not None:
             text = text or details.explanation or ""
         return ModelReply(
             text=text,
             calls=calls,
             data=data,
-            usage=priced(self.provider, message.model or self.name, _usage(message), request.model or self.name),
+            usage=with_cost(self.provider, message.model or self.name, _usage(message), request.model or self.name),
             finish=finish,
             model=message.model or self.name,
             id=message.id or "",
@@ -200,7 +206,7 @@ def _blocks(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _arguments(text: str) -> Mapping[str, Any]:
-    value = strict_json(text)
+    value = parse_strict_json(text)
     return value if isinstance(value, dict) else {}
 
 

@@ -12,9 +12,16 @@ from urllib.parse import urlsplit
 from pointsman.errors import ModelError
 from pointsman_schemas.events import MAX_RETRY_AFTER_S, ErrorKind, Usage
 
-__all__ = ["from_connection", "from_event", "from_status", "from_unreadable", "retry_after", "said_in"]
+__all__ = [
+    "error_detail",
+    "error_from_connection",
+    "error_from_status",
+    "error_from_stream_event",
+    "error_from_unreadable",
+    "retry_after",
+]
 
-_TRANSIENT = frozenset({408, 409, 429})
+_RETRYABLE_STATUSES = frozenset({408, 409, 429})
 """With every status from 500 on (529 is Anthropic's "overloaded"): the same call may succeed later."""
 
 _ADVICE = {
@@ -26,7 +33,7 @@ _ADVICE = {
     422: "the request itself was refused: check the tools' schemas",
 }
 
-_STATUS_OF = {
+_STATUS_BY_CODE = {
     "invalid_request_error": 400,
     "invalid_prompt": 400,
     "context_length_exceeded": 400,
@@ -44,22 +51,24 @@ _STATUS_OF = {
 """What an error that comes inside of a stream, after a status of 200, would have been by itself; any other word is a
 500."""
 
-_OVERFLOW = re.compile(
+_CONTEXT_OVERFLOW_PATTERN = re.compile(
     r"context_length_exceeded|maximum context length|context window|prompt is too long", re.IGNORECASE
 )
 
-_UNREACHED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+_CONNECT_ERRORS = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 """What httpx calls a connection that was never there: nothing was sent."""
 
-_SHOWN = 300  # characters of the provider's own words that a message repeats
-_KEY = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][A-Za-z0-9*._-]{6,}")
+_MAX_DETAIL_CHARS = 300  # characters of the provider's own words that a message repeats
+_API_KEY_PATTERN = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][A-Za-z0-9*._-]{6,}")
 
 
-def from_status(provider: str, status: int, detail: str, headers: Mapping[str, str], secret: str = "") -> ModelError:
+def error_from_status(
+    provider: str, status: int, detail: str, headers: Mapping[str, str], secret: str = ""
+) -> ModelError:
     """The error for an HTTP answer with `status`. What is said of a bad key may quote it, so that is left out."""
-    retryable = status in _TRANSIENT or status >= 500
+    retryable = status in _RETRYABLE_STATUSES or status >= 500
     said = "" if status in (401, 403) else _without_keys(detail, secret)
-    overflow = status == 413 or (not retryable and _OVERFLOW.search(detail) is not None)
+    overflow = status == 413 or (not retryable and _CONTEXT_OVERFLOW_PATTERN.search(detail) is not None)
     advice = (
         "" if retryable else _ADVICE[413] if overflow else _ADVICE.get(status, "the same call would be refused again")
     )
@@ -68,22 +77,22 @@ def from_status(provider: str, status: int, detail: str, headers: Mapping[str, s
     return ModelError(message, retryable=retryable, retry_after=retry_after(headers), status=status, kind=kind)
 
 
-def from_event(provider: str, error: object, secret: str = "") -> ModelError:
+def error_from_stream_event(provider: str, error: object, secret: str = "") -> ModelError:
     """The error for one that was told inside of a 200: by its code or type, else in passing, as most there are."""
-    said = said_in(error)
+    said = error_detail(error)
     inner = error.get("error", error) if isinstance(error, Mapping) else {}
     fields = inner if isinstance(inner, Mapping) else {}
     named = [value for key in ("code", "type") if isinstance(value := fields.get(key), str | int)]
-    status = next((name if isinstance(name, int) else _STATUS_OF[name] for name in named
-                   if (isinstance(name, int) and name >= 400) or name in _STATUS_OF), 500)  # fmt: skip
-    return from_status(provider, status, f"{said} ({named[0]})" if named else said, {}, secret)
+    status = next((name if isinstance(name, int) else _STATUS_BY_CODE[name] for name in named
+                   if (isinstance(name, int) and name >= 400) or name in _STATUS_BY_CODE), 500)  # fmt: skip
+    return error_from_status(provider, status, f"{said} ({named[0]})" if named else said, {}, secret)
 
 
-def from_connection(provider: str, error: Exception, base_url: str | None = None) -> ModelError:
+def error_from_connection(provider: str, error: Exception, base_url: str | None = None) -> ModelError:
     """The error for a call that got no whole answer. Unless there was no connection nothing is known of what the
     provider did, so it counts as a call."""
     chain = (error, error.__cause__)
-    if (unreached := next((each for each in chain if type(each).__name__ in _UNREACHED), None)) is not None:
+    if (unreached := next((each for each in chain if type(each).__name__ in _CONNECT_ERRORS), None)) is not None:
         at = f" at {_without_password(base_url)}" if base_url else ""
         why = str(unreached) or type(unreached).__name__
         message = f"{provider} cannot be reached{at}: {why}; check the base URL, and that its server runs"
@@ -95,12 +104,12 @@ def from_connection(provider: str, error: Exception, base_url: str | None = None
     )
 
 
-def from_unreadable(provider: str, seen: str) -> ModelError:
+def error_from_unreadable(provider: str, seen: str) -> ModelError:
     """The error for an answer of status 200 that is not what the API promises, such as a proxy's error page."""
     return ModelError(f"{provider} answered 200 with something that is not a reply: {seen}", retryable=True)
 
 
-def said_in(body: object) -> str:
+def error_detail(body: object) -> str:
     """What the body of an error says in words, in either provider's form; nothing when it says nothing."""
     error = body.get("error", body) if isinstance(body, Mapping) else body
     if isinstance(error, Mapping):
@@ -139,5 +148,5 @@ def _without_password(url: str) -> str:
 def _without_keys(text: str, secret: str) -> str:
     if secret:
         text = text.replace(secret, "[key]")
-    text = _KEY.sub("[key]", " ".join(text.split()))
-    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
+    text = _API_KEY_PATTERN.sub("[key]", " ".join(text.split()))
+    return text if len(text) <= _MAX_DETAIL_CHARS else text[:_MAX_DETAIL_CHARS] + "..."

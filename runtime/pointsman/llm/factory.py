@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from pointsman.errors import ConfigurationError
 from pointsman.llm.anthropic import AnthropicModel
-from pointsman.llm.network_guard import FORBIDDEN
+from pointsman.llm.network_guard import ACTIVE_GUARDS
 from pointsman.llm.offline.model import OfflineModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.ports.model import Model
 from pointsman.util.environment import variable
 
-__all__ = ["DEFAULT_MODELS", "chosen_model", "model_from"]
+__all__ = ["DEFAULT_MODELS", "model_from", "selected_model"]
 
 DEFAULT_MODELS: Mapping[str, str] = {
     "openai": "gpt-4.1-mini",
@@ -23,7 +23,7 @@ DEFAULT_MODELS: Mapping[str, str] = {
 """The model of a provider when only the provider is known: small, cheap, good at tools and structured output, and
 without hidden reasoning, so that forced tool calls and temperature are accepted."""
 
-_KEYS = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+_API_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 
 def model_from(spec: str | None = None) -> Model:
@@ -35,7 +35,7 @@ def model_from(spec: str | None = None) -> Model:
     Raises:
         ConfigurationError: no such provider, or its key is not set.
     """
-    provider, _, name = chosen_model(spec).partition(":")
+    provider, _, name = selected_model(spec).partition(":")
     match provider:
         case "openai":
             return OpenAIModel(name)
@@ -47,14 +47,14 @@ def model_from(spec: str | None = None) -> Model:
             return OfflineModel()
 
 
-def chosen_model(spec: str | None = None) -> str:
+def selected_model(spec: str | None = None) -> str:
     """What `model_from(spec)` makes, as `PROVIDER:NAME` or `offline`. Nothing is loaded.
 
     Raises:
         ConfigurationError: no such provider. Whether its key is set is not looked at.
     """
     by = "" if spec else ", by POINTSMAN_MODEL"
-    spec = spec or variable("POINTSMAN_MODEL") or _by_key()
+    spec = spec or variable("POINTSMAN_MODEL") or _model_by_api_key()
     provider, _, name = spec.strip().partition(":")
     if provider not in (*DEFAULT_MODELS, "offline"):
         raise ConfigurationError(
@@ -64,7 +64,7 @@ def chosen_model(spec: str | None = None) -> str:
     return f"{provider}:{name}" if name else provider
 
 
-def _by_key() -> str:
-    if FORBIDDEN:
+def _model_by_api_key() -> str:
+    if ACTIVE_GUARDS:
         return "offline"
-    return next((provider for provider, key in _KEYS.items() if variable(key)), "offline")
+    return next((provider for provider, key in _API_KEY_VARIABLES.items() if variable(key)), "offline")

@@ -7,19 +7,19 @@ from urllib.parse import urlsplit
 from pointsman.errors import ConfigurationError
 from pointsman.util.environment import variable
 
-__all__ = ["FORBIDDEN", "check", "server_of"]
+__all__ = ["ACTIVE_GUARDS", "check_allowed", "resolve_base_url"]
 
-FORBIDDEN: list[list[str]] = []
+ACTIVE_GUARDS: list[list[str]] = []
 """Those who forbid it now, each a list of the calls that were stopped."""
 
-_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def check(provider: str, model: str, base_url: str | None) -> None:
+def check_allowed(provider: str, model: str, base_url: str | None) -> None:
     """Raises `ConfigurationError` when calls are forbidden and this one would leave the machine."""
-    if not FORBIDDEN or (base_url is not None and urlsplit(base_url).hostname in _HERE):
+    if not ACTIVE_GUARDS or (base_url is not None and urlsplit(base_url).hostname in _LOCAL_HOSTS):
         return
-    for stopped in FORBIDDEN:
+    for stopped in ACTIVE_GUARDS:
         stopped.append(f"{provider}:{model}")
     raise ConfigurationError(
         f"a test called the real model {provider}:{model}; give the agent a ScriptedModel or `offline`, or mark the "
@@ -27,7 +27,7 @@ def check(provider: str, model: str, base_url: str | None) -> None:
     )
 
 
-def server_of(provider: str, base_url: str | None) -> str | None:
+def resolve_base_url(provider: str, base_url: str | None) -> str | None:
     """The base URL to call `provider` at: the one given, or that of the environment; None for its own.
 
     Raises:

@@ -9,10 +9,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pointsman.errors import ConfigurationError, ModelError
-from pointsman.llm.errors import from_connection, from_event, from_status, from_unreadable, said_in
-from pointsman.llm.json_extraction import strict_json
-from pointsman.llm.network_guard import check, server_of
-from pointsman.llm.prices import load_sdk, priced
+from pointsman.llm.errors import (
+    error_detail,
+    error_from_connection,
+    error_from_status,
+    error_from_stream_event,
+    error_from_unreadable,
+)
+from pointsman.llm.json_extraction import parse_strict_json
+from pointsman.llm.network_guard import check_allowed, resolve_base_url
+from pointsman.llm.prices import load_sdk, with_cost
 from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman.util.environment import variable
 from pointsman_schemas.events import Usage
@@ -27,7 +33,7 @@ __all__ = ["OpenAIModel", "OpenAIServer"]
 
 T = TypeVar("T")
 
-_CUT = {"length": "length", "content_filter": "refusal"}
+_FINISH_REASONS = {"length": "length", "content_filter": "refusal"}
 """What is said of an answer that is not whole. Of one that is, several compatible servers say `stop` whatever it is."""
 
 
@@ -44,7 +50,7 @@ class OpenAIServer:
         self, name: str, *, api_key: str | None = None, base_url: str | None = None, timeout: float = 120.0
     ) -> None:
         self.name = name
-        self._base_url = server_of("openai", base_url)
+        self._base_url = resolve_base_url("openai", base_url)
         self._key = api_key or variable("OPENAI_API_KEY") or ""
         self._timeout = timeout
         self.account = derive_id("account", self._base_url or "", self._key)[:12]
@@ -57,9 +63,9 @@ class OpenAIServer:
                 "OPENAI_BASE_URL for a server of your own, or use the model `offline`"
             )
 
-    async def ask(self, call: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
+    async def run_call(self, call: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
         """What `call` returns within the time there is; whatever it raises is a `ModelError`."""
-        check(self.provider, self.name, self._base_url)
+        check_allowed(self.provider, self.name, self._base_url)
         if self._sdk is None:
             self._sdk = await load_sdk("openai")
         sdk: Any = self._sdk
@@ -70,21 +76,21 @@ class OpenAIServer:
         except ModelError:
             raise
         except sdk.APIStatusError as error:
-            said = said_in(error.body)
+            said = error_detail(error.body)
             if error.code == "context_length_exceeded":
                 said = f"{said} ({error.code})"
-            failure = from_status(self.provider, error.status_code, said, error.response.headers, self._key)
+            failure = error_from_status(self.provider, error.status_code, said, error.response.headers, self._key)
             if error.code == "insufficient_quota":  # a 429 that no waiting ends
                 failure.retryable = False
             raise failure from None
         except (sdk.APIConnectionError, TimeoutError) as error:
-            raise from_connection(self.provider, error, self._base_url) from None
+            raise error_from_connection(self.provider, error, self._base_url) from None
         except sdk.APIError as error:
             if error.body:
-                raise from_event(self.provider, error.body, self._key) from None
-            raise from_unreadable(self.provider, type(error).__name__) from None
+                raise error_from_stream_event(self.provider, error.body, self._key) from None
+            raise error_from_unreadable(self.provider, type(error).__name__) from None
         except json.JSONDecodeError as error:
-            raise from_unreadable(self.provider, type(error).__name__) from None
+            raise error_from_unreadable(self.provider, type(error).__name__) from None
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -110,8 +116,8 @@ class OpenAIModel(OpenAIServer):
         body = _body(request, request.model or self.name)
         on_text = request.on_text
         if on_text is not None:
-            return self._reply(await self.ask(lambda client: self._streamed(client, body, on_text)), request)
-        return self._reply(await self.ask(lambda client: client.chat.completions.create(**body)), request)
+            return self._reply(await self.run_call(lambda client: self._streamed(client, body, on_text)), request)
+        return self._reply(await self.run_call(lambda client: client.chat.completions.create(**body)), request)
 
     async def _streamed(
         self, client: AsyncOpenAI, body: dict[str, Any], on_text: Callable[[str], None]
@@ -119,8 +125,8 @@ class OpenAIModel(OpenAIServer):
         from openai.types.chat import ChatCompletion
 
         stream = await client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True})
-        whole = _Whole()
-        async for chunk in reading(self.provider, stream):
+        whole = _ChunkedCompletion()
+        async for chunk in read_stream(self.provider, stream):
             if text := whole.add(chunk.model_dump(exclude_unset=True)):
                 on_text(text)
         return ChatCompletion.construct(**whole.completion())
@@ -131,7 +137,7 @@ class OpenAIModel(OpenAIServer):
             raise self._error_in_200(completion)
         choice, message = choices[0], choices[0].message
         if choice.finish_reason is None:
-            raise from_unreadable(self.provider, "a reply that does not say how it ended")
+            raise error_from_unreadable(self.provider, "a reply that does not say how it ended")
         calls = tuple(
             ToolCall(call.id, call.function.name, call.function.arguments or "{}")
             for call in message.tool_calls or ()
@@ -139,14 +145,14 @@ class OpenAIModel(OpenAIServer):
         )
         refusal = getattr(message, "refusal", None)
         whole = "tool_calls" if calls else "stop"
-        finish = "refusal" if refusal else _CUT.get(choice.finish_reason, whole)
+        finish = "refusal" if refusal else _FINISH_REASONS.get(choice.finish_reason, whole)
         text = refusal or message.content or ""
         model = completion.model or self.name
         return ModelReply(
             text=text,
             calls=calls,
-            data=strict_json(text) if request.output_schema is not None and finish == "stop" else None,
-            usage=priced(self.provider, model, _usage(completion.usage), request.model or self.name),
+            data=parse_strict_json(text) if request.output_schema is not None and finish == "stop" else None,
+            usage=with_cost(self.provider, model, _usage(completion.usage), request.model or self.name),
             finish=finish,
             model=model,
             id=completion.id or "",
@@ -156,11 +162,11 @@ class OpenAIModel(OpenAIServer):
         """Gateways before a model answer 200 with an `error` object when the model behind them failed."""
         error = (getattr(completion, "model_extra", None) or {}).get("error")
         if isinstance(error, Mapping):
-            return from_event(self.provider, error, self._key)
-        return from_unreadable(self.provider, "no choices")
+            return error_from_stream_event(self.provider, error, self._key)
+        return error_from_unreadable(self.provider, "no choices")
 
 
-async def reading(provider: str, stream: AsyncIterator[T]) -> AsyncIterator[T]:
+async def read_stream(provider: str, stream: AsyncIterator[T]) -> AsyncIterator[T]:
     """The events of a stream. Whatever breaks it but what the SDK has a word for is the connection."""
     import openai as sdk
 
@@ -171,10 +177,10 @@ async def reading(provider: str, stream: AsyncIterator[T]) -> AsyncIterator[T]:
         known = isinstance(error, sdk.OpenAIError | ModelError | json.JSONDecodeError)
         if known and not isinstance(error, sdk.APIConnectionError):
             raise
-        raise from_connection(provider, error) from None  # how much it cost comes last, so nobody knows
+        raise error_from_connection(provider, error) from None  # how much it cost comes last, so nobody knows
 
 
-class _Whole:
+class _ChunkedCompletion:
     """A completion put together from its chunks."""
 
     def __init__(self) -> None:
@@ -182,13 +188,13 @@ class _Whole:
         self._texts: dict[str, list[str]] = {"content": [], "refusal": []}
         self._calls: dict[int, dict[str, str]] = {}
         self._finish: str | None = None
-        self._begun = False
+        self._has_chunks = False
 
     def add(self, chunk: dict[str, Any]) -> str:
         """Take a chunk in, and return the text it brought."""
         self._head |= {key: chunk[key] for key in ("id", "model", "usage") if chunk.get(key)}
         for choice in chunk.get("choices") or ():
-            self._begun = True
+            self._has_chunks = True
             self._finish = choice.get("finish_reason") or self._finish
             delta = choice.get("delta") or {}
             for field, parts in self._texts.items():
@@ -214,7 +220,12 @@ class _Whole:
             for _, call in sorted(self._calls.items())
         ] or None
         choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": self._finish}
-        return {"object": "chat.completion", "created": 0, **self._head, "choices": [choice] if self._begun else []}
+        return {
+            "object": "chat.completion",
+            "created": 0,
+            **self._head,
+            "choices": [choice] if self._has_chunks else [],
+        }
 
 
 def _body(request: ModelRequest, model: str) -> dict[str, Any]:

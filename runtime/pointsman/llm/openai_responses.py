@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pointsman.llm.errors import from_event, from_unreadable
-from pointsman.llm.json_extraction import strict_json
-from pointsman.llm.openai import OpenAIServer, reading
-from pointsman.llm.prices import priced
+from pointsman.llm.errors import error_from_stream_event, error_from_unreadable
+from pointsman.llm.json_extraction import parse_strict_json
+from pointsman.llm.openai import OpenAIServer, read_stream
+from pointsman.llm.prices import with_cost
 from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.events import Usage
 
@@ -26,32 +26,34 @@ class OpenAIResponsesModel(OpenAIServer):
         body = _body(request, request.model or self.name)
         on_text = request.on_text
         if on_text is not None:
-            return self._reply(await self.ask(lambda client: self._streamed(client, body, on_text)), request)
-        return self._reply(await self.ask(lambda client: client.responses.create(**body)), request)
+            return self._reply(await self.run_call(lambda client: self._streamed(client, body, on_text)), request)
+        return self._reply(await self.run_call(lambda client: client.responses.create(**body)), request)
 
     async def _streamed(self, client: AsyncOpenAI, body: dict[str, Any], on_text: Callable[[str], None]) -> Response:
         stream = await client.responses.create(**body, stream=True)
-        async for event in reading(self.provider, stream):
+        async for event in read_stream(self.provider, stream):
             match event.type:
                 case "response.output_text.delta":
                     on_text(event.delta)
                 case "error":
-                    raise from_event(self.provider, event.model_dump(exclude={"type"}), self._key)
+                    raise error_from_stream_event(self.provider, event.model_dump(exclude={"type"}), self._key)
                 case "response.completed" | "response.incomplete" | "response.failed":
                     response: Response = event.response
                     return response
                 case _:
                     pass
-        raise from_unreadable(self.provider, "a stream without an end")
+        raise error_from_unreadable(self.provider, "a stream without an end")
 
     def _reply(self, response: Response, request: ModelRequest) -> ModelReply:
         status, output = getattr(response, "status", None), getattr(response, "output", None)
         if (error := getattr(response, "error", None)) is not None:
-            failure = from_event(self.provider, error if isinstance(error, dict) else error.model_dump(), self._key)
+            failure = error_from_stream_event(
+                self.provider, error if isinstance(error, dict) else error.model_dump(), self._key
+            )
             failure.usage = _usage(response)
             raise failure
         if output is None or status not in ("completed", "incomplete"):
-            raise from_unreadable(self.provider, f"a response of status {status!r}")
+            raise error_from_unreadable(self.provider, f"a response of status {status!r}")
         texts: list[str] = []
         refusals: list[str] = []
         calls: list[ToolCall] = []
@@ -73,8 +75,8 @@ class OpenAIResponsesModel(OpenAIServer):
         return ModelReply(
             text=text,
             calls=tuple(calls) if finish == "tool_calls" else (),
-            data=strict_json(text) if request.output_schema is not None and finish == "stop" else None,
-            usage=priced(self.provider, model, _usage(response), request.model or self.name),
+            data=parse_strict_json(text) if request.output_schema is not None and finish == "stop" else None,
+            usage=with_cost(self.provider, model, _usage(response), request.model or self.name),
             finish=finish,
             model=model,
             id=response.id or "",

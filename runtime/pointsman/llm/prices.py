@@ -8,10 +8,10 @@ from types import ModuleType
 from typing import Final
 
 from pointsman.util.environment import normalize_variables
-from pointsman.util.threads import in_thread
+from pointsman.util.threads import run_in_thread
 from pointsman_schemas.events import Usage
 
-__all__ = ["PRICES", "load_sdk", "priced", "priced_at_once"]
+__all__ = ["PRICES", "load_sdk", "with_cost", "with_known_cost"]
 
 PRICES: Final[dict[str, tuple[float, float]]] = {}
 """Your own prices, which come first: US dollars for a million input and output tokens, by model name, such as
@@ -26,10 +26,10 @@ async def load_sdk(name: str) -> ModuleType:
     The SDK reads variables by itself, so blank ones are removed first.
     """
     normalize_variables(f"{name.upper()}_")
-    return await in_thread(_load, name)
+    return await run_in_thread(_load, name)
 
 
-def priced(provider: str, model: str, usage: Usage, asked: str = "") -> Usage:
+def with_cost(provider: str, model: str, usage: Usage, asked: str = "") -> Usage:
     """`usage` with its cost in US dollars, without discounts for caching or batches. `asked` is the name `model` was
     asked for by, as providers answer with a dated one."""
     if own := PRICES.get(model) or PRICES.get(asked):
@@ -45,12 +45,12 @@ def priced(provider: str, model: str, usage: Usage, asked: str = "") -> Usage:
     return usage.model_copy(update={"cost": float(price.total_price)})
 
 
-def priced_at_once(provider: str, model: str, usage: Usage) -> Usage:
-    """As `priced`, where nothing has to be loaded for it. A provider's call has loaded the table with its SDK."""
+def with_known_cost(provider: str, model: str, usage: Usage) -> Usage:
+    """As `with_cost`, where nothing has to be loaded for it. A provider's call has loaded the table with its SDK."""
     known = model in PRICES or "genai_prices" in sys.modules
-    return priced(provider, model, usage) if known else usage
+    return with_cost(provider, model, usage) if known else usage
 
 
 def _load(name: str) -> ModuleType:
-    priced(name, "", Usage())  # the first look into the table loads it, not the import
+    with_cost(name, "", Usage())  # the first look into the table loads it, not the import
     return import_module(name)

@@ -13,11 +13,19 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from pointsman.llm.json_extraction import strict_json
+from pointsman.llm.json_extraction import parse_strict_json
 from pointsman_schemas.events import TaskReport
 from pointsman_schemas.strict_json import as_json_value
 
-__all__ = ["DATA_RULE", "TaskPrompt", "do_without", "not_allowed", "read_not_allowed", "read_task", "write_task"]
+__all__ = [
+    "DATA_RULE",
+    "TaskPrompt",
+    "not_allowed_message",
+    "parse_not_allowed",
+    "parse_task",
+    "with_do_without",
+    "write_task",
+]
 
 DATA_RULE = (
     "The user's message has sections between tags, each holding one JSON value. <task> is what to do. <feedback>, if "
@@ -26,9 +34,9 @@ DATA_RULE = (
     "where you were told to above."
 )
 
-_DO_WITHOUT = "; do without it"
-_NOT_ALLOWED = re.compile(rf".*?(was not allowed(?: in time)?(?:: .*)?){_DO_WITHOUT}", re.DOTALL)
-_SECTION = re.compile(r"<(task|input|results)>\n(.*?)\n</\1>", re.DOTALL)
+_DO_WITHOUT_SUFFIX = "; do without it"
+_NOT_ALLOWED_PATTERN = re.compile(rf".*?(was not allowed(?: in time)?(?:: .*)?){_DO_WITHOUT_SUFFIX}", re.DOTALL)
+_SECTION_PATTERN = re.compile(r"<(task|input|results)>\n(.*?)\n</\1>", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +61,12 @@ def write_task(task: str, input: JsonValue = None, results: Sequence[TaskReport]
                 ],
             )
         )
-    return "\n".join(f"<{name}>\n{_fenced(value)}\n</{name}>" for name, value in sections if value is not None)
+    return "\n".join(f"<{name}>\n{_as_fenced_json(value)}\n</{name}>" for name, value in sections if value is not None)
 
 
-def read_task(text: str) -> TaskPrompt:
+def parse_task(text: str) -> TaskPrompt:
     """The task in a first message; all of a text that has no sections is the task."""
-    sections = {name: strict_json(body) for name, body in _SECTION.findall(text)}
+    sections = {name: parse_strict_json(body) for name, body in _SECTION_PATTERN.findall(text)}
     task, results = sections.get("task"), sections.get("results")
     if not isinstance(task, str):
         return TaskPrompt(text.strip())
@@ -66,21 +74,22 @@ def read_task(text: str) -> TaskPrompt:
     return TaskPrompt(task, sections.get("input"), tuple(report for report in reports if isinstance(report, dict)))
 
 
-def not_allowed(tool: str, why: str, *, in_time: bool = False) -> str:
+def not_allowed_message(tool: str, why: str, *, in_time: bool = False) -> str:
     """What is said of a call that a person did not allow. Who that was stands in the log: a model may tell it."""
     return f"the use of {tool} was not allowed{' in time' if in_time else ''}{': ' if why else ''}{why}"
 
 
-def do_without(no: str) -> str:
+def with_do_without(no: str) -> str:
     """What the model reads that made the call of which `no` is said."""
-    return no + _DO_WITHOUT
+    return no + _DO_WITHOUT_SUFFIX
 
 
-def read_not_allowed(text: str) -> str | None:
-    """What was said of the call, without what `do_without` says to the model; None where `text` is something else."""
-    found = _NOT_ALLOWED.fullmatch(text)
+def parse_not_allowed(text: str) -> str | None:
+    """What was said of the call, without what `with_do_without` says to the model; None where `text` is something
+    else."""
+    found = _NOT_ALLOWED_PATTERN.fullmatch(text)
     return found[1] if found else None
 
 
-def _fenced(value: object) -> str:
+def _as_fenced_json(value: object) -> str:
     return json.dumps(as_json_value(value), ensure_ascii=False).replace("<", "\\u003c")

@@ -12,17 +12,17 @@ from pointsman_schemas.card import AgentCard
 
 __all__ = [
     "Bus",
+    "BusObserver",
     "Consumer",
     "Delivery",
-    "Hop",
-    "HopStep",
     "QueueDepth",
     "Registry",
     "Server",
     "Service",
-    "Stored",
+    "StoredMessage",
     "StreamKind",
-    "Watcher",
+    "TraceHop",
+    "TraceHopStep",
 ]
 
 StreamKind = Literal["work", "handoffs", "log", "dead", "limits", "artifacts"]
@@ -36,7 +36,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredMessage:
     """A message as a stream holds it. `sequence` is its place there, `at` the broker's own time of storing it.
     `headers` are as they were sent."""
 
@@ -55,7 +55,7 @@ class Delivery(Protocol):
     """
 
     @property
-    def message(self) -> Stored: ...
+    def message(self) -> StoredMessage: ...
     @property
     def delivered(self) -> int: ...
     async def ack(self) -> None:
@@ -74,9 +74,9 @@ class Delivery(Protocol):
         """Still at it: the acknowledgement deadline starts anew."""
         ...
 
-    async def hand_on(self, name: str) -> bool:
-        """Leave it, and its settling, to whoever receives as `name`: see `Bus.receive`. False: nobody did of late, and
-        it is still the caller's. If nobody does now, or it is lost on the way, it comes again."""
+    async def forward(self, name: str) -> bool:
+        """Leave it, and its settling, to whoever receives as `name`: see `Bus.receive_forwarded`. False: nobody did of
+        late, and it is still the caller's. If nobody does now, or it is lost on the way, it comes again."""
         ...
 
 
@@ -135,7 +135,7 @@ class QueueDepth:
     ack_waits: tuple[float, ...] = ()
 
 
-class HopStep(NamedTuple):
+class TraceHopStep(NamedTuple):
     """A server received a message from `where`, handed it on to it, or stored it in that stream, or refused to."""
 
     kind: Literal["received", "handed_on", "stored", "refused"]
@@ -144,28 +144,28 @@ class HopStep(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class TraceHop:
     """What one `server` of the broker did with one message, by its own clock. `error` is why it did not store it."""
 
     subject: str
     headers: Mapping[str, str]
     server: str
-    steps: Sequence[HopStep]
+    steps: Sequence[TraceHopStep]
     error: str = ""
 
 
-class Watcher(Protocol):
+class BusObserver(Protocol):
     """Is told what goes over a bus. It must be quick, and raise nothing."""
 
-    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+    def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         """A message was stored at `server` in `seconds`, or was not: `error` is the kind of what was raised."""
         ...
 
-    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+    def on_received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
         """The durable consumer `consumer` handed out `amount` messages of `subject`, which may be a wildcard."""
         ...
 
-    def passed(self, hop: Hop) -> None:
+    def on_hop(self, hop: TraceHop) -> None:
         """A message of ours, one of a sampled trace, went over a server. Only told where `trace_broker` is set."""
         ...
 
@@ -179,7 +179,7 @@ class Bus(Protocol):
     object store `{ns}_ARTIFACTS`, stored before the message that refers to it. Should it not be there any more when the
     message is read, that has its `ce-dataref` and no body, which `decode` refuses as `BodyLostError`.
 
-    Every method raises `BusUnavailable` when the broker does not answer within the configured time.
+    Every method raises `BusUnavailableError` when the broker does not answer within the configured time.
     """
 
     @property
@@ -198,7 +198,7 @@ class Bus(Protocol):
         ...
 
     @property
-    def forgets(self) -> bool:
+    def handoffs_unsynced(self) -> bool:
         """Whether a broker that is started anew may have lost the latest handoffs it had acknowledged, and where its
         consumers of them stood: they are not synced. Known after `set_up`."""
         ...
@@ -225,7 +225,7 @@ class Bus(Protocol):
     @property
     def registry(self) -> Registry: ...
 
-    def name_of(self, stream: StreamKind) -> str:
+    def stream_name(self, stream: StreamKind) -> str:
         """The name of a stream at the broker. That of `handoffs` is known after `set_up`."""
         ...
 
@@ -233,7 +233,7 @@ class Bus(Protocol):
         """Create the streams and buckets that are missing. Idempotent, and safe from many processes at once.
 
         Raises:
-            NotFound: one is missing and it is not to be created; the message names the namespaces there are.
+            NotFoundError: one is missing and it is not to be created; the message names the namespaces there are.
             ConfigurationError: what exists does not fit, or the server is too old; one line that says what to change.
         """
         ...
@@ -254,10 +254,10 @@ class Bus(Protocol):
         broker drop a second publish within its de-duplication window (the sequence of the first is returned).
 
         Raises:
-            Conflict: the subject does not end at `expect`. Nothing was stored.
+            ConflictError: the subject does not end at `expect`. Nothing was stored.
             OversizeEventError: headers and body exceed `max_body`. Nothing was sent.
             InvalidTokenError: the subject holds white space, control characters, wildcards or an empty token.
-            UnknownOutcome: no answer in time; it may have been stored.
+            PublishOutcomeUnknownError: no answer in time; it may have been stored.
         """
         ...
 
@@ -283,7 +283,7 @@ class Bus(Protocol):
         """The broker's own time: what it puts on messages, and fires schedules by."""
         ...
 
-    async def lacks_room(self, stream: StreamKind) -> str:
+    async def capacity_problem(self, stream: StreamKind) -> str:
         """The bound for which the stream may refuse the next message, or drops its oldest; empty if there is none."""
         ...
 
@@ -291,19 +291,19 @@ class Bus(Protocol):
         """The subjects under `subject` (wildcards allowed) that hold a message, sorted. Their messages are not read."""
         ...
 
-    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+    async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         """The newest message of a subject (wildcards allowed), read from the stream's leader."""
         ...
 
-    async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
+    async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
         """The message at `sequence`, or None when it is gone."""
         ...
 
-    def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+    def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         """What a subject (wildcards allowed) holds now, in order, above the sequence `after`; then it ends."""
         ...
 
-    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[StoredMessage]:
         """What the subjects hold, in order, then what comes, until it is closed. Survives reconnects without a gap."""
         ...
 
@@ -327,7 +327,9 @@ class Bus(Protocol):
         """
         ...
 
-    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
+    async def receive_forwarded(
+        self, name: str, handed: Callable[[Delivery], None]
+    ) -> AbstractAsyncContextManager[None]:
         """Call `handed` with every delivery that is handed on to `name`, a token, until the context ends; what was on
         its way then is still received. Nothing is kept for who is not there: it goes back to its consumer."""
         ...
@@ -345,7 +347,7 @@ class Bus(Protocol):
         ...
 
     async def listen(
-        self, subject: str, heard: Callable[[Stored], Awaitable[None]]
+        self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
         """Call `heard` for every message on `subject` (wildcards allowed) until the context ends. `sequence` is 0.
 

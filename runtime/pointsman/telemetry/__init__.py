@@ -6,46 +6,46 @@ import asyncio
 
 from pointsman.settings import Settings
 from pointsman.telemetry import content_capture, logs, metrics, semconv
-from pointsman.telemetry.bus_metrics import watcher
+from pointsman.telemetry.bus_metrics import bus_observer
 from pointsman.telemetry.export import Measurements, Pipeline, start_logs, start_metrics, start_traces
 from pointsman.telemetry.logs import bind, get_logger
 from pointsman.telemetry.scrubber import scrub
 from pointsman.telemetry.traces import (
-    Carried,
-    Happening,
     Kind,
     Span,
+    SpanEvent,
     TraceContext,
-    current,
+    TracedCall,
+    current_context,
     parse_traceparent,
     record,
-    reserve,
+    reserve_context,
     span,
-    tracing,
+    tracing_enabled,
 )
 from pointsman.util.environment import normalize_variables
 
 __all__ = [
-    "Carried",
-    "Happening",
     "Kind",
     "Span",
+    "SpanEvent",
     "Telemetry",
     "TraceContext",
+    "TracedCall",
     "bind",
+    "bus_observer",
     "content_capture",
-    "current",
+    "current_context",
     "get_logger",
     "metrics",
     "parse_traceparent",
     "record",
-    "reserve",
+    "reserve_context",
     "scrub",
     "semconv",
     "setup",
     "span",
-    "tracing",
-    "watcher",
+    "tracing_enabled",
 ]
 
 _log = get_logger(__name__)
@@ -90,7 +90,7 @@ def setup(service_name: str, *, instance: str = "", settings: Settings, exposed:
     """
     normalize_variables("OTEL_")  # the SDK reads them by itself
     logs.configure(settings)
-    content_capture.use(content_capture.mode_of(settings), emails=settings.redact_emails)
+    content_capture.configure(content_capture.mode_of(settings), emails=settings.redact_emails)
     return Telemetry(
         start_traces(service_name, instance),
         start_metrics(service_name, instance, exposed=exposed),

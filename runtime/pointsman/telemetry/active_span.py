@@ -10,26 +10,26 @@ from opentelemetry import trace as otel
 
 from pointsman.errors import PointsmanError
 from pointsman.telemetry.fast.lean_spans import LeanSpan
-from pointsman.telemetry.scrubber import scrub, scrub_traceback, writable
+from pointsman.telemetry.scrubber import scrub, scrub_traceback, to_writable
 from pointsman.telemetry.semconv import ERROR_TYPE, Attributes, Value
 from pointsman.telemetry.trace_context import TraceContext, from_otel
 
-__all__ = ["Passing", "Span", "note_exception", "place_of", "set_error", "writable_attributes"]
+__all__ = ["NonRecordingSpan", "Span", "context_of_span", "record_exception", "set_error", "writable_attributes"]
 
-_STACK_LENGTH: Final = 8_000  # characters of a traceback on a span: enough for some 100 frames, small beside a batch
+_MAX_STACK_CHARS: Final = 8_000  # characters of a traceback on a span: enough for some 100 frames, small beside a batch
 
 
 class Span:
     """A span that is open, or a stand-in for one while tracing is off. Only the code inside `span` uses it."""
 
-    __slots__ = ("_failed", "_span", "context", "left")
+    __slots__ = ("_failed", "_span", "context", "discarded")
 
     def __init__(self, span: otel.Span) -> None:
         self._span = span
         self._failed = False
-        self.left = False
-        """Whether `leave` was called."""
-        self.context: TraceContext | None = place_of(span)
+        self.discarded = False
+        """Whether `discard` was called."""
+        self.context: TraceContext | None = context_of_span(span)
         """What to send along so that others become children: this span, or the surrounding one while tracing is off."""
 
     @property
@@ -37,21 +37,21 @@ class Span:
         """Whether attributes go anywhere: false for a trace that is not sampled."""
         return self._span.is_recording()
 
-    def set(self, attributes: Attributes | None = None, /, **more: Value | None) -> None:
+    def set_attributes(self, attributes: Attributes | None = None, /, **more: Value | None) -> None:
         """Add attributes; those that are None are left out."""
         if self._span.is_recording():
             self._span.set_attributes(writable_attributes({**(attributes or {}), **more}))
 
-    def note(self, name: str, attributes: Attributes | None = None) -> None:
+    def add_event(self, name: str, attributes: Attributes | None = None) -> None:
         """Something happened now: a span event."""
         if self._span.is_recording():
-            self._span.add_event(writable(name), writable_attributes(attributes))
+            self._span.add_event(to_writable(name), writable_attributes(attributes))
 
-    def leave(self) -> None:
+    def discard(self) -> None:
         """Do not export it: another process will end it, under the same id."""
-        self.left = True
+        self.discarded = True
 
-    def fail(self, error_type: str, message: str = "") -> None:
+    def set_failed(self, error_type: str, message: str = "") -> None:
         """Mark it as failed. The first one to say so is heard. `error_type` is a short name from a small set."""
         if not self._failed:
             self._failed = True
@@ -59,7 +59,7 @@ class Span:
                 set_error(self._span, error_type, message)
 
 
-class Passing(Span):
+class NonRecordingSpan(Span):
     """Tracing is off: the context passes through, and a span that somebody else has open is left alone."""
 
     __slots__ = ()
@@ -68,17 +68,17 @@ class Passing(Span):
     def recording(self) -> bool:
         return False
 
-    def set(self, attributes: Attributes | None = None, /, **more: Value | None) -> None: ...
-    def note(self, name: str, attributes: Attributes | None = None) -> None: ...
-    def fail(self, error_type: str, message: str = "") -> None: ...
+    def set_attributes(self, attributes: Attributes | None = None, /, **more: Value | None) -> None: ...
+    def add_event(self, name: str, attributes: Attributes | None = None) -> None: ...
+    def set_failed(self, error_type: str, message: str = "") -> None: ...
 
 
-def place_of(span: otel.Span) -> TraceContext | None:
+def context_of_span(span: otel.Span) -> TraceContext | None:
     """The place of any span, ours or the SDK's; None where it has none."""
-    return span.place if isinstance(span, LeanSpan) else from_otel(span.get_span_context())
+    return span.context if isinstance(span, LeanSpan) else from_otel(span.get_span_context())
 
 
-def note_exception(opened: Span, inner: otel.Span, error: Exception) -> None:
+def record_exception(opened: Span, inner: otel.Span, error: Exception) -> None:
     """Put `error` on the span as an event, with its traceback, and mark `opened`, which is of `inner`, as failed."""
     kind = type(error)
     qualified = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
@@ -86,17 +86,17 @@ def note_exception(opened: Span, inner: otel.Span, error: Exception) -> None:
         inner.add_event(
             "exception",
             {
-                "exception.type": writable(qualified),
+                "exception.type": to_writable(qualified),
                 "exception.message": scrub(str(error)),
-                "exception.stacktrace": scrub_traceback("".join(traceback.format_exception(error)))[-_STACK_LENGTH:],
+                "exception.stacktrace": scrub_traceback("".join(traceback.format_exception(error)))[-_MAX_STACK_CHARS:],
             },
         )
-    opened.fail(error.kind if isinstance(error, PointsmanError) else qualified, str(error))
+    opened.set_failed(error.kind if isinstance(error, PointsmanError) else qualified, str(error))
 
 
 def set_error(inner: otel.Span, error_type: str, message: str) -> None:
     """Mark a span as failed, with `message` scrubbed."""
-    inner.set_attribute(ERROR_TYPE, writable(error_type))
+    inner.set_attribute(ERROR_TYPE, to_writable(error_type))
     inner.set_status(otel.Status(otel.StatusCode.ERROR, scrub(message)))
 
 
@@ -104,12 +104,12 @@ def writable_attributes(attributes: Attributes | None) -> Mapping[str, Value]:
     """`attributes` as the SDK is given them: texts writable, and without those that are None."""
     if not attributes:
         return {}
-    return {writable(key): _writable(value) for key, value in attributes.items() if value is not None}
+    return {to_writable(key): _writable(value) for key, value in attributes.items() if value is not None}
 
 
 def _writable(value: Value) -> Value:
     if isinstance(value, str):
-        return writable(value)
+        return to_writable(value)
     if isinstance(value, Sequence):
-        return cast(Value, [writable(each) if isinstance(each, str) else each for each in value])
+        return cast(Value, [to_writable(each) if isinstance(each, str) else each for each in value])
     return value

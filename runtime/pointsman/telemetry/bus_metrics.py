@@ -5,20 +5,20 @@ Off, nobody watches the bus.
 
 from __future__ import annotations
 
-from pointsman.ports.bus import Hop, Server, Watcher
+from pointsman.ports.bus import BusObserver, Server, TraceHop
 from pointsman.telemetry import metrics, semconv
 from pointsman.telemetry.fast.histograms import Labels
-from pointsman.telemetry.traces import Happening, parse_traceparent, record, reserve, tracing
+from pointsman.telemetry.traces import SpanEvent, parse_traceparent, record, reserve_context, tracing_enabled
 
-__all__ = ["watcher"]
+__all__ = ["bus_observer"]
 
 
-def watcher() -> Watcher | None:
+def bus_observer() -> BusObserver | None:
     """What a bus is to be watched with; None when it need not tell anybody."""
-    return _Watching() if metrics.measuring() or tracing() else None
+    return _MessageMetrics() if metrics.metrics_enabled() or tracing_enabled() else None
 
 
-class _Watching:
+class _MessageMetrics:
     """There is no duration of a receive: a pull is kept open, and its time is that of having nothing to do."""
 
     def __init__(self) -> None:
@@ -26,35 +26,35 @@ class _Watching:
         self._taken: dict[tuple[str, Server | None, str], Labels] = {}
         """As many as there are destinations and errors, or queues: it is the template that names one."""
 
-    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
-        if not metrics.measuring():
+    def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+        if not metrics.metrics_enabled():
             return
-        key = (semconv.destination(subject), server, error)
+        key = (semconv.destination_template(subject), server, error)
         if (of := self._sent.get(key)) is None:
-            of = self._sent[key] = metrics.labels(semconv.sent_message(subject, server, error))
-        metrics.measure(semconv.OPERATION_DURATION, seconds, of)
+            of = self._sent[key] = metrics.labels(semconv.published_message_attributes(subject, server, error))
+        metrics.observe_series(semconv.OPERATION_DURATION, seconds, of)
 
-    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
-        if not metrics.measuring():
+    def on_received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+        if not metrics.metrics_enabled():
             return
         key = (subject, server, consumer)
         if (of := self._taken.get(key)) is None:
-            of = self._taken[key] = metrics.labels(semconv.taken_messages(subject, server, consumer))
-        metrics.add(semconv.CONSUMED_MESSAGES, amount, of)
+            of = self._taken[key] = metrics.labels(semconv.received_messages_attributes(subject, server, consumer))
+        metrics.count_series(semconv.CONSUMED_MESSAGES, amount, of)
 
-    def passed(self, hop: Hop) -> None:
+    def on_hop(self, hop: TraceHop) -> None:
         parent = parse_traceparent(hop.headers.get("traceparent"), hop.headers.get("tracestate"))
         if parent is None:
             return
         name, about = semconv.broker_hop(hop.subject, hop.server, stored=hop.steps[-1].kind in ("stored", "refused"))
         record(
             name,
-            context=reserve(parent),
+            context=reserve_context(parent),
             parent_span_id=parent.span_id,
             started=hop.steps[0].at,
             ended=hop.steps[-1].at,
             attributes=about,
             error=("refused", hop.error) if hop.error else None,
-            happenings=[Happening(f"pointsman.broker.{step.kind}", step.at, {semconv.BROKER_PEER: step.where or None})
+            happenings=[SpanEvent(f"pointsman.broker.{step.kind}", step.at, {semconv.BROKER_PEER: step.where or None})
                         for step in hop.steps],
         )  # fmt: skip

@@ -24,11 +24,19 @@ from pointsman.telemetry.scrubber import scrub_json
 from pointsman.telemetry.semconv import Attributes
 from pointsman.util.environment import variable
 
-__all__ = ["Mode", "captured", "mode_of", "of_reply", "of_request", "of_tool", "use"]
+__all__ = [
+    "Mode",
+    "capture_enabled",
+    "configure",
+    "mode_of",
+    "reply_attributes",
+    "request_attributes",
+    "tool_attributes",
+]
 
 Mode: TypeAlias = Literal["none", "redacted", "full"]
 
-_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+_CAPTURE_VARIABLE: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _MODES: Final[Mapping[str, Mode]] = {
     "": "none",
     "none": "none",
@@ -41,14 +49,14 @@ _MODES: Final[Mapping[str, Mode]] = {
     "span_and_event": "full",
     "full": "full",
 }
-_NOTHING: Final[Attributes] = {}
+_NO_ATTRIBUTES: Final[Attributes] = {}
 
 _log = get_logger(__name__)
 _mode: Mode = "none"
 _emails = False
 
 
-def use(mode: Mode, *, emails: bool = False) -> None:
+def configure(mode: Mode, *, emails: bool = False) -> None:
     """Capture so from now on. `emails`: hide addresses, too, where it is redacted. `setup` and tests call it."""
     global _mode, _emails
     _mode, _emails = mode, emails
@@ -58,21 +66,23 @@ def mode_of(settings: Settings) -> Mode:
     """What the settings ask for, else the standard variable. One that says something else captures nothing."""
     if settings.capture_content is not None:
         return settings.capture_content
-    asked = (variable(_VARIABLE) or "").lower()
+    asked = (variable(_CAPTURE_VARIABLE) or "").lower()
     if asked not in _MODES:
-        _log.warning("capture_mode_unknown", variable=_VARIABLE, seen=asked, expected=", ".join(filter(None, _MODES)))
+        _log.warning(
+            "capture_mode_unknown", variable=_CAPTURE_VARIABLE, seen=asked, expected=", ".join(filter(None, _MODES))
+        )
     return _MODES.get(asked, "none")
 
 
-def captured() -> bool:
+def capture_enabled() -> bool:
     """Whether anything is, so that a hot path need not write down what is not."""
     return _mode != "none"
 
 
-def of_request(request: ModelRequest) -> Attributes:
+def request_attributes(request: ModelRequest) -> Attributes:
     """What a model is asked: instructions, messages and the definitions of its tools."""
     if _mode == "none":
-        return _NOTHING
+        return _NO_ATTRIBUTES
     return {
         "gen_ai.system_instructions": _text([{"type": "text", "content": request.instructions}]),
         "gen_ai.input.messages": _text([_message(turn) for turn in request.turns]),
@@ -84,35 +94,37 @@ def of_request(request: ModelRequest) -> Attributes:
     }  # fmt: skip
 
 
-def of_reply(reply: ModelReply) -> Attributes:
+def reply_attributes(reply: ModelReply) -> Attributes:
     """What it answered."""
     if _mode == "none":
-        return _NOTHING
+        return _NO_ATTRIBUTES
     said = reply.text or (json.dumps(reply.data, ensure_ascii=False) if reply.data is not None else "")
     message = _message(Turn("assistant", said, reply.calls))
     return {"gen_ai.output.messages": _text([{**message, "finish_reason": reply.finish}])}
 
 
-def of_tool(arguments: JsonValue, result: JsonValue) -> Attributes:
+def tool_attributes(arguments: JsonValue, result: JsonValue) -> Attributes:
     """What a tool was called with, and what it gave."""
     if _mode == "none":
-        return _NOTHING
-    return {"gen_ai.tool.call.arguments": _text(_parsed(arguments)), "gen_ai.tool.call.result": _text(result)}
+        return _NO_ATTRIBUTES
+    return {"gen_ai.tool.call.arguments": _text(_parse_json(arguments)), "gen_ai.tool.call.result": _text(result)}
 
 
 def _message(turn: Turn) -> dict[str, Any]:
     if turn.role == "tool":
-        parts: list[JsonValue] = [{"type": "tool_call_response", "id": turn.call_id, "response": _parsed(turn.text)}]
+        parts: list[JsonValue] = [
+            {"type": "tool_call_response", "id": turn.call_id, "response": _parse_json(turn.text)}
+        ]
     else:
         parts = [{"type": "text", "content": turn.text}] if turn.text else []
         parts += [
-            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": _parsed(call.arguments)}
+            {"type": "tool_call", "id": call.id, "name": call.name, "arguments": _parse_json(call.arguments)}
             for call in turn.calls
         ]
     return {"role": turn.role, "parts": parts}
 
 
-def _parsed(value: JsonValue) -> JsonValue:
+def _parse_json(value: JsonValue) -> JsonValue:
     """JSON text as data, so that it is scrubbed by its keys and is not quoted twice; other text as it is."""
     if not isinstance(value, str):
         return value

@@ -18,20 +18,20 @@ from opentelemetry import metrics as otel_metrics
 from opentelemetry import trace as otel
 
 from pointsman.telemetry import logs, metrics, traces
-from pointsman.telemetry.fast.export_gate import Door
-from pointsman.telemetry.fast.lean_spans import Recorder, Written
-from pointsman.telemetry.fast.otlp_exporter import span_exporter, use_written
+from pointsman.telemetry.fast.export_gate import ExportGate
+from pointsman.telemetry.fast.lean_spans import EncodedSpan, SpanRecorder
+from pointsman.telemetry.fast.otlp_exporter import enable_encoded_spans, span_exporter
 from pointsman.telemetry.logs import get_logger
 from pointsman.telemetry.otel_env import (
-    has_plain_histograms,
+    has_default_histograms,
     has_prometheus,
     is_disabled,
     metric_exporter,
-    room,
-    variable,
-    wanted,
+    queue_size,
+    read_variable,
+    requested_exporters,
 )
-from pointsman.telemetry.trace_context import context_of
+from pointsman.telemetry.trace_context import otel_context_from_ids
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
@@ -82,18 +82,20 @@ class Pipeline:
 
 def start_traces(service_name: str, instance: str) -> Pipeline | None:
     """Begin to record spans if the environment or the application wants them. None when there is nothing to flush."""
-    traces.use(None)
+    traces.configure(None)
     if is_disabled():
         return None
-    if not isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider) and not _installed_here(
+    if not isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider) and not _is_own_provider(
         otel.get_tracer_provider()
     ):
-        traces.use(otel.get_tracer_provider(), _version())  # the application's: its processors, its shutdown
+        traces.configure(otel.get_tracer_provider(), _version())  # the application's: its processors, its shutdown
         return None
-    exporters = [exporter for name in wanted("TRACES") if (exporter := _attempt("spans", span_exporter, name))]
+    exporters = [
+        exporter for name in requested_exporters("TRACES") if (exporter := _try_start("spans", span_exporter, name))
+    ]
     if not exporters:
         return None
-    return _attempt("spans", _build_traces, exporters, service_name, instance)
+    return _try_start("spans", _build_traces, exporters, service_name, instance)
 
 
 class Measurements(Pipeline):
@@ -105,16 +107,20 @@ class Measurements(Pipeline):
 def start_metrics(service_name: str, instance: str, *, exposed: bool = False) -> Measurements | None:
     """Begin to measure if the environment or the application wants it, or somebody may ask for it: `exposed`. None when
     there is nothing to flush."""
-    metrics.use(None)
+    metrics.configure(None)
     if is_disabled():
         return None
     loaded = sys.modules.get("opentelemetry.sdk.metrics")
     provider = otel_metrics.get_meter_provider()
-    if loaded is not None and isinstance(provider, loaded.MeterProvider) and not _installed_here(provider):
-        metrics.use(provider.get_meter("pointsman", _version()))
+    if loaded is not None and isinstance(provider, loaded.MeterProvider) and not _is_own_provider(provider):
+        metrics.configure(provider.get_meter("pointsman", _version()))
         return None
-    exporters = [exporter for name in wanted("METRICS") if (exporter := _attempt("metrics", metric_exporter, name))]
-    asked = variable("OTEL_METRICS_EXPORTER").lower()
+    exporters = [
+        exporter
+        for name in requested_exporters("METRICS")
+        if (exporter := _try_start("metrics", metric_exporter, name))
+    ]
+    asked = read_variable("OTEL_METRICS_EXPORTER").lower()
     if "prometheus" in asked and not exposed:
         log.warning(
             "telemetry_not_exposed",
@@ -127,16 +133,16 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
     exposed = exposed and asked != "none" and has_prometheus(asked="prometheus" in asked)
     if not exporters and not exposed:
         return None
-    return _attempt("metrics", _build_metrics, exporters, service_name, instance, exposed)
+    return _try_start("metrics", _build_metrics, exporters, service_name, instance, exposed)
 
 
 def start_logs(service_name: str, instance: str) -> Pipeline | None:
     """Begin to send log lines by OTLP, besides writing them, if the environment asks for that by name."""
     logs.send_to(None)
-    asked = variable("OTEL_LOGS_EXPORTER") or variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
-    if is_disabled() or not asked or "otlp" not in wanted("LOGS"):
+    asked = read_variable("OTEL_LOGS_EXPORTER") or read_variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
+    if is_disabled() or not asked or "otlp" not in requested_exporters("LOGS"):
         return None
-    return _attempt("logs", _build_logs, service_name, instance)
+    return _try_start("logs", _build_logs, service_name, instance)
 
 
 def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) -> Pipeline:
@@ -144,8 +150,8 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     class Batching(BatchSpanProcessor):
-        def __init__(self, door: Door) -> None:
-            super().__init__(cast(Any, door), max_queue_size=door.room)
+        def __init__(self, door: ExportGate) -> None:
+            super().__init__(cast(Any, door), max_queue_size=door.capacity)
             self._door = door
 
         def on_end(self, span: ReadableSpan) -> None:
@@ -153,8 +159,8 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
                 self.take(span)
 
         def take(self, span: Any) -> bool:
-            """Whether there was room for it, a `ReadableSpan` or one that is `Written`."""
-            if admitted := self._door.admits():
+            """Whether there was room for it, a `ReadableSpan` or one that is `EncodedSpan`."""
+            if admitted := self._door.try_enter():
                 super().on_end(span)
             return admitted
 
@@ -162,30 +168,30 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
         def add_span_processor(self, span_processor: SpanProcessor) -> None:
             """Whoever adds one wants to see spans of the SDK, and gets them."""
             super().add_span_processor(span_processor)
-            if traces.tracing() and not isinstance(span_processor, Batching):
-                traces.use(self, _version(), ways)
+            if traces.tracing_enabled() and not isinstance(span_processor, Batching):
+                traces.configure(self, _version(), ways)
 
-    doors = [Door("spans", exporter, room("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
-    ways = doors[0] if len(doors) == 1 else _Ways(doors)
+    doors = [ExportGate("spans", exporter, queue_size("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
+    ways = doors[0] if len(doors) == 1 else _SinkGroup(doors)
     resource = _resource(service_name, instance)
     provider = Provider(resource=resource, shutdown_on_exit=False)
     batching = [Batching(door) for door in doors]
     for one in batching:
         provider.add_span_processor(one)
-    _installed.append(provider)
+    _own_providers.append(provider)
     if isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider):
         otel.set_tracer_provider(provider)  # so that spans of instrumented libraries join ours
 
-    def take_all(span: Written) -> bool:
+    def take_all(span: EncodedSpan) -> bool:
         taken = [one.take(span) for one in batching]
         return any(taken)
 
     take = batching[0].take if len(batching) == 1 else take_all
-    lean = use_written(exporters, resource, (traces.SCOPE, _version(), traces.SCHEMA))
-    traces.use(provider, _version(), ways, Recorder(take) if lean else None)
+    lean = enable_encoded_spans(exporters, resource, (traces.SCOPE, _version(), traces.SCHEMA))
+    traces.configure(provider, _version(), ways, SpanRecorder(take) if lean else None)
 
     def flush() -> None:
-        traces.use(None)
+        traces.configure(None)
         provider.shutdown()
 
     def abandon() -> None:
@@ -195,29 +201,29 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
     return Pipeline(flush, abandon, lambda: sum(door.lost for door in doors))
 
 
-class _Ways:
+class _SinkGroup:
     """Every door that a span goes to when it has ended."""
 
-    def __init__(self, doors: Sequence[Door]) -> None:
-        self._doors = doors
+    def __init__(self, doors: Sequence[ExportGate]) -> None:
+        self._gates = doors
 
     def is_open(self) -> bool:
-        return any(map(Door.is_open, self._doors))
+        return any(map(ExportGate.is_open, self._gates))
 
-    def is_away(self) -> bool:
-        return all(map(Door.is_away, self._doors))
+    def collector_down(self) -> bool:
+        return all(map(ExportGate.collector_down, self._gates))
 
-    def refuse(self) -> None:
-        for door in self._doors:
-            door.refuse()
+    def reject(self) -> None:
+        for door in self._gates:
+            door.reject()
 
 
 def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, exposed: bool) -> Measurements:
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
 
-    kept = metrics.histograms() if has_plain_histograms() else None
-    periodic = kept.read_by(PeriodicExportingMetricReader) if kept else PeriodicExportingMetricReader
+    kept = metrics.histograms() if has_default_histograms() else None
+    periodic = kept.reader_class(PeriodicExportingMetricReader) if kept else PeriodicExportingMetricReader
     readers: list[MetricReader] = [periodic(exporter) for exporter in exporters]
     asked: Callable[[], bytes] | None = None
     if exposed:
@@ -225,7 +231,7 @@ def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, e
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry()
-        scraped = kept.read_by(PrometheusMetricReader) if kept else PrometheusMetricReader
+        scraped = kept.reader_class(PrometheusMetricReader) if kept else PrometheusMetricReader
         readers.append(scraped(scope_info_enabled=False, registry=registry))
 
         def expose() -> bytes:
@@ -234,11 +240,11 @@ def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, e
         asked = expose
 
     provider = MeterProvider(readers, _resource(service_name, instance), shutdown_on_exit=False)
-    _installed.append(provider)
-    metrics.use(provider.get_meter("pointsman", _version()), kept)
+    _own_providers.append(provider)
+    metrics.configure(provider.get_meter("pointsman", _version()), kept)
 
     def flush() -> None:
-        metrics.use(None)
+        metrics.configure(None)
         provider.shutdown()
 
     def abandon() -> None:
@@ -256,9 +262,9 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-    door = Door("logs", OTLPLogExporter(), room("OTEL_BLRP_MAX_QUEUE_SIZE"))
+    door = ExportGate("logs", OTLPLogExporter(), queue_size("OTEL_BLRP_MAX_QUEUE_SIZE"))
     provider = LoggerProvider(_resource(service_name, instance), shutdown_on_exit=False)
-    provider.add_log_record_processor(BatchLogRecordProcessor(cast(Any, door), max_queue_size=door.room))
+    provider.add_log_record_processor(BatchLogRecordProcessor(cast(Any, door), max_queue_size=door.capacity))
     logger = provider.get_logger("pointsman", _version())
     severities = {
         "debug": SeverityNumber.DEBUG,
@@ -269,11 +275,11 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     }
 
     def send(line: logs.Line) -> None:
-        if door.admits():
+        if door.try_enter():
             logger.emit(
                 LogRecord(
                     timestamp=line.at,
-                    context=context_of(line.trace_id, line.span_id),
+                    context=otel_context_from_ids(line.trace_id, line.span_id),
                     severity_text=line.level,
                     severity_number=severities.get(line.level, SeverityNumber.INFO),
                     body=line.event,
@@ -290,7 +296,7 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     return Pipeline(flush, door.shutdown, lambda: 0)
 
 
-def _attempt(what: str, build: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+def _try_start(what: str, build: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
     """What `build` returns, or None and a line: telemetry that cannot start is no reason not to work."""
     try:
         return build(*args, **kwargs)
@@ -320,11 +326,11 @@ def _resource(service_name: str, instance: str) -> Resource:
     return Hashed(merged.attributes, merged.schema_url)
 
 
-_installed: list[object] = []  # providers made here: a second setup in one process is not an application's provider
+_own_providers: list[object] = []  # providers made here: a second setup in one process is not an application's provider
 
 
-def _installed_here(provider: object) -> bool:
-    return any(provider is ours for ours in _installed)
+def _is_own_provider(provider: object) -> bool:
+    return any(provider is ours for ours in _own_providers)
 
 
 def _version() -> str:

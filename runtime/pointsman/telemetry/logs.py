@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 from opentelemetry.trace import get_current_span
 
 from pointsman.settings import Settings
-from pointsman.telemetry.scrubber import HIDDEN, is_secret, scrub, scrub_traceback
+from pointsman.telemetry.scrubber import HIDDEN_TEXT, is_secret, scrub, scrub_traceback
 from pointsman.util.environment import variable
 from pointsman.util.lazy_import import structlog
 
@@ -30,9 +30,9 @@ __all__ = ["Line", "bind", "configure", "get_logger", "send_to"]
 
 # C0, C1 and DEL end or rewrite lines, U+2028 and U+2029 end them for some readers, the bidirectional marks reorder
 # them, and a lone surrogate cannot be written as UTF-8 at all.
-_UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_DEPTH: Final = 6  # containers within containers that are cleaned; what lies deeper is shown as its cleaned text
-_REPEAT: Final = 60.0  # seconds in which a line of the exporter is shown once: its retries take up to 10
+_UNPRINTABLE_PATTERN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_MAX_DEPTH: Final = 6  # containers within containers that are cleaned; what lies deeper is shown as its cleaned text
+_REPEAT_INTERVAL_S: Final = 60.0  # seconds in which a line of the exporter is shown once: its retries take up to 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def send_to(send: Callable[[Line], None] | None) -> None:
     _send = send
 
 
-CACHED = True
+CACHE_LOGGERS = True
 """A logger keeps the level at which it was first used, which is cheap; tests, which set up many processes, do not."""
 
 
@@ -107,7 +107,7 @@ def _install(level: str, *, as_json: bool = True) -> None:
         processors=_processors,
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=_Stderr,
-        cache_logger_on_first_use=CACHED,
+        cache_logger_on_first_use=CACHE_LOGGERS,
     )
 
 
@@ -179,7 +179,7 @@ def _escape_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDi
 
 def _clean_mapping(mapping: Mapping[Any, Any], text: Callable[[str], str], depth: int) -> dict[str, Any]:
     return {
-        text(key): HIDDEN if is_secret(key, value) else _clean_value(value, text, depth + 1)
+        text(key): HIDDEN_TEXT if is_secret(key, value) else _clean_value(value, text, depth + 1)
         for key, value in ((str(key), value) for key, value in mapping.items())
     }
 
@@ -190,9 +190,9 @@ def _clean_value(value: Any, text: Callable[[str], str], depth: int) -> Any:
             return text(value)
         case None | bool() | int() | float():
             return value
-        case dict() if depth < _DEPTH:
+        case dict() if depth < _MAX_DEPTH:
             return _clean_mapping(value, text, depth)
-        case list() | tuple() | set() | frozenset() if depth < _DEPTH:
+        case list() | tuple() | set() | frozenset() if depth < _MAX_DEPTH:
             return [_clean_value(item, text, depth + 1) for item in cast("list[Any]", value)]
         case _:
             return text(_text(value))
@@ -206,10 +206,10 @@ def _text(value: object) -> str:
 
 
 def _plain(text: str) -> str:
-    return _UNPRINTABLE.sub(_escape, text)
+    return _UNPRINTABLE_PATTERN.sub(_escape_match, text)
 
 
-def _escape(found: re.Match[str]) -> str:
+def _escape_match(found: re.Match[str]) -> str:
     code = ord(found[0])
     return {9: "\\t", 10: "\\n", 13: "\\r"}.get(code) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")
 
@@ -259,7 +259,7 @@ class _Handler(logging.Handler):
             return False
         place = (record.name, record.lineno)
         now = time.monotonic()
-        if now - self._heard.get(place, -_REPEAT) < _REPEAT:
+        if now - self._heard.get(place, -_REPEAT_INTERVAL_S) < _REPEAT_INTERVAL_S:
             return True
         self._heard[place] = now
         return False

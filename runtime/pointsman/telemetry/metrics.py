@@ -14,27 +14,45 @@ from typing import Any, Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from pointsman.telemetry import semconv
-from pointsman.telemetry.fast.histograms import MOST, OVERFLOW, Histograms, Labels
+from pointsman.telemetry.fast.histograms import MAX_SERIES, OVERFLOW_LABELS, Histograms, Labels
 from pointsman.telemetry.semconv import Attributes, Value
 
-__all__ = ["NAMES", "Labels", "add", "change", "count", "hide", "histograms", "labels", "measure", "measuring",
-           "observe", "of_agent", "show", "use"]  # fmt: skip
+__all__ = [
+    "NAMES",
+    "Labels",
+    "agent_series",
+    "change_for_agent",
+    "clear_gauge",
+    "configure",
+    "count",
+    "count_series",
+    "histograms",
+    "labels",
+    "metrics_enabled",
+    "observe",
+    "observe_series",
+    "set_gauge",
+]  # fmt: skip
 
 # From work of code alone (some 10 ms) to the default deadline of a workflow full of models (600 s).
-_LONG: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_WORKFLOW_BUCKETS: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 # The conventions' own.
-_MODEL: Final[tuple[float, ...]] = tuple(0.01 * 2**power for power in range(14))
-_PROCESS: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+_MODEL_BUCKETS: Final[tuple[float, ...]] = tuple(0.01 * 2**power for power in range(14))
+_PROCESS_BUCKETS: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 _HISTOGRAMS: Final[dict[str, tuple[str, str, tuple[float, ...]]]] = {
-    semconv.OPERATION_DURATION: ("s", "Time the broker took to store one message.", _PROCESS),
-    semconv.PROCESS_DURATION: ("s", "Time one attempt at a handoff took.", _PROCESS),
-    semconv.MODEL_DURATION: ("s", "Time one model call took.", _MODEL),
-    semconv.TOOL_DURATION: ("s", "Time one run of a tool took.", _MODEL),
+    semconv.OPERATION_DURATION: ("s", "Time the broker took to store one message.", _PROCESS_BUCKETS),
+    semconv.PROCESS_DURATION: ("s", "Time one attempt at a handoff took.", _PROCESS_BUCKETS),
+    semconv.MODEL_DURATION: ("s", "Time one model call took.", _MODEL_BUCKETS),
+    semconv.TOOL_DURATION: ("s", "Time one run of a tool took.", _MODEL_BUCKETS),
     semconv.TOKEN_USAGE: ("{token}", "Tokens one model call used.", tuple(4.0**power for power in range(14))),
-    semconv.WORKFLOW_DURATION: ("s", "Time from a request to its outcome.", _LONG),
-    semconv.TASK_DURATION: ("s", "Time from a task's first dispatch to its end, all attempts together.", _LONG),
-    semconv.QUEUE_DURATION: ("s", "Time a handoff waited until a worker took it.", _LONG),
+    semconv.WORKFLOW_DURATION: ("s", "Time from a request to its outcome.", _WORKFLOW_BUCKETS),
+    semconv.TASK_DURATION: (
+        "s",
+        "Time from a task's first dispatch to its end, all attempts together.",
+        _WORKFLOW_BUCKETS,
+    ),
+    semconv.QUEUE_DURATION: ("s", "Time a handoff waited until a worker took it.", _WORKFLOW_BUCKETS),
 }
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     semconv.SENT_MESSAGES: ("{message}", "Messages a process tried to store at the broker."),
@@ -45,7 +63,7 @@ _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     semconv.MODEL_COST: ("{USD}", "US dollars that model calls cost, where the price is known."),
     semconv.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
 }
-_COUNTED: Final[dict[str, str]] = {semconv.OPERATION_DURATION: semconv.SENT_MESSAGES}
+_COUNTER_OF_HISTOGRAM: Final[dict[str, str]] = {semconv.OPERATION_DURATION: semconv.SENT_MESSAGES}
 """Histograms of which each measurement is one of a counter, of the same series: that need not be added up again."""
 _UP_DOWN: Final[dict[str, tuple[str, str]]] = {
     semconv.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
@@ -63,12 +81,12 @@ NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
 _meter: Meter | None = None
 _histograms: Histograms | None = None
 _instruments: dict[str, Any] = {}
-_kept: dict[str, dict[Labels, float]] = {}
+_values_by_metric: dict[str, dict[Labels, float]] = {}
 """What counters and gauges stand at."""
 _lock = threading.RLock()  # a collected generator may count what it leaves while it is held
 
 
-def measuring() -> bool:
+def metrics_enabled() -> bool:
     """Whether anything is measured, so that what costs more than a comparison need not be found out."""
     return _meter is not None
 
@@ -76,17 +94,17 @@ def measuring() -> bool:
 def observe(name: str, value: float, attributes: Attributes | None = None) -> None:
     """Add one measurement to the histogram `name`, a constant of `names`; attributes that are None are left out."""
     if _meter is not None:
-        measure(name, value, labels(attributes))
+        observe_series(name, value, labels(attributes))
 
 
-def measure(name: str, value: float, of: Labels) -> None:
+def observe_series(name: str, value: float, of: Labels) -> None:
     """`observe` of the series `of`, which whoever measures often finds once."""
     if _histograms is not None:
         _histograms.add(name, value, of)
     elif _meter is not None:
         _instrument(_meter, name).record(value, dict(of))
-        if name in _COUNTED:
-            _add(_meter, _COUNTED[name], 1, of)
+        if name in _COUNTER_OF_HISTOGRAM:
+            _add(_meter, _COUNTER_OF_HISTOGRAM[name], 1, of)
 
 
 def count(name: str, amount: float = 1, attributes: Attributes | None = None) -> None:
@@ -95,7 +113,7 @@ def count(name: str, amount: float = 1, attributes: Attributes | None = None) ->
         _add(_meter, name, amount, labels(attributes))
 
 
-def add(name: str, amount: float, of: Labels) -> None:
+def count_series(name: str, amount: float, of: Labels) -> None:
     """`count` of the series `of`."""
     if _meter is not None:
         _add(_meter, name, amount, of)
@@ -106,28 +124,28 @@ def labels(attributes: Attributes | None) -> Labels:
     return frozenset(_attributes(attributes).items())
 
 
-def change(name: str, amount: int, about: str) -> None:
+def change_for_agent(name: str, amount: int, about: str) -> None:
     """There is `amount` more of `name` now, or less, at the agent `about`."""
     if _meter is not None:
-        _add(_meter, name, amount, of_agent(about))
+        _add(_meter, name, amount, agent_series(about))
 
 
-@lru_cache(MOST)
-def of_agent(name: str) -> Labels:
+@lru_cache(MAX_SERIES)
+def agent_series(name: str) -> Labels:
     """The series of one agent."""
     return frozenset(((semconv.AGENT_NAME, name),))
 
 
-def show(name: str, value: float, attributes: Attributes | None = None) -> None:
+def set_gauge(name: str, value: float, attributes: Attributes | None = None) -> None:
     """The gauge `name` stands at `value`, until it is shown another one or hidden."""
     if _meter is not None:
         of = labels(attributes)
         with _lock:
             values = _values(_meter, name)
-            values[_within(values, of)] = value
+            values[_limit_series(values, of)] = value
 
 
-def hide(name: str, attributes: Attributes | None = None) -> None:
+def clear_gauge(name: str, attributes: Attributes | None = None) -> None:
     """Nobody knows any more what the gauge `name` stands at, or there is nothing left that it tells of."""
     if _meter is not None:
         with _lock:
@@ -135,11 +153,11 @@ def hide(name: str, attributes: Attributes | None = None) -> None:
 
 
 def histograms() -> Histograms:
-    """What `use` can be given for a meter whose readers were made to read it."""
+    """What `configure` can be given for a meter whose readers were made to read it."""
     return Histograms(_HISTOGRAMS)
 
 
-def use(meter: Meter | None, kept: Histograms | None = None) -> None:
+def configure(meter: Meter | None, kept: Histograms | None = None) -> None:
     """Measure with `meter` from now on, or not at all with None. `setup` and tests call it.
 
     Histograms are `kept`, or are the meter's where there are none.
@@ -147,38 +165,40 @@ def use(meter: Meter | None, kept: Histograms | None = None) -> None:
     global _meter, _histograms
     _meter, _histograms = meter, kept
     _instruments.clear()
-    _kept.clear()
+    _values_by_metric.clear()
     if meter is not None and kept is not None:
-        kept.join(meter)
-        for histogram, counter in _COUNTED.items():
+        kept.register(meter)
+        for histogram, counter in _COUNTER_OF_HISTOGRAM.items():
             meter.create_observable_counter(counter, [partial(kept.counts, histogram)], *_COUNTERS[counter])
 
 
 def _add(meter: Meter, name: str, amount: float, of: Labels) -> None:
     with _lock:
-        if (values := _kept.get(name)) is None:
+        if (values := _values_by_metric.get(name)) is None:
             values = _values(meter, name)
         if (stands := values.get(of)) is None:
-            of = _within(values, of)
+            of = _limit_series(values, of)
             stands = values.get(of, 0)
         values[of] = stands + amount
 
 
-def _within(values: dict[Labels, float], of: Labels) -> Labels:
+def _limit_series(values: dict[Labels, float], of: Labels) -> Labels:
     """The series that counts for `of`: its own while there is room for it."""
-    return of if of in values or len(values) < MOST else OVERFLOW
+    return of if of in values or len(values) < MAX_SERIES else OVERFLOW_LABELS
 
 
 def _values(meter: Meter, name: str) -> dict[Labels, float]:
-    values = _kept.get(name)
+    values = _values_by_metric.get(name)
     if values is None:
-        values = _kept[name] = {}
+        values = _values_by_metric[name] = {}
         _make_readable(meter, name, values)
     return values
 
 
 def _make_readable(meter: Meter, name: str, values: dict[Labels, float]) -> None:
-    def read(_: CallbackOptions) -> list[Observation]:  # the last time after `use(None)`, when what is left is sent
+    def read(
+        _: CallbackOptions,
+    ) -> list[Observation]:  # the last time after `configure(None)`, when what is left is sent
         with _lock:
             return [Observation(value, dict(of)) for of, value in values.items()]
 

@@ -9,32 +9,38 @@ from pointsman.telemetry.logs import get_logger
 from pointsman.util import environment
 
 __all__ = [
-    "has_plain_histograms",
+    "has_default_histograms",
     "has_prometheus",
     "is_disabled",
     "metric_exporter",
-    "room",
-    "variable",
-    "wanted",
+    "queue_size",
+    "read_variable",
+    "requested_exporters",
 ]
 
 log = get_logger(__name__)
 
-_QUEUE: Final = 2048  # spans, or log records: the default of the standard's variables
-_HTTP: Final = "http/protobuf"
+_DEFAULT_QUEUE_SIZE: Final = 2048  # spans, or log records: the default of the standard's variables
+_HTTP_PROTOCOL: Final = "http/protobuf"
 
 
 def is_disabled() -> bool:
     """Whether `OTEL_SDK_DISABLED` says so."""
-    return variable("OTEL_SDK_DISABLED").lower() == "true"
+    return read_variable("OTEL_SDK_DISABLED").lower() == "true"
 
 
-def wanted(signal: str) -> list[str]:
+def requested_exporters(signal: str) -> list[str]:
     """The exporters the environment asks for, of those there are. OTLP by itself only when an endpoint is named."""
-    asked = [name.strip().lower() for name in variable(f"OTEL_{signal}_EXPORTER").split(",") if name.strip()]
-    if not asked and (variable("OTEL_EXPORTER_OTLP_ENDPOINT") or variable(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")):
+    asked = [name.strip().lower() for name in read_variable(f"OTEL_{signal}_EXPORTER").split(",") if name.strip()]
+    if not asked and (
+        read_variable("OTEL_EXPORTER_OTLP_ENDPOINT") or read_variable(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    ):
         asked = ["otlp"]
-    protocol = variable(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or variable("OTEL_EXPORTER_OTLP_PROTOCOL") or _HTTP
+    protocol = (
+        read_variable(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL")
+        or read_variable("OTEL_EXPORTER_OTLP_PROTOCOL")
+        or _HTTP_PROTOCOL
+    )
     known: list[str] = []
     for name in asked:
         if name == "none" or (name, signal) == ("prometheus", "METRICS"):  # it is asked on the health port
@@ -46,12 +52,12 @@ def wanted(signal: str) -> list[str]:
                 seen=name,
                 expected="otlp, console or none; for metrics prometheus, too",
             )
-        elif name == "otlp" and protocol != _HTTP:
+        elif name == "otlp" and protocol != _HTTP_PROTOCOL:
             log.warning(
                 "telemetry_protocol_unsupported",
                 variable="OTEL_EXPORTER_OTLP_PROTOCOL",
                 seen=protocol,
-                expected=_HTTP,
+                expected=_HTTP_PROTOCOL,
                 hint="a collector listens for it on port 4318, as a rule",
             )
         else:
@@ -86,22 +92,22 @@ def has_prometheus(*, asked: bool) -> bool:
     return True
 
 
-def has_plain_histograms() -> bool:
+def has_default_histograms() -> bool:
     """Whether histograms are wanted as they are by default: cumulative, in explicit buckets, exemplars from traces."""
     plain = {
         "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "cumulative",
         "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",
         "OTEL_METRICS_EXEMPLAR_FILTER": "trace_based",
     }
-    return all(variable(name).lower() in ("", value) for name, value in plain.items())
+    return all(read_variable(name).lower() in ("", value) for name, value in plain.items())
 
 
-def room(name: str) -> int:
+def queue_size(name: str) -> int:
     """How many spans or log records may wait."""
-    asked = variable(name)
-    return int(asked) if asked.isdecimal() else _QUEUE
+    asked = read_variable(name)
+    return int(asked) if asked.isdecimal() else _DEFAULT_QUEUE_SIZE
 
 
-def variable(name: str) -> str:
+def read_variable(name: str) -> str:
     """Return an environment variable without white space around it; empty if it is unset."""
     return environment.variable(name) or ""

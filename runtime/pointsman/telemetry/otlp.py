@@ -46,7 +46,7 @@ class _Writer:
         if node.started_at is None:
             return
         span_id = self._id(node, parent)
-        name, kind, attributes = self._said(node)
+        name, kind, attributes = self._events(node)
         more: Attributes = {
             "pointsman.unfinished": None if node.ended_at else True,
             semconv.REASON: node.detail or None,
@@ -77,7 +77,7 @@ class _Writer:
         self.used.add(wanted)
         return wanted
 
-    def _said(self, node: TraceNode) -> tuple[str, int, Attributes]:
+    def _events(self, node: TraceNode) -> tuple[str, int, Attributes]:
         what = node.name.partition(" ")[2]
         ids: dict[str, Any] = {"workflow_id": self.workflow_id, "task_id": node.task_id or ""}
         match node.kind:
@@ -96,7 +96,7 @@ class _Writer:
                 name, said = semconv.process_handoff(self.namespace, agent, subject=subject, attempt=attempt, **ids)
                 return name, _CONSUMER, said
             case "chat":
-                used = semconv.chat_answer(
+                used = semconv.chat_reply(
                     input_tokens=node.usage.input_tokens, output_tokens=node.usage.output_tokens, cost=node.usage.cost
                 )
                 return node.name, _CLIENT, {semconv.OPERATION_NAME: "chat", semconv.REQUEST_MODEL: what, **used}

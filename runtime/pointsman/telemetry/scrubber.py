@@ -7,9 +7,9 @@ from typing import Final
 
 from pydantic import JsonValue
 
-__all__ = ["HIDDEN", "is_secret", "scrub", "scrub_json", "scrub_traceback", "writable"]
+__all__ = ["HIDDEN_TEXT", "is_secret", "scrub", "scrub_json", "scrub_traceback", "to_writable"]
 
-HIDDEN: Final = "[hidden]"
+HIDDEN_TEXT: Final = "[hidden]"
 
 _KEYS: Final = (
     r"(?:(?:api|private)[._-]?key|authorization|(?:access|refresh|auth|id)?token"
@@ -17,12 +17,12 @@ _KEYS: Final = (
 )
 _SECRET_KEY: Final = re.compile(rf"(?i)(?:^|[._-]){_KEYS}(?:$|[._-])")
 # Data within a text, such as the JSON that a tool answered with, and that text quoted once more.
-_KEYED: Final = re.compile(
+_KEYED_SECRET: Final = re.compile(
     rf"(?i)(\\?[\"'](?:[\w.-]{{0,40}}[._-])?{_KEYS}(?:[._-][\w.-]{{0,40}})?\\?[\"']\s*:\s*)(\\?[\"'])"
     r"(?:\\[\s\S]|[^\\])*?(?=\2|\\?\Z)"
 )
 # A header, or a line of settings. A digit and a letter in it, so that no English sentence and no count is one.
-_HEADED: Final = re.compile(
+_HEADER_SECRET: Final = re.compile(
     r"(?i)((?:api[_-]?key|password|passwd|secret):[ \t]+)(?=[^\s\d]*\d)(?=[^\sa-z]*[a-z])[^\s,;}]+"
 )
 # All that begins a word goes behind one `\b`: with one in each, every place of every text is tried a dozen times.
@@ -55,23 +55,23 @@ _ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line 
 _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
 
 
-def writable(text: str) -> str:
+def to_writable(text: str) -> str:
     """`text` with lone surrogates by their codes: one that no UTF-8 can hold loses the whole batch it is sent in."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def scrub(text: str, *, emails: bool = False) -> str:
     """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`, and
-    `writable`."""
-    text = _SECRET_VALUE.sub(HIDDEN, writable(text))
+    `to_writable`."""
+    text = _SECRET_VALUE.sub(HIDDEN_TEXT, to_writable(text))
     if ":" in text:
-        text = _HEADED.sub(rf"\1{HIDDEN}", _KEYED.sub(rf"\1\2{HIDDEN}", text))
-    return _EMAIL.sub(HIDDEN, text) if emails else text
+        text = _HEADER_SECRET.sub(rf"\1{HIDDEN_TEXT}", _KEYED_SECRET.sub(rf"\1\2{HIDDEN_TEXT}", text))
+    return _EMAIL.sub(HIDDEN_TEXT, text) if emails else text
 
 
 def scrub_traceback(text: str) -> str:
     """`scrub` for a traceback: its lines of code hold literals. It takes longer, and is for exceptions alone."""
-    return _ESCAPED.sub(lambda rest: scrub(rest[0]), scrub(_LITERAL.sub(rf"\1\2{HIDDEN}", text)))
+    return _ESCAPED.sub(lambda rest: scrub(rest[0]), scrub(_LITERAL.sub(rf"\1\2{HIDDEN_TEXT}", text)))
 
 
 def scrub_json(value: JsonValue, *, emails: bool = False) -> JsonValue:
@@ -81,7 +81,8 @@ def scrub_json(value: JsonValue, *, emails: bool = False) -> JsonValue:
             return scrub(value, emails=emails)
         case dict():
             return {
-                key: HIDDEN if is_secret(key, each) else scrub_json(each, emails=emails) for key, each in value.items()
+                key: HIDDEN_TEXT if is_secret(key, each) else scrub_json(each, emails=emails)
+                for key, each in value.items()
             }
         case list():
             return [scrub_json(each, emails=emails) for each in value]

@@ -16,7 +16,7 @@ from pointsman.ports.bus import Server
 
 __all__ = [
     "AGENT_NAME",
-    "ASKED",
+    "APPROVAL_REQUESTED",
     "ATTEMPT",
     "ATTEMPT_FAILED",
     "BROKER_PEER",
@@ -28,16 +28,16 @@ __all__ = [
     "DEAD_LETTERS",
     "DELIVERED",
     "ERROR_TYPE",
+    "FALLBACK_USED",
     "HANDOFFS_ACTIVE",
-    "HELD",
+    "HANDOFF_REDELIVERED",
     "LIMIT_REACHED",
     "MODEL_COST",
     "MODEL_DURATION",
     "OPERATION_DURATION",
     "OPERATION_NAME",
     "ORIGIN",
-    "PLANNED_AGAIN",
-    "PLAN_REFUSED",
+    "PLAN_REJECTED",
     "PROCESS_DURATION",
     "PROVIDER_NAME",
     "QUEUE",
@@ -45,21 +45,21 @@ __all__ = [
     "QUEUE_DURATION",
     "QUEUE_STATE",
     "REASON",
-    "REDELIVERED",
-    "REOPENED",
+    "REPLANNED",
     "REQUEST_MODEL",
     "RESULT_IGNORED",
-    "RETRIED",
     "RETRIES",
+    "RETRY_SCHEDULED",
     "ROLE",
     "SENT_MESSAGES",
     "SERVER_ADDRESS",
     "SERVER_PORT",
     "SIGNAL",
     "STATUS",
-    "STOOD_IN",
     "TASK_DURATION",
+    "TASK_HELD",
     "TASK_ID",
+    "TASK_REOPENED",
     "TEAM",
     "TELEMETRY_DROPPED",
     "TOKEN_TYPE",
@@ -73,16 +73,16 @@ __all__ = [
     "Value",
     "broker_hop",
     "chat",
-    "chat_answer",
-    "destination",
+    "chat_reply",
+    "destination_template",
     "execute_tool",
+    "handoff_duration_attributes",
     "invoke_workflow",
     "process_handoff",
     "process_inputs",
-    "processed_handoff",
     "publish_request",
-    "sent_message",
-    "taken_messages",
+    "published_message_attributes",
+    "received_messages_attributes",
     "task",
 ]
 
@@ -127,16 +127,16 @@ COST: Final = "pointsman.usage.cost"
 """US dollars. The conventions have no attribute for money."""
 
 # Span events
-ASKED: Final = "pointsman.approval_asked"
+APPROVAL_REQUESTED: Final = "pointsman.approval_requested"
 ATTEMPT_FAILED: Final = "pointsman.attempt_failed"
-HELD: Final = "pointsman.held"
-STOOD_IN: Final = "pointsman.stood_in"
-RETRIED: Final = "pointsman.retried"
-REOPENED: Final = "pointsman.reopened"
-REDELIVERED: Final = "pointsman.redelivered"
+TASK_HELD: Final = "pointsman.task_held"
+FALLBACK_USED: Final = "pointsman.fallback_used"
+RETRY_SCHEDULED: Final = "pointsman.retry_scheduled"
+TASK_REOPENED: Final = "pointsman.task_reopened"
+HANDOFF_REDELIVERED: Final = "pointsman.handoff_redelivered"
 RESULT_IGNORED: Final = "pointsman.result_ignored"
-PLAN_REFUSED: Final = "pointsman.plan_refused"
-PLANNED_AGAIN: Final = "pointsman.planned_again"
+PLAN_REJECTED: Final = "pointsman.plan_rejected"
+REPLANNED: Final = "pointsman.replanned"
 LIMIT_REACHED: Final = "pointsman.limit_reached"
 
 # Metrics
@@ -288,13 +288,13 @@ def process_handoff(
     }
 
 
-def processed_handoff(namespace: str, agent: str, server: Server | None, error: str | None) -> Attributes:
+def handoff_duration_attributes(namespace: str, agent: str, server: Server | None, error: str | None) -> Attributes:
     """What the measurement of one attempt says of it."""
     return {
-        **_where(server),
+        **_server_attributes(server),
         "messaging.system": _NATS,
         "messaging.operation.name": "process",
-        "messaging.destination.template": destination(f"{namespace}.handoff.{agent}"),
+        "messaging.destination.template": destination_template(f"{namespace}.handoff.{agent}"),
         AGENT_NAME: agent,
         ERROR_TYPE: error,
     }
@@ -350,7 +350,7 @@ def chat(
     }
 
 
-def chat_answer(
+def chat_reply(
     *,
     model: str | None = None,
     response_id: str | None = None,
@@ -387,16 +387,16 @@ def execute_tool(
 def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attributes]:
     """One server of the broker dealt with a message: it stored it, or handed it on to others. Kind: internal."""
     operation = "store" if stored else "route"
-    return f"{operation} {destination(subject).partition('.{')[0]}", {
+    return f"{operation} {destination_template(subject).partition('.{')[0]}", {
         "messaging.system": _NATS,
         "messaging.operation.name": operation,
         "messaging.destination.name": subject,
-        "messaging.destination.template": destination(subject),
+        "messaging.destination.template": destination_template(subject),
         "pointsman.broker.server": server,
     }
 
 
-def destination(subject: str) -> str:
+def destination_template(subject: str) -> str:
     """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
     match subject.split(".", 3):
         case "$O" | "$KV" as store, bucket, kind, _:
@@ -408,28 +408,28 @@ def destination(subject: str) -> str:
             return subject
 
 
-def sent_message(subject: str, server: Server | None, error: str | None) -> Attributes:
+def published_message_attributes(subject: str, server: Server | None, error: str | None) -> Attributes:
     """What the measurements of one message that was sent say of it."""
-    return {**_measured("publish", "send", subject, server), ERROR_TYPE: error}
+    return {**_metric_attributes("publish", "send", subject, server), ERROR_TYPE: error}
 
 
-def taken_messages(subject: str, server: Server | None, consumer: str) -> Attributes:
+def received_messages_attributes(subject: str, server: Server | None, consumer: str) -> Attributes:
     """What the measurements of messages that a durable consumer handed out say of them."""
-    return {**_measured("receive", "receive", subject, server), "messaging.consumer.group.name": consumer}
+    return {**_metric_attributes("receive", "receive", subject, server), "messaging.consumer.group.name": consumer}
 
 
-def _measured(operation: str, kind: str, subject: str, server: Server | None) -> dict[str, Value | None]:
+def _metric_attributes(operation: str, kind: str, subject: str, server: Server | None) -> dict[str, Value | None]:
     """No message's own subject or id: each would be a series of its own."""
     return {
-        **_where(server),
+        **_server_attributes(server),
         "messaging.system": _NATS,
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,
-        "messaging.destination.template": destination(subject),
+        "messaging.destination.template": destination_template(subject),
     }
 
 
-def _where(server: Server | None) -> dict[str, Value | None]:
+def _server_attributes(server: Server | None) -> dict[str, Value | None]:
     return {SERVER_ADDRESS: server.address, SERVER_PORT: server.port} if server is not None else {}
 
 
@@ -455,12 +455,12 @@ def _messaging(
     consumer: str | None = None,
 ) -> dict[str, Value | None]:
     return {
-        **_where(server),
+        **_server_attributes(server),
         "messaging.system": _NATS,
         "messaging.operation.name": operation,
         "messaging.operation.type": kind,
         "messaging.destination.name": subject,
-        "messaging.destination.template": destination(subject),
+        "messaging.destination.template": destination_template(subject),
         "messaging.message.id": message_id,
         "messaging.message.conversation_id": correlation_id,
         "messaging.consumer.group.name": consumer,

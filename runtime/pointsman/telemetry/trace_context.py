@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 __all__ = [
     "TraceContext",
-    "context_of",
     "from_otel",
     "new_id",
+    "otel_context_below",
+    "otel_context_from_ids",
     "parse_traceparent",
     "to_otel",
     "trace_context",
-    "traceparent",
-    "under",
+    "traceparent_of",
 ]
 
-_SAMPLED: Final = 0x01
+_SAMPLED_FLAG: Final = 0x01
 _KNOWN_FLAGS: Final = 0x03  # sampled, and level 2's "the trace id is random"; flags one does not know are not passed on
-_TRACEPARENT: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_TRACESTATE_LENGTH: Final = 512  # what the specification asks everybody to carry at least; more is dropped whole
+_TRACEPARENT_PATTERN: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_MAX_TRACESTATE_CHARS: Final = 512  # what the specification asks everybody to carry at least; more is dropped whole
 
 
 class TraceContext(NamedTuple):
@@ -45,7 +45,7 @@ class TraceContext(NamedTuple):
 
     @property
     def sampled(self) -> bool:
-        return bool(self.flags & _SAMPLED)
+        return bool(self.flags & _SAMPLED_FLAG)
 
 
 def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> TraceContext | None:
@@ -56,14 +56,14 @@ def parse_traceparent(traceparent: str | None, tracestate: str | None = None) ->
     """
     if not traceparent:
         return None
-    match = _TRACEPARENT.fullmatch(traceparent.strip(" \t"))
+    match = _TRACEPARENT_PATTERN.fullmatch(traceparent.strip(" \t"))
     if match is None:
         return None
     version, trace_id, span_id, flags, rest = match.groups()
     if version == "ff" or (version == "00" and rest) or not trace_id.strip("0") or not span_id.strip("0"):
         return None
     state = (tracestate or "").strip(" \t")
-    if len(state) > _TRACESTATE_LENGTH or not state.isascii() or not state.isprintable():
+    if len(state) > _MAX_TRACESTATE_CHARS or not state.isascii() or not state.isprintable():
         state = ""
     return TraceContext(trace_id, span_id, int(flags, 16) & _KNOWN_FLAGS, state)
 
@@ -91,16 +91,16 @@ def from_otel(context: SpanContext) -> TraceContext | None:
     )
 
 
-def under(parent: TraceContext) -> Context:
+def otel_context_below(parent: TraceContext) -> Context:
     """What OpenTelemetry calls a context, in which `parent` is the innermost open span."""
     return otel.set_span_in_context(NonRecordingSpan(to_otel(parent)))
 
 
-def context_of(trace_id: str, span_id: str) -> Context | None:
+def otel_context_from_ids(trace_id: str, span_id: str) -> Context | None:
     """What OpenTelemetry calls the context of these ids; None when they are none."""
     if len(trace_id) != 32 or len(span_id) != 16:
         return None
-    return under(TraceContext(trace_id, span_id, _SAMPLED))
+    return otel_context_below(TraceContext(trace_id, span_id, _SAMPLED_FLAG))
 
 
 def new_id(size: int) -> str:
@@ -115,6 +115,6 @@ def trace_context(trace: TraceOrigin, span_id: str | None = None) -> TraceContex
     return TraceContext(trace.trace_id, span_id or trace.span_id, trace.flags, trace.tracestate)
 
 
-def traceparent(trace: TraceOrigin, span_id: str | None = None) -> str:
+def traceparent_of(trace: TraceOrigin, span_id: str | None = None) -> str:
     """The same, as a header says it."""
     return f"00-{trace.trace_id}-{span_id or trace.span_id}-{trace.flags:02x}"

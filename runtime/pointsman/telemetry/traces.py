@@ -1,7 +1,7 @@
 """One trace per workflow. Ids are chosen before a span exists, spans are made when they end, and nothing here raises.
 
-`TraceContext` is what travels between processes. `span` is for what begins and ends in this process; `reserve` and
-`record` are for what begins in one process and ends in another.
+`TraceContext` is what travels between processes. `span` is for what begins and ends in this process; `reserve_context`
+and `record` are for what begins in one process and ends in another.
 
 With tracing off no SDK is loaded, spans cost next to nothing, and the context that came in is the context that goes on.
 """
@@ -20,32 +20,39 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace as otel
 from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
 
-from pointsman.telemetry.active_span import Passing, Span, note_exception, place_of, set_error, writable_attributes
-from pointsman.telemetry.fast.lean_spans import Recorder
+from pointsman.telemetry.active_span import (
+    NonRecordingSpan,
+    Span,
+    context_of_span,
+    record_exception,
+    set_error,
+    writable_attributes,
+)
+from pointsman.telemetry.fast.lean_spans import SpanRecorder
 from pointsman.telemetry.id_generator import ChosenIds, chosen_ids
-from pointsman.telemetry.scrubber import scrub, writable
+from pointsman.telemetry.scrubber import scrub, to_writable
 from pointsman.telemetry.semconv import ERROR_TYPE, Attributes
-from pointsman.telemetry.trace_context import TraceContext, new_id, parse_traceparent, to_otel, under
+from pointsman.telemetry.trace_context import TraceContext, new_id, otel_context_below, parse_traceparent, to_otel
 
 __all__ = [
-    "Carried",
-    "Happening",
     "Kind",
     "Span",
+    "SpanEvent",
     "TraceContext",
-    "current",
+    "TracedCall",
+    "configure",
+    "current_context",
     "parse_traceparent",
     "record",
-    "reserve",
+    "reserve_context",
     "span",
-    "tracing",
-    "use",
+    "tracing_enabled",
 ]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Said: TypeAlias = Callable[[], tuple[str, Attributes]]
+SpanDetails: TypeAlias = Callable[[], tuple[str, Attributes]]
 """What gives a span's name and attributes, as the functions of `names` do: it is called only where a span is made."""
 Kind: TypeAlias = Literal["internal", "client", "producer", "consumer"]
 
@@ -55,44 +62,44 @@ _KINDS: Final = {
     "producer": otel.SpanKind.PRODUCER,
     "consumer": otel.SpanKind.CONSUMER,
 }
-_NUMBERS: Final = {"internal": 1, "producer": 4, "client": 3, "consumer": 5}  # OTLP's
+_OTLP_KINDS: Final = {"internal": 1, "producer": 4, "client": 3, "consumer": 5}  # OTLP's
 SCOPE: Final = "pointsman"
 SCHEMA: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
-_SAMPLED: Final = 0x01
+_SAMPLED_FLAG: Final = 0x01
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 # What the instrumentations of model SDKs and of HTTP clients look for before they make a span: the OpenTelemetry one,
 # which OpenInference shares, and that of OpenLLMetry.
-_SUPPRESSING: Final = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_language_model_instrumentation")
+_SUPPRESSION_KEYS: Final = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_language_model_instrumentation")
 
 
-class Way(Protocol):
+class SpanSink(Protocol):
     """Where ended spans go."""
 
     def is_open(self) -> bool:
         """Whether one that ended now would be taken."""
         ...
 
-    def is_away(self) -> bool:
+    def collector_down(self) -> bool:
         """Whether nobody is there for one that begins now."""
         ...
 
-    def refuse(self) -> None:
+    def reject(self) -> None:
         """One was not made, because it would not have been taken: it counts as lost."""
         ...
 
 
 _tracer: otel.Tracer | None = None
-_way: Way | None = None
-_recorder: Recorder | None = None
-_left_behind: WeakKeyDictionary[otel.Span, otel_context.Context] = WeakKeyDictionary()
+_sink: SpanSink | None = None
+_recorder: SpanRecorder | None = None
+_outer_contexts: WeakKeyDictionary[otel.Span, otel_context.Context] = WeakKeyDictionary()
 """Spans that ended while another that began within them was open, as those of interleaved generators do, and what was
 around each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
+class SpanEvent:
     """Something that happened within a span: what OpenTelemetry calls a span event."""
 
     name: str
@@ -100,14 +107,14 @@ class Happening:
     attributes: Attributes
 
 
-def tracing() -> bool:
+def tracing_enabled() -> bool:
     """Whether spans are recorded at all, so that hot paths need not gather what to say about them."""
     return _tracer is not None
 
 
-def current() -> TraceContext | None:
+def current_context() -> TraceContext | None:
     """The context of the innermost open span here, whoever opened it."""
-    return place_of(otel.get_current_span())
+    return context_of_span(otel.get_current_span())
 
 
 class span:
@@ -120,11 +127,11 @@ class span:
     lost: what is below it hangs on what is above.
     """
 
-    __slots__ = ("_before", "_inner", "_lost_to", "_opened", "_tracer", "_wanted", "_within")
+    __slots__ = ("_arguments", "_before", "_inner", "_opened", "_rejected_by", "_tracer", "_within")
 
     def __init__(
         self,
-        name: str | Said,
+        name: str | SpanDetails,
         *,
         kind: Kind = "internal",
         parent: TraceContext | None = None,
@@ -133,24 +140,24 @@ class span:
         links: Sequence[TraceContext] = (),
         alone: bool = False,
     ) -> None:
-        self._wanted = (name, kind, parent, span_id, attributes, links, alone)
+        self._arguments = (name, kind, parent, span_id, attributes, links, alone)
 
     def __enter__(self) -> Span:
-        name, kind, parent, span_id, attributes, links, alone = self._wanted
-        tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
+        name, kind, parent, span_id, attributes, links, alone = self._arguments
+        tracer, way, recorder = _tracer, _sink, _recorder  # another thread may end them meanwhile
         before = within = otel_context.get_current()
         around = otel.get_current_span(before)
-        above = parent if parent is not None or way is None else place_of(around)
-        self._lost_to = lost_to = way if way is not None and _is_in_vain(way, above) else None
+        above = parent if parent is not None or way is None else context_of_span(around)
+        self._rejected_by = lost_to = way if way is not None and _would_be_dropped(way, above) else None
         self._tracer = tracer = tracer if lost_to is None else None
         if isinstance(name, str):
             title = name
         else:
             title, attributes = name() if tracer is not None else ("", None)
         if tracer is not None and recorder is not None and above is not None and above.sampled:
-            inner: otel.Span = recorder.begin(
+            inner: otel.Span = recorder.start_span(
                 title,
-                _NUMBERS[kind],
+                _OTLP_KINDS[kind],
                 above,
                 remote=parent is not None or around.get_span_context().is_remote,
                 span_id=span_id,
@@ -159,21 +166,21 @@ class span:
             )
             within = otel.set_span_in_context(inner, before)
         elif tracer is not None:
-            within = under(parent) if parent is not None else before
+            within = otel_context_below(parent) if parent is not None else before
             chosen = None if span_id is None else (None, int(span_id, 16))
-            inner = _of_the_sdk(
+            inner = _start_sdk_span(
                 tracer, chosen, title, within, kind, attributes, links,
                 record_exception=False, set_status_on_exception=False,
             )  # fmt: skip
             within = otel.set_span_in_context(inner, within)
         else:
-            within = under(parent) if parent is not None else before
+            within = otel_context_below(parent) if parent is not None else before
             inner = otel.get_current_span(within)
         if alone and _tracer is not None:
-            for key in _SUPPRESSING:
+            for key in _SUPPRESSION_KEYS:
                 within = otel_context.set_value(key, True, within)
         self._inner, self._before, self._within = inner, before, within
-        self._opened = Span(inner) if tracer is not None else Passing(inner)
+        self._opened = Span(inner) if tracer is not None else NonRecordingSpan(inner)
         if within is not before:
             otel_context.attach(within)
         return self._opened
@@ -183,33 +190,33 @@ class span:
     ) -> None:
         try:
             if isinstance(error, Exception):
-                note_exception(self._opened, self._inner, error)
+                record_exception(self._opened, self._inner, error)
             elif isinstance(error, asyncio.CancelledError):
-                self._opened.fail("cancelled", "the work was cancelled")
+                self._opened.set_failed("cancelled", "the work was cancelled")
         finally:
             # Not detach(token): a generator that is left early is closed in another context, where the token does not
             # fit and OpenTelemetry logs an error. There, what is current is not ours: there is nothing to restore.
             if self._within is not self._before:
                 if otel_context.get_current() is self._within:
-                    otel_context.attach(_still_open(self._before) if _left_behind else self._before)
+                    otel_context.attach(_still_open(self._before) if _outer_contexts else self._before)
                 elif otel.get_current_span(self._before) is not self._inner:
                     # One that began within this one may be open still, and must not bring this one back.
-                    _left_behind[self._inner] = self._before
-            if not self._opened.left:
+                    _outer_contexts[self._inner] = self._before
+            if not self._opened.discarded:
                 if self._tracer is not None:
                     self._inner.end()
-                elif self._lost_to is not None:
-                    self._lost_to.refuse()
+                elif self._rejected_by is not None:
+                    self._rejected_by.reject()
 
 
 def _still_open(context: otel_context.Context) -> otel_context.Context:
     """`context`, or what was around those spans of it that ended before spans within them did."""
-    while (around := _left_behind.get(otel.get_current_span(context))) is not None:
+    while (around := _outer_contexts.get(otel.get_current_span(context))) is not None:
         context = around
     return context
 
 
-def reserve(parent: TraceContext | None = None) -> TraceContext:
+def reserve_context(parent: TraceContext | None = None) -> TraceContext:
     """The context of a span that will be recorded when it ends, maybe by another process: use it as a parent at once.
 
     With tracing off it is `parent` itself, so that nobody becomes the child of a span that will never exist; without a
@@ -223,7 +230,7 @@ def reserve(parent: TraceContext | None = None) -> TraceContext:
 
 
 def record(
-    name: str | Said,
+    name: str | SpanDetails,
     *,
     context: TraceContext,
     parent_span_id: str | None,
@@ -232,7 +239,7 @@ def record(
     ended: datetime,
     attributes: Attributes | None = None,
     error: tuple[str, str] | None = None,
-    happenings: Iterable[Happening] = (),
+    happenings: Iterable[SpanEvent] = (),
     links: Iterable[TraceContext] = (),
 ) -> None:
     """Export a finished span under the ids of `context`, with its true times; `error` is a type and a message.
@@ -240,11 +247,11 @@ def record(
     Nothing is exported when the trace is not sampled, nor when the context was reserved while tracing was off. Where a
     function gives its name and attributes, it is asked only if a span is made; so are generators for the rest.
     """
-    tracer, way, recorder = _tracer, _way, _recorder  # another thread may end them meanwhile
+    tracer, way, recorder = _tracer, _sink, _recorder  # another thread may end them meanwhile
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
         return
     if way is not None and not way.is_open():
-        way.refuse()
+        way.reject()
         return
     if not isinstance(name, str):
         name, attributes = name()
@@ -256,25 +263,25 @@ def record(
             more["status"] = (otel.StatusCode.ERROR.value, scrub(error[1]))
         if events := [(each.name, _nanoseconds(each.at), each.attributes) for each in happenings]:
             more["events"] = events
-        recorder.write(name, _NUMBERS[kind], context, parent_span_id, said, links=tuple(links), **more)
+        recorder.record_span(name, _OTLP_KINDS[kind], context, parent_span_id, said, links=tuple(links), **more)
         return
     if parent_span_id is not None:
-        within = under(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
+        within = otel_context_below(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
     else:
         within = otel_context.Context()
     chosen = int(context.trace_id, 16), int(context.span_id, 16)
     began = _nanoseconds(started)
-    finished = _of_the_sdk(tracer, chosen, name, within, kind, attributes, links, start_time=began)
+    finished = _start_sdk_span(tracer, chosen, name, within, kind, attributes, links, start_time=began)
     for happening in happenings:
         finished.add_event(
-            writable(happening.name), writable_attributes(happening.attributes), _nanoseconds(happening.at)
+            to_writable(happening.name), writable_attributes(happening.attributes), _nanoseconds(happening.at)
         )
     if error is not None:
         set_error(finished, *error)
     finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
 
 
-def _of_the_sdk(
+def _start_sdk_span(
     tracer: otel.Tracer,
     chosen: tuple[int | None, int] | None,
     name: str,
@@ -288,7 +295,7 @@ def _of_the_sdk(
     token = chosen_ids.set(chosen)
     try:
         return tracer.start_span(
-            writable(name),
+            to_writable(name),
             within,
             _KINDS[kind],
             writable_attributes(attributes),
@@ -299,19 +306,19 @@ def _of_the_sdk(
         chosen_ids.reset(token)
 
 
-def use(
+def configure(
     provider: otel.TracerProvider | None,
     version: str = "",
-    way: Way | None = None,
-    recorder: Recorder | None = None,
+    way: SpanSink | None = None,
+    recorder: SpanRecorder | None = None,
 ) -> None:
     """Record spans with `provider` from now on, or not at all with None. `setup` and tests call it.
 
     `way` is where its spans go, if that is known: it is asked before one is made. `recorder`, which needs a way, makes
     those of traces that are sampled.
     """
-    global _tracer, _way, _recorder
-    _way, _recorder = way, recorder
+    global _tracer, _sink, _recorder
+    _sink, _recorder = way, recorder
     if provider is None:
         _tracer = None
         return
@@ -323,34 +330,34 @@ def use(
     _tracer = tracer
 
 
-class Carried(Generic[P, T]):
-    """`function` for another process, as in `pool.submit(Carried(function), ...)`: its spans there are children of the
-    span that is open here. It pickles when the function does; the other process sets up its own telemetry."""
+class TracedCall(Generic[P, T]):
+    """`function` for another process, as in `pool.submit(TracedCall(function), ...)`: its spans there are children of
+    the span that is open here. It pickles when the function does; the other process sets up its own telemetry."""
 
     def __init__(self, function: Callable[P, T]) -> None:
         self._function = function
-        self._parent = current()
+        self._parent = current_context()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         before = otel_context.get_current()
         if self._parent is not None:
-            otel_context.attach(under(self._parent))
+            otel_context.attach(otel_context_below(self._parent))
         try:
             return self._function(*args, **kwargs)
         finally:
             otel_context.attach(before)  # a pool's process is used again
 
 
-def _is_in_vain(way: Way, above: TraceContext | None) -> bool:
+def _would_be_dropped(way: SpanSink, above: TraceContext | None) -> bool:
     """Whether a span begun now is for nobody. Not for a root: whether it is sampled is found out by making it."""
-    return above is not None and above.sampled and way.is_away()
+    return above is not None and above.sampled and way.collector_down()
 
 
 def _root_flags(tracer: otel.Tracer, trace_id: int) -> int:
     sampler = getattr(tracer, "sampler", None)
     if sampler is None:
-        return _SAMPLED
-    return _SAMPLED if sampler.should_sample(otel_context.Context(), trace_id, "").decision.is_sampled() else 0
+        return _SAMPLED_FLAG
+    return _SAMPLED_FLAG if sampler.should_sample(otel_context.Context(), trace_id, "").decision.is_sampled() else 0
 
 
 def _nanoseconds(instant: datetime) -> int:

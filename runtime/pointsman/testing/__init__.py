@@ -4,13 +4,13 @@
 |---|---|
 | `MemoryBus`, `MemoryBroker` | the bus inside the process; what holds on it holds on JetStream |
 | `VirtualClock` | time that stands still until the test moves it |
-| `ScriptedModel`, `saying`, `calling` | a model that says what it was told to say |
+| `ScriptedModel`, `text_reply`, `tool_reply` | a model that says what it was told to say |
 | `planner.with_model(model)` | the planner that ships, or any `LLMAgent`, with its own prompt on such a model |
 | `RecordingReporter` | what `Context.for_test(..., reporter=RecordingReporter())` was told: reports, events, texts |
 | `run_team`, `running_team` | a whole team in the test's own process, from a request to its outcome, in milliseconds |
 | `forbid_real_models` | no call of a model that costs money; as a pytest plugin: `pointsman.testing.pytest_plugin` |
-| `simulate`, `Process`, `SimulatedClock` | a whole system in one loop, whose time jumps and whose processes die |
-| `Endless` | what a simulation raises that never comes to rest |
+| `simulate`, `SimulatedProcess`, `SimulatedClock` | a whole system in one loop: time jumps, processes die |
+| `EndlessSimulationError` | what a simulation raises that never comes to rest |
 | `FaultyBus`, `Faults` | a bus that fails the way buses do, by chance drawn from a seed |
 """
 
@@ -21,25 +21,25 @@ from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.faults import Faults, FaultyBus
 from pointsman.testing.guard import forbid_real_models
-from pointsman.testing.models import ScriptedModel, calling, saying
-from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate
+from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
+from pointsman.testing.simulation import EndlessSimulationError, SimulatedClock, SimulatedProcess, simulate
 from pointsman.testing.team import run_team, running_team
 
 __all__ = [
-    "Endless",
+    "EndlessSimulationError",
     "Faults",
     "FaultyBus",
     "MemoryBroker",
     "MemoryBus",
-    "Process",
     "RecordingReporter",
     "ScriptedModel",
     "SimulatedClock",
+    "SimulatedProcess",
     "VirtualClock",
-    "calling",
     "forbid_real_models",
     "run_team",
     "running_team",
-    "saying",
     "simulate",
+    "text_reply",
+    "tool_reply",
 ]

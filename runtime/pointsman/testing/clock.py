@@ -9,7 +9,7 @@ from itertools import count
 
 __all__ = ["VirtualClock"]
 
-_SETTLE = 50  # turns of the loop for what a sleeper set in motion; a chain of awaits is shorter
+_SETTLE_TURNS = 50  # turns of the loop for what a sleeper set in motion; a chain of awaits is shorter
 
 
 class VirtualClock:
@@ -51,5 +51,5 @@ class VirtualClock:
 
     async def settle(self) -> None:
         """Let everything run that needs no time to pass."""
-        for _ in range(_SETTLE):
+        for _ in range(_SETTLE_TURNS):
             await asyncio.sleep(0)

@@ -2,7 +2,7 @@
 
 | Fault | What happens |
 |---|---|
-| slow | a call, an answer or a settlement takes up to `Faults.slowest` |
+| slow | a call, an answer or a settlement takes up to `Faults.max_latency` |
 | unavailable | the call is refused at once; nothing was done |
 | lost | a publish never arrives, and is not answered |
 | unanswered | a publish is stored, and its answer is lost |
@@ -26,7 +26,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
-from pointsman.errors import BusUnavailable, PointsmanError, UnknownOutcome
+from pointsman.errors import BusUnavailableError, PointsmanError, PublishOutcomeUnknownError
 from pointsman.ports.bus import (
     Bus,
     Consumer,
@@ -35,10 +35,10 @@ from pointsman.ports.bus import (
     Registry,
     Server,
     Service,
-    Stored,
+    StoredMessage,
     StreamKind,
 )
-from pointsman.testing.simulation import Process
+from pointsman.testing.simulation import SimulatedProcess
 from pointsman_schemas.card import AgentCard
 
 __all__ = ["RATES", "Faults", "FaultyBus"]
@@ -74,12 +74,12 @@ class Faults:
     """Processes that may still be killed."""
     latency: float = 0.002
     """What a call takes on average, there and back each."""
-    slowest: float = 3.0
+    max_latency: float = 3.0
     timeout: float = 1.0
     """How long an answer is waited for."""
     counts: Counter[str] = field(default_factory=Counter)
-    note: Callable[[str], None] = _nothing
-    under_way: Counter[str] = field(default_factory=Counter)
+    log: Callable[[str], None] = _nothing
+    in_flight: Counter[str] = field(default_factory=Counter)
     """Late publishes that will still be stored, by subject."""
     _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # the loop keeps weak references only
 
@@ -92,7 +92,7 @@ class Faults:
     def active(self) -> bool:
         return asyncio.get_running_loop().time() < self.until
 
-    def strike(self, fault: str, where: str) -> bool:
+    def occurs(self, fault: str, where: str) -> bool:
         """Whether `fault` happens now, at `where`."""
         if not self.active or self.chance.random() >= self.rates.get(fault, 0.0):
             return False
@@ -101,30 +101,30 @@ class Faults:
                 return False
             self.crashes -= 1
         self.counts[fault] += 1
-        self.note(f"{fault}: {where}")
+        self.log(f"{fault}: {where}")
         return True
 
-    def one_of(self, where: str, *faults: str) -> str | None:
+    def pick(self, where: str, *faults: str) -> str | None:
         """The one of `faults` that happens now, if any."""
-        return next((fault for fault in faults if self.strike(fault, where)), None)
+        return next((fault for fault in faults if self.occurs(fault, where)), None)
 
-    async def travel(self, where: str) -> None:
+    async def delay(self, where: str) -> None:
         """The time that a message takes to or from the broker."""
-        if self.strike("slow", where):
-            await asyncio.sleep(self.chance.uniform(0.0, self.slowest))
+        if self.occurs("slow", where):
+            await asyncio.sleep(self.chance.uniform(0.0, self.max_latency))
         else:
             await asyncio.sleep(self.chance.expovariate(1 / self.latency))
 
-    def later(self, delay: float, effect: Callable[[], Awaitable[Any]], subject: str = "") -> None:
+    def schedule(self, delay: float, effect: Callable[[], Awaitable[Any]], subject: str = "") -> None:
         """Have `effect` after `delay`, whatever becomes of the process that asked for it: it is on its way."""
 
         async def arrive() -> None:
             await asyncio.sleep(delay)
-            self.under_way[subject] -= 1
+            self.in_flight[subject] -= 1
             with suppress(PointsmanError):
                 await effect()
 
-        self.under_way[subject] += 1
+        self.in_flight[subject] += 1
         task = asyncio.get_running_loop().create_task(arrive(), context=contextvars.Context())
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None), context=contextvars.Context())
@@ -133,7 +133,7 @@ class Faults:
 class FaultyBus:
     """`bus` as one process sees it. Once the process is dead, nothing it still tries has an effect."""
 
-    def __init__(self, bus: Bus, faults: Faults, process: Process) -> None:
+    def __init__(self, bus: Bus, faults: Faults, process: SimulatedProcess) -> None:
         self._bus = bus
         self._faults = faults
         self._process = process
@@ -148,93 +148,93 @@ class FaultyBus:
 
     def may_crash(self, where: str) -> None:
         self.check_alive()
-        if self._faults.strike("crash", f"{self._process.name} {where}"):
+        if self._faults.occurs("crash", f"{self._process.name} {where}"):
             self._process.kill()
             self.check_alive()
 
     @property
-    def away(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Whether an outage keeps this process from the broker. One may begin with any look."""
         now = asyncio.get_running_loop().time()
-        if now >= self._away_until and self._faults.strike("outage", self._process.name):
+        if now >= self._away_until and self._faults.occurs("outage", self._process.name):
             self._away_until = now + self._faults.chance.uniform(0.5, 8.0)
         return now < self._away_until
 
-    async def until_back(self) -> None:
-        while self.away:  # noqa: ASYNC110  # time brings it back, and looking may send it away again
+    async def wait_until_back(self) -> None:
+        while self.is_disconnected:  # noqa: ASYNC110  # time brings it back, and looking may send it away again
             await asyncio.sleep(self._away_until - asyncio.get_running_loop().time())
 
     async def call(self, what: str, effect: Callable[[], Awaitable[T]]) -> T:
         """Have `effect` at the broker and its answer here, if all goes well."""
         where = f"{self._process.name} {what}"
-        await self._there(what, where)
+        await self._send(what, where)
         answer = await effect()
-        await self._back(what, where)
+        await self._receive(what, where)
         return answer
 
-    async def _there(self, what: str, where: str) -> None:
+    async def _send(self, what: str, where: str) -> None:
         self.may_crash(f"before {what}")
-        if self.away:
+        if self.is_disconnected:
             await asyncio.sleep(self._faults.timeout)
-            raise BusUnavailable(f"{where}: the broker is away")
-        if self._faults.strike("unavailable", where):
-            raise BusUnavailable(f"{where}: the broker did not answer")
-        await self._faults.travel(where)
+            raise BusUnavailableError(f"{where}: the broker is away")
+        if self._faults.occurs("unavailable", where):
+            raise BusUnavailableError(f"{where}: the broker did not answer")
+        await self._faults.delay(where)
         self.check_alive()
 
-    async def _back(self, what: str, where: str) -> None:
+    async def _receive(self, what: str, where: str) -> None:
         self.may_crash(f"after {what}")
-        await self._faults.travel(where)
+        await self._faults.delay(where)
 
     async def _store(self, what: str, subject: str, store: Callable[[], Awaitable[T]], expect: int | None) -> T:
         where = f"{self._process.name} {what}"
-        await self._there(what, where)
-        if expect is not None and self._faults.under_way[subject]:
+        await self._send(what, where)
+        if expect is not None and self._faults.in_flight[subject]:
             await asyncio.sleep(self._faults.timeout)
-            raise UnknownOutcome(f"{where}: an earlier publish there is still under way")
-        fate = self._faults.one_of(where, "lost", "unanswered", "late")
+            raise PublishOutcomeUnknownError(f"{where}: an earlier publish there is still under way")
+        fate = self._faults.pick(where, "lost", "unanswered", "late")
         if fate == "late":
-            self._faults.later(self._faults.chance.uniform(0.0, 2 * self._faults.slowest), store, subject)
+            self._faults.schedule(self._faults.chance.uniform(0.0, 2 * self._faults.max_latency), store, subject)
         if fate in ("lost", "late"):
             self.may_crash(f"while waiting for the answer to {what}")
             await asyncio.sleep(self._faults.timeout)
-            raise UnknownOutcome(f"{where}: no answer in {self._faults.timeout} s")
+            raise PublishOutcomeUnknownError(f"{where}: no answer in {self._faults.timeout} s")
         answer = await store()
-        await self._back(what, where)
+        await self._receive(what, where)
         if fate == "unanswered":
             await asyncio.sleep(self._faults.timeout)
-            raise UnknownOutcome(f"{where}: no answer in {self._faults.timeout} s")
+            raise PublishOutcomeUnknownError(f"{where}: no answer in {self._faults.timeout} s")
         return answer
 
     async def settle(self, what: str, effect: Callable[[], Awaitable[None]]) -> None:
         """Fire and forget: it arrives now, later or never, and the caller cannot know."""
         where = f"{self._process.name} {what}"
         self.may_crash(f"before {what}")
-        if not self.away and not self._faults.strike("unsettled", where):
-            if self._faults.strike("slow", where):
-                self._faults.later(self._faults.chance.uniform(0.0, self._faults.slowest), effect)
+        if not self.is_disconnected and not self._faults.occurs("unsettled", where):
+            if self._faults.occurs("slow", where):
+                self._faults.schedule(self._faults.chance.uniform(0.0, self._faults.max_latency), effect)
             else:
                 await effect()
         self.may_crash(f"after {what}")
 
     def repeat(self, delivery: Delivery) -> None:
         where = f"{self._process.name} has {delivery.message.subject}"
-        if self._faults.strike("repeated", where):
-            self._faults.later(self._faults.chance.uniform(0.0, self._faults.slowest), delivery.nak)
+        if self._faults.occurs("repeated", where):
+            self._faults.schedule(self._faults.chance.uniform(0.0, self._faults.max_latency), delivery.nak)
 
-    async def hand_on(self, name: str, delivery: Delivery) -> bool:
+    async def forward(self, name: str, delivery: Delivery) -> bool:
         where = f"{self._process.name} hand on {delivery.message.subject}"
         self.may_crash(f"before {where}")
-        if self.away:
+        if self.is_disconnected:
             return False
 
         async def arrive() -> bool:
-            return await delivery.hand_on(name)
+            return await delivery.forward(name)
 
         there = True
-        if not self._faults.strike("unsettled", where):
-            if self._faults.strike("slow", where):
-                self._faults.later(self._faults.chance.uniform(0.0, self._faults.slowest), arrive)
+        if not self._faults.occurs("unsettled", where):
+            if self._faults.occurs("slow", where):
+                self._faults.schedule(self._faults.chance.uniform(0.0, self._faults.max_latency), arrive)
             else:
                 there = await arrive()
         self.may_crash(f"after {where}")
@@ -255,11 +255,11 @@ class FaultyBus:
         return self._bus.server
 
     @property
-    def forgets(self) -> bool:
-        return self._bus.forgets
+    def handoffs_unsynced(self) -> bool:
+        return self._bus.handoffs_unsynced
 
-    def name_of(self, stream: StreamKind) -> str:
-        return self._bus.name_of(stream)
+    def stream_name(self, stream: StreamKind) -> str:
+        return self._bus.stream_name(stream)
 
     @property
     def restarts(self) -> int:
@@ -303,26 +303,26 @@ class FaultyBus:
 
         return await self._store(f"schedule {target}", target, store, None)
 
-    async def lacks_room(self, stream: StreamKind) -> str:
-        return await self.call(f"lacks_room {stream}", lambda: self._bus.lacks_room(stream))
+    async def capacity_problem(self, stream: StreamKind) -> str:
+        return await self.call(f"lacks_room {stream}", lambda: self._bus.capacity_problem(stream))
 
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
         return await self.call(f"subjects {subject}", lambda: self._bus.subjects(stream, subject))
 
-    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+    async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         return await self.call(f"last {subject}", lambda: self._bus.last(stream, subject))
 
-    async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
+    async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
         return await self.call(f"get {stream} {sequence}", lambda: self._bus.get(stream, sequence))
 
-    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
-        async def held() -> list[Stored]:
+    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
+        async def held() -> list[StoredMessage]:
             return [stored async for stored in self._bus.read(stream, subject, after=after)]
 
         for stored in await self.call(f"read {subject}", held):
             yield stored
 
-    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[StoredMessage]:
         return self._bus.follow(stream, subjects, after=after)
 
     async def consumer(
@@ -342,13 +342,15 @@ class FaultyBus:
 
         return _FaultyConsumer(self, await self.call(f"consumer {name}", open_it), name)
 
-    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
+    async def receive_forwarded(
+        self, name: str, handed: Callable[[Delivery], None]
+    ) -> AbstractAsyncContextManager[None]:
         def received(delivery: Delivery) -> None:
             if self._process.alive:
                 self.repeat(delivery)
                 handed(_FaultyDelivery(self, delivery))
 
-        return await self.call(f"receive {name}", lambda: self._bus.receive(name, received))
+        return await self.call(f"receive {name}", lambda: self._bus.receive_forwarded(name, received))
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         return await self.call(f"depth {name}", lambda: self._bus.depth(name, stream))
@@ -367,12 +369,12 @@ class FaultyBus:
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         self.may_crash(f"before broadcast {subject}")
-        if not self.away and not self._faults.strike("unheard", f"{self._process.name} broadcast {subject}"):
+        if not self.is_disconnected and not self._faults.occurs("unheard", f"{self._process.name} broadcast {subject}"):
             await self._bus.broadcast(subject, body, headers)
         self.may_crash(f"after broadcast {subject}")
 
     async def listen(
-        self, subject: str, heard: Callable[[Stored], Awaitable[None]]
+        self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
         return await self.call(f"listen {subject}", lambda: self._bus.listen(subject, heard))
 
@@ -406,7 +408,7 @@ class _FaultyConsumer:
         self._name = name
 
     async def take(self, room: int) -> Sequence[Delivery]:
-        await self._bus.until_back()
+        await self._bus.wait_until_back()
         self._bus.may_crash(f"before take {self._name}")
         taken = await self._consumer.take(room)
         self._bus.may_crash(f"after take {self._name}")
@@ -432,7 +434,7 @@ class _FaultyDelivery:
         self._delivery = delivery
 
     @property
-    def message(self) -> Stored:
+    def message(self) -> StoredMessage:
         return self._delivery.message
 
     @property
@@ -451,5 +453,5 @@ class _FaultyDelivery:
     async def in_progress(self) -> None:
         await self._bus.settle(f"in_progress {self.message.subject}", self._delivery.in_progress)
 
-    async def hand_on(self, name: str) -> bool:
-        return await self._bus.hand_on(name, self._delivery)
+    async def forward(self, name: str) -> bool:
+        return await self._bus.forward(name, self._delivery)

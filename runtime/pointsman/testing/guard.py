@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pointsman.llm.network_guard import FORBIDDEN
+from pointsman.llm.network_guard import ACTIVE_GUARDS
 
 __all__ = ["forbid_real_models"]
 
@@ -18,9 +18,9 @@ def forbid_real_models() -> Iterator[None]:
         AssertionError: a call was stopped, even if whoever made it passed over its failure.
     """
     stopped: list[str] = []
-    FORBIDDEN.append(stopped)
+    ACTIVE_GUARDS.append(stopped)
     try:
         yield
     finally:
-        FORBIDDEN[:] = [each for each in FORBIDDEN if each is not stopped]  # another's may be equal
+        ACTIVE_GUARDS[:] = [each for each in ACTIVE_GUARDS if each is not stopped]  # another's may be equal
     assert not stopped, f"{len(stopped)} calls of real models were stopped: {', '.join(sorted(set(stopped)))}"

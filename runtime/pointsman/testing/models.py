@@ -10,7 +10,7 @@ from pointsman.ports.model import ModelReply, ModelRequest, ToolCall
 from pointsman_schemas.events import Usage
 from pointsman_schemas.strict_json import as_json_value, compact_json
 
-__all__ = ["Script", "ScriptedModel", "calling", "saying"]
+__all__ = ["Script", "ScriptedModel", "text_reply", "tool_reply"]
 
 Script: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply]
 
@@ -44,7 +44,7 @@ class ScriptedModel:
         self.closed = True
 
 
-def saying(answer: object, *, finish: str = "stop", tokens: tuple[int, int] = (10, 5)) -> ModelReply:
+def text_reply(answer: object, *, finish: str = "stop", tokens: tuple[int, int] = (10, 5)) -> ModelReply:
     """A reply with a text, or with structured output: JSON data or a model of pydantic. `tokens` are those of input and
     output."""
     usage = Usage(calls=1, input_tokens=tokens[0], output_tokens=tokens[1])
@@ -54,7 +54,7 @@ def saying(answer: object, *, finish: str = "stop", tokens: tuple[int, int] = (1
     return ModelReply(text=compact_json(data).decode(), data=data, usage=usage, finish=finish, model="scripted")
 
 
-def calling(*calls: tuple[str, object], tokens: tuple[int, int] = (10, 5)) -> ModelReply:
+def tool_reply(*calls: tuple[str, object], tokens: tuple[int, int] = (10, 5)) -> ModelReply:
     """A reply that asks for tools: their names, and their arguments as JSON data, or as text to be sent as it is."""
     usage = Usage(calls=1, input_tokens=tokens[0], output_tokens=tokens[1])
     wanted = tuple(

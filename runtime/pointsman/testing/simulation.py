@@ -4,7 +4,7 @@
 moment at which something is due, so a minute of waiting costs nothing; every timeout of asyncio's obeys. Nothing in it
 may use threads or sockets. What runs is then a function of its inputs and of the chance it draws from.
 
-`Process` gathers the tasks that begin in it, however deep, and kills them all at once, as SIGKILL would.
+`SimulatedProcess` gathers the tasks that begin in it, however deep, and kills them all at once, as SIGKILL would.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-__all__ = ["Endless", "Process", "SimulatedClock", "SimulationLoop", "simulate"]
+__all__ = ["EndlessSimulationError", "SimulatedClock", "SimulatedProcess", "SimulationLoop", "simulate"]
 
 T = TypeVar("T")
 
-_START = datetime(2030, 1, 1, tzinfo=UTC)
-_STEPS = 1_000_000
+_START_TIME = datetime(2030, 1, 1, tzinfo=UTC)
+_MAX_STEPS = 1_000_000
 """Turns of the loop before a run counts as endless; a few thousand are usual for a workflow."""
 
-_AGAIN = 1.0  # seconds until a task that took no notice of being cancelled is cancelled again
+_RECANCEL_DELAY_S = 1.0  # seconds until a task that took no notice of being cancelled is cancelled again
 
 
-class Endless(AssertionError):
+class EndlessSimulationError(AssertionError):
     """The simulation took more steps than it may, or waits for something that no moment will bring."""
 
 
 class SimulationLoop(asyncio.SelectorEventLoop):
     """An event loop whose time begins at 0 and passes only when nothing can run. `steps` counts its turns."""
 
-    def __init__(self, steps: int = _STEPS) -> None:
+    def __init__(self, steps: int = _MAX_STEPS) -> None:
         self._time = 0.0
         self._most = steps
         self.steps = 0
-        super().__init__(_Jumps(self._jump))
+        super().__init__(_JumpSelector(self._jump))
         self.set_task_factory(_adopted)
         self._numbers = count()
 
@@ -58,10 +58,12 @@ class SimulationLoop(asyncio.SelectorEventLoop):
     def _jump(self, timeout: float | None) -> None:
         self.steps += 1
         if self.steps > self._most:
-            self._most += _STEPS  # for what has to be cleared away
-            raise Endless(f"more than {self.steps - 1} steps, at {self._time:.3f} s: something runs without end")
+            self._most += _MAX_STEPS  # for what has to be cleared away
+            raise EndlessSimulationError(
+                f"more than {self.steps - 1} steps, at {self._time:.3f} s: something runs without end"
+            )
         if timeout is None:
-            raise Endless(f"at {self._time:.3f} s everything waits and nothing is due")
+            raise EndlessSimulationError(f"at {self._time:.3f} s everything waits and nothing is due")
         self._time += timeout
 
 
@@ -89,7 +91,7 @@ class _NumberedTask(asyncio.Task[T]):
         return self._number
 
 
-class _Jumps(selectors.SelectSelector):
+class _JumpSelector(selectors.SelectSelector):
     """Looks at no file: instead of waiting for the time given, it lets it pass."""
 
     def __init__(self, jump: Callable[[float | None], None]) -> None:
@@ -101,11 +103,11 @@ class _Jumps(selectors.SelectSelector):
         return []
 
 
-def simulate(main: Callable[[], Coroutine[Any, Any, T]], *, steps: int = _STEPS) -> T:
+def simulate(main: Callable[[], Coroutine[Any, Any, T]], *, steps: int = _MAX_STEPS) -> T:
     """What `main()` returns, run on a `SimulationLoop`.
 
     Raises:
-        Endless: it took more than `steps` turns of the loop, or came to wait for nothing.
+        EndlessSimulationError: it took more than `steps` turns of the loop, or came to wait for nothing.
     """
     with asyncio.Runner(loop_factory=partial(SimulationLoop, steps)) as runner:
         return runner.run(main())
@@ -117,7 +119,7 @@ class SimulatedClock:
     `start` is `now` at its beginning; `skew`, in seconds, sets this clock off.
     """
 
-    def __init__(self, start: datetime = _START, skew: float = 0.0) -> None:
+    def __init__(self, start: datetime = _START_TIME, skew: float = 0.0) -> None:
         self._start = start + timedelta(seconds=skew)
         self._elapsed = 0.0
 
@@ -133,10 +135,10 @@ class SimulatedClock:
         await asyncio.sleep(seconds)
 
 
-_owner: contextvars.ContextVar[Process | None] = contextvars.ContextVar("pointsman_process", default=None)
+_owner: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar("pointsman_process", default=None)
 
 
-class Process:
+class SimulatedProcess:
     """Tasks that live and die together: the one that `start` makes and all that begin in it."""
 
     def __init__(self, name: str) -> None:
@@ -159,13 +161,13 @@ class Process:
         for task in tuple(self._tasks):
             task.cancel()
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         """Return when `main` is through, and no task of it is left: with `main` a process ends."""
         if self._main is not None:
             await asyncio.wait({self._main})
         while self._tasks:
             self.kill()
-            await asyncio.wait(tuple(self._tasks), timeout=_AGAIN)
+            await asyncio.wait(tuple(self._tasks), timeout=_RECANCEL_DELAY_S)
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
         self._tasks[task] = None

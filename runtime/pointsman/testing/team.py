@@ -23,7 +23,7 @@ from pointsman_schemas.team import Team
 
 __all__ = ["run_team", "running_team"]
 
-_LOOK = 0.005  # seconds between two looks whether everybody is there, which takes a few milliseconds
+_POLL_INTERVAL_S = 0.005  # seconds between two looks whether everybody is there, which takes a few milliseconds
 
 
 @asynccontextmanager
@@ -40,8 +40,8 @@ async def running_team(
     cast: list[AgentCard | Team] = [*(each.card for each in agents), *teams]
     names = {each.name for each in cast}
     for each in teams:
-        _check_cast(each, cast)
-    chosen = settings or Settings(grace=0.0)
+        _check_agents(each, cast)
+    chosen = settings or Settings(shutdown_grace=0.0)
     broker, stop = MemoryBroker(chosen.namespace, max_body=chosen.max_body), asyncio.Event()
     worker = Worker(broker.connect(), agents, chosen)
     supervisors = [SupervisorEngine(broker.connect(), each, chosen, SystemClock()) for each in teams]
@@ -53,14 +53,14 @@ async def running_team(
                 if task.done():
                     task.result()
                     raise ConfigurationError(f"a part of {teams[0].name} ended before the team was there")
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL_S)
         yield client
     finally:
         stop.set()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _check_cast(team: Team, cast: Sequence[AgentCard | Team]) -> None:
+def _check_agents(team: Team, cast: Sequence[AgentCard | Team]) -> None:
     """Whom the team asks for must be there: without them a request waits for its deadline. `ANY` asks for nobody."""
     there = {each.name for each in cast}
     missing = {name: does for name, does in team.required_agents().items() if name not in there}

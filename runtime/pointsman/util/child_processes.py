@@ -17,19 +17,21 @@ from types import TracebackType
 
 from pointsman.errors import PointsmanError
 
-__all__ = ["ChildEnded", "Processes", "end_with_parent", "obituary"]
+__all__ = ["ChildExitedError", "ChildProcesses", "exit_message", "exit_with_parent"]
 
-_GRACE = 5.0  # seconds children have to drain before they are killed; agents of a demo or a laptop are done in one
-_FIRST_PAUSE = 0.5  # seconds before a crashed child is started again; doubled each time
-_LONGEST_PAUSE = 30.0
-_STABLE = 30.0  # seconds after which a child is taken to have started well, and the pauses begin anew
-_TAIL = 400  # characters of a log that an error repeats
+_STOP_TIMEOUT_S = (
+    5.0  # seconds children have to drain before they are killed; agents of a demo or a laptop are done in one
+)
+_FIRST_PAUSE_S = 0.5  # seconds before a crashed child is started again; doubled each time
+_MAX_PAUSE_S = 30.0
+_STABLE_AFTER_S = 30.0  # seconds after which a child is taken to have started well, and the pauses begin anew
+_LOG_TAIL_CHARS = 400  # characters of a log that an error repeats
 
 
-class ChildEnded(PointsmanError):
+class ChildExitedError(PointsmanError):
     """A process that was to run has ended. The message holds the last thing it said and where the rest is."""
 
-    kind = "child_ended"
+    kind = "child_exited"
 
 
 @dataclass(slots=True)
@@ -39,10 +41,10 @@ class _Child:
     log: Path
     process: asyncio.subprocess.Process
     started: float
-    pause: float = _FIRST_PAUSE
+    pause: float = _FIRST_PAUSE_S
 
 
-class Processes:
+class ChildProcesses:
     """Children that run `pointsman` commands, each with a log file in `directory`. Leaving the context ends them all.
 
     Each has a session of its own, so that the terminal's Ctrl-C reaches this process alone and it decides who ends
@@ -55,7 +57,7 @@ class Processes:
         self._children: list[_Child] = []
         self._stopping = False
 
-    async def __aenter__(self) -> Processes:
+    async def __aenter__(self) -> ChildProcesses:
         self.directory.mkdir(parents=True, exist_ok=True)
         return self
 
@@ -75,15 +77,17 @@ class Processes:
         self._stopping = True
         running = [child.process for child in self._children if child.process.returncode is None]
         for process in running:
-            _end(process, kill=False)
+            _terminate(process, kill=False)
         if running:
-            _, left = await asyncio.wait([asyncio.ensure_future(process.wait()) for process in running], timeout=_GRACE)
+            _, left = await asyncio.wait(
+                [asyncio.ensure_future(process.wait()) for process in running], timeout=_STOP_TIMEOUT_S
+            )
             if left:
                 for process in running:
-                    _end(process, kill=True)
+                    _terminate(process, kill=True)
                 await asyncio.wait(left)
 
-    async def ended(self) -> ChildEnded:
+    async def wait_for_exit(self) -> ChildExitedError:
         """Wait for the first child that ends, and return what it said last."""
         waits = {asyncio.ensure_future(child.process.wait()): child for child in self._children}
         try:
@@ -91,24 +95,24 @@ class Processes:
         finally:
             for wait in waits:
                 wait.cancel()
-        return _obituary(waits[done.pop()])
+        return _exit_message(waits[done.pop()])
 
-    async def keep(self, told: Callable[[ChildEnded, float], None]) -> None:
+    async def keep_running(self, told: Callable[[ChildExitedError, float], None]) -> None:
         """Start again whoever ends, after a growing pause that `told` hears of. Never returns."""
         async with asyncio.TaskGroup() as group:
             for child in self._children:
-                group.create_task(self._keep(child, told))
+                group.create_task(self._keep_running(child, told))
 
-    async def _keep(self, child: _Child, told: Callable[[ChildEnded, float], None]) -> None:
+    async def _keep_running(self, child: _Child, told: Callable[[ChildExitedError, float], None]) -> None:
         while True:
             await child.process.wait()
             if self._stopping:
                 return
-            if time.monotonic() - child.started > _STABLE:
-                child.pause = _FIRST_PAUSE
-            told(_obituary(child), child.pause)
+            if time.monotonic() - child.started > _STABLE_AFTER_S:
+                child.pause = _FIRST_PAUSE_S
+            told(_exit_message(child), child.pause)
             await asyncio.sleep(child.pause)
-            child.pause = min(_LONGEST_PAUSE, child.pause * 2)
+            child.pause = min(_MAX_PAUSE_S, child.pause * 2)
             child.process = await self._spawn(child.arguments, child.log)
             child.started = time.monotonic()
 
@@ -128,7 +132,7 @@ class Processes:
             )
 
 
-def end_with_parent() -> None:
+def exit_with_parent() -> None:
     """Ask this process to stop when its standard input closes.
 
     The parent holds the other end and never writes: when it is gone, killed or not, the kernel closes it.
@@ -142,27 +146,27 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, name="end-with-parent", daemon=True).start()
 
 
-def obituary(name: str, code: int, log: Path) -> ChildEnded:
+def exit_message(name: str, code: int, log: Path) -> ChildExitedError:
     """How the process `name` ended: a negative `code` is the signal that killed it, as in `subprocess`.
 
     Only a positive one is the process's own word, which the last line of its log then explains.
     """
     if code < 0:
-        return ChildEnded(f"the process {name} was killed by signal {-code}; its log is {log}")
+        return ChildExitedError(f"the process {name} was killed by signal {-code}; its log is {log}")
     if code == 0:
-        return ChildEnded(f"the process {name} ended with code 0; its log is {log}")
+        return ChildExitedError(f"the process {name} ended with code 0; its log is {log}")
     try:
         lines = log.read_text(errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    last = lines[-1][-_TAIL:] if lines else "it said nothing"
-    return ChildEnded(f"the process {name} ended with code {code}: {last}; its log is {log}")
+    last = lines[-1][-_LOG_TAIL_CHARS:] if lines else "it said nothing"
+    return ChildExitedError(f"the process {name} ended with code {code}: {last}; its log is {log}")
 
 
-def _obituary(child: _Child) -> ChildEnded:
-    return obituary(child.name, child.process.returncode or 0, child.log)
+def _exit_message(child: _Child) -> ChildExitedError:
+    return exit_message(child.name, child.process.returncode or 0, child.log)
 
 
-def _end(process: asyncio.subprocess.Process, *, kill: bool) -> None:
+def _terminate(process: asyncio.subprocess.Process, *, kill: bool) -> None:
     with suppress(ProcessLookupError):
         process.kill() if kill else process.terminate()

@@ -13,17 +13,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Completed", "kill_groups", "run_process", "settled"]
+__all__ = ["CompletedProcess", "kill_groups", "run_process", "wait_until_ended"]
 
-_ASKED = 0.75  # seconds between SIGTERM and SIGKILL: within the second that a worker waits for a handler it cancelled
-_LOOK = 0.02  # seconds between two looks whether a group is gone; nobody is told of a grandchild's end
+_TERMINATE_TIMEOUT_S = (
+    0.75  # seconds between SIGTERM and SIGKILL: within the second that a worker waits for a handler it cancelled
+)
+_POLL_INTERVAL_S = 0.02  # seconds between two looks whether a group is gone; nobody is told of a grandchild's end
 
 _groups: set[int] = set()
-_endings: set[asyncio.Task[None]] = set()
+_ending_tasks: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedProcess:
     """What a command left: its exit code, minus the signal's number when a signal ended it, and what it wrote."""
 
     code: int
@@ -33,7 +35,7 @@ class Completed:
 
 async def run_process(
     *command: str, input: bytes = b"", cwd: Path | str | None = None, env: Mapping[str, str] | None = None
-) -> Completed:
+) -> CompletedProcess:
     """Run `command` to its end. Cancelling ends it and all that it started, within a second.
 
     Raises:
@@ -46,23 +48,23 @@ async def run_process(
         process = await asyncio.shield(starting)
         output, errors = await process.communicate(input)
     finally:
-        ending = asyncio.ensure_future(_end(starting))
-        _endings.add(ending)
-        ending.add_done_callback(_endings.discard)
+        ending = asyncio.ensure_future(_end_group(starting))
+        _ending_tasks.add(ending)
+        ending.add_done_callback(_ending_tasks.discard)
         await asyncio.shield(ending)
-    return Completed(process.returncode or 0, output, errors)
+    return CompletedProcess(process.returncode or 0, output, errors)
 
 
 def kill_groups() -> None:
     """End everything that runs now, at once: for a process that leaves without waiting."""
     for group in tuple(_groups):
-        _signal(group, signal.SIGKILL)
+        _signal_group(group, signal.SIGKILL)
 
 
-async def settled() -> None:
+async def wait_until_ended() -> None:
     """Return when nothing is left of the commands that were ended: for a loop that is about to close."""
-    while _endings:
-        await asyncio.wait(tuple(_endings))
+    while _ending_tasks:
+        await asyncio.wait(tuple(_ending_tasks))
 
 
 async def _start(
@@ -81,7 +83,7 @@ async def _start(
     return process
 
 
-async def _end(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
+async def _end_group(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
     """Return when nobody is left in the group, if it started."""
     try:
         process = await starting
@@ -89,18 +91,18 @@ async def _end(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
         return
     group = process.pid
     try:
-        if _signal(group, signal.SIGTERM):
+        if _signal_group(group, signal.SIGTERM):
             with suppress(TimeoutError):
-                async with asyncio.timeout(_ASKED):
-                    while _signal(group, 0):  # noqa: ASYNC110 - there is no event to wait for
-                        await asyncio.sleep(_LOOK)
+                async with asyncio.timeout(_TERMINATE_TIMEOUT_S):
+                    while _signal_group(group, 0):  # noqa: ASYNC110 - there is no event to wait for
+                        await asyncio.sleep(_POLL_INTERVAL_S)
     finally:
-        _signal(group, signal.SIGKILL)
+        _signal_group(group, signal.SIGKILL)
         _groups.discard(group)
     await process.wait()
 
 
-def _signal(group: int, number: int) -> bool:
+def _signal_group(group: int, number: int) -> bool:
     """Whether there was somebody in the group."""
     try:
         os.killpg(group, number)

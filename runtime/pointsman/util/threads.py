@@ -16,24 +16,24 @@ from typing import ParamSpec, TypeVar
 
 from pointsman.util.lazy_import import structlog
 
-__all__ = ["in_thread", "threads_left"]
+__all__ = ["collect_running_threads", "run_in_thread"]
 
 _log = structlog.get_logger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_left: contextvars.ContextVar[list[threading.Thread]] = contextvars.ContextVar("threads_left")
+_running_threads: contextvars.ContextVar[list[threading.Thread]] = contextvars.ContextVar("threads_left")
 
 
-def threads_left() -> list[threading.Thread]:
+def collect_running_threads() -> list[threading.Thread]:
     """A list that gets the threads which are left running by what is called from now on in this context."""
     left: list[threading.Thread] = []
-    _left.set(left)
+    _running_threads.set(left)
     return left
 
 
-async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """What `function` returns, or raises, when called in a thread of its own.
 
     Cancelling ends the wait at once; the thread itself cannot be stopped, runs on to its own end, and is reported.
@@ -45,11 +45,13 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
     def run() -> None:
         settle: Callable[[], None]
         try:
-            settle = partial(_settle, answer, call())
+            settle = partial(_set_result, answer, call())
         except Exception as error:
-            settle = partial(_refuse, answer, error)
+            settle = partial(_set_exception, answer, error)
         except BaseException as error:  # SystemExit and its like end a thread, they must not end the loop
-            settle = partial(_refuse, answer, RuntimeError(f"{type(error).__name__} raised in a thread: {error}"))
+            settle = partial(
+                _set_exception, answer, RuntimeError(f"{type(error).__name__} raised in a thread: {error}")
+            )
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle)
 
@@ -61,17 +63,17 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
     except asyncio.CancelledError:
         if not answer.done() or answer.cancelled():
             hint = "a thread cannot be stopped: let the function look at `context.cancelled` now and then"
-            _log.warning("thread_left_running", function=name, hint=hint)
-            _left.get([]).append(thread)
+            _log.warning("thread_orphaned", function=name, hint=hint)
+            _running_threads.get([]).append(thread)
         raise
 
 
-def _settle(answer: asyncio.Future[T], value: T) -> None:
+def _set_result(answer: asyncio.Future[T], value: T) -> None:
     if not answer.done():
         answer.set_result(value)
 
 
-def _refuse(answer: asyncio.Future[T], error: Exception) -> None:
+def _set_exception(answer: asyncio.Future[T], error: Exception) -> None:
     if answer.done():
         return
     if isinstance(error, StopIteration):  # a future refuses it: it would end a generator somewhere else

@@ -20,11 +20,11 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["COOKIE", "HEADERS", "Guard", "is_loopback", "same", "session_of"]
+__all__ = ["SECURITY_HEADERS", "SESSION_COOKIE", "AccessGuard", "constant_time_equal", "is_loopback", "session_cookie"]
 
-COOKIE = "pointsman_dashboard"
+SESSION_COOKIE = "pointsman_dashboard"
 
-HEADERS: Mapping[str, str] = {
+SECURITY_HEADERS: Mapping[str, str] = {
     "content-security-policy": "; ".join(
         (
             "default-src 'none'",
@@ -47,16 +47,19 @@ HEADERS: Mapping[str, str] = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 
-_OPEN = ("/login", "/static/")  # what somebody without a token gets: the form, and files that anybody can download
+_PUBLIC_PATHS = (
+    "/login",
+    "/static/",
+)  # what somebody without a token gets: the form, and files that anybody can download
 
 
-class Guard:
-    """An ASGI application that lets through to `app` what is allowed, and puts `HEADERS` on every answer."""
+class AccessGuard:
+    """An ASGI application that lets through to `app` what is allowed, and puts `SECURITY_HEADERS` on every answer."""
 
     def __init__(self, app: ASGIApp, *, token: str | None = None, hosts: Iterable[str] = ()) -> None:
         self._app = app
         self._token = token
-        self._session = session_of(token) if token else ""
+        self._session = session_cookie(token) if token else ""
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +69,7 @@ class Guard:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 if not scope["path"].startswith("/static/"):
                     headers["cache-control"] = "no-store"
@@ -78,39 +81,40 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not self._knows(host):
-            return _no(403, f"the host {host!r} is not known here; open the dashboard by its address, or start it with "
+        if not self._is_allowed_host(host):
+            return _refuse(403, f"the host {host!r} is not known here; open the dashboard by its address, or"
+            " start it with "
                             "--allow-host NAME")  # fmt: skip
-        bearer = self._bears_token(headers)
+        bearer = self._has_bearer_token(headers)
         path, method = scope["path"], scope["method"]
         if method not in ("GET", "HEAD"):
             origin = headers.get("origin", "")
             if not bearer and origin.partition("://")[2].lower() != host.lower():
-                return _no(403, f"the origin {origin!r} is not this page, {host}")
-        if self._token is None or bearer or path.startswith(_OPEN) or self._has_session(headers):
+                return _refuse(403, f"the origin {origin!r} is not this page, {host}")
+        if self._token is None or bearer or path.startswith(_PUBLIC_PATHS) or self._has_session(headers):
             return None
         if method == "GET" and not path.startswith("/api/"):
             return RedirectResponse("/login", 303)
-        return _no(401, "a token is needed: log in at /login, or send Authorization: Bearer TOKEN")
+        return _refuse(401, "a token is needed: log in at /login, or send Authorization: Bearer TOKEN")
 
-    def _knows(self, host: str) -> bool:
+    def _is_allowed_host(self, host: str) -> bool:
         """An address cannot be made to mean another machine; a name can."""
         name = _name_of(host)
         return name in self._hosts or _address(name) is not None
 
-    def _bears_token(self, headers: Headers) -> bool:
+    def _has_bearer_token(self, headers: Headers) -> bool:
         kind, _, value = headers.get("authorization", "").partition(" ")
-        return self._token is not None and kind.lower() == "bearer" and same(value.strip(), self._token)
+        return self._token is not None and kind.lower() == "bearer" and constant_time_equal(value.strip(), self._token)
 
     def _has_session(self, headers: Headers) -> bool:
         try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
         except CookieError:
             return False
-        return cookie is not None and same(cookie.value, self._session)
+        return cookie is not None and constant_time_equal(cookie.value, self._session)
 
 
-def session_of(token: str) -> str:
+def session_cookie(token: str) -> str:
     """What the cookie of somebody who knows `token` says. The token cannot be told from it."""
     return hmac.new(token.encode(), b"pointsman dashboard", sha256).hexdigest()
 
@@ -121,7 +125,7 @@ def is_loopback(host: str) -> bool:
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
-def same(one: str, other: str) -> bool:
+def constant_time_equal(one: str, other: str) -> bool:
     """Whether they are equal; how long it takes does not tell how much of them is."""
     return hmac.compare_digest(one.encode(), other.encode())
 
@@ -139,5 +143,5 @@ def _address(name: str) -> IPv4Address | IPv6Address | None:
         return None
 
 
-def _no(status: int, message: str) -> Response:
+def _refuse(status: int, message: str) -> Response:
     return JSONResponse({"error": message}, status)

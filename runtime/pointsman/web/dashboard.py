@@ -30,15 +30,20 @@ from starlette.types import ASGIApp
 
 from pointsman.client.client import Client
 from pointsman.engine.operations.archive import export_workflow
-from pointsman.engine.operations.dead_letters import TOGETHER, DeadLetters, Letter, NotReplayable
-from pointsman.errors import ContractError, NotFound, PointsmanError
-from pointsman.ports.bus import Stored
+from pointsman.engine.operations.dead_letters import (
+    MAX_CONCURRENT_REPLAYS,
+    DeadLetterEntry,
+    DeadLetters,
+    NotReplayableError,
+)
+from pointsman.errors import ContractError, NotFoundError, PointsmanError
+from pointsman.ports.bus import StoredMessage
 from pointsman.web import views
-from pointsman.web.auth import COOKIE, Guard, same, session_of
+from pointsman.web.auth import SESSION_COOKIE, AccessGuard, constant_time_equal, session_cookie
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
-from pointsman.web.responses import answer, asked, explained
-from pointsman.web.streams import Chunks, Streams
+from pointsman.web.responses import error_response, json_response, read_json_object
+from pointsman.web.streams import Chunks, EventStreams
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse_json
 
@@ -54,14 +59,16 @@ class Dashboard:
         self.client = client
         self.index = WorkflowIndex(client.bus, client.subjects)
         self.letters = LetterIndex(client.bus, client.subjects)
-        self._streams = Streams(client, self.index, self.letters)
+        self._streams = EventStreams(client, self.index, self.letters)
         self._token = token
         self._store = DeadLetters(client.bus, client.subjects)
-        self.app: ASGIApp = Guard(
-            Starlette(routes=self._routes(), exception_handlers={PointsmanError: explained}), token=token, hosts=hosts
+        self.app: ASGIApp = AccessGuard(
+            Starlette(routes=self._routes(), exception_handlers={PointsmanError: error_response}),
+            token=token,
+            hosts=hosts,
         )
 
-    async def fold(self) -> None:
+    async def run_projections(self) -> None:
         """Keep what the pages show current, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.index.run())
@@ -79,11 +86,11 @@ class Dashboard:
             Mount("/static", StaticFiles(directory=_STATIC)),
             Route("/login", self._login_form, methods=["GET"]),
             Route("/login", self._login, methods=["POST"]),
-            Route("/api/live/workflows", self._live(streams.workflows)),
-            Route("/api/live/workflows/{id}", self._live(streams.workflow)),
-            Route("/api/live/agents", self._live(streams.agents)),
-            Route("/api/live/approvals", self._live(streams.approvals)),
-            Route("/api/live/dead-letters", self._live(streams.dead_letters)),
+            Route("/api/live/workflows", self._event_stream(streams.workflows)),
+            Route("/api/live/workflows/{id}", self._event_stream(streams.workflow)),
+            Route("/api/live/agents", self._event_stream(streams.agents)),
+            Route("/api/live/approvals", self._event_stream(streams.approvals)),
+            Route("/api/live/dead-letters", self._event_stream(streams.dead_letters)),
             Route("/api/events/{sequence:int}", self._event),
             Route("/api/dead-letters/{id}", self._letter),
             Route("/api/requests", self._submit, methods=["POST"]),
@@ -105,14 +112,14 @@ class Dashboard:
         return FileResponse(_STATIC / "login.html")
 
     async def _login(self, request: Request) -> Response:
-        given = (await asked(request)).get("token")
-        if self._token is None or not isinstance(given, str) or not same(given, self._token):
-            return answer({"error": "that is not the token"}, 401)
-        response = answer({"ok": True})
-        response.set_cookie(COOKIE, session_of(self._token), httponly=True, samesite="strict", path="/")
+        given = (await read_json_object(request)).get("token")
+        if self._token is None or not isinstance(given, str) or not constant_time_equal(given, self._token):
+            return json_response({"error": "that is not the token"}, 401)
+        response = json_response({"ok": True})
+        response.set_cookie(SESSION_COOKIE, session_cookie(self._token), httponly=True, samesite="strict", path="/")
         return response
 
-    def _live(self, chunks: Callable[[Request], Chunks]) -> Callable[[Request], Awaitable[Response]]:
+    def _event_stream(self, chunks: Callable[[Request], Chunks]) -> Callable[[Request], Awaitable[Response]]:
         async def streamed(request: Request) -> Response:
             if (name := request.path_params.get("id")) is not None:
                 token(name, "workflow")
@@ -126,11 +133,13 @@ class Dashboard:
         sequence = request.path_params["sequence"]
         stored = await self.client.bus.get("log", sequence) if 0 < sequence < 2**63 else None
         if stored is None:
-            raise NotFound(f"the log holds no message {sequence}: it has aged out")
-        return answer({"subject": stored.subject, "at": stored.at, "headers": stored.headers, **_body(stored)})
+            raise NotFoundError(f"the log holds no message {sequence}: it has aged out")
+        return json_response(
+            {"subject": stored.subject, "at": stored.at, "headers": stored.headers, **_event_json(stored)}
+        )
 
     async def _letter(self, request: Request) -> Response:
-        return answer(views.letter(await self._found(request.path_params["id"])))
+        return json_response(views.dead_letter_json(await self._find_letter(request.path_params["id"])))
 
     async def _export(self, request: Request) -> Response:
         name = request.path_params["id"]
@@ -142,26 +151,26 @@ class Dashboard:
     # Actions: what the command line does, by the same calls
 
     async def _submit(self, request: Request) -> Response:
-        given = await asked(request, self.client.bus.max_body)
+        given = await read_json_object(request, self.client.bus.max_body)
         workflow = await self.client.submit(
             str(given.get("team", "")),
             given.get("input", ""),
             request_id=given.get("request_id"),
             deadline=given.get("deadline"),
         )
-        return answer({"id": workflow.id, "team": workflow.team})
+        return json_response({"id": workflow.id, "team": workflow.team})
 
     async def _cancel(self, request: Request) -> Response:
-        given = await asked(request)
+        given = await read_json_object(request)
         workflow = await self.client.workflow(request.path_params["id"])
         ended = await workflow.cancel(str(given.get("reason", "")), by="the dashboard")
-        self._streams.look_again()
+        self._streams.refresh()
         if ended is not None:
-            return answer({"error": f"it has ended already: {ended.status}"}, 409)
-        return answer({"id": workflow.id})
+            return json_response({"error": f"it has ended already: {ended.status}"}, 409)
+        return json_response({"id": workflow.id})
 
     async def _decide(self, request: Request) -> Response:
-        given, approval = await asked(request, self.client.bus.max_body), request.path_params["id"]
+        given, approval = await read_json_object(request, self.client.bus.max_body), request.path_params["id"]
         match request.path_params["action"]:
             case "approve":
                 said = await self.client.approve(approval, input=given.get("input"), by="the dashboard")
@@ -169,56 +178,58 @@ class Dashboard:
                 reason = str(given.get("reason", ""))
                 said = await self.client.reject(approval, reason=reason, by="the dashboard")
             case other:
-                raise NotFound(f"{other!r} is no answer; there are approve and reject")
-        self._streams.look_again()
-        return answer({"counted": said.counted, "said": said.said})
+                raise NotFoundError(f"{other!r} is no answer; there are approve and reject")
+        self._streams.refresh()
+        return json_response({"counted": said.counted, "said": said.ignored_reason})
 
     async def _replay(self, request: Request) -> Response:
-        given = await asked(request)
-        letter = await self._found(request.path_params["id"])
+        given = await read_json_object(request)
+        letter = await self._find_letter(request.path_params["id"])
         done = await self._store.replay(letter, as_new=given.get("as_new") is True)
-        return answer(done)
+        return json_response(done)
 
     async def _discard(self, request: Request) -> Response:
-        await asked(request)
-        gone = await self._store.discard(await self._found(request.path_params["id"]))
-        return answer({"discarded": gone})
+        await read_json_object(request)
+        gone = await self._store.discard(await self._find_letter(request.path_params["id"]))
+        return json_response({"discarded": gone})
 
     async def _replay_all(self, request: Request) -> Response:
-        return await self._deal(request, self._store.replay)
+        return await self._apply_to_letters(request, self._store.replay)
 
     async def _discard_all(self, request: Request) -> Response:
-        return await self._deal(request, self._store.discard)
+        return await self._apply_to_letters(request, self._store.discard)
 
-    async def _deal(self, request: Request, act: Callable[[Letter], Awaitable[object]]) -> Response:
+    async def _apply_to_letters(
+        self, request: Request, act: Callable[[DeadLetterEntry], Awaitable[object]]
+    ) -> Response:
         """Do it to all that fit `text` and stand no later than `until`: what the page counted, not what came since."""
-        given = await asked(request)
+        given = await read_json_object(request)
         text, until = str(given.get("text", "")).casefold(), given.get("until")
         if not isinstance(until, int):
             raise ContractError("the body has no number `until`: up to which letter the page had seen")
-        chosen = self.letters.fitting(text, until=until)
+        chosen = self.letters.matching(text, until=until)
         done = 0
-        for start in range(0, len(chosen), TOGETHER):
-            some = chosen[start : start + TOGETHER]
-            done += sum(await asyncio.gather(*(self._dealt(row.id, act) for row in some)))
-        return answer({"done": done, "of": len(chosen)})
+        for start in range(0, len(chosen), MAX_CONCURRENT_REPLAYS):
+            some = chosen[start : start + MAX_CONCURRENT_REPLAYS]
+            done += sum(await asyncio.gather(*(self._apply_to_letter(row.id, act) for row in some)))
+        return json_response({"done": done, "of": len(chosen)})
 
-    async def _dealt(self, name: str, act: Callable[[Letter], Awaitable[object]]) -> bool:
+    async def _apply_to_letter(self, name: str, act: Callable[[DeadLetterEntry], Awaitable[object]]) -> bool:
         try:
-            await act(await self._found(name))
-        except (NotReplayable, NotFound):
+            await act(await self._find_letter(name))
+        except (NotReplayableError, NotFoundError):
             return False
         return True
 
-    async def _found(self, name: str) -> Letter:
+    async def _find_letter(self, name: str) -> DeadLetterEntry:
         try:
             return await self._store.get(name)
-        except NotFound:
-            self.letters.gone(name)
+        except NotFoundError:
+            self.letters.remove(name)
             raise
 
 
-def _body(stored: Stored) -> dict[str, Any]:
+def _event_json(stored: StoredMessage) -> dict[str, Any]:
     """The event as JSON data where it is JSON; a log's other releases are shown as they are."""
     try:
         return {"body": parse_json(stored.body)}

@@ -9,24 +9,24 @@ from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pointsman.engine.operations.dead_letters import NotReplayable
-from pointsman.errors import BusUnavailable, ContractError, NotFound, PointsmanError
+from pointsman.engine.operations.dead_letters import NotReplayableError
+from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, PointsmanError
 from pointsman_schemas.strict_json import parse_json
 
-__all__ = ["answer", "asked", "explained", "number"]
+__all__ = ["error_response", "json_response", "parse_number", "read_json_object"]
 
-_SHORT = 10_000  # bytes of a body that holds no more than a word or two
+_MAX_BODY_BYTES = 10_000  # bytes of a body that holds no more than a word or two
 
-_STATUS: Sequence[tuple[type[PointsmanError], int]] = (
-    (NotFound, 404),
+_HTTP_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
+    (NotFoundError, 404),
     (ContractError, 422),
-    (NotReplayable, 409),
-    (BusUnavailable, 503),
+    (NotReplayableError, 409),
+    (BusUnavailableError, 503),
     (PointsmanError, 500),
 )
 
 
-async def asked(request: Request, most: int = _SHORT) -> dict[str, Any]:
+async def read_json_object(request: Request, most: int = _MAX_BODY_BYTES) -> dict[str, Any]:
     """The body, a JSON object of at most `most` bytes. Raises `ContractError` for anything else."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ContractError("the body is not declared as application/json")
@@ -41,18 +41,18 @@ async def asked(request: Request, most: int = _SHORT) -> dict[str, Any]:
     return content
 
 
-def answer(content: Any, status: int = 200) -> Response:
+def json_response(content: Any, status: int = 200) -> Response:
     """`content` as a JSON response."""
     return Response(to_json(content), status, media_type="application/json")
 
 
-async def explained(request: Request, error: Exception) -> Response:
+async def error_response(request: Request, error: Exception) -> Response:
     """An error of ours as a JSON response: `error`, its message, and `kind`, under the status that fits."""
     assert isinstance(error, PointsmanError)
-    status = next(code for kind, code in _STATUS if isinstance(error, kind))
-    return answer({"error": str(error), "kind": error.kind}, status)
+    status = next(code for kind, code in _HTTP_STATUSES if isinstance(error, kind))
+    return json_response({"error": str(error), "kind": error.kind}, status)
 
 
-def number(given: str) -> int:
+def parse_number(given: str) -> int:
     """What a browser says of a place; 0 for what is no number of ours."""
     return int(given) if given.isascii() and given.isdecimal() and len(given) < 19 else 0

@@ -16,15 +16,15 @@ from pointsman.web.dashboard import Dashboard
 
 __all__ = ["check_access", "serve"]
 
-_LEAVING = 3  # seconds open answers get at the end
-_SHORTEST_TOKEN = 16  # characters: what `openssl rand -hex 8` prints cannot be tried out
+_SHUTDOWN_TIMEOUT_S = 3  # seconds open answers get at the end
+_MIN_TOKEN_CHARS = 16  # characters: what `openssl rand -hex 8` prints cannot be tried out
 
 
 def check_access(host: str, token: str | None) -> None:
     """Raises `ConfigurationError` for a token that can be guessed, or none where others can reach it."""
-    if token is not None and len(token) < _SHORTEST_TOKEN:
+    if token is not None and len(token) < _MIN_TOKEN_CHARS:
         raise ConfigurationError(
-            f"the dashboard's token has {len(token)} characters; give it at least {_SHORTEST_TOKEN}, such as "
+            f"the dashboard's token has {len(token)} characters; give it at least {_MIN_TOKEN_CHARS}, such as "
             "`openssl rand -hex 16` prints"
         )
     if token is None and not is_loopback(host):
@@ -52,7 +52,7 @@ async def serve(
     check_access(host, token)
     named = [] if is_loopback(host) else [host]
     dashboard = Dashboard(client, token=token, hosts=[*hosts, *named])
-    with _listening(host, port) as listener:
+    with _listen(host, port) as listener:
         shown = f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{listener.getsockname()[1]}")
         server = _Server(
@@ -63,11 +63,11 @@ async def serve(
                 lifespan="off",
                 server_header=False,
                 ws="none",
-                timeout_graceful_shutdown=_LEAVING,
+                timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
             )
         )
         async with asyncio.TaskGroup() as group:
-            folding = group.create_task(dashboard.fold())
+            folding = group.create_task(dashboard.run_projections())
             serving = group.create_task(server.serve(sockets=[listener]))
             await stop.wait()
             dashboard.stop()
@@ -84,7 +84,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)

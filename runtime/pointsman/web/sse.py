@@ -13,17 +13,19 @@ from pydantic_core import to_json
 from pointsman.errors import PointsmanError
 from pointsman.telemetry import get_logger
 
-__all__ = ["IDLE", "Polled", "batches", "sse"]
+__all__ = ["KEEPALIVE_INTERVAL_S", "Polled", "batches", "format_event"]
 
 T = TypeVar("T")
 
 _log = get_logger(__name__)
 
-IDLE = 10.0  # seconds of silence after which a sign of life is sent: proxies cut quiet connections after 30 to 60
-_MOST = 2_000  # messages in one batch
+KEEPALIVE_INTERVAL_S = (
+    10.0  # seconds of silence after which a sign of life is sent: proxies cut quiet connections after 30 to 60
+)
+_MAX_BATCH = 2_000  # messages in one batch
 
 
-def sse(event: str, data: Any, *, id: int | None = None) -> bytes:
+def format_event(event: str, data: Any, *, id: int | None = None) -> bytes:
     """One event of a stream. `id` is what the browser says in Last-Event-ID when it comes back."""
     head = f"id: {id}\n" if id is not None else ""
     return f"{head}event: {event}\ndata: ".encode() + to_json(data) + b"\n\n"
@@ -33,11 +35,11 @@ async def batches(
     messages: AsyncGenerator[T, None], pause: Callable[[], float], quiet: Callable[[], float] = lambda: inf
 ) -> AsyncGenerator[list[T], None]:
     """`messages` in lists: what came within `pause()` seconds of the first; an empty one after `quiet()` seconds in
-    which none did, `pause()` at least and `IDLE` at most.
+    which none did, `pause()` at least and `KEEPALIVE_INTERVAL_S` at most.
 
     Ends when they end; closes them when it is closed.
     """
-    queue: asyncio.Queue[T | None] = asyncio.Queue(_MOST)
+    queue: asyncio.Queue[T | None] = asyncio.Queue(_MAX_BATCH)
 
     async def pump() -> None:
         try:
@@ -51,7 +53,7 @@ async def batches(
     try:
         while True:
             getting = asyncio.ensure_future(queue.get())
-            patience = min(IDLE, max(quiet(), pause()))
+            patience = min(KEEPALIVE_INTERVAL_S, max(quiet(), pause()))
             try:
                 done, _ = await asyncio.wait({getting, pumping}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
@@ -64,7 +66,7 @@ async def batches(
                 getting.cancel()
             batch = [first]
             await asyncio.sleep(pause())
-            while not queue.empty() and len(batch) < _MOST:
+            while not queue.empty() and len(batch) < _MAX_BATCH:
                 batch.append(queue.get_nowait())
             ended = None in batch
             if whole := [message for message in batch if message is not None]:
@@ -81,16 +83,16 @@ class Polled(Generic[T]):
     """A value that has no stream of its own, looked at every `every` seconds while anybody watches, and only then."""
 
     def __init__(self, look: Callable[[], Awaitable[T]], every: float) -> None:
-        self._look = look
-        self._every = every
+        self._read = look
+        self._interval = every
         self._watchers = 0
         self._task: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
-        self._again = asyncio.Event()
+        self._refresh_now = asyncio.Event()
         self.value: T | None = None
 
     @asynccontextmanager
-    async def watched(self) -> AsyncIterator[None]:
+    async def watch(self) -> AsyncIterator[None]:
         """Look for as long as the context lasts."""
         self._watchers += 1
         if self._task is None:
@@ -107,7 +109,7 @@ class Polled(Generic[T]):
 
     async def changes(self) -> AsyncGenerator[T, None]:
         """The value now, then each that differs from the one before."""
-        async with self.watched():
+        async with self.watch():
             seen: T | None = None
             while True:
                 changed = self._changed
@@ -117,23 +119,23 @@ class Polled(Generic[T]):
                     continue
                 await changed.wait()
 
-    async def news(self, seen: T | None) -> None:
+    async def wait_for_change(self, seen: T | None) -> None:
         """Return when the value is not `seen`, at once or as soon as it is so."""
         while self.value == seen:
             await self._changed.wait()
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Do not wait for the next time: something was done."""
-        self._again.set()
+        self._refresh_now.set()
 
     async def _run(self) -> None:
         while True:
-            self._again.clear()
+            self._refresh_now.clear()
             try:
-                self.value = await self._look()
+                self.value = await self._read()
             except PointsmanError as error:  # the broker is away: the page says so, and the last value stays
-                _log.debug("look_failed", error=str(error))
+                _log.debug("poll_failed", error=str(error))
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._again.wait(), self._every)
+                await asyncio.wait_for(self._refresh_now.wait(), self._interval)

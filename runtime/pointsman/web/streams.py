@@ -18,47 +18,47 @@ from starlette.requests import Request
 
 from pointsman.client.client import Client
 from pointsman.core.model.agent_health import open_circuits
-from pointsman.engine.log.reader import closeable, commit_of
+from pointsman.engine.log.reader import as_async_generator, read_commit
 from pointsman.errors import ContractError, PointsmanError
-from pointsman.ports.bus import QueueDepth, Stored
+from pointsman.ports.bus import QueueDepth, StoredMessage
 from pointsman.telemetry import get_logger
 from pointsman.web import views
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
-from pointsman.web.projections.queued import look_for_waiting
-from pointsman.web.projections.rows import Row, Search
-from pointsman.web.projections.timeline import Line, Story
-from pointsman.web.responses import number
-from pointsman.web.sse import IDLE, Polled, batches, sse
+from pointsman.web.projections.queued import queued_rows
+from pointsman.web.projections.rows import Search, WorkflowRow
+from pointsman.web.projections.timeline import TimelineRow, TimelineRows
+from pointsman.web.responses import parse_number
+from pointsman.web.sse import KEEPALIVE_INTERVAL_S, Polled, batches, format_event
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Progress
 from pointsman_schemas.log import Entry, WorkflowStarted
 from pointsman_schemas.strict_json import parse
 
-__all__ = ["Chunks", "Streams"]
+__all__ = ["Chunks", "EventStreams"]
 
 Chunks: TypeAlias = AsyncGenerator[bytes, None]
 
 _log = get_logger(__name__)
 
-_TICK = 0.2  # seconds in which changes are gathered before they are sent: a person sees no difference
-_LONGEST_PAUSE = 1.0  # seconds between two drawings of a plan, however large it is
-_LOOK = 2.0  # seconds between two looks at queues, cards and approvals, while a page is open
-_PAGE = 100  # rows of a page
-_TOO_MANY = 200  # changed rows at once: then the page is sent anew
-_LONGEST_SEARCH = 200  # characters
+_BATCH_INTERVAL_S = 0.2  # seconds in which changes are gathered before they are sent: a person sees no difference
+_MAX_REDRAW_PAUSE_S = 1.0  # seconds between two drawings of a plan, however large it is
+_POLL_INTERVAL_S = 2.0  # seconds between two looks at queues, cards and approvals, while a page is open
+_PAGE_SIZE = 100  # rows of a page
+_MAX_CHANGED_ROWS = 200  # changed rows at once: then the page is sent anew
+_MAX_SEARCH_CHARS = 200  # characters
 
 
-class Streams:
+class EventStreams:
     """The streams over `client` and what is folded of it."""
 
     def __init__(self, client: Client, index: WorkflowIndex, letters: LetterIndex) -> None:
         self._client = client
         self._index = index
         self._letters = letters
-        self._agents_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_agents, _LOOK)
-        self._approvals_seen: Polled[list[dict[str, Any]]] = Polled(self._look_at_approvals, _LOOK)
-        self._waiting_seen: Polled[list[Row]] = Polled(lambda: look_for_waiting(client), _LOOK)
+        self._agents: Polled[list[dict[str, Any]]] = Polled(self._read_agents, _POLL_INTERVAL_S)
+        self._approvals: Polled[list[dict[str, Any]]] = Polled(self._read_approvals, _POLL_INTERVAL_S)
+        self._queued: Polled[list[WorkflowRow]] = Polled(lambda: queued_rows(client), _POLL_INTERVAL_S)
         self.stopping = asyncio.Event()
 
     async def until_stopped(self, chunks: Chunks) -> AsyncIterator[bytes]:
@@ -67,10 +67,12 @@ class Streams:
         coming = asyncio.ensure_future(anext(chunks))
         told: Mapping[str, Any] = {}
         try:
-            async with self._agents_seen.watched(), self._approvals_seen.watched():
+            async with self._agents.watch(), self._approvals.watch():
                 yield b"retry: 1000\n\n"
                 while not stopping.done():
-                    await asyncio.wait({coming, stopping}, timeout=_TICK * 2, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(
+                        {coming, stopping}, timeout=_BATCH_INTERVAL_S * 2, return_when=asyncio.FIRST_COMPLETED
+                    )
                     if coming.done():
                         try:
                             yield coming.result()
@@ -82,7 +84,7 @@ class Streams:
                         coming = asyncio.ensure_future(anext(chunks))
                     elif (status := await self._status()) != told:
                         told = status
-                        yield sse("status", status)
+                        yield format_event("status", status)
         finally:
             for waiting in (coming, stopping):
                 waiting.cancel()
@@ -93,7 +95,7 @@ class Streams:
     async def workflows(self, request: Request) -> Chunks:
         """The page that is asked for, then the rows that change, each with whether it still fits; and the requests that
         fit and that no supervisor has taken yet, whenever they are others."""
-        async with self._waiting_seen.watched(), aclosing(self._rows(request)) as chunks:
+        async with self._queued.watch(), aclosing(self._rows(request)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -104,32 +106,35 @@ class Streams:
             seen = -1
         told: list[dict[str, object]] | None = None
         while True:
-            looked = self._waiting_seen.value
-            waiting = [row.shown() for row in looked or () if row.id not in index and search.fits(row)]
+            looked = self._queued.value
+            waiting = [row.as_json() for row in looked or () if row.id not in index and search.matches(row)]
             changes, until = index.changes, index.sequence
-            changed = [] if seen < 0 else _at_most(index.changed_since(seen), _TOO_MANY)
+            changed = [] if seen < 0 else _limit_rows(index.changed_since(seen), _MAX_CHANGED_ROWS)
             if seen < 0 or changed is None or epoch != index.epoch:
                 epoch = index.epoch
-                page = index.page(search, offset=offset, limit=_PAGE)
+                page = index.page(search, offset=offset, limit=_PAGE_SIZE)
                 page.totals.waiting = len(waiting)
                 content: dict[str, Any] = {
-                    "rows": [row.shown() for row in page.rows],
+                    "rows": [row.as_json() for row in page.rows],
                     "waiting": waiting,
                     "totals": page.totals,
-                    "size": _PAGE,
+                    "size": _PAGE_SIZE,
                 }
-                yield sse("page", {**content, **await self._status()}, id=page.sequence)
+                yield format_event("page", {**content, **await self._status()}, id=page.sequence)
             elif changed or waiting != told:
                 page = index.page(search, limit=0)
                 page.totals.waiting = len(waiting)
-                rows = {"rows": [{**row.shown(), "fits": search.fits(row)} for row in changed], "totals": page.totals}
+                rows = {
+                    "rows": [{**row.as_json(), "fits": search.matches(row)} for row in changed],
+                    "totals": page.totals,
+                }
                 more = {"waiting": waiting} if waiting != told else {}
-                yield sse("rows", {**rows, **more, **await self._status()}, id=page.sequence)
+                yield format_event("rows", {**rows, **more, **await self._status()}, id=page.sequence)
             else:
-                yield sse("status", await self._status())
+                yield format_event("status", await self._status())
             seen, told = until, waiting  # more may have been folded while that was sent
-            await _first_of(index.news(changes), self._waiting_seen.news(looked))
-            await asyncio.sleep(_TICK)
+            await _wait_for_any(index.wait_for_change(changes), self._queued.wait_for_change(looked))
+            await asyncio.sleep(_BATCH_INTERVAL_S)
 
     async def workflow(self, request: Request) -> Chunks:
         """One workflow from its beginning: its lines, and how it stands after each batch, and when its tasks stand
@@ -137,48 +142,48 @@ class Streams:
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self._client.bus, self._client.subjects
         if await bus.last("log", subjects.workflow_log(name)) is None:
-            waits = await self._client.waiting(name)
+            waits = await self._client.queued_request(name)
             told = {"team": waits.team, "input": waits.input} if waits else {"team": None, "input": None}
-            yield sse("absent", {"id": name, **told, **await self._status()})
-        story, pause, quiet = Story(), _TICK / 2, inf
+            yield format_event("absent", {"id": name, **told, **await self._status()})
+        story, pause, quiet = TimelineRows(), _BATCH_INTERVAL_S / 2, inf
         entries: list[Entry] = []
         reports: list[Progress] = []
         known = None
-        followed = closeable(bus.follow("log", [subjects.workflow_log(name), subjects.workflow_events(name)]))
+        followed = as_async_generator(bus.follow("log", [subjects.workflow_log(name), subjects.workflow_events(name)]))
         async with aclosing(batches(followed, lambda: pause, lambda: quiet)) as grouped:
             async for batch in grouped:
                 lines = []
                 for stored in batch:
                     try:
-                        lines += self._fold(stored, story, entries, reports)
+                        lines += self._apply_messages(stored, story, entries, reports)
                     except ContractError as error:
-                        yield sse("broken", {"error": str(error)})
+                        yield format_event("broken", {"error": str(error)})
                         return
                 if new := [line for line in lines if line.sequence > seen]:
-                    yield sse("lines", new, id=batch[-1].sequence)
+                    yield format_event("lines", new, id=batch[-1].sequence)
                 began = monotonic()
-                alive = await self._client.alive()
+                alive = await self._client.live_names()
                 begins = entries and isinstance(entries[0], WorkflowStarted)
-                view = views.workflow(entries, reports, alive) if begins else None
+                view = views.workflow_json(entries, reports, alive) if begins else None
                 dues = [task["due"] - view["now"] for task in view["tasks"] if "due" in task] if view else []
                 quiet = min((left.total_seconds() for left in dues if left > timedelta()), default=inf)
                 stands = view and [(task["status"], task.get("detail")) for task in view["tasks"]]
                 if view and (batch or stands != known):
                     known = stands
-                    yield sse("view", {**view, **await self._status()})
+                    yield format_event("view", {**view, **await self._status()})
                 else:
-                    yield sse("status", await self._status())
+                    yield format_event("status", await self._status())
                 # A large plan costs more to draw: the page gets it less often.
-                pause = min(_LONGEST_PAUSE, max(_TICK / 2, 3 * (monotonic() - began)))
+                pause = min(_MAX_REDRAW_PAUSE_S, max(_BATCH_INTERVAL_S / 2, 3 * (monotonic() - began)))
 
     async def agents(self, request: Request) -> Chunks:
         """All agents, as they are now."""
-        async for chunk in self._polled("agents", self._agents_seen):
+        async for chunk in self._polled("agents", self._agents):
             yield chunk
 
     async def approvals(self, request: Request) -> Chunks:
         """All that waits for a person, as it is now."""
-        async for chunk in self._polled("approvals", self._approvals_seen):
+        async for chunk in self._polled("approvals", self._approvals):
             yield chunk
 
     async def dead_letters(self, request: Request) -> Chunks:
@@ -187,40 +192,47 @@ class Streams:
         text = _text(request)
         while True:
             changes = letters.changes
-            rows, count = letters.page(text, offset=offset, limit=_PAGE)
-            shown = {"letters": [row.shown for row in rows], "count": count, "size": _PAGE, "until": letters.sequence}
-            yield sse("letters", {**shown, **await self._status()})
+            rows, count = letters.page(text, offset=offset, limit=_PAGE_SIZE)
+            shown = {
+                "letters": [row.data for row in rows],
+                "count": count,
+                "size": _PAGE_SIZE,
+                "until": letters.sequence,
+            }
+            yield format_event("letters", {**shown, **await self._status()})
             while letters.changes == changes:
                 try:
-                    async with asyncio.timeout(IDLE):
-                        await letters.news(changes)
+                    async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
+                        await letters.wait_for_change(changes)
                 except TimeoutError:
-                    yield sse("status", await self._status())
-            await asyncio.sleep(_TICK)
+                    yield format_event("status", await self._status())
+            await asyncio.sleep(_BATCH_INTERVAL_S)
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """What waits for a person was answered, or what waits for a supervisor cancelled."""
-        self._approvals_seen.look_again()
-        self._waiting_seen.look_again()
+        self._approvals.refresh()
+        self._queued.refresh()
 
-    def _fold(self, stored: Stored, story: Story, entries: list[Entry], reports: list[Progress]) -> list[Line]:
+    def _apply_messages(
+        self, stored: StoredMessage, story: TimelineRows, entries: list[Entry], reports: list[Progress]
+    ) -> list[TimelineRow]:
         if stored.subject.startswith(f"{self._client.subjects.namespace}.event."):
             report = _report(stored)
             if report is None:
                 return []
             reports.append(report)
-            return [story.of_report(stored, report)]
-        found = commit_of(stored).entries
+            return [story.from_report(stored, report)]
+        found = read_commit(stored).entries
         entries.extend(found)
-        return list(story.of_commit(stored, found))
+        return list(story.from_commit(stored, found))
 
     async def _polled(self, event: str, seen: Polled[list[dict[str, Any]]]) -> Chunks:
         async with aclosing(batches(seen.changes(), lambda: 0.0)) as grouped:
             async for batch in grouped:
                 if batch:
-                    yield sse(event, {event: batch[-1], **await self._status()})
+                    yield format_event(event, {event: batch[-1], **await self._status()})
                 else:
-                    yield sse("status", await self._status())
+                    yield format_event("status", await self._status())
 
     async def _status(self) -> dict[str, Any]:
         supervised = {card.name for card in await self._client.teams()}
@@ -229,29 +241,29 @@ class Streams:
                 "namespace": self._client.subjects.namespace,
                 "broker": self._client.bus.connected,
                 "teams": [*sorted(supervised), *(name for name in self._index.teams if name not in supervised)],
-                "read": round(self._index.read, 3),
-                "approvals": len(self._approvals_seen.value or ()),
+                "read": round(self._index.progress, 3),
+                "approvals": len(self._approvals.value or ()),
                 "letters": len(self._letters),
-                "stuck": sum(agent["health"] in ("stuck", "failing") for agent in self._agents_seen.value or ()),
+                "stuck": sum(agent["health"] in ("stuck", "failing") for agent in self._agents.value or ()),
             }
         }
 
-    async def _look_at_agents(self) -> list[dict[str, Any]]:
+    async def _read_agents(self) -> list[dict[str, Any]]:
         cards = await self._client.agents()
         names = sorted({*(card.name for card in cards), *self._index.agents})
-        depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self._client.queue(name) for name in names))
+        depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self._client.queue_depth(name) for name in names))
         circuits = open_circuits(await self._client.circuits(), {card.name for card in cards}, datetime.now(UTC))
-        return views.agents(cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits)
+        return views.agents_json(cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits)
 
-    async def _look_at_approvals(self) -> list[dict[str, Any]]:
+    async def _read_approvals(self) -> list[dict[str, Any]]:
         return [approval.model_dump(mode="json") for approval in await self._client.approvals()]
 
 
-async def _first_of(*news: Coroutine[Any, Any, None]) -> None:
-    """Return when there is news of one of them, or after `IDLE`."""
+async def _wait_for_any(*news: Coroutine[Any, Any, None]) -> None:
+    """Return when there is news of one of them, or after `KEEPALIVE_INTERVAL_S`."""
     waited = [asyncio.ensure_future(each) for each in news]
     try:
-        await asyncio.wait(waited, timeout=IDLE, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(waited, timeout=KEEPALIVE_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for each in waited:
             each.cancel()
@@ -265,24 +277,24 @@ def _search(request: Request) -> Search:
 
 
 def _text(request: Request) -> str:
-    return request.query_params.get("text", "")[:_LONGEST_SEARCH].casefold()
+    return request.query_params.get("text", "")[:_MAX_SEARCH_CHARS].casefold()
 
 
 def _offset(request: Request) -> int:
-    return number(request.query_params.get("offset", ""))
+    return parse_number(request.query_params.get("offset", ""))
 
 
 def _last_event_id(request: Request) -> int:
-    return number(request.headers.get("last-event-id", ""))
+    return parse_number(request.headers.get("last-event-id", ""))
 
 
-def _at_most(rows: Iterable[Row], most: int) -> list[Row] | None:
+def _limit_rows(rows: Iterable[WorkflowRow], most: int) -> list[WorkflowRow] | None:
     """All of them; None when there are more than `most`."""
     found = list(islice(rows, most + 1))
     return found if len(found) <= most else None
 
 
-def _report(stored: Stored) -> Progress | None:
+def _report(stored: StoredMessage) -> Progress | None:
     try:
         return parse(Progress, decode(stored.headers, stored.body)[1])
     except ContractError:

@@ -10,7 +10,7 @@ from pointsman.core.model.agent_health import Circuit
 from pointsman.core.views import trace
 from pointsman.core.views.formatting import request_text
 from pointsman.core.views.trace_status import at_time
-from pointsman.engine.operations.dead_letters import Letter
+from pointsman.engine.operations.dead_letters import DeadLetterEntry
 from pointsman.errors import ContractError
 from pointsman.ports.bus import QueueDepth
 from pointsman.web.projections.rows import AgentRecord
@@ -26,12 +26,12 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 
-__all__ = ["agents", "letter", "letter_row", "workflow"]
+__all__ = ["agents_json", "dead_letter_json", "dead_letter_row", "workflow_json"]
 
-_CAUSE = 400  # characters of a cause in the list; the whole stands in the letter
+_MAX_CAUSE_CHARS = 400  # characters of a cause in the list; the whole stands in the letter
 
 
-def workflow(entries: Sequence[Entry], reports: Sequence[Progress], alive: Collection[str]) -> dict[str, Any]:
+def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: Collection[str]) -> dict[str, Any]:
     """One workflow: how it stands now with the agents that are `alive`, its tasks with their attempts and calls, what
     each needs, its outcome. `children` are the workflows of attempts that were handed to teams, in the log's order.
 
@@ -62,8 +62,8 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress], alive: Colle
         "deadline": started.deadline,
         "usage": top.usage,
         "plan": {"revision": plans[-1].revision, "goal": plans[-1].plan.goal} if plans else None,
-        "tasks": [_node(node) for node in top.children],
-        "needs": _needs(plans, top),
+        "tasks": [_node_json(node) for node in top.children],
+        "needs": _dependencies(plans, top),
         "children": [
             {
                 "task_id": entry.task_id,
@@ -79,7 +79,7 @@ def workflow(entries: Sequence[Entry], reports: Sequence[Progress], alive: Colle
     }
 
 
-def _node(node: trace.TraceNode) -> dict[str, Any]:
+def _node_json(node: trace.TraceNode) -> dict[str, Any]:
     """A node of the trace without what is not set: a plan of 500 tasks is sent often."""
     shown: dict[str, Any] = {
         "kind": node.kind,
@@ -94,11 +94,11 @@ def _node(node: trace.TraceNode) -> dict[str, Any]:
     if node.usage.calls or node.usage.tokens:
         shown["usage"] = node.usage
     if node.children:
-        shown["children"] = [_node(child) for child in node.children]
+        shown["children"] = [_node_json(child) for child in node.children]
     return shown
 
 
-def _needs(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, list[str]]:
+def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, list[str]]:
     """Which tasks each task waits for: as its plan says, after the planner's own, before the synthesizer's."""
     roles = {node.task_id: node.role for node in top.children}
     planners = [node.task_id for node in top.children if node.role in (Role.PLAN, Role.CLASSIFY) and node.task_id]
@@ -116,7 +116,7 @@ def _needs(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, lis
     return {name: [each for each in on if each in roles] for name, on in needs.items()}
 
 
-def agents(
+def agents_json(
     cards: Sequence[AgentCard],
     depths: Mapping[str, QueueDepth | None],
     records: Mapping[str, AgentRecord],
@@ -143,7 +143,7 @@ def agents(
                 "waiting": depth.pending if depth else None,
                 "working": depth.in_flight if depth else None,
                 "health": _health(len(here), depth, record),
-                "record": record.shown() if record else None,
+                "record": record.as_json() if record else None,
                 "circuit": circuits.get(name),
             }
         )
@@ -161,7 +161,7 @@ def _health(instances: int, depth: QueueDepth | None, record: AgentRecord | None
     return "working" if depth and depth.in_flight else "ready"
 
 
-def letter_row(of: DeadLetter) -> dict[str, Any]:
+def dead_letter_row(of: DeadLetter) -> dict[str, Any]:
     """A dead letter in the list, without its body."""
     return {
         "id": of.id,
@@ -169,14 +169,14 @@ def letter_row(of: DeadLetter) -> dict[str, Any]:
         "workflow": of.workflow_id,
         "task": of.task_id,
         "kind": of.cause.kind,
-        "message": of.cause.message[:_CAUSE],
+        "message": of.cause.message[:_MAX_CAUSE_CHARS],
         "attempts": of.attempts,
         "subject": of.subject,
         "at": of.at,
     }
 
 
-def letter(of: Letter) -> dict[str, Any]:
+def dead_letter_json(of: DeadLetterEntry) -> dict[str, Any]:
     """One dead letter whole: the event as it was, in a form a person can read."""
     try:
         body = of.decoded

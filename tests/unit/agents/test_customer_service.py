@@ -14,7 +14,7 @@ from pydantic import BaseModel, JsonValue
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.ports import RecordingReporter
-from pointsman.errors import NotFound, Refused
+from pointsman.errors import NotFoundError, RefusedError
 from pointsman.llm.offline.model import OFFLINE_NOTE, OfflineModel
 from pointsman_agents.classifier import classifier
 from pointsman_agents.customer_service import SAMPLE_REQUEST, team
@@ -82,7 +82,7 @@ async def serve(request: str, metadata: dict[str, JsonValue] | None = None) -> t
             given = {**(metadata or {}), "request": request} if task.input is None else task.input
             output = await hand(AGENTS[task.agent], task.intent, given, used=used)
             reports.append(report.model_copy(update={"output": output}))
-        except Refused as error:
+        except RefusedError as error:
             reports.append(report.model_copy(update={"status": "failed"}))
             gaps.append(Gap(task_id=task.id, agent=task.agent, reason=str(error)))
     told = SynthesizerInput(
@@ -217,7 +217,7 @@ def test_the_back_office_is_seeded_once_and_kept(tmp_path: Path) -> None:
         office.execute("INSERT INTO refunds VALUES ('ch-5001', 'rf-5001', 'paid', 'x', 'y')")
     from pointsman_agents.customer_service import back_office as module
 
-    module._seeded.cache_clear()
+    module._seed.cache_clear()
 
     assert "rf-5001 (paid)" in [charge.refund for charge in find_charges().charges]
 
@@ -238,7 +238,7 @@ def test_the_status_page_can_be_changed_by_its_file(tmp_path: Path) -> None:
 
 
 async def test_tools_say_what_is_missing_and_never_show_an_address() -> None:
-    with pytest.raises(NotFound, match="C-9999"):
+    with pytest.raises(NotFoundError, match="C-9999"):
         subscription("C-9999")
     suspended = send_reset_link(Context.for_test(), "C-1003")
 

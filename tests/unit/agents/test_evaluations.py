@@ -10,7 +10,7 @@ from support.teams import shipped_teams
 
 from pointsman import app
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.cli.support.topology import cast_of
+from pointsman.cli.support.topology import topology_of
 from pointsman.engine.process.discovery import load_agents
 from pointsman.evaluation.runner import evaluate, load_suite
 from pointsman.settings import Settings
@@ -35,14 +35,14 @@ async def test_the_offline_model_passes_the_suite(path: Path, monkeypatch: pytes
     monkeypatch.setenv("POINTSMAN_CUSTOMER_SERVICE_DATA", str(tmp_path))
     suite = load_suite(path)
     assert suite.target is not None
-    cast = cast_of(suite.target)
+    cast = topology_of(suite.target)
     agents = load_agents([target for targets in cast.workers.values() for target in targets])
     for agent in agents:
         if isinstance(agent, LLMAgent):
             vars(agent).pop("models", None)  # an earlier test may have given it another model
 
-    async with running_team(app.load_teams(suite.target), agents, settings=Settings(grace=0.0)) as client:
+    async with running_team(app.load_teams(suite.target), agents, settings=Settings(shutdown_grace=0.0)) as client:
         report = await evaluate(suite, client)
 
-    assert [(each.name, each.problems) for each in report.scored if each.problems] == []
+    assert [(each.name, each.problems) for each in report.results if each.problems] == []
     assert report.passed

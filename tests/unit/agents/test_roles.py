@@ -15,7 +15,7 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.core.planning.validation import check_plan, read_plan
 from pointsman.errors import TaskError
-from pointsman.testing.models import ScriptedModel, saying
+from pointsman.testing.models import ScriptedModel, text_reply
 from pointsman_agents.classifier import classifier
 from pointsman_agents.judge import judge
 from pointsman_agents.planner import planner
@@ -65,7 +65,7 @@ async def test_a_role_is_found_by_its_name_and_has_its_own_prompt_and_contract(
     agent: LLMAgent, name: str, role: Role, takes: type[BaseModel], gives: type[BaseModel]
 ) -> None:
     (found,) = entry_points(group="pointsman.agents", name=name)
-    model = ScriptedModel(saying("no JSON"), saying("no JSON either"), saying("never"))
+    model = ScriptedModel(text_reply("no JSON"), text_reply("no JSON either"), text_reply("never"))
 
     with pytest.raises(TaskError, match="and its repair neither"):
         await run(agent, _some(takes), model)
@@ -89,7 +89,7 @@ def _some(takes: type[BaseModel]) -> BaseModel:
 async def test_a_planner_is_asked_with_the_limits_left_and_examples_that_are_plans() -> None:
     left, model = (
         RemainingLimits(seconds=41.5, replans=1, calls=7, cost=0.25),
-        ScriptedModel(saying('{"cannot": "nobody"}')),
+        ScriptedModel(text_reply('{"cannot": "nobody"}')),
     )
 
     await run(planner, PlannerInput(request="help", remaining_limits=left), model)
@@ -107,8 +107,8 @@ async def test_a_planner_is_asked_with_the_limits_left_and_examples_that_are_pla
 
 
 async def test_a_fenced_plan_is_taken_and_each_role_has_its_own_prompt() -> None:
-    model = ScriptedModel(saying('```json\n{"tasks": [{"id": " t1 ", "agent": " a ", "intent": "Look"}]}\n```'))
-    other = ScriptedModel(saying({"answer": "Done."}))
+    model = ScriptedModel(text_reply('```json\n{"tasks": [{"id": " t1 ", "agent": " a ", "intent": "Look"}]}\n```'))
+    other = ScriptedModel(text_reply({"answer": "Done."}))
 
     plan = await run(planner, PlannerInput(request="x"), model)
     answer = await run(synthesizer, SynthesizerInput(request="x"), other)
@@ -147,7 +147,7 @@ async def test_a_fenced_plan_is_taken_and_each_role_has_its_own_prompt() -> None
     ],
 )
 async def test_a_broken_plan_is_repaired_in_one_call_or_fails_for_good(wrong: str) -> None:
-    repaired, hopeless = (ScriptedModel(saying(wrong), saying(then)) for then in (GOOD, wrong))
+    repaired, hopeless = (ScriptedModel(text_reply(wrong), text_reply(then)) for then in (GOOD, wrong))
 
     plan = await run(planner, PlannerInput(request="x"), repaired)
     with pytest.raises(TaskError) as caught:
@@ -160,7 +160,7 @@ async def test_a_broken_plan_is_repaired_in_one_call_or_fails_for_good(wrong: st
 
 async def test_the_synthesizer_is_told_the_gaps_and_the_limit() -> None:
     gap = Gap(task_id="t2", agent="b", reason="no worker took it")
-    model = ScriptedModel(saying({"answer": "Half."}))
+    model = ScriptedModel(text_reply({"answer": "Half."}))
 
     await run(synthesizer, SynthesizerInput(request="x", gaps=(gap,), limit="the deadline"), model)
 

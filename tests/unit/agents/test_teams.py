@@ -13,7 +13,7 @@ from support.memory import on_memory
 from pointsman.authoring.agent import Agent
 from pointsman.client.client import Client
 from pointsman.core.views.trace import TraceNode
-from pointsman.testing.models import ScriptedModel, saying
+from pointsman.testing.models import ScriptedModel, text_reply
 from pointsman_agents import decomposer, engineering, perspectives, refund_events, refunds, service_desk
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
@@ -111,7 +111,7 @@ async def test_a_letter_with_an_invented_figure_goes_back_once_and_then_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     letter = "Your refund of $49.00 for charge ch-5003 is approved, and will be there on 2026-12-24 for certain."
-    invents = refunds.compose_response.with_model(ScriptedModel(saying(letter), saying(letter)))
+    invents = refunds.compose_response.with_model(ScriptedModel(text_reply(letter), text_reply(letter)))
     monkeypatch.setattr(refunds, "compose_response", invents)
     asked = await ask(refunds)
 

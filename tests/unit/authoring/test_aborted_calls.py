@@ -9,14 +9,14 @@ import pytest
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.ports import Admission
+from pointsman.authoring.ports import CallPermit
 from pointsman.authoring.tools import tool
 from pointsman.errors import ModelError, TaskError
-from pointsman.llm.output_budget import estimated_input
+from pointsman.llm.output_budget import estimate_input_tokens
 from pointsman.llm.prices import PRICES
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
 from pointsman.testing import run_team
-from pointsman.testing.models import Script, ScriptedModel, saying
+from pointsman.testing.models import Script, ScriptedModel, text_reply
 from pointsman_schemas.events import Budget, ErrorKind, Usage
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
@@ -55,8 +55,8 @@ class Kept:
     def __init__(self, kept: list[tuple[int, float | None]]) -> None:
         self.kept = kept
 
-    async def admit(self, model: Model, tokens: int, patience: float) -> Admission:
-        return Admission(lambda used, retry_after: self.kept.append((used, retry_after)))
+    async def acquire(self, model: Model, tokens: int, patience: float) -> CallPermit:
+        return CallPermit(lambda used, retry_after: self.kept.append((used, retry_after)))
 
 
 @tool
@@ -88,7 +88,7 @@ async def test_a_call_that_broke_off_untold_is_counted_by_its_input_and_what_was
     with pytest.raises(ModelError):
         await teller(model).run(context.handoff, context)
 
-    taken = estimated_input(model.requests[0])
+    taken = estimate_input_tokens(model.requests[0])
     expected = Usage()
     if used is not None:
         expected = Usage(calls=1, input_tokens=taken, output_tokens=used, cost=taken / 2 + used)
@@ -112,25 +112,25 @@ async def test_an_attempt_that_is_ended_amid_an_answer_has_its_use_in_the_outcom
     outcome = await run_team(team, [teller(model, timeout=0.3)], "a story")
 
     assert "no result within" in outcome.reason
-    taken = estimated_input(model.requests[0])
+    taken = estimate_input_tokens(model.requests[0])
     assert outcome.usage == Usage(calls=1, input_tokens=taken, output_tokens=SAID_TOKENS)
     assert outcome.tasks[0].usage == outcome.usage
 
 
 @pytest.mark.parametrize(("provider", "lost"), [("scripted", 2), ("offline", 0)])
 async def test_a_call_that_was_under_way_when_its_worker_died_counts_its_input(provider: str, lost: int) -> None:
-    model, context = ScriptedModel(saying("here")), Context.for_test()
+    model, context = ScriptedModel(text_reply("here")), Context.for_test()
     model.provider = provider
     context.deliveries = 3
 
     await teller(model).run(context.handoff, context)
 
-    taken = estimated_input(model.requests[0])
+    taken = estimate_input_tokens(model.requests[0])
     assert context.usage == Usage(calls=lost + 1, input_tokens=lost * taken + 10, output_tokens=5)
 
 
 async def test_a_worker_that_dies_at_each_answer_uses_up_the_budget() -> None:
-    model, context = ScriptedModel(saying("here")), Context.for_test()
+    model, context = ScriptedModel(text_reply("here")), Context.for_test()
     context.handoff = context.handoff.model_copy(update={"budget": Budget(calls=2)})
     context.deliveries = 3
 
@@ -148,11 +148,11 @@ async def test_an_answer_whose_use_its_server_does_not_tell_counts_what_it_is_es
     model = ScriptedModel(ModelReply(SAID, (call,), usage=told), ModelReply(SAID, usage=told))
     kept: list[tuple[int, float | None]] = []
     context = Context.for_test()
-    context.meters = Kept(kept)
+    context.rate_limiter = Kept(kept)
 
     await teller(model, tools=[look]).run(context.handoff, context)
 
-    first, second = (estimated_input(request) for request in model.requests)
+    first, second = (estimate_input_tokens(request) for request in model.requests)
     called = SAID_TOKENS + 9  # by the letters of the call's arguments
     assert context.usage == Usage(calls=2, input_tokens=first + second, output_tokens=called + SAID_TOKENS)
     assert kept == [(first + called, None), (second + SAID_TOKENS, None)]
@@ -160,10 +160,10 @@ async def test_an_answer_whose_use_its_server_does_not_tell_counts_what_it_is_es
 
 async def test_breaking_off_escapes_no_budget() -> None:
     dropped = ModelError("dropped", retryable=True, retry_after=0.0, usage=Usage(calls=1))
-    model, context = ScriptedModel(dropped, saying("here")), Context.for_test()
-    whole = ScriptedModel(saying("here"))
+    model, context = ScriptedModel(dropped, text_reply("here")), Context.for_test()
+    whole = ScriptedModel(text_reply("here"))
     await teller(whole).run(context.handoff, context)
-    enough_for_one = estimated_input(whole.requests[0]) + 100
+    enough_for_one = estimate_input_tokens(whole.requests[0]) + 100
     context = Context.for_test()
     context.handoff = context.handoff.model_copy(update={"budget": Budget(tokens=enough_for_one)})
 

@@ -175,7 +175,7 @@ async def test_a_plain_function_runs_in_a_thread_with_the_callers_context() -> N
     @agent(name="a", description="d")
     def blocking(text: str, context: Context) -> str:
         seen.append((threading.current_thread() is threading.main_thread(), colour.get()))
-        context.wait(context.progress("half way"))
+        context.run_sync(context.progress("half way"))
         return text
 
     colour.set("blue")

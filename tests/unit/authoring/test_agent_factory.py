@@ -11,13 +11,13 @@ from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 from support.journals import MemoryJournal
 
-from pointsman.authoring.agent_factory import MOST_FIELDS, AgentFactory, Need
+from pointsman.authoring.agent_factory import MAX_FIELDS, AgentFactory, AgentSpec
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman.errors import ConfigurationError, TaskError
 from pointsman.ports.model import Model
-from pointsman.testing import ScriptedModel, calling, run_team, saying
+from pointsman.testing import ScriptedModel, run_team, text_reply, tool_reply
 from pointsman_agents.planner import planner
 from pointsman_schemas.events import Budget, ErrorKind
 from pointsman_schemas.team import PlanAndExecute, Team
@@ -61,7 +61,7 @@ NEED: dict[str, JsonValue] = {"instructions": "You double numbers.", "tools": ["
 
 
 async def test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_need() -> None:
-    model = ScriptedModel(calling(("double", {"number": 4})), saying("8"))
+    model = ScriptedModel(tool_reply(("double", {"number": 4})), text_reply("8"))
 
     answer = await run(factory(model), NEED)
 
@@ -75,7 +75,7 @@ async def test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_
 
 
 async def test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach() -> None:
-    model = ScriptedModel(calling(("drop_table", {"name": "users"})), saying("I cannot"))
+    model = ScriptedModel(tool_reply(("drop_table", {"name": "users"})), text_reply("I cannot"))
 
     await run(factory(model), NEED)
 
@@ -85,7 +85,7 @@ async def test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach() -> No
 
 @pytest.mark.parametrize("bad", ['{"sum": "many", "steps": []}', '{"sum": 8}'])
 async def test_the_fields_of_its_answer_are_those_of_the_need(bad: str) -> None:
-    model = ScriptedModel(saying(bad), saying('{"sum": 8, "steps": ["double 4"]}'))
+    model = ScriptedModel(text_reply(bad), text_reply('{"sum": 8, "steps": ["double 4"]}'))
 
     answer = await run(factory(model), {**NEED, "output": {"sum": "integer", "steps": "strings"}})
 
@@ -99,7 +99,7 @@ async def test_the_fields_of_its_answer_are_those_of_the_need(bad: str) -> None:
         ({"tools": ["double", "shell"]}, "it asks for the tool 'shell', which is not one of: double, drop_table"),
         ({"tools": ["double", "drop_table"]}, "it asks for 2 tools, and 1 are allowed"),
         ({"instructions": "x" * 101}, "its instructions have 101 characters, and 100 are allowed"),
-        ({"output": {f"f{n}": "string" for n in range(MOST_FIELDS + 1)}}, f"{MOST_FIELDS + 1} fields"),
+        ({"output": {f"f{n}": "string" for n in range(MAX_FIELDS + 1)}}, f"{MAX_FIELDS + 1} fields"),
         ({"output": {"model_dump": "string"}}, "cannot be called 'model_dump'"),
         ({"output": {"sum": "any"}}, "output.sum"),
         ({"output": {"The sum": "integer"}}, "output.The sum"),
@@ -121,9 +121,9 @@ async def test_a_need_that_is_out_of_bounds_is_refused_by_name_before_any_model_
 
 
 def test_a_need_at_the_bounds_is_served_and_a_factory_without_room_is_refused() -> None:
-    fields: dict[str, Any] = {f"f{n}": "string" for n in range(MOST_FIELDS)}
-    assert factory(max_tools=0, max_instructions=1).make(Need(instructions="x", output=fields))
-    assert factory(max_tools=1).make(Need(instructions="x", tools=("double", "double")))
+    fields: dict[str, Any] = {f"f{n}": "string" for n in range(MAX_FIELDS)}
+    assert factory(max_tools=0, max_instructions=1).build_agent(AgentSpec(instructions="x", output=fields))
+    assert factory(max_tools=1).build_agent(AgentSpec(instructions="x", tools=("double", "double")))
 
     refused: list[dict[str, Any]] = [{"max_tools": -1}, {"max_instructions": 0}]
     for bounds in refused:
@@ -132,7 +132,7 @@ def test_a_need_at_the_bounds_is_served_and_a_factory_without_room_is_refused() 
 
 
 async def test_what_is_made_finds_what_its_tools_depend_on() -> None:
-    model = ScriptedModel(calling(("remember", {})), saying("done"))
+    model = ScriptedModel(tool_reply(("remember", {})), text_reply("done"))
 
     await run(factory(model, tools=[remember], deps=[{"known": "all"}]), {"instructions": "x", "tools": ["remember"]})
 
@@ -140,7 +140,7 @@ async def test_what_is_made_finds_what_its_tools_depend_on() -> None:
 
 
 async def test_what_is_made_stops_before_the_call_that_exceeds_its_tasks_allowance() -> None:
-    model = ScriptedModel(calling(("double", {"number": 4})))
+    model = ScriptedModel(tool_reply(("double", {"number": 4})))
 
     with pytest.raises(TaskError) as caught:
         await run(factory(model), NEED, Budget(calls=1))
@@ -150,7 +150,7 @@ async def test_what_is_made_stops_before_the_call_that_exceeds_its_tasks_allowan
 
 @pytest.mark.parametrize(("bound", "asked"), [({"turns": 2}, 2), ({"tokens": 25}, 0)])
 async def test_what_is_made_has_the_bounds_of_its_factory(bound: dict[str, int], asked: int) -> None:
-    model = ScriptedModel(*[calling(("double", {"number": number})) for number in range(9)])
+    model = ScriptedModel(*[tool_reply(("double", {"number": number})) for number in range(9)])
 
     with pytest.raises(TaskError) as caught:
         await run(factory(model, **bound), NEED)
@@ -159,7 +159,7 @@ async def test_what_is_made_has_the_bounds_of_its_factory(bound: dict[str, int],
 
 
 async def test_what_is_made_has_the_length_of_answers_and_the_durability_of_its_factory() -> None:
-    model, journal = ScriptedModel(calling(("double", {"number": 4})), saying("8")), MemoryJournal()
+    model, journal = ScriptedModel(tool_reply(("double", {"number": 4})), text_reply("8")), MemoryJournal()
 
     await run(factory(model, max_tokens=70, durable=False), NEED, journal=journal)
 
@@ -168,11 +168,11 @@ async def test_what_is_made_has_the_length_of_answers_and_the_durability_of_its_
 
 async def test_another_replica_goes_on_where_one_has_died() -> None:
     journal = MemoryJournal()
-    dies = ScriptedModel(calling(("double", {"number": 4})), RuntimeError("the process is gone"))
+    dies = ScriptedModel(tool_reply(("double", {"number": 4})), RuntimeError("the process is gone"))
     with pytest.raises(RuntimeError):
         await run(factory(dies), NEED, journal=journal)
 
-    model = ScriptedModel(saying("8"))
+    model = ScriptedModel(text_reply("8"))
     answer = await run(factory(model), NEED, journal=journal)
 
     assert (answer, len(model.requests)) == ("8", 1)
@@ -192,7 +192,7 @@ def test_another_model_is_another_factory_s() -> None:
 
     changed = maker.with_model(other)
 
-    assert [each.make(Need(instructions="x")).model for each in (maker, changed)] == [own, other]
+    assert [each.build_agent(AgentSpec(instructions="x")).model for each in (maker, changed)] == [own, other]
 
 
 def test_its_card_says_what_can_be_asked_for() -> None:
@@ -230,9 +230,9 @@ def test_a_factory_without_tools_makes_agents_without() -> None:
     schema = Draft202012Validator(factory(tools=[]).card.input_schema)
     assert schema.is_valid({"instructions": "Think.", "tools": []})
     assert not schema.is_valid({"instructions": "Think.", "tools": ["double"]})
-    assert factory(tools=[]).make(Need(instructions="Think.")).card.name == "maker"
+    assert factory(tools=[]).build_agent(AgentSpec(instructions="Think.")).card.name == "maker"
     with pytest.raises(TaskError, match="'double', which is not one of: none"):
-        factory(tools=[]).make(Need(instructions="Think.", tools=("double",)))
+        factory(tools=[]).build_agent(AgentSpec(instructions="Think.", tools=("double",)))
 
 
 def test_a_planner_sees_it_and_the_team_gets_what_it_made() -> None:
@@ -240,8 +240,8 @@ def test_a_planner_sees_it_and_the_team_gets_what_it_made() -> None:
         '{"tasks": [{"id": "t1", "agent": "maker", "intent": "Double 4", "input": {"instructions": "You double.", '
         '"tools": ["double"], "input": {"number": 4}, "output": {"sum": "integer"}}}]}'
     )
-    planning = ScriptedModel(saying(plan))
-    maker = factory().with_model(ScriptedModel(calling(("double", {"number": 4})), saying('{"sum": 8}')))
+    planning = ScriptedModel(text_reply(plan))
+    maker = factory().with_model(ScriptedModel(tool_reply(("double", {"number": 4})), text_reply('{"sum": 8}')))
     team = Team(name="team", agents=("maker",), strategy=PlanAndExecute(synthesizer=None))
 
     outcome = asyncio.run(run_team(team, [planner.with_model(planning), maker], "Double 4"))

@@ -6,87 +6,87 @@ from datetime import UTC, datetime
 
 from support.journals import MemoryJournal
 
-from pointsman.authoring.attempt_record import Kept
+from pointsman.authoring.attempt_record import AttemptRecord
 from pointsman.authoring.context import Context
-from pointsman.authoring.durable_steps import Steps
-from pointsman.authoring.ports import Ledger
-from pointsman.errors import ERROR_LENGTH
+from pointsman.authoring.durable_steps import DurableSteps
+from pointsman.authoring.ports import AttemptUsage
+from pointsman.errors import MAX_ERROR_CHARS
 from pointsman.ports.model import ModelReply
-from pointsman.testing.models import calling
+from pointsman.testing.models import tool_reply
 from pointsman_schemas.events import ApprovalVerdict, EmittedEvent, Usage
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 
 
-def kept(journal: MemoryJournal | None = None, *verdicts: ApprovalVerdict) -> Kept:
+def kept(journal: MemoryJournal | None = None, *verdicts: ApprovalVerdict) -> AttemptRecord:
     handoff = Context.for_test().handoff.model_copy(update={"verdicts": verdicts})
-    return Kept(handoff, "clerk", journal, lambda: NOW, Ledger())
+    return AttemptRecord(handoff, "clerk", journal, lambda: NOW, AttemptUsage())
 
 
 def test_a_yes_is_for_the_tool_and_the_arguments_it_was_asked_for() -> None:
     yes = ApprovalVerdict(tool="pay", arguments={"amount": 1}, verdict="approved")
     there = kept(None, yes)
 
-    assert there.verdict("pay", {"amount": 1}) is yes
-    assert there.verdict("refund", {"amount": 1}) is None
-    assert there.verdict("pay", {"amount": 2}) is None
-    assert there.verdict("pay", {"amount": 1}, [("refund", {"amount": 1})]) is yes
-    assert there.verdict("pay", {"amount": 1}, [("pay", {"amount": 1})]) is None
+    assert there.approval_verdict("pay", {"amount": 1}) is yes
+    assert there.approval_verdict("refund", {"amount": 1}) is None
+    assert there.approval_verdict("pay", {"amount": 2}) is None
+    assert there.approval_verdict("pay", {"amount": 1}, [("refund", {"amount": 1})]) is yes
+    assert there.approval_verdict("pay", {"amount": 1}, [("pay", {"amount": 1})]) is None
 
 
 async def test_what_a_call_gave_is_known_at_once_and_read_once_by_whoever_goes_on() -> None:
     journal = MemoryJournal()
     first, second = kept(journal), kept(journal)
-    assert await first.made("k") is None
+    assert await first.recorded_call("k") is None
 
-    step = await first.keep_made("k", "pay", {"amount": 1}, "paid")
-    known = [await second.made("k") for _ in range(2)]
+    step = await first.record_call("k", "pay", {"amount": 1}, "paid")
+    known = [await second.recorded_call("k") for _ in range(2)]
 
-    assert await first.made("k") is step
+    assert await first.recorded_call("k") is step
     assert known == [step, step]
     assert (step.agent, step.data, step.is_error, journal.recalled) == ("clerk", "paid", False, 2)
 
 
 async def test_what_a_call_gave_that_cannot_be_kept_is_an_error_of_bounded_length() -> None:
-    step = await kept(MemoryJournal(room=10)).keep_made("k", "pay", {"amount": 1}, "x" * 11)
+    step = await kept(MemoryJournal(room=10)).record_call("k", "pay", {"amount": 1}, "x" * 11)
 
-    assert (step.data, step.is_error, len(step.text)) == (None, True, ERROR_LENGTH)
+    assert (step.data, step.is_error, len(step.text)) == (None, True, MAX_ERROR_CHARS)
     assert step.text.startswith("what it gave is too large to be kept: x")
 
 
 async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() -> None:
     journal = MemoryJournal()
     paid, event = kept(journal), EmittedEvent(name="paid", data={"amount": 1})
-    await paid.keep_event("k", event, lasting=True)
-    await paid.keep_event("j", event, lasting=False)
+    await paid.record_event("k", event, lasting=True)
+    await paid.record_event("j", event, lasting=False)
     other = kept(journal)
 
-    await other.recall()
+    await other.load()
     recalled = other.events
-    await other.keep_event("k", event, lasting=True)
+    await other.record_event("k", event, lasting=True)
 
     assert (paid.events, recalled, other.events) == ((event, event), (event,), (event,))
 
 
 async def test_whose_answer_comes_second_goes_on_with_what_the_first_one_s_tools_gave() -> None:
     journal = MemoryJournal()
-    first, second = (Steps(Context.for_test(journal=journal)) for _ in range(2))
+    first, second = (DurableSteps(Context.for_test(journal=journal)) for _ in range(2))
     await second.load()
 
     async def ask(context: Context) -> ModelReply:
-        return calling(("look", {}), ("write", {}))
+        return tool_reply(("look", {}), ("write", {}))
 
-    await first.answer(1, ask)
-    await first.keep_result(1, 0, "seen", False)
-    await second.answer(1, ask)
+    await first.model_reply(1, ask)
+    await first.record_result(1, 0, "seen", False)
+    await second.model_reply(1, ask)
 
-    assert (second.result(1, 0), second.unknown(1, [0, 1])) == (("seen", False), [1])
+    assert (second.tool_result(1, 0), second.interrupted_calls(1, [0, 1])) == (("seen", False), [1])
 
 
 async def test_what_a_tool_told_is_kept_also_where_its_result_cannot_be() -> None:
     journal = MemoryJournal(room=10)
 
-    text, is_error = await Steps(Context.for_test(journal=journal)).keep_result(
+    text, is_error = await DurableSteps(Context.for_test(journal=journal)).record_result(
         1, 0, "x" * 11, False, usage=Usage(calls=2)
     )
 

@@ -6,9 +6,9 @@ import pytest
 from pydantic import BaseModel
 from support.loops import Place, run
 
-from pointsman.errors import Refused, TaskError
+from pointsman.errors import RefusedError, TaskError
 from pointsman.ports.model import ModelReply, Turn
-from pointsman.testing.models import Script, saying
+from pointsman.testing.models import Script, text_reply
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from pointsman.testing.models import Script, saying
     ],
 )
 async def test_json_is_found_in_what_a_model_puts_around_it(text: str) -> None:
-    output, model, _ = await run(saying(text), output=Place)
+    output, model, _ = await run(text_reply(text), output=Place)
 
     assert output == {"city": "Oslo", "people": 7}
     assert len(model.requests) == 1
@@ -44,7 +44,7 @@ async def test_json_is_found_in_what_a_model_puts_around_it(text: str) -> None:
     ],
 )
 async def test_a_wrong_answer_is_repaired_once_by_a_model_told_what_was_wrong(text: str, problem: str) -> None:
-    output, model, _ = await run(saying(text), saying({"city": "Oslo"}), output=Place)
+    output, model, _ = await run(text_reply(text), text_reply({"city": "Oslo"}), output=Place)
 
     *_, said, repair = model.requests[1].turns
     assert output == {"city": "Oslo", "people": 0}
@@ -55,7 +55,7 @@ async def test_a_wrong_answer_is_repaired_once_by_a_model_told_what_was_wrong(te
 
 @pytest.mark.parametrize("nothing", ["", " \n"])
 async def test_an_answer_of_nothing_is_asked_for_once_more_as_text(nothing: str) -> None:
-    output, model, _ = await run(saying(nothing), saying("ok"))
+    output, model, _ = await run(text_reply(nothing), text_reply("ok"))
 
     *_, said, repair = model.requests[1].turns
     assert (output, said) == ("ok", Turn("assistant", "(nothing)"))  # providers refuse a turn without text
@@ -73,29 +73,29 @@ class Notes(BaseModel):
 
 
 async def test_an_object_of_other_fields_is_no_answer_though_all_of_ones_own_have_defaults() -> None:
-    empty, _, _ = await run(saying({}), output=Notes)
-    mended, model, _ = await run(saying({"remarks": ["a"]}), saying({"points": ["a"]}), output=Notes)
+    empty, _, _ = await run(text_reply({}), output=Notes)
+    mended, model, _ = await run(text_reply({"remarks": ["a"]}), text_reply({"points": ["a"]}), output=Notes)
 
     assert (empty, mended) == ({"points": []}, {"points": ["a"]})
     assert "it has none of the fields points" in model.requests[1].turns[-1].text
 
 
 async def test_an_answer_that_stays_wrong_is_invalid_output_after_two_calls() -> None:
-    error, model, _ = await run(saying("no"), saying("still no" * 1_000), output=Place)
+    error, model, _ = await run(text_reply("no"), text_reply("still no" * 1_000), output=Place)
 
     assert isinstance(error, TaskError)
     assert (error.kind, error.retryable, len(model.requests)) == ("invalid_output", False, 2)
-    assert error.made == f"{'still no' * 500}... (4000 characters more)"
+    assert error.effects == f"{'still no' * 500}... (4000 characters more)"
 
 
 @pytest.mark.parametrize("output", [None, Place])
 @pytest.mark.parametrize(
     ("script", "calls", "said"),
     [
-        ([saying("I cannot help with that.", finish="refusal")], 1, "the model refused: I cannot help with that."),
-        ([saying("no" * 300, finish="refusal")], 1, f"the model refused: {'no' * 250}... (100 characters more)"),
-        ([saying("", finish="refusal")], 1, "the model refused: the provider's content filter stopped the answer"),
-        ([saying(""), saying("")], 2, "the model answered nothing, twice"),
+        ([text_reply("I cannot help with that.", finish="refusal")], 1, "the model refused: I cannot help with that."),
+        ([text_reply("no" * 300, finish="refusal")], 1, f"the model refused: {'no' * 250}... (100 characters more)"),
+        ([text_reply("", finish="refusal")], 1, "the model refused: the provider's content filter stopped the answer"),
+        ([text_reply(""), text_reply("")], 2, "the model answered nothing, twice"),
     ],
 )
 async def test_a_refusal_ends_refused_without_a_loop(
@@ -103,13 +103,13 @@ async def test_a_refusal_ends_refused_without_a_loop(
 ) -> None:
     error, model, context = await run(*script, output=output)
 
-    assert isinstance(error, Refused)
+    assert isinstance(error, RefusedError)
     assert str(error) == said
     assert len(model.requests) == context.usage.calls == calls
 
 
 async def test_a_cut_answer_is_an_error_and_not_an_answer() -> None:
-    error, model, _ = await run(saying("It was a dark and", finish="length"))
+    error, model, _ = await run(text_reply("It was a dark and", finish="length"))
 
     assert isinstance(error, TaskError)
     assert (error.kind, len(model.requests)) == ("limit", 1)

@@ -10,11 +10,11 @@ import pytest
 from mcp import MCPError, types  # imported here, as it takes long: not within a test's time
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from mcp.types import Tool as Offered
-from support.mcp_server import ADD, Server, serving, source
+from support.mcp_server import ADD, FakeMcpServer, serving, source
 
 from pointsman.authoring.context import Context
-from pointsman.authoring.mcp import MOST, _value, mcp_tools
-from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
+from pointsman.authoring.mcp import MAX_TOOLS, _result_value, mcp_tools
+from pointsman.errors import ApprovalRequiredError, ConfigurationError, TaskError
 from pointsman.ports.model import ToolSpec
 from pointsman_schemas.events import ErrorKind
 
@@ -22,7 +22,7 @@ ANY = {"type": "object"}
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeMcpServer:
     return serving(monkeypatch)
 
 
@@ -37,7 +37,7 @@ def test_a_tool_is_offered_as_its_server_says_and_its_user_adds() -> None:
         for place, (hint, said) in enumerate(zip(hints, words, strict=True))
     ]
 
-    chosen = source(idempotent=["t4"], approval=["t1"], timeout=7.0)._chosen(offered)
+    chosen = source(idempotent=["t4"], approval=["t1"], timeout=7.0)._selected(offered)
 
     assert [tool.spec for tool in chosen] == [
         ToolSpec(f"t{place}", said, {**ANY, "title": str(place)})
@@ -46,17 +46,17 @@ def test_a_tool_is_offered_as_its_server_says_and_its_user_adds() -> None:
     assert [tool.idempotent for tool in chosen] == [False, False, True, True, True]
     assert [tool.approval for tool in chosen] == [False, True, False, False, False]
     assert {(tool.timeout, tool.retries) for tool in chosen} == {(7.0, 0)}
-    assert [tool.name for tool in source(only=["t3"])._chosen(offered)] == ["t3"]
+    assert [tool.name for tool in source(only=["t3"])._selected(offered)] == ["t3"]
 
 
 def test_as_many_tools_are_used_as_a_model_can_be_told_of() -> None:
-    offered = [Offered(name=f"t{number}", input_schema=ANY) for number in range(MOST + 1)]
+    offered = [Offered(name=f"t{number}", input_schema=ANY) for number in range(MAX_TOOLS + 1)]
 
-    assert MOST == 64
-    assert len(source()._chosen(offered[:MOST])) == MOST
-    assert len(source(only=["t64"])._chosen(offered)) == 1
+    assert MAX_TOOLS == 64
+    assert len(source()._selected(offered[:MAX_TOOLS])) == MAX_TOOLS
+    assert len(source(only=["t64"])._selected(offered)) == 1
     with pytest.raises(ConfigurationError, match="calc offers 65 tools; choose at most 64"):
-        source()._chosen(offered)
+        source()._selected(offered)
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_as_many_tools_are_used_as_a_model_can_be_told_of() -> None:
 )
 def test_what_cannot_be_used_is_named(offered: list[Offered], given: dict[str, list[str]], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        source(**given)._chosen(offered)
+        source(**given)._selected(offered)
 
 
-async def test_all_pages_of_what_a_server_offers_are_read(server: Server) -> None:
+async def test_all_pages_of_what_a_server_offers_are_read(server: FakeMcpServer) -> None:
     calc, server.pages = source(server), 3
 
     offered = [tool.name for tool in await calc.tools()]
@@ -86,7 +86,7 @@ async def test_all_pages_of_what_a_server_offers_are_read(server: Server) -> Non
     assert (offered, server.listed) == (["add", "add_1", "add_2"], [None, "1", "2"])
 
 
-async def test_a_server_whose_list_has_no_end_is_not_read_for_ever(server: Server) -> None:
+async def test_a_server_whose_list_has_no_end_is_not_read_for_ever(server: FakeMcpServer) -> None:
     server.pages = 10**9
 
     with pytest.raises(ConfigurationError, match="calc offers 641 tools"):
@@ -104,7 +104,7 @@ def test_a_server_is_told_what_it_is_given() -> None:
     assert web._server() == "https://host/mcp"
     assert repr(web) == "<tools of https://host/mcp>"
     for each, time in ((command, 3.0), (web, 4.0)):
-        (add,) = each._chosen([ADD])
+        (add,) = each._selected([ADD])
         assert (add.timeout, add.approval, add.idempotent) == (time, True, each is web)
 
 
@@ -135,7 +135,7 @@ def test_what_is_no_server_and_no_list_of_tools_says_what_to_write(server: Any, 
     ("text", "sent"),
     [('{"a": 1}', {"a": 1}), (' \n{"a": [null, "é"]} ', {"a": [None, "é"]}), ("", {}), ("  ", {})],
 )
-async def test_arguments_are_passed_on_as_they_are(text: str, sent: dict[str, Any], server: Server) -> None:
+async def test_arguments_are_passed_on_as_they_are(text: str, sent: dict[str, Any], server: FakeMcpServer) -> None:
     calc = source(server)
     (add,) = await calc.tools()
 
@@ -147,7 +147,7 @@ async def test_arguments_are_passed_on_as_they_are(text: str, sent: dict[str, An
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"a": 1, "a": 2}', '"\ud800"'])
-async def test_arguments_that_are_no_object_are_not_sent(text: str, server: Server) -> None:
+async def test_arguments_that_are_no_object_are_not_sent(text: str, server: FakeMcpServer) -> None:
     calc = source(server)
     (add,) = await calc.tools()
 
@@ -158,7 +158,7 @@ async def test_arguments_that_are_no_object_are_not_sent(text: str, server: Serv
     assert server.asked == []
 
 
-async def test_what_code_calls_it_with_is_sent_as_json(server: Server) -> None:
+async def test_what_code_calls_it_with_is_sent_as_json(server: FakeMcpServer) -> None:
     calc = source(server)
     (add,) = await calc.tools()
 
@@ -168,18 +168,18 @@ async def test_what_code_calls_it_with_is_sent_as_json(server: Server) -> None:
     assert server.asked == [("add", {"day": "2026-01-05"})]
 
 
-async def test_a_person_is_asked_for_the_arguments_as_they_are(server: Server) -> None:
+async def test_a_person_is_asked_for_the_arguments_as_they_are(server: FakeMcpServer) -> None:
     calc = source(server, approval=["add"])
     (add,) = await calc.tools()
 
-    with pytest.raises(NeedsApproval) as caught:
+    with pytest.raises(ApprovalRequiredError) as caught:
         await add.call('{"a": 1}', Context.for_test())
     await calc.close()
 
     assert [(call.tool, call.arguments) for call in caught.value.calls] == [("add", {"a": 1})]
 
 
-async def test_the_start_of_a_server_is_not_a_call_s_time(server: Server) -> None:
+async def test_the_start_of_a_server_is_not_a_call_s_time(server: FakeMcpServer) -> None:
     calc = source(server, timeout=0.05)
     (add,) = await calc.tools()
     await calc.close()
@@ -218,27 +218,29 @@ IMAGE = types.ImageContent(type="image", data="aGk=", mime_type="image/png")
     ],
 )
 def test_an_answer_is_its_fields_or_its_texts(result: CallToolResult, value: Any) -> None:
-    assert _value(result) == value
+    assert _result_value(result) == value
 
 
 @pytest.mark.parametrize(
     ("result", "said"), [(answer(TEXT, is_error=True), "said"), (answer(is_error=True), "did not say why")]
 )
 async def test_a_tool_s_failure_is_its_own_and_no_broken_connection(
-    result: CallToolResult, said: str, server: Server
+    result: CallToolResult, said: str, server: FakeMcpServer
 ) -> None:
     calc, server.does = source(server), result
     await calc.tools()
 
     with pytest.raises(TaskError, match=said) as caught:
         await calc.call("add", {})
-    await calc.connected()
+    await calc.client()
 
     assert (caught.value.kind, caught.value.retryable, server.connected) == (ErrorKind.HANDLER, False, 1)
     await calc.close()
 
 
-async def test_an_answer_that_json_cannot_carry_is_the_tool_s_fault_and_the_connection_stays(server: Server) -> None:
+async def test_an_answer_that_json_cannot_carry_is_the_tool_s_fault_and_the_connection_stays(
+    server: FakeMcpServer,
+) -> None:
     calc, server.does = source(server), answer(fields={"a": float("nan")})
     (add,) = await calc.tools()
 
@@ -248,12 +250,12 @@ async def test_an_answer_that_json_cannot_carry_is_the_tool_s_fault_and_the_conn
     await calc.close()
 
 
-async def test_a_call_the_server_turns_down_is_an_answer_and_the_connection_stays(server: Server) -> None:
+async def test_a_call_the_server_turns_down_is_an_answer_and_the_connection_stays(server: FakeMcpServer) -> None:
     calc, server.does = source(server), MCPError(types.INVALID_PARAMS, "no such tool")
 
     with pytest.raises(TaskError, match="calc answered: no such tool") as caught:
         await calc.call("add", {})
-    await calc.connected()
+    await calc.client()
 
     assert (caught.value.retryable, server.connected, server.left) == (False, 1, 0)
     await calc.close()

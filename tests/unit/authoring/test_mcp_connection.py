@@ -7,18 +7,20 @@ import asyncio
 
 import pytest
 from mcp import MCPError, types  # imported here, as it takes long: not within a test's time
-from support.mcp_server import Client, Server, serving, source
+from support.mcp_server import FakeMcpClient, FakeMcpServer, serving, source
 
 from pointsman.errors import TaskError
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+def server(monkeypatch: pytest.MonkeyPatch) -> FakeMcpServer:
     return serving(monkeypatch)
 
 
 @pytest.mark.parametrize("error", [MCPError(types.CONNECTION_CLOSED, "closed"), OSError("gone")])
-async def test_a_connection_that_broke_is_left_and_the_next_call_has_another(error: Exception, server: Server) -> None:
+async def test_a_connection_that_broke_is_left_and_the_next_call_has_another(
+    error: Exception, server: FakeMcpServer
+) -> None:
     calc, sound, server.does = source(server), server.does, error
 
     with pytest.raises(TaskError, match=r"the connection to calc broke: .*(closed|gone)") as caught:
@@ -32,7 +34,9 @@ async def test_a_connection_that_broke_is_left_and_the_next_call_has_another(err
     assert server.asked[-1] == ("add", {"a": 1})
 
 
-async def test_many_who_need_it_at_once_share_one_connection_and_a_closed_one_opens_again(server: Server) -> None:
+async def test_many_who_need_it_at_once_share_one_connection_and_a_closed_one_opens_again(
+    server: FakeMcpServer,
+) -> None:
     calc = source(server)
     await calc.close()  # there is none
 
@@ -49,12 +53,12 @@ async def test_many_who_need_it_at_once_share_one_connection_and_a_closed_one_op
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_connection_that_ended_by_itself_is_made_again(server: Server) -> None:
+async def test_a_connection_that_ended_by_itself_is_made_again(server: FakeMcpServer) -> None:
     calc = source(server)
     await calc.tools()
-    assert calc._living is not None
-    calc._living.cancel()
-    await asyncio.wait({calc._living})
+    assert calc._connection_task is not None
+    calc._connection_task.cancel()
+    await asyncio.wait({calc._connection_task})
 
     await calc.call("add", {})
     await calc.close()
@@ -62,10 +66,10 @@ async def test_a_connection_that_ended_by_itself_is_made_again(server: Server) -
     assert (server.connected, server.asked) == (2, [("add", {})])
 
 
-async def test_each_event_loop_has_a_connection_of_its_own(server: Server) -> None:
+async def test_each_event_loop_has_a_connection_of_its_own(server: FakeMcpServer) -> None:
     calc = source(server)
     await calc.tools()
-    here = calc._living
+    here = calc._connection_task
 
     async def elsewhere() -> int:
         await calc.tools()
@@ -79,9 +83,9 @@ async def test_each_event_loop_has_a_connection_of_its_own(server: Server) -> No
 
 
 async def test_a_connection_is_ended_by_its_own_event_loop_alone(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: FakeMcpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pointsman.authoring.mcp._END", 0.1)
+    monkeypatch.setattr("pointsman.authoring.mcp._CLOSE_TIMEOUT_S", 0.1)
     calc = source(server)
     await calc.tools()
 
@@ -94,7 +98,7 @@ async def test_a_connection_is_ended_by_its_own_event_loop_alone(
     assert (left, server.left) == (0, 1)
 
 
-async def test_a_connection_that_is_closed_before_it_is_there_is_over_at_once(server: Server) -> None:
+async def test_a_connection_that_is_closed_before_it_is_there_is_over_at_once(server: FakeMcpServer) -> None:
     calc, server.opening = source(server), asyncio.Event()
     asking = asyncio.create_task(calc.tools())
     while not server.connected:
@@ -110,13 +114,13 @@ async def test_a_connection_that_is_closed_before_it_is_there_is_over_at_once(se
 
 
 async def test_a_server_that_does_not_leave_is_not_waited_for_for_ever(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+    server: FakeMcpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def stay(*_: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("pointsman.authoring.mcp._END", 0.01)
-    monkeypatch.setattr(Client, "__aexit__", stay)
+    monkeypatch.setattr("pointsman.authoring.mcp._CLOSE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(FakeMcpClient, "__aexit__", stay)
     calc = source(server)
     await calc.tools()
 
@@ -126,7 +130,7 @@ async def test_a_server_that_does_not_leave_is_not_waited_for_for_ever(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_connection_that_nobody_waits_for_any_more_is_none(server: Server) -> None:
+async def test_a_connection_that_nobody_waits_for_any_more_is_none(server: FakeMcpServer) -> None:
     calc, server.opening = source(server), asyncio.Event()
     asking = asyncio.create_task(calc.tools())
     while not server.connected:
@@ -147,7 +151,7 @@ async def test_a_connection_that_nobody_waits_for_any_more_is_none(server: Serve
     ],
 )
 async def test_who_cannot_be_connected_to_says_why(
-    error: Exception, said: str, retryable: bool, server: Server
+    error: Exception, said: str, retryable: bool, server: FakeMcpServer
 ) -> None:
     server.opening = error
 
@@ -157,8 +161,10 @@ async def test_who_cannot_be_connected_to_says_why(
     assert caught.value.retryable is retryable
 
 
-async def test_a_server_that_never_begins_is_given_up_and_left(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.authoring.mcp._START", 0.01)
+async def test_a_server_that_never_begins_is_given_up_and_left(
+    server: FakeMcpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.authoring.mcp._START_TIMEOUT_S", 0.01)
     calc, server.opening = source(server), asyncio.Event()
 
     with pytest.raises(TaskError, match=r"cannot be reached: no answer within 0\.01 s") as caught:

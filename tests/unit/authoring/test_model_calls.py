@@ -8,16 +8,16 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.loops import Hurried, Place, double, run
+from support.loops import InstantClock, Place, double, run
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.model_calls import LONGEST_WAIT, TRIES
-from pointsman.authoring.ports import Admission, RecordingReporter
+from pointsman.authoring.model_calls import MAX_TRIES, MAX_WAIT_S
+from pointsman.authoring.ports import CallPermit, RecordingReporter
 from pointsman.errors import ModelError, TaskError
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
 from pointsman.telemetry import semconv as names
-from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import Budget, Usage
 
 
@@ -26,12 +26,12 @@ async def test_transient_failures_are_tried_again_with_growing_pauses(
     of: Callable[[float, float], float], slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pointsman.authoring.model_calls.random.uniform", of)
-    clock = Hurried()
+    clock = InstantClock()
     busy = ModelError("busy", retryable=True, status=503)
-    output, model, context = await run(busy, busy, saying("ok"), clock=clock)
+    output, model, context = await run(busy, busy, text_reply("ok"), clock=clock)
 
     assert output == "ok"
-    assert len(model.requests) == TRIES == 3
+    assert len(model.requests) == MAX_TRIES == 3
     assert clock.slept == slept
     assert isinstance(context.reporter, RecordingReporter)
     assert [report.error for report in context.reporter.reports] == ["busy", "busy", None]
@@ -39,8 +39,8 @@ async def test_transient_failures_are_tried_again_with_growing_pauses(
 
 async def test_of_a_chain_only_what_failed_in_passing_is_asked_again() -> None:
     gone = ScriptedModel(ModelError("no such model", retryable=False))
-    busy = ScriptedModel(ModelError("busy", retryable=True), saying("here"))
-    agent = LLMAgent(name="a", description="d", instructions="i", model=[gone, busy], clock=Hurried())
+    busy = ScriptedModel(ModelError("busy", retryable=True), text_reply("here"))
+    agent = LLMAgent(name="a", description="d", instructions="i", model=[gone, busy], clock=InstantClock())
     context = Context.for_test()
 
     assert await agent.run(context.handoff, context) == "here"
@@ -60,7 +60,7 @@ TURNED_DOWN = ModelError("no such model", retryable=False)
         (later("one", 5.0), later("two", 2.0), [2.0, 2.0], "two"),
         (later("one", 2.0), later("two", 5.0), [2.0, 2.0], "one"),
         (later("one", 0.0), later("two", 2.0), [0.0, 0.0], "one"),
-        (later("one", LONGEST_WAIT), later("two", LONGEST_WAIT + 1), [20.0, 20.0], "one"),
+        (later("one", MAX_WAIT_S), later("two", MAX_WAIT_S + 1), [20.0, 20.0], "one"),
         (later("one", 20.1), TURNED_DOWN, [], "one"),
         (TURNED_DOWN, later("two", 3.0), [3.0, 3.0], "two"),
         (TURNED_DOWN, ModelError("bad request", retryable=False), [], "no such model"),
@@ -69,7 +69,7 @@ TURNED_DOWN = ModelError("no such model", retryable=False)
 async def test_of_a_chain_the_one_that_may_be_asked_again_soonest_says_when_and_why(
     first: ModelError, second: ModelError, slept: list[float], told: str
 ) -> None:
-    models, clock = [ScriptedModel(*[error] * TRIES) for error in (first, second)], Hurried()
+    models, clock = [ScriptedModel(*[error] * MAX_TRIES) for error in (first, second)], InstantClock()
     agent = LLMAgent(name="a", description="d", instructions="i", model=models, clock=clock)
     context = Context.for_test()
 
@@ -82,7 +82,7 @@ async def test_of_a_chain_the_one_that_may_be_asked_again_soonest_says_when_and_
 async def test_a_call_that_broke_off_is_counted() -> None:
     broken = ModelError("cut off", retryable=True, usage=Usage(calls=1, input_tokens=7))
 
-    _, _, context = await run(broken, saying("here"))
+    _, _, context = await run(broken, text_reply("here"))
 
     assert (context.usage.calls, context.usage.input_tokens) == (2, 17)
 
@@ -92,7 +92,7 @@ async def test_a_streaming_agent_tells_what_it_writes_and_others_do_not() -> Non
         for piece in ("Good ", "day."):
             if request.on_text is not None:
                 request.on_text(piece)
-        return saying("Good day.")
+        return text_reply("Good day.")
 
     _, _, streaming = await run(writing, stream=True)
     _, _, silent = await run(writing)
@@ -107,7 +107,7 @@ async def test_tries_are_bounded_and_the_last_error_is_told() -> None:
     error, model, _ = await run(*[ModelError("busy", retryable=True, status=429)] * 5)
 
     assert isinstance(error, ModelError)
-    assert (error.retryable, len(model.requests)) == (True, TRIES)
+    assert (error.retryable, len(model.requests)) == (True, MAX_TRIES)
 
 
 async def test_a_terminal_failure_is_one_call() -> None:
@@ -118,9 +118,9 @@ async def test_a_terminal_failure_is_one_call() -> None:
 
 
 async def test_the_provider_s_pause_is_honoured_and_a_long_one_left_to_the_supervisor() -> None:
-    clock = Hurried()
+    clock = InstantClock()
     short = ModelError("slow down", retryable=True, retry_after=4.0)
-    long = ModelError("slow down", retryable=True, retry_after=LONGEST_WAIT + 1)
+    long = ModelError("slow down", retryable=True, retry_after=MAX_WAIT_S + 1)
     error, model, _ = await run(short, long, clock=clock)
 
     assert error is long
@@ -129,7 +129,7 @@ async def test_the_provider_s_pause_is_honoured_and_a_long_one_left_to_the_super
 
 
 async def test_no_pause_is_begun_that_would_pass_the_deadline() -> None:
-    clock = Hurried()
+    clock = InstantClock()
     model = ScriptedModel(*[later("slow down", seconds) for seconds in (4.0, 5.0)] * 2)
     agent = LLMAgent(name="a", description="d", instructions="i", model=model, clock=clock)
     context = Context.for_test()
@@ -143,8 +143,8 @@ async def test_no_pause_is_begun_that_would_pass_the_deadline() -> None:
 
 @pytest.mark.parametrize(("budget", "tokens"), [(Budget(calls=1), None), (Budget(tokens=3_000), None), (None, 3_000)])
 async def test_a_spent_budget_ends_the_attempt_before_the_next_call(budget: Budget | None, tokens: int | None) -> None:
-    spend = calling(("double", {"number": 1}), tokens=(2_000, 1_000))
-    error, model, _ = await run(spend, saying("2"), tools=[double], budget=budget, tokens=tokens)
+    spend = tool_reply(("double", {"number": 1}), tokens=(2_000, 1_000))
+    error, model, _ = await run(spend, text_reply("2"), tools=[double], budget=budget, tokens=tokens)
 
     assert isinstance(error, TaskError)
     assert (error.kind, len(model.requests)) == ("limit", 1)
@@ -169,8 +169,8 @@ async def test_a_call_s_span_says_what_was_asked_for_and_which_try_it_is(monkeyp
         return chat(self, *names, **more)
 
     monkeypatch.setattr(Context, "chat", noted)
-    await run(later("busy", 0.0), saying({"city": "Oslo"}), output=Place, temperature=0.5, max_tokens=70)
-    await run(saying("ok"))
+    await run(later("busy", 0.0), text_reply({"city": "Oslo"}), output=Place, temperature=0.5, max_tokens=70)
+    await run(text_reply("ok"))
 
     asked = {"max_tokens": 70, "temperature": 0.5, "structured": True}
     assert said == [
@@ -181,17 +181,17 @@ async def test_a_call_s_span_says_what_was_asked_for_and_which_try_it_is(monkeyp
 
 
 async def test_shared_limits_are_told_how_long_there_is_to_wait_and_of_a_provider_s_pause() -> None:
-    clock, waits, given = Hurried(), list[float](), list[tuple[int, float | None]]()
+    clock, waits, given = InstantClock(), list[float](), list[tuple[int, float | None]]()
 
     class Meters:
-        async def admit(self, model: Model, tokens: int, patience: float) -> Admission:
+        async def acquire(self, model: Model, tokens: int, patience: float) -> CallPermit:
             waits.append(patience)
-            return Admission(lambda used, retry_after: given.append((used, retry_after)))
+            return CallPermit(lambda used, retry_after: given.append((used, retry_after)))
 
-    model = ScriptedModel(later("slow down", 3.0), saying("ok"))
+    model = ScriptedModel(later("slow down", 3.0), text_reply("ok"))
     agent = LLMAgent(name="a", description="d", instructions="i", model=model, clock=clock)
     context = Context.for_test()
-    context.meters = Meters()
+    context.rate_limiter = Meters()
     context.handoff = context.handoff.model_copy(update={"deadline": clock.now() + timedelta(seconds=60)})
     await agent.run(context.handoff, context)
 
@@ -213,7 +213,7 @@ async def test_each_call_is_measured_with_its_time_its_tokens_its_cost_and_its_e
 
     monkeypatch.setattr("pointsman.authoring.model_calls.metrics.observe", note)
     monkeypatch.setattr("pointsman.authoring.model_calls.metrics.count", note)
-    clock = Hurried()
+    clock = InstantClock()
 
     def slow(request: ModelRequest) -> ModelReply:
         clock._elapsed += 2.0
@@ -232,7 +232,7 @@ async def test_each_call_is_measured_with_its_time_its_tokens_its_cost_and_its_e
 
 async def test_halves_of_letters_in_an_answer_cannot_spoil_the_next_request() -> None:
     broken = ModelReply("so \ud800", (ToolCall("\ud800", "\ud800", '"\ud800"'),), usage=Usage(calls=1, input_tokens=1))
-    _, model, _ = await run(broken, saying("ok"), tools=[double])
+    _, model, _ = await run(broken, text_reply("ok"), tools=[double])
 
     said = model.requests[1].turns[1]
     assert (said.text, said.calls) == ("so ?", (ToolCall("?", "?", '"?"'),))

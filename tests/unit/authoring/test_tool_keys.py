@@ -102,7 +102,7 @@ async def test_equal_calls_of_two_tools_or_of_two_tasks_have_keys_of_their_own()
         await of.call(json.dumps({"share": share}), within)
 
     assert len(set(keys)) == 4
-    asked = tool(approval=True)(note).verdict('{"share": "1/2"}', context)
+    asked = tool(approval=True)(note).approval_verdict('{"share": "1/2"}', context)
     assert isinstance(asked, ToolApprovalRequest)
     assert asked.arguments == {"share": "share of 1/2"}
 
@@ -130,7 +130,7 @@ async def test_equal_arguments_have_one_key_in_whatever_order_their_sets_and_obj
     other = one.replace("[[0, 8]]", "[[0], [8]]")
     for arguments in (one, same, other):
         await note.call(arguments, Context.for_test())
-    asked = [weigh.verdict(arguments, Context.for_test()) for arguments in (one, same)]
+    asked = [weigh.approval_verdict(arguments, Context.for_test()) for arguments in (one, same)]
     for days in ({0, 8}, {8, 0}):
         await note.run({"basket": _Basket(), "days": days}, Context.for_test())
 
@@ -149,7 +149,7 @@ async def test_an_argument_that_no_other_process_would_know_again_is_refused() -
         return "taken"
 
     for of in (tool(weigh), tool(approval=True)(weigh)):
-        assert of.verdict('{"thing": 1}', Context.for_test()) is None
+        assert of.approval_verdict('{"thing": 1}', Context.for_test()) is None
         with pytest.raises(ConfigurationError, match=r"the tool weigh got <object object at 0x.*> in its arg.*; give"):
             await of.call('{"thing": 1}', Context.for_test())
     with pytest.raises(ConfigurationError, match=r"the tool take got <function .* at 0x.*>"):

@@ -12,11 +12,11 @@ from support.loops import double, results_of, run
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.ports import RecordingReporter
-from pointsman.authoring.tool_turns import PARALLEL, REPEATS, RESULT_LENGTH
+from pointsman.authoring.tool_turns import MAX_PARALLEL_CALLS, MAX_REPEATS, MAX_RESULT_CHARS
 from pointsman.authoring.tools import tool
-from pointsman.errors import NeedsApproval, TaskError
+from pointsman.errors import ApprovalRequiredError, TaskError
 from pointsman.ports.model import ModelReply, ToolCall
-from pointsman.testing.models import Script, ScriptedModel, calling, saying
+from pointsman.testing.models import Script, ScriptedModel, text_reply, tool_reply
 
 
 async def test_parallel_calls_run_side_by_side_and_each_gets_its_own_result() -> None:
@@ -31,7 +31,9 @@ async def test_parallel_calls_run_side_by_side_and_each_gets_its_own_result() ->
             raise ValueError("b is ill")
         return f"met {name}"
 
-    output, model, _ = await run(calling(("meet", {"name": "a"}), ("meet", {"name": "b"})), saying("ok"), tools=[meet])
+    output, model, _ = await run(
+        tool_reply(("meet", {"name": "a"}), ("meet", {"name": "b"})), text_reply("ok"), tools=[meet]
+    )
 
     assert output == "ok"
     assert results_of(model.requests[1]) == [("met a", False), ("meet failed: ValueError: b is ill", True)]
@@ -50,7 +52,9 @@ async def test_parallel_calls_run_side_by_side_and_each_gets_its_own_result() ->
     ],
 )
 async def test_what_a_model_gets_wrong_is_told_to_it(call: tuple[str, JsonValue], said: str) -> None:
-    output, model, _ = await run(calling(call), calling(("double", {"number": 4})), saying("8"), tools=[double])
+    output, model, _ = await run(
+        tool_reply(call), tool_reply(("double", {"number": 4})), text_reply("8"), tools=[double]
+    )
 
     ((problem, is_error),) = results_of(model.requests[1])
     assert is_error
@@ -68,7 +72,7 @@ async def test_arguments_whose_reading_fails_in_the_tools_own_type_are_told_to_t
         return colour
 
     output, model, _ = await run(
-        calling(("paint", {"colour": "blue"})), saying("no"), tools=[tool(approval=approval)(paint)]
+        tool_reply(("paint", {"colour": "blue"})), text_reply("no"), tools=[tool(approval=approval)(paint)]
     )
 
     assert results_of(model.requests[1]) == [("paint failed: KeyError: 'blue'", True)]
@@ -85,7 +89,7 @@ async def test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for() -> 
         return "sent"
 
     LLMAgent(name="bank", description="Has the tool", instructions="i", model=ScriptedModel(), tools=[wire_money])
-    _, model, context = await run(calling(("wire_money", {"amount": 9})), saying("no"), tools=[double])
+    _, model, context = await run(tool_reply(("wire_money", {"amount": 9})), text_reply("no"), tools=[double])
 
     assert reached == []
     assert results_of(model.requests[1])[0][1]
@@ -95,33 +99,35 @@ async def test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for() -> 
 
 
 async def test_the_same_call_over_and_over_is_stopped_and_the_model_told() -> None:
-    script: list[Script] = [calling(("double", {"number": 1}))] * (REPEATS + 1)
-    _, model, _ = await run(*script, saying("2"), tools=[double])
+    script: list[Script] = [tool_reply(("double", {"number": 1}))] * (MAX_REPEATS + 1)
+    _, model, _ = await run(*script, text_reply("2"), tools=[double])
 
     texts = [text for text, _ in results_of(model.requests[-1])]
-    assert texts[:REPEATS] == ["2"] * REPEATS
-    assert "already" in texts[REPEATS]
+    assert texts[:MAX_REPEATS] == ["2"] * MAX_REPEATS
+    assert "already" in texts[MAX_REPEATS]
 
 
 async def test_what_is_called_too_often_at_once_is_told_so_and_the_rest_runs() -> None:
-    _, model, _ = await run(calling(*[("double", {"number": 1})] * (PARALLEL + 1)), saying("2"), tools=[double])
+    _, model, _ = await run(
+        tool_reply(*[("double", {"number": 1})] * (MAX_PARALLEL_CALLS + 1)), text_reply("2"), tools=[double]
+    )
 
     *ran, (told, is_error) = results_of(model.requests[1])
-    assert ran == [("2", False)] * PARALLEL  # the same call side by side is no loop
+    assert ran == [("2", False)] * MAX_PARALLEL_CALLS  # the same call side by side is no loop
     assert (told, is_error) == (
-        f"not run: more than {PARALLEL} calls at once; ask again for this one if you need it",
+        f"not run: more than {MAX_PARALLEL_CALLS} calls at once; ask again for this one if you need it",
         True,
     )
 
 
 async def test_an_agent_without_tools_tells_its_model_that_there_are_none() -> None:
-    _, model, _ = await run(calling(("look", {})), saying("ok"))
+    _, model, _ = await run(tool_reply(("look", {})), text_reply("ok"))
 
     assert results_of(model.requests[1]) == [("there is no tool 'look' here; the tools are: none", True)]
 
 
 async def test_the_loop_ends_after_its_turns_with_a_reason() -> None:
-    script: list[Script] = [calling(("double", {"number": number})) for number in range(10)]
+    script: list[Script] = [tool_reply(("double", {"number": number})) for number in range(10)]
     error, model, context = await run(*script, tools=[double])
 
     assert isinstance(error, TaskError)
@@ -139,7 +145,7 @@ async def test_repeated_and_missing_call_ids_are_told_apart() -> None:
             ToolCall("", "double", "{}"),
         ),
     )
-    _, model, _ = await run(twins, twins, saying("ok"), tools=[double])
+    _, model, _ = await run(twins, twins, text_reply("ok"), tools=[double])
 
     turns = model.requests[2].turns
     ids = [call.id for turn in turns for call in turn.calls]
@@ -162,10 +168,10 @@ async def test_all_that_a_person_must_allow_is_asked_together_before_any_tool_of
         ran.append(number)
         return "seen"
 
-    wanted = calling(("look", {"number": 1}), ("pay", {"amount": 5}), ("pay", {"amount": 6}), ("pay", {"euros": 7}))
+    wanted = tool_reply(("look", {"number": 1}), ("pay", {"amount": 5}), ("pay", {"amount": 6}), ("pay", {"euros": 7}))
     error, _, _ = await run(wanted, tools=[pay, look])
 
-    assert isinstance(error, NeedsApproval)
+    assert isinstance(error, ApprovalRequiredError)
     assert [call.arguments for call in error.calls] == [{"amount": 5}, {"amount": 6}]
     assert ran == []
 
@@ -181,9 +187,9 @@ async def test_a_tool_that_uses_one_a_person_must_allow_ends_the_attempt_with_th
         """Settle what is open."""
         return str(await context.call(pay, amount=5))
 
-    error, _, _ = await run(calling(("settle", {}), ("double", {"number": 1})), tools=[settle, double])
+    error, _, _ = await run(tool_reply(("settle", {}), ("double", {"number": 1})), tools=[settle, double])
 
-    assert isinstance(error, NeedsApproval)
+    assert isinstance(error, ApprovalRequiredError)
     assert [(call.tool, call.arguments) for call in error.calls] == [("pay", {"amount": 5})]
 
 
@@ -193,9 +199,11 @@ async def test_a_huge_tool_result_is_cut_and_says_so() -> None:
         """The book."""
         return "x" * pages * 1_000
 
-    _, model, _ = await run(calling(("book", {"pages": 50}), ("book", {"pages": 60})), saying("ok"), tools=[book])
+    _, model, _ = await run(
+        tool_reply(("book", {"pages": 50}), ("book", {"pages": 60})), text_reply("ok"), tools=[book]
+    )
 
-    whole = "x" * RESULT_LENGTH
+    whole = "x" * MAX_RESULT_CHARS
     assert results_of(model.requests[1]) == [(whole, False), (f"{whole}... (10000 characters more)", False)]
 
 
@@ -209,7 +217,7 @@ async def test_a_tool_s_key_is_the_same_in_the_next_attempt() -> None:
         return "paid"
 
     for _ in range(2):
-        await run(calling(("pay", {"amount": 5})), saying("ok"), tools=[pay])
+        await run(tool_reply(("pay", {"amount": 5})), text_reply("ok"), tools=[pay])
 
     assert keys[0] == keys[1]
 
@@ -227,7 +235,7 @@ async def test_cancelling_an_attempt_cancels_its_tools() -> None:
             cancelled.set()
         return ""
 
-    attempt = asyncio.create_task(run(calling(("forever", {})), tools=[forever]))
+    attempt = asyncio.create_task(run(tool_reply(("forever", {})), tools=[forever]))
     async with asyncio.timeout(5):
         await running.wait()
         attempt.cancel()

@@ -16,7 +16,7 @@ from pointsman.authoring.tools import Tool, ToolResult, tool
 from pointsman.errors import ConfigurationError, InvalidTokenError, ModelError, PointsmanError, TaskError
 from pointsman.ports.model import ModelReply
 from pointsman.testing import run_team
-from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import ApprovalVerdict, ErrorKind
 from pointsman_schemas.team import Pipeline, Stage, Team
 
@@ -250,7 +250,7 @@ async def test_what_will_not_get_better_is_not_retried(error: PointsmanError) ->
 async def test_a_try_that_takes_too_long_is_followed_by_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pointsman.authoring.tools._FIRST_PAUSE", 0)
+    monkeypatch.setattr("pointsman.authoring.tools._FIRST_PAUSE_S", 0)
     tries = 0
 
     @tool(timeout=0.01, retries=1, idempotent=True)
@@ -294,7 +294,9 @@ async def newest(context: Context) -> str:
 async def test_a_tool_finds_what_it_depends_on_by_its_type_and_a_test_s_own_comes_first() -> None:
     agent = LLMAgent(
         name="a", description="d", instructions="i", tools=[newest], deps=["text", Orders("o1", "o2")],
-        model=ScriptedModel(calling(("newest", {})), saying("done"), calling(("newest", {})), saying("done")),
+        model=ScriptedModel(
+            tool_reply(("newest", {})), text_reply("done"), tool_reply(("newest", {})), text_reply("done")
+        ),
     )  # fmt: skip
     ours, theirs = Context.for_test(), Context.for_test(deps=[Orders("fake")])
 
@@ -315,10 +317,10 @@ async def test_a_missing_dependency_is_named_with_what_to_do() -> None:
     ("script", "missing"),
     [
         (
-            [calling(("newest", {}), ("find_charges", {"customer": "c"}))],
+            [tool_reply(("newest", {}), ("find_charges", {"customer": "c"}))],
             "clerk was asked for a Orders and has nothing",
         ),
-        ([calling(("find_charges", {"customer": "c"}))], "no answer for call 2; it was given 1"),
+        ([tool_reply(("find_charges", {"customer": "c"}))], "no answer for call 2; it was given 1"),
     ],
     ids=["a dependency", "an answer of a script"],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pointsman.bus.claim_check import FRESH
+from pointsman.bus.claim_check import REUSE_MAX_AGE_S
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.testing import VirtualClock
 
@@ -15,7 +15,7 @@ async def test_what_was_stored_long_ago_is_written_anew_and_what_is_fresh_is_not
     bus = MemoryBus(clock=clock, max_payload=2_000)
 
     await bus.publish("pointsman.log.crew.a", LARGE, {})
-    await clock.advance(FRESH - 1)
+    await clock.advance(REUSE_MAX_AGE_S - 1)
     await bus.publish("pointsman.log.crew.b", LARGE, {})
     fresh = [stored async for stored in bus.read("artifacts", f"{STORE}.M.*")]
     await clock.advance(2)

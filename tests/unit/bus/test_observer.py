@@ -8,23 +8,23 @@ import pytest
 from structlog.testing import capture_logs
 
 from pointsman.bus.jetstream.bus import JetStreamBus
-from pointsman.bus.jetstream.request_reply import Asking
-from pointsman.bus.observer import ContainedWatcher
+from pointsman.bus.jetstream.request_reply import RequestClient
+from pointsman.bus.observer import SafeObserver
 from pointsman.errors import PeerError
-from pointsman.ports.bus import Hop, Server
+from pointsman.ports.bus import Server, TraceHop
 from pointsman.settings import Settings
 
 
 class Broken:
     """Raises whatever it is told."""
 
-    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+    def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         raise RuntimeError("the meter is broken")
 
-    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
+    def on_received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
         raise RuntimeError("the meter is broken")
 
-    def passed(self, hop: Hop) -> None:
+    def on_hop(self, hop: TraceHop) -> None:
         raise RuntimeError("the meter is broken")
 
 
@@ -34,7 +34,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, answer: object) -> JetStreamBus:
     async def answered() -> bytes:
         return json.dumps(answer).encode()
 
-    monkeypatch.setattr(Asking, "ask", lambda *_, **__: answered)
+    monkeypatch.setattr(RequestClient, "request", lambda *_, **__: answered)
     return JetStreamBus(Settings(), name="test", watcher=Broken())
 
 
@@ -44,7 +44,7 @@ async def test_a_message_that_was_stored_is_so_though_the_watcher_fails(monkeypa
     with capture_logs() as lines:
         assert await bus.publish("pointsman.request.crew", b"{}", {}) == 7
 
-    assert [line["event"] for line in lines] == ["watcher_failed"]
+    assert [line["event"] for line in lines] == ["bus_observer_failed"]
 
 
 async def test_the_error_of_a_message_that_was_refused_is_not_the_watchers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,10 +55,10 @@ async def test_the_error_of_a_message_that_was_refused_is_not_the_watchers(monke
 
 
 def test_nothing_that_a_watcher_is_told_raises() -> None:
-    watcher = ContainedWatcher(Broken())
+    watcher = SafeObserver(Broken())
 
     with capture_logs() as lines:
-        watcher.sent("a", None, 0.1, None)
-        watcher.received("a", None, "b", 1)
+        watcher.on_published("a", None, 0.1, None)
+        watcher.on_received("a", None, "b", 1)
 
-    assert [line["event"] for line in lines] == ["watcher_failed"] * 2
+    assert [line["event"] for line in lines] == ["bus_observer_failed"] * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pointsman.bus.validation import check_filter, check_subject, header_size, matches, own_headers, wire_headers
+from pointsman.bus.validation import check_filter, check_subject, event_headers, header_size, matches, wire_headers
 from pointsman.errors import InvalidTokenError
 
 
@@ -57,7 +57,7 @@ def test_what_the_broker_added_is_not_the_events() -> None:
     wire = wire_headers({"ce-id": " a ", "Nats-Msg-Id": "m"}, {"Nats-Expected-Last-Subject-Sequence": "0"})
 
     assert wire == {"ce-id": "a", "Nats-Msg-Id": "m", "Nats-Expected-Last-Subject-Sequence": "0"}
-    assert own_headers({**wire, "Nats-Scheduler": "x", "Nats-Schedule-Next": "purge"}) == {
+    assert event_headers({**wire, "Nats-Scheduler": "x", "Nats-Schedule-Next": "purge"}) == {
         "ce-id": "a",
         "Nats-Msg-Id": "m",
     }

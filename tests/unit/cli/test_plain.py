@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from pointsman.cli.commands import serve
 from pointsman.cli.declared import app
-from pointsman.cli.plain import service
+from pointsman.cli.plain import fast_command
 from pointsman.cli.render.output import Code
 
 
@@ -43,7 +43,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     ],
 )
 def test_what_is_plain_is_what_typer_reads(called: list[Any], arguments: list[str]) -> None:
-    run = service(arguments)
+    run = fast_command(arguments)
     assert run is not None
 
     code = run()
@@ -75,4 +75,4 @@ def test_what_is_plain_is_what_typer_reads(called: list[Any], arguments: list[st
     ],
 )
 def test_all_else_is_left_to_typer(arguments: list[str]) -> None:
-    assert service(arguments) is None
+    assert fast_command(arguments) is None

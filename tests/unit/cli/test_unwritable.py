@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from support import ready
 
-from pointsman.cli.render.output import Code, console, degrade, emit, ending, write
+from pointsman.cli.render.output import Code, console, exit_code_of, print_json, use_ascii_signs, write_json
 
 NOWHERE = ["--url", "nats://127.0.0.1:1"]
 FULL = Path("/dev/full")
@@ -26,7 +26,7 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="no device here that i
 SIGNS = f"""
 from pointsman.cli import main, plain
 from pointsman.cli.render import output
-plain.service = lambda _: lambda: output.prose(output.console(), {"✓ └ ✗ 日本"!a})
+plain.fast_command = lambda _: lambda: output.print_prose(output.console(), {"✓ └ ✗ 日本"!a})
 main()
 """
 
@@ -37,7 +37,7 @@ from pointsman.cli import main, plain
 def fail():
     print("read by nobody")
     raise {}
-plain.service = lambda _: fail
+plain.fast_command = lambda _: fail
 main()
 """
 
@@ -101,7 +101,7 @@ def test_an_output_that_was_closed_before_is_no_error(closed: str, arguments: li
 @pytest.mark.parametrize(
     ("error", "expected", "said"),
     [
-        ("errors.NotFound('gone')", Code.NOT_FOUND, b"pointsman: gone"),
+        ("errors.NotFoundError('gone')", Code.NOT_FOUND, b"pointsman: gone"),
         ("KeyboardInterrupt", Code.INTERRUPTED, b"pointsman: interrupted"),
         ("ZeroDivisionError('a bug')", 1, b"ZeroDivisionError: a bug"),
     ],
@@ -130,7 +130,7 @@ def in_ascii(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
-    degrade()
+    use_ascii_signs()
     return written
 
 
@@ -146,8 +146,8 @@ def test_any_other_character_is_a_question_mark(monkeypatch: pytest.MonkeyPatch)
 def test_json_loses_nothing_in_an_encoding_that_lacks_some_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     written = in_ascii(monkeypatch)
 
-    emit({"answer": "Grüße ✓"})
-    write("-", '{"answer": "Grüße ✓"}\n')
+    print_json({"answer": "Grüße ✓"})
+    write_json("-", '{"answer": "Grüße ✓"}\n')
     sys.stdout.flush()
 
     assert [json.loads(line) for line in written.getvalue().splitlines()] == [{"answer": "Grüße ✓"}] * 2
@@ -158,7 +158,7 @@ def test_an_error_of_the_system_that_is_not_about_output_keeps_its_traceback() -
         raise PermissionError(13, "not yours")
 
     with pytest.raises(PermissionError):
-        ending(broken)
+        exit_code_of(broken)
 
 
 def test_rich_ends_no_command_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,4 +169,4 @@ def test_rich_ends_no_command_on_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(os, "dup2", lambda *_: None)  # both would send the test's own output nowhere
     monkeypatch.setattr(os, "open", lambda *_: -1)
 
-    assert ending(lambda: Console(file=Closed()).print("said")) == Code.OK
+    assert exit_code_of(lambda: Console(file=Closed()).print("said")) == Code.OK

@@ -205,7 +205,7 @@ def test_a_model_of_no_provider_is_bad_and_the_forms_are_named(monkeypatch: pyte
     model = json.loads(run("doctor", "--json", *NOWHERE)[1].splitlines()[0])
 
     assert (model["name"], model["ok"]) == ("model", False)
-    assert "'gpt'" in model["seen"]
+    assert "'gpt'" in model["finding"]
     assert "openai:NAME, anthropic:NAME or offline" in model["advice"]
 
 
@@ -217,7 +217,7 @@ def test_an_endpoint_that_is_no_url_is_bad_and_shown(endpoint: str, monkeypatch:
     telemetry = json.loads(run("doctor", "--json", *NOWHERE)[1].splitlines()[1])
 
     assert (telemetry["name"], telemetry["ok"]) == ("telemetry", False)
-    assert telemetry["seen"] == f"the endpoint is {endpoint!r}"
+    assert telemetry["finding"] == f"the endpoint is {endpoint!r}"
     assert "http://127.0.0.1:4318" in telemetry["advice"]
 
 

@@ -13,15 +13,15 @@ from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client, Workflow
 from pointsman.errors import (
-    BusUnavailable,
+    BusUnavailableError,
     ContractError,
     InvalidTokenError,
-    NotFound,
+    NotFoundError,
     OversizeEventError,
+    PublishOutcomeUnknownError,
     UnknownEventTypeError,
-    UnknownOutcome,
 )
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Approval, Control, Event, Progress, Request
 from pointsman_schemas.ids import workflow_id_for
@@ -50,7 +50,7 @@ class SilentBus(MemoryBus):
         sequence = await super().publish(subject, body, headers, **more)
         if self.silences:
             self.silences -= 1
-            raise UnknownOutcome("no answer")
+            raise PublishOutcomeUnknownError("no answer")
         return sequence
 
 
@@ -59,10 +59,10 @@ class AbsentBus(MemoryBus):
 
     absences = 1
 
-    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+    async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         if self.absences:
             self.absences -= 1
-            raise BusUnavailable("no answer: the cluster is electing a leader")
+            raise BusUnavailableError("no answer: the cluster is electing a leader")
         return await super().last(stream, subject)
 
 
@@ -90,12 +90,12 @@ async def test_a_bare_request_is_found_by_the_sequence_that_its_publish_was_answ
     first = await bus.publish("pointsman.request.crew", b'{"input": "mend it"}', {})
     second = await bus.publish("pointsman.request.crew", b'{"input": "mend it"}', {"Nats-Msg-Id": "r-2"})
 
-    found = [await client.requested(first), await client.requested(second)]
+    found = [await client.workflow_from_sequence(first), await client.workflow_from_sequence(second)]
 
     assert [workflow.team for workflow in found] == ["crew", "crew"]
     assert found[0].id != found[1].id == workflow_id_for("pointsman.request.crew", "r-2")
-    with pytest.raises(NotFound, match="no request has the sequence 3"):
-        await client.requested(3)
+    with pytest.raises(NotFoundError, match="no request has the sequence 3"):
+        await client.workflow_from_sequence(3)
 
 
 async def test_a_request_is_one_cloudevent_and_its_workflow_is_known_at_once(bus: MemoryBus, client: Client) -> None:
@@ -118,7 +118,7 @@ async def test_the_same_request_id_may_be_sent_to_two_teams(bus: MemoryBus, clie
 
 
 async def test_an_outcome_is_waited_for_while_the_broker_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.engine.log.reader._LOOK_AGAIN", 0.01)
+    monkeypatch.setattr("pointsman.engine.log.reader._RECHECK_INTERVAL_S", 0.01)
     bus = AbsentBus()
     await store(bus, started(), ended("completed", 3))
     await publish(bus, f"pointsman.outcome.{TEAM}.{WORKFLOW}", ended("completed", 3).outcome)
@@ -147,7 +147,7 @@ async def test_a_silent_broker_is_asked_again_under_the_same_id() -> None:
 
 
 async def test_a_broker_that_stays_silent_is_an_unknown_outcome() -> None:
-    with pytest.raises(UnknownOutcome):
+    with pytest.raises(PublishOutcomeUnknownError):
         await Client(SilentBus(3)).submit("crew", "mend it")
 
 
@@ -239,7 +239,7 @@ async def test_a_log_of_an_unknown_version_is_not_half_understood(bus: MemoryBus
 
 async def test_an_unknown_workflow_is_not_found_whatever_is_asked_of_it(client: Client) -> None:
     for asked in (client.workflow, client.entries, client.trace):
-        with pytest.raises(NotFound, match="wf_nowhere"):
+        with pytest.raises(NotFoundError, match="wf_nowhere"):
             await asked("wf_nowhere")
 
 
@@ -317,7 +317,7 @@ async def test_an_answer_that_cannot_count_is_not_sent_and_says_why(
 
     answer = await client.approve(TOKEN, timeout=0)
 
-    assert (answer.counted, answer.said) == (False, said)
+    assert (answer.counted, answer.ignored_reason) == (False, said)
     assert [stored.subject async for stored in bus.read("work", "pointsman.>")] == []
 
 

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from support.core import WORKFLOW, Story, failure, messages, plan, task
+from support.core import WORKFLOW, WorkflowDriver, failure, messages, plan, task
 
 from pointsman.core.completion.caller_messages import NOT_SERVED_MESSAGE, generic_failure
 from pointsman_schemas.events import DeadLetter, Usage
@@ -23,7 +23,7 @@ DIAMOND = (
 
 
 def test_tasks_without_dependencies_start_together() -> None:
-    story = Story().planned(*DIAMOND)
+    story = WorkflowDriver().planned(*DIAMOND)
 
     assert story.statuses() == {
         "T1": "running",
@@ -35,21 +35,21 @@ def test_tasks_without_dependencies_start_together() -> None:
 
 
 def test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results() -> None:
-    story = Story().planned(*DIAMOND)
+    story = WorkflowDriver().planned(*DIAMOND)
 
-    story.succeed("T2")
+    story.complete_task("T2")
     assert (story.statuses()["T3"], story.statuses()["T4"]) == ("waiting", "running")
-    story.succeed("T4")
+    story.complete_task("T4")
     assert story.statuses()["T5"] == "waiting"
-    story.succeed("T1")
-    story.succeed("T3")
+    story.complete_task("T1")
+    story.complete_task("T3")
     assert story.statuses()["T5"] == "running"
 
 
 def test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others() -> None:
-    story = Story().planned(*DIAMOND)
-    story.succeed("T2", {"found": 2})
-    story.succeed("T1", {"found": 1})
+    story = WorkflowDriver().planned(*DIAMOND)
+    story.complete_task("T2", {"found": 2})
+    story.complete_task("T1", {"found": 1})
 
     context = story.handoff("T3").context
 
@@ -57,9 +57,9 @@ def test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others() -> No
 
 
 def test_the_synthesizer_is_given_every_result_in_the_order_of_the_plan() -> None:
-    story = Story().planned(task("a"), task("b"))
-    story.succeed("b", "done")
-    story.succeed("a", "done")
+    story = WorkflowDriver().planned(task("a"), task("b"))
+    story.complete_task("b", "done")
+    story.complete_task("a", "done")
 
     handoff = story.handoff("synthesis")
 
@@ -68,9 +68,9 @@ def test_the_synthesizer_is_given_every_result_in_the_order_of_the_plan() -> Non
 
 
 def test_the_answer_of_the_synthesizer_is_the_outcome() -> None:
-    story = Story().planned(task("a"))
-    story.succeed("a")
-    story.succeed("synthesis", {"answer": "done"})
+    story = WorkflowDriver().planned(task("a"))
+    story.complete_task("a")
+    story.complete_task("synthesis", {"answer": "done"})
 
     assert (story.outcome.status, story.outcome.answer, story.outcome.gaps) == ("completed", "done", ())
     assert story.outcome.usage.calls == 3
@@ -78,20 +78,20 @@ def test_the_answer_of_the_synthesizer_is_the_outcome() -> None:
 
 
 def test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after_the_other() -> None:
-    story = Story().planned(task("a"), task("b")).wait(3)
-    story.succeed("a")
-    story.succeed("b")
-    story.succeed("synthesis", {"answer": "done"})
+    story = WorkflowDriver().planned(task("a"), task("b")).wait(3)
+    story.complete_task("a")
+    story.complete_task("b")
+    story.complete_task("synthesis", {"answer": "done"})
 
     assert story.outcome.elapsed == 3.0
     assert story.outcome.sequential == pytest.approx(8.0)
 
 
 def test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_and_its_workflow() -> None:
-    story = Story().planned(task("a"))
-    story.fail("a", failure(retryable=True))
-    story.wait(10).succeed("a")
-    story.succeed("synthesis", {"answer": "done"})
+    story = WorkflowDriver().planned(task("a"))
+    story.fail_task("a", failure(retryable=True))
+    story.wait(10).complete_task("a")
+    story.complete_task("synthesis", {"answer": "done"})
 
     (of_a,) = (each for each in story.outcome.tasks if each.task_id == "a")
     assert story.outcome.sequential == pytest.approx(8.0)
@@ -100,12 +100,12 @@ def test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_
 
 
 def test_a_failure_skips_what_depends_on_it_and_names_the_cause_down_the_chain() -> None:
-    story = Story().planned(*DIAMOND)
+    story = WorkflowDriver().planned(*DIAMOND)
 
-    story.fail("T1", failure("handler_error"))
-    story.succeed("T2")
-    story.succeed("T4")
-    story.succeed("synthesis", {"answer": "half of it"})
+    story.fail_task("T1", failure("handler_error"))
+    story.complete_task("T2")
+    story.complete_task("T4")
+    story.complete_task("synthesis", {"answer": "half of it"})
 
     assert story.statuses() == {
         "T1": "failed",
@@ -114,24 +114,27 @@ def test_a_failure_skips_what_depends_on_it_and_names_the_cause_down_the_chain()
         "T4": "succeeded",
         "T5": "skipped",
     }
-    assert [(skip.task_id, skip.unmet_dependency) for skip in story.of(TaskSkipped)] == [("T3", "T1"), ("T5", "T3")]
+    assert [(skip.task_id, skip.unmet_dependency) for skip in story.entries_of(TaskSkipped)] == [
+        ("T3", "T1"),
+        ("T5", "T3"),
+    ]
     assert (story.outcome.status, story.outcome.answer) == ("partial", "half of it")
     assert {gap.task_id for gap in story.outcome.gaps} == {"T1", "T3", "T5"}
     assert all("handler_error was seen" in gap.reason for gap in story.outcome.gaps)
 
 
 def test_a_failure_skips_the_whole_chain_behind_it_at_once() -> None:
-    story = Story().planned(task("a"), task("b", needs=["a"]), task("c", needs=["b"]), task("d"))
+    story = WorkflowDriver().planned(task("a"), task("b", needs=["a"]), task("c", needs=["b"]), task("d"))
 
-    story.fail("a", failure("handler_error"))
+    story.fail_task("a", failure("handler_error"))
 
     assert story.statuses() == {"a": "failed", "b": "skipped", "c": "skipped", "d": "running"}
 
 
 def test_the_synthesizer_is_told_of_the_gaps() -> None:
-    story = Story().planned(task("a"), task("b"), task("c", needs=["a"]))
-    story.fail("a")
-    story.succeed("b")
+    story = WorkflowDriver().planned(task("a"), task("b"), task("c", needs=["a"]))
+    story.fail_task("a")
+    story.complete_task("b")
 
     given: Any = story.handoff("synthesis").input
 
@@ -139,11 +142,11 @@ def test_the_synthesizer_is_told_of_the_gaps() -> None:
 
 
 def test_a_task_goes_on_without_an_optional_dependency_and_is_told_what_came_of_it() -> None:
-    story = Story().planned(task("a"), task("b"), task("c", needs=["b"], optional=["a"]))
-    story.succeed("b")
+    story = WorkflowDriver().planned(task("a"), task("b"), task("c", needs=["b"], optional=["a"]))
+    story.complete_task("b")
     assert story.statuses()["c"] == "waiting"
 
-    story.fail("a", failure("refused"))
+    story.fail_task("a", failure("refused"))
 
     assert story.statuses()["c"] == "running"
     told = {each.task_id: each for each in story.handoff("c").context}
@@ -152,17 +155,17 @@ def test_a_task_goes_on_without_an_optional_dependency_and_is_told_what_came_of_
 
 
 def test_an_optional_dependency_that_was_skipped_holds_nothing_back() -> None:
-    story = Story().planned(task("a"), task("b", needs=["a"]), task("c", optional=["b"]))
+    story = WorkflowDriver().planned(task("a"), task("b", needs=["a"]), task("c", optional=["b"]))
 
-    story.fail("a")
+    story.fail_task("a")
 
     assert story.statuses() == {"a": "failed", "b": "skipped", "c": "running"}
 
 
 def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
-    story = Story().planned(task("a"), task("b", needs=["a"], optional=["a"]))
+    story = WorkflowDriver().planned(task("a"), task("b", needs=["a"], optional=["a"]))
 
-    story.fail("a")
+    story.fail_task("a")
 
     assert story.statuses()["b"] == "skipped"
 
@@ -187,18 +190,18 @@ def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
     ],
 )
 def test_who_asked_is_told_what_is_wrong_where_all_of_it_is_for_him(kinds: tuple[str, str], answer: str) -> None:
-    story = Story().planned(task("a"), task("b"), task("c", needs=["a"]))
+    story = WorkflowDriver().planned(task("a"), task("b"), task("c", needs=["a"]))
 
     for name, kind in zip("ab", kinds, strict=True):
-        story.fail(name, failure(kind))
+        story.fail_task(name, failure(kind))
 
     assert (story.outcome.status, story.outcome.answer) == ("failed", answer)
 
 
 def test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why() -> None:
-    story = Story().planned(task("a"), task("b", needs=["a"]))
+    story = WorkflowDriver().planned(task("a"), task("b", needs=["a"]))
 
-    story.fail("a", failure("invalid_output"))
+    story.fail_task("a", failure("invalid_output"))
 
     assert story.outcome.status == "failed"
     assert story.outcome.answer == generic_failure(WORKFLOW)
@@ -207,11 +210,11 @@ def test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why() -> 
 
 
 def test_who_asked_is_told_to_try_again_only_where_that_may_help() -> None:
-    passing = Story(limits=Limits(attempts=1)).planned(task("a"), task("b"))
-    passing.fail("a", failure("provider_error", retryable=True))
-    passing.fail("b", failure("invalid_output"))
-    lasting = Story(limits=Limits(attempts=1)).planned(task("a"))
-    lasting.fail("a", failure("provider_error"))
+    passing = WorkflowDriver(limits=Limits(attempts=1)).planned(task("a"), task("b"))
+    passing.fail_task("a", failure("provider_error", retryable=True))
+    passing.fail_task("b", failure("invalid_output"))
+    lasting = WorkflowDriver(limits=Limits(attempts=1)).planned(task("a"))
+    lasting.fail_task("a", failure("provider_error"))
 
     assert passing.outcome.answer == NOT_SERVED_MESSAGE
     assert "try again later" in NOT_SERVED_MESSAGE
@@ -219,9 +222,9 @@ def test_who_asked_is_told_to_try_again_only_where_that_may_help() -> None:
 
 
 def test_who_asked_is_told_of_the_limit_that_left_no_answer() -> None:
-    story = Story(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"))
 
-    story.wait(20).fire()
+    story.wait(20).fire_timer()
 
     assert story.outcome.answer == (
         "Could not help, because the deadline of 20 s was reached. Ask for less, or have more allowed."
@@ -230,9 +233,9 @@ def test_who_asked_is_told_of_the_limit_that_left_no_answer() -> None:
 
 def test_at_the_workflow_s_deadline_a_task_says_that_nobody_is_alive_who_could_have_taken_it() -> None:
     stages = Pipeline(stages=(Stage(agent="ghost"),))
-    story = Story(strategy=stages, limits=Limits(deadline=20)).start()
+    story = WorkflowDriver(strategy=stages, limits=Limits(deadline=20)).start()
 
-    story.wait(20).fire()
+    story.wait(20).fire_timer()
 
     [gap] = story.outcome.gaps
     said = (
@@ -246,11 +249,11 @@ def test_at_the_workflow_s_deadline_a_task_says_that_nobody_is_alive_who_could_h
 
 
 def test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer() -> None:
-    story = Story().planned(task("a"), task("b"))
-    story.succeed("a", 1)
-    story.succeed("b", 2)
+    story = WorkflowDriver().planned(task("a"), task("b"))
+    story.complete_task("a", 1)
+    story.complete_task("b", 2)
 
-    story.fail("synthesis", failure("handler_error"))
+    story.fail_task("synthesis", failure("handler_error"))
 
     assert (story.outcome.status, story.outcome.answer) == ("partial", {"a": 1, "b": 2})
     assert "could not write the answer" in story.outcome.reason
@@ -260,11 +263,11 @@ def test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer() 
 def test_a_synthesizer_that_is_turned_down_for_good_fails_the_workflow_and_leaves_the_results_to_read(
     kind: str,
 ) -> None:
-    story = Story().planned(task("a"), task("b"))
-    story.succeed("a", 1)
-    story.succeed("b", 2)
+    story = WorkflowDriver().planned(task("a"), task("b"))
+    story.complete_task("a", 1)
+    story.complete_task("b", 2)
 
-    story.fail("synthesis", failure(kind), status="refused" if kind == "refused" else "failed")
+    story.fail_task("synthesis", failure(kind), status="refused" if kind == "refused" else "failed")
 
     assert (story.outcome.status, story.outcome.answer) == ("failed", {"a": 1, "b": 2})
     assert f"{kind} was seen" in story.outcome.reason
@@ -274,11 +277,11 @@ def test_a_synthesizer_that_is_turned_down_for_good_fails_the_workflow_and_leave
 
 
 def test_a_redelivered_result_changes_nothing() -> None:
-    story = Story().planned(task("a"), task("b"))
+    story = WorkflowDriver().planned(task("a"), task("b"))
     result = story.result("a", "first")
-    story.feed(result)
+    story.decide_and_apply(result)
 
-    assert story.feed(result) == ()
+    assert story.decide_and_apply(result) == ()
 
 
 @pytest.mark.parametrize(
@@ -291,23 +294,23 @@ def test_a_redelivered_result_changes_nothing() -> None:
     ],
 )
 def test_a_foreign_result_is_recorded_once_and_changes_nothing(changes: dict[str, Any], reason: str) -> None:
-    story = Story().planned(task("a"), task("b"))
+    story = WorkflowDriver().planned(task("a"), task("b"))
     before = story.state.tasks
     foreign = story.result("a", "stolen", event_id="foreign", **changes)
 
-    (entry,) = story.feed(foreign)
+    (entry,) = story.decide_and_apply(foreign)
 
     assert isinstance(entry, ResultIgnored)
     assert reason in entry.reason
     assert story.state.tasks == before
-    assert story.feed(foreign) == ()
+    assert story.decide_and_apply(foreign) == ()
 
 
 def test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays() -> None:
-    story = Story().planned(task("a"), task("b"))
-    story.succeed("a", "first")
+    story = WorkflowDriver().planned(task("a"), task("b"))
+    story.complete_task("a", "first")
 
-    (entry,) = story.succeed("a", "second", event_id="another")
+    (entry,) = story.complete_task("a", "second", event_id="another")
 
     assert entry.kind == "result_ignored"
     assert story.state.usage.calls == 2
@@ -317,11 +320,11 @@ def test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays() 
 
 
 def test_the_result_of_an_attempt_that_was_given_up_is_late() -> None:
-    story = Story().planned(task("a"), task("b"))
+    story = WorkflowDriver().planned(task("a"), task("b"))
     late = story.result("a", "late", event_id="late")
-    story.fail("a", failure(retryable=True))
+    story.fail_task("a", failure(retryable=True))
 
-    (entry,) = story.feed(late)
+    (entry,) = story.decide_and_apply(late)
 
     assert isinstance(entry, ResultIgnored)
     assert entry.reason == "attempt 2 of the task is backing_off"
@@ -329,25 +332,25 @@ def test_the_result_of_an_attempt_that_was_given_up_is_late() -> None:
 
 
 def test_nothing_is_recorded_after_the_end() -> None:
-    story = Story().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
     late = story.result("a", "late", event_id="late")
-    story.fail("a")
+    story.fail_task("a")
     assert story.state.ended
 
-    assert story.feed(late) == ()
+    assert story.decide_and_apply(late) == ()
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("abc")))
 def test_results_that_arrive_together_or_apart_lead_to_the_same_answer(order: tuple[str, ...]) -> None:
     tasks = (task("a"), task("b"), task("c"), task("d", needs=["a", "b"]))
-    together, apart = Story().planned(*tasks), Story().planned(*tasks)
+    together, apart = WorkflowDriver().planned(*tasks), WorkflowDriver().planned(*tasks)
 
-    together.feed(*(together.result(name, name) for name in order))
+    together.decide_and_apply(*(together.result(name, name) for name in order))
     for name in order:
-        apart.feed(apart.result(name, name))
+        apart.decide_and_apply(apart.result(name, name))
     for story in (together, apart):
-        story.succeed("d", "d")
-        story.succeed("synthesis", {"answer": "the same"})
+        story.complete_task("d", "d")
+        story.complete_task("synthesis", {"answer": "the same"})
 
     assert together.outcome.answer == apart.outcome.answer == "the same"
     assert together.statuses() == apart.statuses()
@@ -355,27 +358,27 @@ def test_results_that_arrive_together_or_apart_lead_to_the_same_answer(order: tu
 
 
 def test_a_task_without_an_input_of_its_own_gets_the_request() -> None:
-    story = Story().start("translate this")
-    story.succeed("plan-1", plan(task("a"), {**task("b"), "input": {"own": True}}))
+    story = WorkflowDriver().start("translate this")
+    story.complete_task("plan-1", plan(task("a"), {**task("b"), "input": {"own": True}}))
 
     assert story.handoff("a").input == {"request": "translate this"}
     assert story.handoff("b").input == {"own": True}
 
 
 def test_a_task_is_dispatched_once() -> None:
-    story = Story().planned(*DIAMOND)
+    story = WorkflowDriver().planned(*DIAMOND)
     for name in ("T1", "T2", "T3", "T4", "T5"):
-        story.succeed(name)
+        story.complete_task(name)
 
-    dispatched = [entry.task_id for entry in story.of(TaskDispatched)]
+    dispatched = [entry.task_id for entry in story.entries_of(TaskDispatched)]
 
     assert sorted(dispatched) == ["T1", "T2", "T3", "T4", "T5", "plan-1", "synthesis"]
 
 
 def test_what_was_handed_over_and_given_up_on_at_the_deadline_is_a_dead_letter_with_that_cause() -> None:
-    story = Story(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"), task("b", needs=["a"]))
+    story = WorkflowDriver(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"), task("b", needs=["a"]))
 
-    story.wait(20).fire()
+    story.wait(20).fire_timer()
 
     letters = [message.event for message in messages(story.state) if isinstance(message.event, DeadLetter)]
     assert [(letter.task_id, letter.cause.kind, letter.cause.message) for letter in letters] == [
@@ -384,7 +387,7 @@ def test_what_was_handed_over_and_given_up_on_at_the_deadline_is_a_dead_letter_w
 
 
 def test_what_a_person_ended_is_no_dead_letter() -> None:
-    story = Story().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
 
     story.control("cancel")
 
@@ -392,9 +395,9 @@ def test_what_a_person_ended_is_no_dead_letter() -> None:
 
 
 def test_what_a_person_ended_while_the_answer_was_written_at_a_limit_is_no_dead_letter() -> None:
-    story = Story(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"), task("b"))
-    story.succeed("a")
-    story.wait(20).fire()
+    story = WorkflowDriver(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"), task("b"))
+    story.complete_task("a")
+    story.wait(20).fire_timer()
 
     story.control("cancel")
 

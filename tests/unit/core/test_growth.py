@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support.core import Story, task
+from support.core import WorkflowDriver, task
 
 from pointsman.core.decide import make_decision
 from pointsman.core.evolve import apply_commit
@@ -29,9 +29,9 @@ def test_deciding_on_a_result_takes_as_much_in_a_plan_of_1000_tasks_as_in_one_of
 def test_folding_asks_of_no_entry_which_of_the_classes_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells them apart by their kind: twenty classes of models, tried one after the other, cost more than all else
     that folding does."""
-    story = Story().planned(task("t1"), task("join", needs=["t1"]))
-    story.succeed("t1")
-    story.succeed("join")
+    story = WorkflowDriver().planned(task("t1"), task("join", needs=["t1"]))
+    story.complete_task("t1")
+    story.complete_task("join")
     state: State | None = None
     asked: list[str] = []
 
@@ -51,7 +51,7 @@ def test_folding_asks_of_no_entry_which_of_the_classes_it_is(monkeypatch: pytest
 def lines_for_each_of(width: int) -> float:
     """Lines of the core for each of so many parallel tasks, which one task then needs all of."""
     names = [f"t{number}" for number in range(width - 1)]
-    story = Story().planned(*map(task, names), task("join", needs=names))
+    story = WorkflowDriver().planned(*map(task, names), task("join", needs=names))
     state, context = story.state, DecisionContext(story.now, story.cards)
     with lines_of_core() as lines:
         for together in _parts(names, _COMMITS):

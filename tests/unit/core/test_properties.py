@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.core import Story, messages
-from support.world import AGENTS, World, a_plan, audit, some_limits, some_strategy
+from support.core import WorkflowDriver, messages
+from support.world import AGENTS, World, audit, random_limits, random_plan, random_strategy
 
 from pointsman.core.decide import decide
 from pointsman.core.model.inputs import DecisionContext, Input
@@ -32,11 +32,11 @@ _TURNS = 40
 @given(st.integers(0, 2**64))
 def test_whatever_happens_a_workflow_ends_once_and_its_log_holds_together(seed: int) -> None:
     chance = Random(seed)
-    story = Story(strategy=some_strategy(chance), limits=some_limits(chance), cards=AGENTS).start()
+    story = WorkflowDriver(strategy=random_strategy(chance), limits=random_limits(chance), cards=AGENTS).start()
     world = World(chance, story)
 
     for _ in range(chance.randint(0, _TURNS)):
-        world.turn()
+        world.step()
         if chance.random() < 0.05:
             story.cards = tuple(chance.sample(AGENTS, chance.randint(0, len(AGENTS))))
     world.drain()
@@ -44,7 +44,7 @@ def test_whatever_happens_a_workflow_ends_once_and_its_log_holds_together(seed: 
     audit(story, chance)
     length = len(story.log)
     for _ in range(5):
-        world.turn()
+        world.step()
     assert len(story.log) == length, "nothing follows the end"
 
 
@@ -53,11 +53,11 @@ def test_whatever_happens_a_workflow_ends_once_and_its_log_holds_together(seed: 
 def test_when_everything_succeeds_the_answer_does_not_depend_on_how_results_arrive(seed: int) -> None:
     chance = Random(seed)
     strategy = PlanAndExecute(synthesizer=chance.choice(["synthesizer", None]))
-    the_plan = a_plan(chance)
+    the_plan = random_plan(chance)
 
-    def told(shuffled: bool) -> Story:
-        story = Story(strategy=strategy, limits=Limits(depth=10), cards=AGENTS).start()
-        story.succeed("plan-1", the_plan)
+    def told(shuffled: bool) -> WorkflowDriver:
+        story = WorkflowDriver(strategy=strategy, limits=Limits(depth=10), cards=AGENTS).start()
+        story.complete_task("plan-1", the_plan)
         past: list[Input] = []
         while not story.state.ended:
             handoffs = [each.event for each in messages(story.state) if isinstance(each.event, Handoff)]
@@ -68,7 +68,7 @@ def test_when_everything_succeeds_the_answer_does_not_depend_on_how_results_arri
                 results += chance.choices([*past, *results], k=2)
                 chance.shuffle(results)
             past += results
-            story.feed(*results)
+            story.decide_and_apply(*results)
         return story
 
     straight, shuffled = told(False), told(True)
@@ -89,11 +89,11 @@ def _output(handoff: Handoff) -> Any:
 @given(st.integers(0, 2**64))
 def test_deciding_again_on_the_same_inputs_decides_the_same(seed: int) -> None:
     chance = Random(seed)
-    story = Story(strategy=some_strategy(chance), limits=some_limits(chance), cards=AGENTS).start()
+    story = WorkflowDriver(strategy=random_strategy(chance), limits=random_limits(chance), cards=AGENTS).start()
     world = World(chance, story)
     for _ in range(chance.randint(0, 15)):
-        world.turn()
-    inputs = (*world.coming, *world.delivered)
+        world.step()
+    inputs = (*world.pending_results, *world.delivered)
     context = DecisionContext(story.now, story.cards)
 
     assert decide(story.current, inputs, context) == decide(story.current, inputs, context)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from support.core import SUBJECTS, WORKFLOW, Story, task
+from support.core import SUBJECTS, WORKFLOW, WorkflowDriver, task
 from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
 from pointsman.core.model.state import from_snapshot, to_snapshot
 from pointsman.engine.log.workflow_log import WorkflowLog
-from pointsman.engine.supervisor.outbox_publisher import Sender
-from pointsman.errors import Conflict
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
+from pointsman.errors import ConflictError
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman_schemas.log import Commit, RecordedContext
 from pointsman_schemas.strict_json import dump
 
@@ -30,16 +30,16 @@ async def stored(bus: MemoryBus, *commits: Commit) -> None:
 
 async def test_of_two_that_commit_from_the_same_head_the_second_is_told_and_stores_nothing() -> None:
     bus = MemoryBus()
-    story = Story().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
     await stored(bus, story.commits[0])
     one, other = log_on(bus), log_on(bus)
     head = await one.load(WORKFLOW)
     later = await other.load(WORKFLOW)
     entries = story.commits[1].entries
-    story = Story().planned(task("b"))
+    story = WorkflowDriver().planned(task("b"))
 
     after = await one.commit(head, WORKFLOW, entries, story.state, "the first")
-    with pytest.raises(Conflict):
+    with pytest.raises(ConflictError):
         await other.commit(later, WORKFLOW, story.commits[1].entries, story.state, "the second")
     whole = [each async for each in bus.read("log", SUBJECT)]
 
@@ -48,11 +48,11 @@ async def test_of_two_that_commit_from_the_same_head_the_second_is_told_and_stor
 
 async def test_all_that_a_workflow_owes_may_be_sent_again_and_stands_there_once() -> None:
     bus = MemoryBus()
-    sender = Sender(bus, SUBJECTS, SystemClock(), "team")
-    state = Story().planned(task("a"), task("b")).state
+    sender = OutboxPublisher(bus, SUBJECTS, SystemClock(), "team")
+    state = WorkflowDriver().planned(task("a"), task("b")).state
 
-    await sender.send_all(state)
-    await sender.send_all(state)
+    await sender.republish_all(state)
+    await sender.republish_all(state)
     handed = [each.subject async for each in bus.read("handoffs", f"{SUBJECTS.namespace}.handoff.>")]
 
     assert handed == [SUBJECTS.handoff("worker", WORKFLOW, name, 1) for name in ("a", "b")]
@@ -62,18 +62,18 @@ async def test_what_stands_there_already_is_looked_at_together_however_far_away_
     class Far(MemoryBus):
         looks = 0
 
-        async def last(self, kind: StreamKind, subject: str) -> Stored | None:
+        async def last(self, kind: StreamKind, subject: str) -> StoredMessage | None:
             if kind == "handoffs":
                 self.looks += 1
                 await until(lambda: self.looks == 3)
             return await super().last(kind, subject)
 
     bus = Far()
-    sender = Sender(bus, SUBJECTS, SystemClock(), "team")
-    state = Story().planned(task("a"), task("b"), task("c")).state
+    sender = OutboxPublisher(bus, SUBJECTS, SystemClock(), "team")
+    state = WorkflowDriver().planned(task("a"), task("b"), task("c")).state
 
-    await sender.send_all(state)
-    await sender.send_all(state)
+    await sender.republish_all(state)
+    await sender.republish_all(state)
 
     assert bus.looks == 3
 
@@ -81,7 +81,7 @@ async def test_what_stands_there_already_is_looked_at_together_however_far_away_
 async def test_who_was_alive_before_a_gap_in_a_log_is_not_taken_for_who_is_alive_after_it() -> None:
     bus = MemoryBus()
     log = log_on(bus)
-    (story := Story().planned(task("a"))).succeed("a")
+    (story := WorkflowDriver().planned(task("a"))).complete_task("a")
     first, *_, last = story.commits
     named = RecordedContext(agents=({"name": "worker"},))
     await stored(bus, first.model_copy(update={"decision_context": named}))

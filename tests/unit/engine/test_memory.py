@@ -40,7 +40,7 @@ def test_the_caches_that_decide_a_figure_are_empty_when_it_is_taken() -> None:
 
 
 async def test_four_times_as_many_workflows_leave_no_more_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_cache, "_KEPT", 5)
+    monkeypatch.setattr(ended_cache, "_MAX_ENTRIES", 5)
     monkeypatch.setattr(LogWatch, "run", _forever)  # the messages are removed under the supervisor, which it would see
     stop, broker, settings = asyncio.Event(), MemoryBroker(), Settings(ack_wait=30)
     client = Client(broker.connect())
@@ -51,7 +51,7 @@ async def test_four_times_as_many_workflows_leave_no_more_behind(monkeypatch: py
     async def end(count: int) -> None:
         for _ in range(count):
             assert (await (await client.submit("crew", "hello")).outcome(10)).status == "completed"
-        await until(lambda: not engine._heads and not engine._waiting)
+        await until(lambda: not engine._heads and not engine._queued)
 
     await end(10)
     few = entries_without_messages(broker)

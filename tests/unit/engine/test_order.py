@@ -15,14 +15,14 @@ from pointsman.bus.memory.consumers import MemoryDelivery
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State
 from pointsman.core.outbox import outbox
-from pointsman.engine.log.reader import commit_of
+from pointsman.engine.log.reader import read_commit
 from pointsman.engine.process.fault_injection import FAULT_POINTS
 from pointsman.engine.supervisor import committer, engine, outbox_publisher
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker import handoff_processor
 from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
-from pointsman.testing.simulation import Process, SimulatedClock, simulate
+from pointsman.testing.simulation import SimulatedClock, SimulatedProcess, simulate
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Handoff
 from pointsman_schemas.ids import workflow_id_for
@@ -45,7 +45,7 @@ _Part = Callable[[], Coroutine[Any, Any, None]]
 
 
 def log_of(broker: MemoryBroker) -> list[Commit]:
-    return [commit_of(stored) for stored in broker.stream("log").select(SUBJECTS.log("crew", WORKFLOW))]
+    return [read_commit(stored) for stored in broker.stream("log").select(SUBJECTS.log("crew", WORKFLOW))]
 
 
 def state_of(broker: MemoryBroker) -> State | None:
@@ -171,7 +171,7 @@ def test_nothing_is_sent_before_it_is_committed_nor_acknowledged_before_it_is_se
 @pytest.mark.parametrize("point", FAULT_POINTS)
 def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = MemoryBroker("sim", SimulatedClock())
-    alive: dict[str, Process] = {}
+    alive: dict[str, SimulatedProcess] = {}
     left = passage
 
     def dies(name: str) -> None:
@@ -182,7 +182,7 @@ def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, m
             raise asyncio.CancelledError  # nothing is done after it, not even what needs no waiting
 
     for module in (handoff_processor, committer, outbox_publisher, engine):
-        monkeypatch.setattr(module, "passed", dies)
+        monkeypatch.setattr(module, "fault_point", dies)
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -190,9 +190,9 @@ def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, m
 
         async def keep(name: str, part: _Part) -> None:
             while not stop.is_set():
-                alive[name] = Process(name)
+                alive[name] = SimulatedProcess(name)
                 alive[name].start(part())
-                await alive[name].ended()
+                await alive[name].wait()
 
         keeping = [
             asyncio.ensure_future(keep(name, part))
@@ -221,7 +221,7 @@ def test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = MemoryBroker("sim", SimulatedClock())
-    first = Process("first")
+    first = SimulatedProcess("first")
 
     def dies(name: str) -> None:
         if name == "supervisor.emitted" and broker.stream("log").select(SUBJECTS.outcome("crew", WORKFLOW)):
@@ -233,14 +233,14 @@ def test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its
         supervise, work = system(broker.connect, stop)
         working = asyncio.ensure_future(work())
         with monkeypatch.context() as patch:
-            patch.setattr(engine, "passed", dies)
+            patch.setattr(engine, "fault_point", dies)
             first.start(supervise())
             await asyncio.sleep(1)
             await ask(broker)
-            await first.ended()
+            await first.wait()
         assert "invoke_workflow crew" not in {span.name for span in exported.get_finished_spans()}
         second = SupervisorEngine(broker.connect(), TEAM, SETTINGS, SimulatedClock())
-        second._remember_end(WORKFLOW, SimulatedClock().now())  # as it does when it hears the outcome
+        second._record_end(WORKFLOW, SimulatedClock().now())  # as it does when it hears the outcome
         supervising = asyncio.ensure_future(second.run(stop))
         await ended(broker)
         stop.set()

@@ -20,7 +20,7 @@ from pointsman.clock import SystemClock
 from pointsman.core.views.trace import TraceNode
 from pointsman.engine.process.heartbeat import team_card
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.errors import NotFound, TaskError
+from pointsman.errors import NotFoundError, TaskError
 from pointsman.settings import Settings
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import child_id_for
@@ -182,7 +182,7 @@ async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytes
 async def handed(client: Client, workflow: str) -> list[TaskDispatched]:
     try:
         entries = await client.entries(workflow)
-    except NotFound:
+    except NotFoundError:
         return []
     return [entry for entry in entries if isinstance(entry, TaskDispatched)]
 

@@ -15,9 +15,9 @@ from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.errors import ConfigurationError, OversizeEventError, TaskError
-from pointsman.evaluation.runner import NOBODY, Case, Report, Scored, Suite, evaluate, load_suite
+from pointsman.evaluation.runner import NO_AGENT, Case, CaseResult, EvaluationReport, Suite, evaluate, load_suite
 from pointsman.settings import Settings
-from pointsman.testing import ScriptedModel, running_team, saying
+from pointsman.testing import ScriptedModel, running_team, text_reply
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Handoff, Outcome, Result, Usage
@@ -56,7 +56,7 @@ async def counter(text: str) -> int:
     return len(text.split())
 
 
-async def judged(*cases: Case, **more: Any) -> Report:
+async def judged(*cases: Case, **more: Any) -> EvaluationReport:
     async with running_team(TEAM, [planner, synthesizer, tea, cake]) as client:
         return await evaluate(Suite(team="shop", cases=cases, **more), client)
 
@@ -71,13 +71,13 @@ async def test_routing_is_measured_and_confusion_says_who_was_used_instead() -> 
         threshold=0.4,
     )
 
-    assert report.routing == report.accuracy == pytest.approx(0.4)
+    assert report.routing_accuracy == report.accuracy == pytest.approx(0.4)
     assert report.passed
     assert report.confusion == {
-        ("tea", "tea"): 2, ("cake", "cake"): 2, ("tea", "cake"): 1, (NOBODY, "tea"): 1, ("tea", NOBODY): 1,
+        ("tea", "tea"): 2, ("cake", "cake"): 2, ("tea", "cake"): 1, (NO_AGENT, "tea"): 1, ("tea", NO_AGENT): 1,
     }  # fmt: skip
-    assert report.scored[2].problems == ("cake worked on it, expected tea",)
-    assert report.scored[1].used == ("cake", "tea")
+    assert report.results[2].problems == ("cake worked on it, expected tea",)
+    assert report.results[1].agents_used == ("cake", "tea")
 
 
 def too_cheap(outcome: Outcome) -> str | None:
@@ -135,7 +135,7 @@ HELD: list[tuple[Case, tuple[str, ...]]] = [
 async def test_an_answer_is_held_against_what_is_expected() -> None:
     report = await judged(*(case for case, _ in HELD))
 
-    assert [(each.name, each.problems) for each in report.scored] == [
+    assert [(each.name, each.problems) for each in report.results] == [
         (f"{place}: {case.input}", problems) for place, (case, problems) in enumerate(HELD, 1)
     ]
     assert not report.passed
@@ -143,14 +143,14 @@ async def test_an_answer_is_held_against_what_is_expected() -> None:
 
 async def test_one_agent_is_evaluated_without_a_supervisor_with_its_cost() -> None:
     seller = LLMAgent(
-        name="seller", description="Sells", instructions="Sell.", model=ScriptedModel(saying("4"), saying("5"))
+        name="seller", description="Sells", instructions="Sell.", model=ScriptedModel(text_reply("4"), text_reply("5"))
     )
     cases = (Case(input="tea", answer="4"), Case(input="cake", answer="6"))
     async with running_team(TEAM, [planner, synthesizer, seller]) as client:
         report = await evaluate(Suite(agent="seller", cases=cases), client, parallel=1)
 
     assert (report.accuracy, report.usage.calls, report.usage.tokens) == (0.5, 2, 30)
-    assert [len(each.problems) for each in report.scored] == [0, 1]
+    assert [len(each.problems) for each in report.results] == [0, 1]
 
 
 async def test_an_agent_s_fields_are_compared_and_its_result_can_be_checked() -> None:
@@ -166,8 +166,8 @@ async def test_an_agent_s_fields_are_compared_and_its_result_can_be_checked() ->
         counted = await evaluate(Suite(agent="counter", cases=cases), client)
 
     assert good.passed
-    assert [each.problems for each in counted.scored] == [(), ("the answer is '2', expected '3'",), ()]
-    assert bad.scored[0].problems == ("the answer's price is 5, expected 6",)
+    assert [each.problems for each in counted.results] == [(), ("the answer is '2', expected '3'",), ()]
+    assert bad.results[0].problems == ("the answer's price is 5, expected 6",)
 
 
 async def test_an_agent_s_failure_is_told_in_its_own_words_or_was_expected() -> None:
@@ -179,10 +179,10 @@ async def test_an_agent_s_failure_is_told_in_its_own_words_or_was_expected() -> 
     async with running_team(TEAM, [planner, synthesizer, closed]) as client:
         report = await evaluate(Suite(agent="closed", cases=cases), client)
 
-    assert [each.problems for each in report.scored] == [
+    assert [each.problems for each in report.results] == [
         ("it ended failed, expected completed: the shop is closed",), (),
     ]  # fmt: skip
-    assert (report.name, report.routing) == ("closed", 1.0)
+    assert (report.name, report.routing_accuracy) == ("closed", 1.0)
 
 
 async def test_an_agent_is_asked_as_a_supervisor_would_ask_it() -> None:
@@ -211,18 +211,18 @@ async def test_an_agent_is_asked_as_a_supervisor_would_ask_it() -> None:
     assert [(each.intent, each.input) for each in seen] == [
         ("a text", "a text"), ("Work on the input", given), ("a text", "a text"),
     ]  # fmt: skip
-    assert report.scored[0].problems == (f"the answer is '{'x' * 200}', expected 'z'",)
-    assert report.scored[2].problems == (f"the answer's a is null, expected \"{'y' * 199}",)
-    assert [each.name for each in report.scored] == ["1: a text", '2: {"size":"' + "x" * 68, "third"]
-    assert [each.workflow_id for each in report.scored] == [each.workflow_id for each in seen]
+    assert report.results[0].problems == (f"the answer is '{'x' * 200}', expected 'z'",)
+    assert report.results[2].problems == (f"the answer's a is null, expected \"{'y' * 199}",)
+    assert [each.name for each in report.results] == ["1: a text", '2: {"size":"' + "x" * 68, "third"]
+    assert [each.workflow_id for each in report.results] == [each.workflow_id for each in seen]
     assert len({each.idempotency_key for each in seen}) == 3
     assert all(0 < (each.deadline - datetime.now(UTC)).total_seconds() <= 7 for each in seen)
-    assert 0 < max(each.elapsed for each in report.scored) < report.elapsed < 7
+    assert 0 < max(each.elapsed for each in report.results) < report.elapsed < 7
 
 
 async def test_cases_that_cannot_be_sent_end_the_evaluation_by_the_first_one_s_error() -> None:
     cases = (Case(input="tea " * 1000), Case(input="cake " * 1000))
-    settings = Settings(max_body=2000, grace=0.0)
+    settings = Settings(max_body=2000, shutdown_grace=0.0)
     async with running_team(TEAM, [planner, synthesizer, tea], settings=settings) as client:
         with pytest.raises(OversizeEventError, match="the request is too large"):
             await evaluate(Suite(team="shop", cases=cases), client)
@@ -255,25 +255,27 @@ async def test_nobody_there_is_a_wrong_case_and_not_a_hanging_one() -> None:
             reports = await asyncio.gather(*(evaluate(suite, client) for suite in suites))
 
     for report in reports:
-        assert report.scored[0].problems == ("it had not ended after 0.2 s",)
-        assert (report.scored[0].status, report.scored[0].used, report.usage) == ("running", (), Usage())
+        assert report.results[0].problems == ("it had not ended after 0.2 s",)
+        assert (report.results[0].status, report.results[0].agents_used, report.usage) == ("running", (), Usage())
 
 
 async def test_a_case_is_worked_on_no_longer_than_it_is_waited_for() -> None:
     async with running_team(TEAM, [planner, synthesizer, tea, cake]) as client:
         report = await evaluate(Suite(team="shop", cases=(Case(input="tea"),), timeout=9), client)
-        (begun, *_) = await client.entries(report.scored[0].workflow_id)
+        (begun, *_) = await client.entries(report.results[0].workflow_id)
 
     assert isinstance(begun, WorkflowStarted)
     assert (begun.deadline - begun.at).total_seconds() <= 9
 
 
-WRONG = Scored(
+WRONG = CaseResult(
     "a <b>\x07", ("first\x01", "second"), ("tea",), ("cake",), {"a": 1}, "failed", "wf_1", 1.25,
     Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.5),
 )  # fmt: skip
-GOOD = Scored("good", (), None, (), "yes", "completed", "wf_2", 0.5, Usage(calls=1, input_tokens=1, output_tokens=1))
-REPORT = Report("shop", 0.5, [WRONG, GOOD], 2.0, {("tea", "cake"): 2, ("cake", "cake"): 1})
+GOOD = CaseResult(
+    "good", (), None, (), "yes", "completed", "wf_2", 0.5, Usage(calls=1, input_tokens=1, output_tokens=1)
+)
+REPORT = EvaluationReport("shop", 0.5, [WRONG, GOOD], 2.0, {("tea", "cake"): 2, ("cake", "cake"): 1})
 
 
 def test_a_report_is_json() -> None:
@@ -296,7 +298,7 @@ def test_a_report_is_json() -> None:
             },
         ],
     }  # fmt: skip
-    assert Report("shop", 1.0, [GOOD], 1.0).routing is None
+    assert EvaluationReport("shop", 1.0, [GOOD], 1.0).routing_accuracy is None
 
 
 def test_a_report_is_junit() -> None:

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from pointsman.llm.errors import from_connection, from_event, from_status, from_unreadable, retry_after, said_in
+from pointsman.llm.errors import (
+    error_detail,
+    error_from_connection,
+    error_from_status,
+    error_from_stream_event,
+    error_from_unreadable,
+    retry_after,
+)
 from pointsman_schemas.events import MAX_RETRY_AFTER_S, Usage
 
 KEY = "a-key-of-no-known-form"
@@ -47,7 +54,7 @@ AGAIN = "the same call would be refused again"
 def test_a_status_says_whether_the_same_call_may_succeed_later(
     status: int, detail: str, retryable: bool, said: str, kind: str
 ) -> None:
-    error = from_status("p", status, detail, {"Retry-After": "3"}, KEY)
+    error = error_from_status("p", status, detail, {"Retry-After": "3"}, KEY)
 
     assert (str(error), error.retryable, error.kind) == (said, retryable, kind)
     assert (error.status, error.retry_after, error.usage) == (status, 3.0, None)
@@ -81,7 +88,7 @@ STATUSES = {
     ],
 )
 def test_an_error_inside_of_a_200_has_the_status_of_its_code_or_type(error: Any, status: int, said: str) -> None:
-    failure = from_event("p", error, KEY)
+    failure = error_from_stream_event("p", error, KEY)
 
     assert failure.status == status
     assert said in str(failure)
@@ -114,14 +121,14 @@ def caused(error: Exception, cause: Exception) -> Exception:
 def test_a_call_counts_unless_there_was_no_connection(
     error: Exception, url: str | None, said: str, usage: Usage | None
 ) -> None:
-    failure = from_connection("p", error, url)
+    failure = error_from_connection("p", error, url)
 
     assert str(failure).startswith(said)
     assert (failure.retryable, failure.usage, failure.status) == (True, usage, None)
 
 
 def test_what_is_no_reply_may_be_one_later() -> None:
-    assert from_unreadable("p", "null").retryable
+    assert error_from_unreadable("p", "null").retryable
 
 
 @pytest.mark.parametrize(
@@ -132,7 +139,7 @@ def test_what_is_no_reply_may_be_one_later() -> None:
     ],
 )  # fmt: skip
 def test_an_error_s_words_are_found_wherever_they_stand(body: object, said: str) -> None:
-    assert said_in(body) == said
+    assert error_detail(body) == said
 
 
 @pytest.mark.parametrize(

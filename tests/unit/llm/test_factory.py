@@ -7,7 +7,7 @@ from support.adapters import KEY
 
 from pointsman.errors import ConfigurationError
 from pointsman.llm.factory import DEFAULT_MODELS, model_from
-from pointsman.llm.network_guard import server_of
+from pointsman.llm.network_guard import resolve_base_url
 from pointsman.llm.openai_responses import OpenAIResponsesModel
 
 
@@ -51,9 +51,9 @@ def test_the_server_that_is_given_comes_before_that_of_the_environment(monkeypat
     monkeypatch.delenv("ANTHROPIC_BASE_URL", raising=False)
     monkeypatch.setenv("OPENAI_BASE_URL", "http://there:0/v1")
 
-    assert server_of("openai", "http://here/v1") == "http://here/v1"
-    assert server_of("anthropic", None) is None
+    assert resolve_base_url("openai", "http://here/v1") == "http://here/v1"
+    assert resolve_base_url("anthropic", None) is None
     with pytest.raises(ConfigurationError, match="'http://there:0/v1', by OPENAI_BASE_URL; expected"):
-        server_of("openai", None)
+        resolve_base_url("openai", None)
     with pytest.raises(ConfigurationError, match="'here'; expected"):
-        server_of("openai", "here")
+        resolve_base_url("openai", "here")

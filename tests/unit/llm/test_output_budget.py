@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
-from support.loops import Hurried
+from support.loops import InstantClock
 
 from pointsman.authoring.context import Context
-from pointsman.authoring.model_calls import GUESSED_ANSWER, ModelCalls
-from pointsman.authoring.ports import Admission
+from pointsman.authoring.model_calls import ESTIMATED_ANSWER_TOKENS, ModelCalls
+from pointsman.authoring.ports import CallPermit
 from pointsman.errors import ModelError, TaskError
-from pointsman.llm.output_budget import LEAST_ANSWER, LEAST_CALL, estimated_input
+from pointsman.llm.output_budget import MIN_ANSWER_TOKENS, MIN_CALL_TOKENS, estimate_input_tokens
 from pointsman.llm.prices import PRICES
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall, ToolSpec, Turn
 from pointsman.testing.clock import VirtualClock
@@ -41,7 +41,7 @@ class Priced:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         self.asked.append(request)
-        read = int(self.chance.choice([self.short, self.short / 2]) * estimated_input(request))
+        read = int(self.chance.choice([self.short, self.short / 2]) * estimate_input_tokens(request))
         written = self.chance.choice([request.max_tokens, self.chance.randint(1, request.max_tokens)])
         price = PRICES[self.name]
         cost = (read * price[0] + written * price[1]) / MILLION
@@ -59,7 +59,7 @@ class Wordy(Priced):
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         self.asked.append(request)
-        read = int(self.short * estimated_input(request))
+        read = int(self.short * estimate_input_tokens(request))
         usage = Usage(calls=1, input_tokens=read, output_tokens=request.max_tokens)
         return ModelReply(text="It was a dark and", usage=usage, finish="length", model=self.name)
 
@@ -84,7 +84,7 @@ async def ask(asking: ModelCalls, context: Context) -> None:
     """As often as the allowance has something for it."""
     for _ in range(60):
         try:
-            await asking.answer(REQUEST, context)
+            await asking.complete(REQUEST, context)
         except ModelError:
             continue
         except TaskError:
@@ -112,12 +112,12 @@ async def test_no_sequence_of_calls_uses_more_than_there_is_where_no_estimate_is
 
 
 async def test_the_answer_gets_what_the_input_leaves_and_no_more_than_was_asked_for() -> None:
-    model, estimate = Wordy("cheap", Random(1)), estimated_input(REQUEST)
+    model, estimate = Wordy("cheap", Random(1)), estimate_input_tokens(REQUEST)
 
     with pytest.raises(TaskError, match="cut off after 100 tokens, all that the allowance left for it"):
-        await calls(model).answer(REQUEST, context_with(Budget(tokens=estimate + 100)))
-    await calls(model).answer(REQUEST, context_with(Budget(tokens=50_000)))
-    await calls(model).answer(REQUEST, context_with(Budget()))
+        await calls(model).complete(REQUEST, context_with(Budget(tokens=estimate + 100)))
+    await calls(model).complete(REQUEST, context_with(Budget(tokens=50_000)))
+    await calls(model).complete(REQUEST, context_with(Budget()))
 
     assert [asked.max_tokens for asked in model.asked] == [100, 1_000, 1_000]
 
@@ -126,16 +126,16 @@ async def test_a_model_that_costs_nothing_answers_whatever_is_left() -> None:
     model = ScriptedModel(ModelReply(text="so"))
     model.provider = "offline"
 
-    await calls(model).answer(REQUEST, context_with(Budget(tokens=1, cost=0.000001)))
+    await calls(model).complete(REQUEST, context_with(Budget(tokens=1, cost=0.000001)))
 
     assert [asked.max_tokens for asked in model.requests] == [1_000]
 
 
 async def test_a_call_whose_input_does_not_fit_is_not_made() -> None:
-    model, left = Priced("cheap", Random(1)), estimated_input(REQUEST) + LEAST_ANSWER - 1
+    model, left = Priced("cheap", Random(1)), estimate_input_tokens(REQUEST) + MIN_ANSWER_TOKENS - 1
 
     with pytest.raises(TaskError, match=f"takes some .* tokens, and {left} tokens are left of {left}") as raised:
-        await calls(model).answer(REQUEST, context_with(Budget(tokens=left)))
+        await calls(model).complete(REQUEST, context_with(Budget(tokens=left)))
 
     assert (raised.value.kind, model.asked) == ("limit", [])
 
@@ -150,52 +150,52 @@ SCHEMA: dict[str, JsonValue] = {"type": "object", "properties": {"city": {"type"
 )
 async def test_a_call_with_room_for_words_but_for_no_tool_call_or_object_is_not_made(more: dict[str, Any]) -> None:
     request = replace(REQUEST, **more)
-    estimate = estimated_input(request)
+    estimate = estimate_input_tokens(request)
     model = Wordy("cheap", Random(1))
 
-    for room in (LEAST_ANSWER, LEAST_CALL - 1, LEAST_CALL):
+    for room in (MIN_ANSWER_TOKENS, MIN_CALL_TOKENS - 1, MIN_CALL_TOKENS):
         with pytest.raises(TaskError):
-            await calls(model).answer(request, context_with(Budget(tokens=estimate + room)))
+            await calls(model).complete(request, context_with(Budget(tokens=estimate + room)))
 
-    assert [asked.max_tokens for asked in model.asked] == [LEAST_CALL]
+    assert [asked.max_tokens for asked in model.asked] == [MIN_CALL_TOKENS]
 
 
 async def test_a_price_bounds_the_answer_and_a_cheaper_model_is_asked_where_the_first_costs_too_much() -> None:
     dear, cheap = Wordy("dear", Random(1)), Wordy("cheap", Random(1))
-    left = (estimated_input(REQUEST) * 0.1 + 50.5 * 0.4) / MILLION
+    left = (estimate_input_tokens(REQUEST) * 0.1 + 50.5 * 0.4) / MILLION
 
     with pytest.raises(TaskError, match="cut off after 50 tokens"):
-        await calls(dear, cheap).answer(REQUEST, context_with(Budget(cost=left)))
+        await calls(dear, cheap).complete(REQUEST, context_with(Budget(cost=left)))
 
     assert (dear.asked, [asked.max_tokens for asked in cheap.asked]) == ([], [50])
 
 
 async def test_a_model_whose_answers_cost_nothing_is_bounded_by_what_its_input_costs() -> None:
     model = Wordy("reader", Random(1))
-    read = estimated_input(REQUEST) * 3.0 / MILLION
+    read = estimate_input_tokens(REQUEST) * 3.0 / MILLION
 
     with patch.dict(PRICES, {"reader": (3.0, 0.0)}):
         with pytest.raises(TaskError, match="is left of"):
-            await calls(model).answer(REQUEST, context_with(Budget(cost=read * 0.9)))
-        await calls(model).answer(REQUEST, context_with(Budget(cost=read * 1.1)))
+            await calls(model).complete(REQUEST, context_with(Budget(cost=read * 0.9)))
+        await calls(model).complete(REQUEST, context_with(Budget(cost=read * 1.1)))
 
     assert [asked.max_tokens for asked in model.asked] == [1_000]
 
 
 async def test_a_model_that_costs_too_much_does_not_end_what_a_cheaper_one_may_do_later() -> None:
-    left = (estimated_input(REQUEST) * 0.1 + 999 * 0.4) / MILLION
+    left = (estimate_input_tokens(REQUEST) * 0.1 + 999 * 0.4) / MILLION
     busy = ModelError("busy", retryable=True, retry_after=0.0)
     dear, cheap = Wordy("dear", Random(1)), ScriptedModel(busy, ModelReply(text="so"))
     cheap.name = "cheap"
 
-    asking = replace(calls(dear, cheap), clock=Hurried())
-    reply = await asking.answer(REQUEST, context_with(Budget(cost=left)))
+    asking = replace(calls(dear, cheap), clock=InstantClock())
+    reply = await asking.complete(REQUEST, context_with(Budget(cost=left)))
 
     assert (reply.text, len(cheap.requests), dear.asked) == ("so", 2, [])
 
 
 async def test_what_an_estimate_is_short_by_is_all_that_can_be_used_beyond_the_allowance() -> None:
-    estimate = estimated_input(REQUEST)
+    estimate = estimate_input_tokens(REQUEST)
     context = context_with(Budget(tokens=estimate + 100))
     model = Wordy("cheap", Random(1), short=2.0)
 
@@ -211,21 +211,21 @@ class Told:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    async def admit(self, model: Model, tokens: int, patience: float) -> Admission:
+    async def acquire(self, model: Model, tokens: int, patience: float) -> CallPermit:
         self.asked.append(tokens)
-        return Admission(lambda used, retry_after: None)
+        return CallPermit(lambda used, retry_after: None)
 
 
 async def test_shared_limits_are_asked_for_by_the_same_estimate_and_no_longer_answer_than_may_come() -> None:
     tools = (ToolSpec("weather", "The weather of a city. " * 100, SCHEMA),)
     context = Context.for_test("go on")
-    context.meters = told = Told()
+    context.rate_limiter = told = Told()
 
     for request in (REQUEST, replace(REQUEST, tools=tools), replace(REQUEST, max_tokens=40)):
-        await calls(Priced("cheap", Random(1))).answer(request, context)
+        await calls(Priced("cheap", Random(1))).complete(request, context)
 
-    bare, with_tools = estimated_input(REQUEST), estimated_input(replace(REQUEST, tools=tools))
-    assert told.asked == [bare + GUESSED_ANSWER, with_tools + GUESSED_ANSWER, bare + 40]
+    bare, with_tools = estimate_input_tokens(REQUEST), estimate_input_tokens(replace(REQUEST, tools=tools))
+    assert told.asked == [bare + ESTIMATED_ANSWER_TOKENS, with_tools + ESTIMATED_ANSWER_TOKENS, bare + 40]
 
 
 def test_everything_that_is_sent_is_estimated() -> None:
@@ -235,12 +235,14 @@ def test_everything_that_is_sent_is_estimated() -> None:
     }
     call = ToolCall("1", "weather", '{"city": "Oslo"}' * 10)
     told = (*REQUEST.turns, Turn("assistant", "", (call,)), Turn("tool", "rain " * 30, call_id="1"))
-    bare = estimated_input(REQUEST)
+    bare = estimate_input_tokens(REQUEST)
 
-    assert estimated_input(ModelRequest("", REQUEST.instructions, told)) > bare + 100
-    assert estimated_input(ModelRequest("", REQUEST.instructions, REQUEST.turns, output_schema=schema)) > bare + 400
+    assert estimate_input_tokens(ModelRequest("", REQUEST.instructions, told)) > bare + 100
+    assert (
+        estimate_input_tokens(ModelRequest("", REQUEST.instructions, REQUEST.turns, output_schema=schema)) > bare + 400
+    )
     tools = (ToolSpec("weather", "", schema),)
-    assert estimated_input(ModelRequest("", REQUEST.instructions, REQUEST.turns, tools)) > bare + 400
+    assert estimate_input_tokens(ModelRequest("", REQUEST.instructions, REQUEST.turns, tools)) > bare + 400
 
 
 @pytest.mark.parametrize(
@@ -254,13 +256,13 @@ def test_everything_that_is_sent_is_estimated() -> None:
     ],
 )
 def test_what_frames_each_part_is_estimated(more: dict[str, Any], tokens: int) -> None:
-    assert estimated_input(ModelRequest(**{"model": "", "instructions": "", "turns": (), **more})) == tokens
+    assert estimate_input_tokens(ModelRequest(**{"model": "", "instructions": "", "turns": (), **more})) == tokens
 
 
 @pytest.mark.parametrize(
     ("text", "tokens"), [("word " * 60, 100), ("\u5929\u6c14" * 50, 150), ("\U0001f600" * 50, 100)]
 )
 def test_wide_letters_take_more_than_plain_ones(text: str, tokens: int) -> None:
-    there = estimated_input(ModelRequest("", "", (Turn("user", text),)))
+    there = estimate_input_tokens(ModelRequest("", "", (Turn("user", text),)))
 
-    assert there - estimated_input(ModelRequest("", "", (Turn("user", ""),))) == tokens
+    assert there - estimate_input_tokens(ModelRequest("", "", (Turn("user", ""),))) == tokens

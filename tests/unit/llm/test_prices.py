@@ -7,25 +7,25 @@ import threading
 
 import pytest
 
-from pointsman.llm.prices import PRICES, load_sdk, priced, priced_at_once
+from pointsman.llm.prices import PRICES, load_sdk, with_cost, with_known_cost
 from pointsman_schemas.events import Usage
 
 
 def test_a_dated_model_costs_what_the_undated_one_does_and_an_unknown_one_nothing() -> None:
     usage = Usage(calls=1, input_tokens=1_000_000, output_tokens=1_000_000)
 
-    assert priced("openai", "gpt-4.1", usage).cost > 0
-    assert priced("openai", "gpt-4.1-2025-04-14", usage).cost == priced("openai", "gpt-4.1", usage).cost
-    assert priced("anthropic", "claude-haiku-4-5-20251001", usage).cost > 0
-    assert priced("openai", "mine", usage).cost == priced("anthropic", "gpt-4.1", usage).cost == 0.0
+    assert with_cost("openai", "gpt-4.1", usage).cost > 0
+    assert with_cost("openai", "gpt-4.1-2025-04-14", usage).cost == with_cost("openai", "gpt-4.1", usage).cost
+    assert with_cost("anthropic", "claude-haiku-4-5-20251001", usage).cost > 0
+    assert with_cost("openai", "mine", usage).cost == with_cost("anthropic", "gpt-4.1", usage).cost == 0.0
     read, written = Usage(input_tokens=1_000_000), Usage(output_tokens=1_000_000)
-    assert 0 < priced("openai", "gpt-4.1", read).cost < priced("openai", "gpt-4.1", written).cost
+    assert 0 < with_cost("openai", "gpt-4.1", read).cost < with_cost("openai", "gpt-4.1", written).cost
 
 
 def test_a_price_of_ones_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRICES, "gpt-4.1", (1.0, 2.0))
 
-    usage = priced("openai", "gpt-4.1", Usage(calls=1, input_tokens=1_000_000, output_tokens=500_000))
+    usage = with_cost("openai", "gpt-4.1", Usage(calls=1, input_tokens=1_000_000, output_tokens=500_000))
 
     assert usage.cost == 2.0
 
@@ -35,7 +35,7 @@ def test_what_is_priced_at_once_loads_no_table(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delitem(sys.modules, "genai_prices", raising=False)
     usage = Usage(calls=1, input_tokens=1_000_000, output_tokens=500_000)
 
-    own, known = (priced_at_once("openai", name, usage).cost for name in ("mine", "gpt-4.1"))
+    own, known = (with_known_cost("openai", name, usage).cost for name in ("mine", "gpt-4.1"))
 
     assert (own, known, "genai_prices" in sys.modules) == (2.0, 0.0, False)
 
@@ -47,7 +47,7 @@ async def test_an_sdk_and_the_price_table_are_loaded_beside_the_event_loop(monke
         loaded.append((name, threading.current_thread() is threading.main_thread()))
         return name
 
-    monkeypatch.setattr("pointsman.llm.prices.priced", load)
+    monkeypatch.setattr("pointsman.llm.prices.with_cost", load)
     monkeypatch.setattr("pointsman.llm.prices.import_module", load)
 
     assert await load_sdk("openai") == "openai"  # type: ignore[comparison-overlap]

@@ -18,7 +18,7 @@ from support.adapters import KEY
 
 from pointsman.errors import ModelError
 from pointsman.llm.anthropic import AnthropicModel
-from pointsman.llm.openai import _Whole, reading
+from pointsman.llm.openai import _ChunkedCompletion, read_stream
 from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.ports.model import ModelRequest, Turn
 from pointsman_schemas.events import Usage
@@ -33,7 +33,7 @@ def part(index: int, name: str | None, arguments: str | None, id: str | None = N
 
 
 def test_chunks_make_the_completion_they_are_of() -> None:
-    whole = _Whole()
+    whole = _ChunkedCompletion()
     chunks = [
         {"id": "c1", "model": "m-1", "choices": [], "usage": None},
         delta(role="assistant", content=""),
@@ -61,7 +61,7 @@ def test_chunks_make_the_completion_they_are_of() -> None:
                 {"id": "t2", "type": "function", "function": {"name": "sun", "arguments": "{}"}},
             ]}}],
     }  # fmt: skip
-    assert _Whole().completion()["choices"] == []
+    assert _ChunkedCompletion().completion()["choices"] == []
 
 
 def streaming(*events: Any) -> Any:
@@ -191,7 +191,7 @@ async def test_what_breaks_a_stream_is_the_connection_where_nobody_has_a_word_fo
     heard: list[str] = []
 
     async def hear() -> None:
-        async for event in reading("openai", stream()):
+        async for event in read_stream("openai", stream()):
             heard.append(event)  # noqa: PERF401  # what was heard before the end counts
 
     with pytest.raises(Exception, match=r"it broke|gave no answer") as caught:

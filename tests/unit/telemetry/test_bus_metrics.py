@@ -10,19 +10,19 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from support.prometheus import exposing, samples
 
 from pointsman.ports.bus import Server
-from pointsman.telemetry import metrics, watcher
+from pointsman.telemetry import bus_observer, metrics
 
 SERVER = Server("broker.example", 4222)
 
 
 def test_messages_are_counted_by_destination_whatever_workflow_they_are_of() -> None:
     with exposing() as started:
-        watching = watcher()
+        watching = bus_observer()
         assert watching is not None
-        watching.sent("ns.log.crew.w1", SERVER, 0.002, None)
-        watching.sent("ns.log.crew.w2", SERVER, 0.002, None)
-        watching.sent("ns.log.crew.w3", SERVER, 0.002, "conflict")
-        watching.received("ns.inbox.crew.>", SERVER, "inbox-crew", 5)
+        watching.on_published("ns.log.crew.w1", SERVER, 0.002, None)
+        watching.on_published("ns.log.crew.w2", SERVER, 0.002, None)
+        watching.on_published("ns.log.crew.w3", SERVER, 0.002, "conflict")
+        watching.on_received("ns.inbox.crew.>", SERVER, "inbox-crew", 5)
         seen = samples(started)
 
     sent = seen["messaging_client_sent_messages_total"]
@@ -37,20 +37,20 @@ def test_messages_are_counted_by_destination_whatever_workflow_they_are_of() -> 
 
 
 def test_a_bus_is_not_watched_when_nothing_is_measured() -> None:
-    metrics.use(None)
+    metrics.configure(None)
 
-    assert watcher() is None
+    assert bus_observer() is None
 
 
 def test_a_meter_of_the_application_counts_what_it_times() -> None:
     reader = InMemoryMetricReader()
-    metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("its own"))
-    watching = watcher()
+    metrics.configure(MeterProvider([reader], shutdown_on_exit=False).get_meter("its own"))
+    watching = bus_observer()
     assert watching is not None
-    watching.sent("ns.log.crew.w1", SERVER, 0.002, None)
-    watching.sent("ns.log.crew.w2", SERVER, 0.002, None)
+    watching.on_published("ns.log.crew.w1", SERVER, 0.002, None)
+    watching.on_published("ns.log.crew.w2", SERVER, 0.002, None)
     data = json.loads(cast(Any, reader.get_metrics_data()).to_json())
-    metrics.use(None)
+    metrics.configure(None)
 
     (resource,) = data["resource_metrics"]
     (scope,) = resource["scope_metrics"]

@@ -14,7 +14,7 @@ from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
-from support.core import SUBJECTS, T0, Story
+from support.core import SUBJECTS, T0, WorkflowDriver
 from support.spans import exporting
 from support.system import in_memory, planner_of, shaky, synthesizer
 
@@ -22,12 +22,12 @@ from pointsman import Context, LLMAgent, agent, tool
 from pointsman.authoring.agent import Agent
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
-from pointsman.engine.supervisor.spans import Spans
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Bus, Stored
+from pointsman.engine.supervisor.spans import SupervisorSpans
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.model import ModelRequest
 from pointsman.telemetry import content_capture, traces
-from pointsman.testing import ScriptedModel, calling, saying
+from pointsman.testing import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Outcome, Usage
 from pointsman_schemas.ids import span_id_for
@@ -92,9 +92,9 @@ def look_up(word: str, password: str = "") -> str:
 def thinker(seen: list[object]) -> LLMAgent:
     def first(request: ModelRequest):  # type: ignore[no-untyped-def]
         seen.append(get_value(_SUPPRESS_INSTRUMENTATION_KEY))
-        return calling(("look_up", {"word": "bolt", "password": "swordfish"}))
+        return tool_reply(("look_up", {"word": "bolt", "password": "swordfish"}))
 
-    model = ScriptedModel(first, saying("done"))
+    model = ScriptedModel(first, text_reply("done"))
     return LLMAgent(name="thinker", description="Thinks", instructions="Think.", model=model, tools=[look_up])
 
 
@@ -102,7 +102,7 @@ def thinker(seen: list[object]) -> LLMAgent:
 def exported() -> Iterator[InMemorySpanExporter]:
     with exporting() as exporter:
         yield exporter
-    content_capture.use("none")
+    content_capture.configure("none")
 
 
 async def run(*agents: Agent, planner: Agent | None = None, team: Team = TEAM) -> Outcome:
@@ -154,8 +154,8 @@ async def test_every_span_of_a_run_is_what_the_conventions_say(exported: InMemor
 async def test_cards_that_cannot_be_had_leave_a_span_without_them_and_fail_nothing(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(self: Spans) -> None:
-        raise BusUnavailable("no answer")
+    async def away(self: SupervisorSpans) -> None:
+        raise BusUnavailableError("no answer")
 
     class _Registry:
         cards = away
@@ -169,8 +169,8 @@ async def test_cards_that_cannot_be_had_leave_a_span_without_them_and_fail_nothi
         def __getattr__(self, name: str) -> object:
             return getattr(self._bus, name)
 
-    before = Spans.__init__
-    monkeypatch.setattr(Spans, "__init__", lambda self, bus, *more: before(self, _Blind(bus), *more))  # type: ignore[arg-type]
+    before = SupervisorSpans.__init__
+    monkeypatch.setattr(SupervisorSpans, "__init__", lambda self, bus, *more: before(self, _Blind(bus), *more))  # type: ignore[arg-type]
 
     outcome = await run(thinker([]))
 
@@ -187,7 +187,7 @@ async def test_each_attempt_has_a_span_and_each_retry_an_event(exported: InMemor
     attempts = [span for span in spans if span.name == "process pointsman.handoff.shaky"]
     assert [_ids(span)[0] for span in attempts] == [span_id_for(outcome.workflow_id, "t1", n) for n in (1, 2)]
     assert [dict(span.attributes or {}).get("error.type") for span in attempts] == ["handler_error", None]
-    assert [event.name for event in task.events] == ["pointsman.attempt_failed", "pointsman.retried"]
+    assert [event.name for event in task.events] == ["pointsman.attempt_failed", "pointsman.retry_scheduled"]
     assert dict(task.events[1].attributes or {})["pointsman.attempt"] == 2
     assert task.status.is_ok
 
@@ -201,7 +201,7 @@ async def test_a_refused_plan_and_the_next_one_are_events_of_the_workflow(export
     await run(shaky, planner=wrong_at_first)
 
     (workflow,) = [span for span in exported.get_finished_spans() if span.name == "invoke_workflow crew"]
-    assert [event.name for event in workflow.events] == ["pointsman.plan_refused", "pointsman.planned_again"]
+    assert [event.name for event in workflow.events] == ["pointsman.plan_rejected", "pointsman.replanned"]
 
 
 async def test_a_limit_is_an_event_of_the_workflow_it_ended(exported: InMemorySpanExporter) -> None:
@@ -229,8 +229,8 @@ async def test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_no
             if len(died) % 2:
                 raise RuntimeError("as good as dead")
 
-    monkeypatch.setattr("pointsman.engine.supervisor.committer.passed", die_every_other_time)
-    monkeypatch.setattr("pointsman.engine.supervisor.engine.passed", die_every_other_time)
+    monkeypatch.setattr("pointsman.engine.supervisor.committer.fault_point", die_every_other_time)
+    monkeypatch.setattr("pointsman.engine.supervisor.engine.fault_point", die_every_other_time)
     monkeypatch.setattr("pointsman.engine.supervisor.engine._log", _Deaf())
 
     outcome = await run(shaky)
@@ -249,27 +249,29 @@ async def test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_no
     inputs = re.compile(r"process pointsman\.(inbox|request)\.crew")
     again = [span for span in exported.get_finished_spans() if inputs.fullmatch(span.name)]
     assert again
-    assert all(span.links and [event.name for event in span.events] == ["pointsman.redelivered"] for span in again)
+    assert all(
+        span.links and [event.name for event in span.events] == ["pointsman.handoff_redelivered"] for span in again
+    )
 
 
 def test_inputs_that_came_together_are_one_span_that_counts_them_and_links_to_where_each_was_made(
     exported: InMemorySpanExporter,
 ) -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
     trace = story.state.trace.model_copy(update={"flags": 1})
     state = replace(story.state, trace=trace)
     sent = [f"00-{trace.trace_id}-{n:016x}-01" for n in (7, 8)]
     subject = "pointsman.inbox.crew.wf_1.result.worker.t1.1"
     together = [
         SimpleNamespace(
-            message=Stored(subject, b"", {"ce-traceparent": of, "traceparent": sent[0]}, n, T0), delivered=1
+            message=StoredMessage(subject, b"", {"ce-traceparent": of, "traceparent": sent[0]}, n, T0), delivered=1
         )
         for n, of in enumerate(sent)
     ]
 
-    spans = Spans(MemoryBus(), SUBJECTS, SystemClock(), "crew")
-    spans.processed(state, together, T0)
-    spans.processed(state, together[:1], T0)
+    spans = SupervisorSpans(MemoryBus(), SUBJECTS, SystemClock(), "crew")
+    spans.export_processing(state, together, T0)
+    spans.export_processing(state, together[:1], T0)
 
     (span,) = exported.get_finished_spans()  # one alone needs none
     assert (span.name, span.kind.name) == ("process pointsman.inbox.crew", "CONSUMER")
@@ -290,7 +292,7 @@ async def test_nothing_is_exported_of_a_trace_that_is_not_sampled_but_its_ids_st
 
     @agent(name="looker", description="Looks where it is")
     async def looker(request: str) -> str:
-        seen.append(traces.current())
+        seen.append(traces.current_context())
         return request
 
     with exporting(ParentBased(ALWAYS_OFF)) as exporter:
@@ -305,7 +307,7 @@ async def test_nothing_is_exported_of_a_trace_that_is_not_sampled_but_its_ids_st
 async def test_content_is_on_the_spans_only_as_it_was_asked_for(
     exported: InMemorySpanExporter, mode: content_capture.Mode
 ) -> None:
-    content_capture.use(mode)
+    content_capture.configure(mode)
 
     await run(thinker([]))
 

@@ -32,7 +32,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is set, before and after: a reader that is left would export amid some other test, a minute later."""
     monkeypatch.setattr(telemetry.logs, "configure", lambda settings: None)
     yield
-    traces.use(None)
+    traces.configure(None)
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("OtelPeriodic")]
 
 
@@ -44,7 +44,7 @@ async def test_an_applications_own_provider_is_used_and_left_running(monkeypatch
     started = telemetry.setup("x", settings=Settings())
     await started.shutdown()
 
-    assert telemetry.tracing()
+    assert telemetry.tracing_enabled()
 
 
 async def test_shutting_down_twice_is_shutting_down_once() -> None:
@@ -53,7 +53,7 @@ async def test_shutting_down_twice_is_shutting_down_once() -> None:
     await started.shutdown()
     await started.shutdown()
 
-    assert not telemetry.tracing()
+    assert not telemetry.tracing_enabled()
 
 
 async def test_a_flush_that_never_ends_is_given_up_in_time() -> None:
@@ -92,7 +92,7 @@ def test_the_standard_variables_choose_the_exporters(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
 
-    assert otel_env.wanted("TRACES") == expected
+    assert otel_env.requested_exporters("TRACES") == expected
 
 
 @pytest.mark.parametrize("start", [export.start_traces, export.start_metrics, export.start_logs])
@@ -222,15 +222,15 @@ class TestLost:
     def test_a_forked_process_begins_with_an_empty_queue(self) -> None:
         script = (
             "import os\n"
-            "from pointsman.telemetry.fast.export_gate import Door\n"
-            "door = Door('spans', None, 1)\n"
-            "assert door.admits() and not door.admits()\n"
+            "from pointsman.telemetry.fast.export_gate import ExportGate\n"
+            "door = ExportGate('spans', None, 1)\n"
+            "assert door.try_enter() and not door.try_enter()\n"
             "door._lock.acquire()\n"
             "child = os.fork()\n"
             "if child == 0:\n"
-            "    os._exit(0 if door.admits() else 1)\n"
+            "    os._exit(0 if door.try_enter() else 1)\n"
             "assert os.waitpid(child, 0)[1] == 0\n"
-            "assert not door.admits()\n"
+            "assert not door.try_enter()\n"
         )
 
         ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)

@@ -14,14 +14,14 @@ from pointsman.telemetry import traces
 from pointsman.telemetry.traces import (
     TraceContext,
     record,
-    reserve,
+    reserve_context,
     span,
 )
 
 
 def test_a_span_is_exported_under_the_ids_chosen_when_it_began(exported: InMemorySpanExporter) -> None:
-    workflow = reserve(REMOTE)
-    task = reserve(workflow)
+    workflow = reserve_context(REMOTE)
+    task = reserve_context(workflow)
     east = NOON.astimezone(timezone(timedelta(hours=8)))
 
     record("task", context=task, parent_span_id=workflow.span_id, kind="client", started=NOON, ended=NOON)
@@ -46,7 +46,7 @@ def test_a_span_is_exported_under_the_ids_chosen_when_it_began(exported: InMemor
 
 
 def test_a_root_is_exported_under_the_ids_chosen_for_it(exported: InMemorySpanExporter) -> None:
-    root = reserve()
+    root = reserve_context()
 
     with span("something else is going on"):
         record("workflow", context=root, parent_span_id=None, started=NOON, ended=NOON)
@@ -56,7 +56,7 @@ def test_a_root_is_exported_under_the_ids_chosen_for_it(exported: InMemorySpanEx
 
 
 def test_the_chosen_ids_are_used_once(exported: InMemorySpanExporter) -> None:
-    record("workflow", context=reserve(REMOTE), parent_span_id=SPAN, started=NOON, ended=NOON)
+    record("workflow", context=reserve_context(REMOTE), parent_span_id=SPAN, started=NOON, ended=NOON)
     with span("next"):
         pass
 
@@ -65,7 +65,7 @@ def test_the_chosen_ids_are_used_once(exported: InMemorySpanExporter) -> None:
 
 
 def test_an_unsampled_trace_is_not_exported(exported: InMemorySpanExporter) -> None:
-    reserved = reserve(TraceContext(TRACE, SPAN, 0))
+    reserved = reserve_context(TraceContext(TRACE, SPAN, 0))
 
     record("workflow", context=reserved, parent_span_id=SPAN, started=NOON, ended=NOON)
     record("root", context=TraceContext(TRACE, SPAN, 0), parent_span_id=None, started=NOON, ended=NOON)
@@ -74,16 +74,16 @@ def test_an_unsampled_trace_is_not_exported(exported: InMemorySpanExporter) -> N
 
 
 def test_the_sampler_decides_for_new_traces() -> None:
-    traces.use(TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False))
+    traces.configure(TracerProvider(sampler=ParentBased(ALWAYS_OFF), shutdown_on_exit=False))
     try:
-        assert not reserve().sampled
-        assert reserve(REMOTE).sampled
+        assert not reserve_context().sampled
+        assert reserve_context(REMOTE).sampled
     finally:
-        traces.use(None)
+        traces.configure(None)
 
 
 def test_a_clock_that_was_behind_makes_no_negative_duration(exported: InMemorySpanExporter) -> None:
-    record("w", context=reserve(), parent_span_id=None, started=NOON, ended=NOON - timedelta(seconds=1))
+    record("w", context=reserve_context(), parent_span_id=None, started=NOON, ended=NOON - timedelta(seconds=1))
 
     (finished,) = exported.get_finished_spans()
     assert finished.start_time == finished.end_time
@@ -92,9 +92,9 @@ def test_a_clock_that_was_behind_makes_no_negative_duration(exported: InMemorySp
 def test_an_application_keeps_its_own_ids_for_its_own_spans() -> None:
     provider = TracerProvider(shutdown_on_exit=False)
     generator = provider.id_generator
-    traces.use(provider)
+    traces.configure(provider)
     try:
         assert provider.id_generator is generator
         assert provider.get_tracer("the application's").id_generator is generator  # type: ignore[attr-defined]
     finally:
-        traces.use(None)
+        traces.configure(None)

@@ -15,8 +15,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 from support.prometheus import measure
 
 from pointsman.telemetry import metrics, semconv
-from pointsman.telemetry.fast.histograms import OVERFLOW, _Series
-from pointsman.telemetry.otel_env import has_plain_histograms
+from pointsman.telemetry.fast.histograms import OVERFLOW_LABELS, _Series
+from pointsman.telemetry.otel_env import has_default_histograms
 
 NAN, INF = float("nan"), float("inf")  # which the SDK leaves out, as it does what is below 0
 
@@ -24,9 +24,9 @@ NAN, INF = float("nan"), float("inf")  # which the SDK leaves out, as it does wh
 @pytest.fixture
 def reader() -> Iterator[InMemoryMetricReader]:
     reader = InMemoryMetricReader()
-    metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"))
+    metrics.configure(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"))
     yield reader
-    metrics.use(None)
+    metrics.configure(None)
 
 
 def collected(reader: InMemoryMetricReader) -> dict[str, object]:
@@ -60,21 +60,21 @@ def test_counts_add_up(reader: InMemoryMetricReader) -> None:
 
 def test_a_gauge_tells_its_newest_value_and_nothing_once_it_is_hidden(reader: InMemoryMetricReader) -> None:
     for value in (3, 5):
-        metrics.show(semconv.QUEUE_DEPTH, value, {semconv.QUEUE: "a"})
-    metrics.show(semconv.QUEUE_DEPTH, 1, {semconv.QUEUE: "b"})
-    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE: "b"})
-    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE: "never shown"})
+        metrics.set_gauge(semconv.QUEUE_DEPTH, value, {semconv.QUEUE: "a"})
+    metrics.set_gauge(semconv.QUEUE_DEPTH, 1, {semconv.QUEUE: "b"})
+    metrics.clear_gauge(semconv.QUEUE_DEPTH, {semconv.QUEUE: "b"})
+    metrics.clear_gauge(semconv.QUEUE_DEPTH, {semconv.QUEUE: "never shown"})
 
     shown = collected(reader)[semconv.QUEUE_DEPTH]
-    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE: "a"})
+    metrics.clear_gauge(semconv.QUEUE_DEPTH, {semconv.QUEUE: "a"})
 
     assert (dict(shown.attributes), shown.value) == ({semconv.QUEUE: "a"}, 5)  # type: ignore[attr-defined]
     assert reader.get_metrics_data() is None
 
 
 def test_the_order_of_labels_makes_no_other_series(reader: InMemoryMetricReader) -> None:
-    metrics.show(semconv.QUEUE_DEPTH, 3, {semconv.QUEUE: "a", semconv.QUEUE_STATE: "waiting"})
-    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE_STATE: "waiting", semconv.QUEUE: "a"})
+    metrics.set_gauge(semconv.QUEUE_DEPTH, 3, {semconv.QUEUE: "a", semconv.QUEUE_STATE: "waiting"})
+    metrics.clear_gauge(semconv.QUEUE_DEPTH, {semconv.QUEUE_STATE: "waiting", semconv.QUEUE: "a"})
 
     assert reader.get_metrics_data() is None
 
@@ -87,7 +87,7 @@ def test_every_name_can_be_measured(reader: InMemoryMetricReader) -> None:
 
 
 def test_off_nothing_is_measured_and_nothing_raised() -> None:
-    metrics.use(None)
+    metrics.configure(None)
 
     metrics.observe(semconv.TASK_DURATION, 1)
     metrics.count(semconv.RETRIES)
@@ -100,31 +100,31 @@ def test_of_a_counter_no_more_series_are_kept_than_the_standard_allows_and_the_r
         metrics.count(semconv.RETRIES, 1, {semconv.AGENT_NAME: str(number)})
     metrics.count(semconv.RETRIES, 1, {semconv.AGENT_NAME: "7"})
 
-    kept = metrics._kept[semconv.RETRIES]
-    assert (len(kept), kept[OVERFLOW], sum(kept.values())) == (2001, 100, 2101)
+    kept = metrics._values_by_metric[semconv.RETRIES]
+    assert (len(kept), kept[OVERFLOW_LABELS], sum(kept.values())) == (2001, 100, 2101)
     assert kept[metrics.labels({semconv.AGENT_NAME: "7"})] == 2
 
 
 def test_a_gauge_that_was_hidden_makes_room_for_another(reader: InMemoryMetricReader) -> None:
     for number in range(2000):
-        metrics.show(semconv.QUEUE_DEPTH, 1, {semconv.QUEUE: str(number)})
-    metrics.hide(semconv.QUEUE_DEPTH, {semconv.QUEUE: "7"})
-    metrics.show(semconv.QUEUE_DEPTH, 5, {semconv.QUEUE: "another"})
+        metrics.set_gauge(semconv.QUEUE_DEPTH, 1, {semconv.QUEUE: str(number)})
+    metrics.clear_gauge(semconv.QUEUE_DEPTH, {semconv.QUEUE: "7"})
+    metrics.set_gauge(semconv.QUEUE_DEPTH, 5, {semconv.QUEUE: "another"})
 
-    kept = metrics._kept[semconv.QUEUE_DEPTH]
-    assert (len(kept), kept[metrics.labels({semconv.QUEUE: "another"})], OVERFLOW in kept) == (2000, 5, False)
+    kept = metrics._values_by_metric[semconv.QUEUE_DEPTH]
+    assert (len(kept), kept[metrics.labels({semconv.QUEUE: "another"})], OVERFLOW_LABELS in kept) == (2000, 5, False)
 
 
 class TestHistogramsThatAreKeptHere:
     def test_no_more_series_are_kept_than_the_sdk_keeps_and_the_rest_share_one(self) -> None:
         made = []
         for kept in (metrics.histograms(), None):
-            reader = (kept.read_by(InMemoryMetricReader) if kept else InMemoryMetricReader)()
-            metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
+            reader = (kept.reader_class(InMemoryMetricReader) if kept else InMemoryMetricReader)()
+            metrics.configure(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
             for number in (*range(2100), 7):
                 metrics.observe(semconv.TASK_DURATION, 1, {semconv.AGENT_NAME: str(number)})
             made.append(_described(reader))
-        metrics.use(None)
+        metrics.configure(None)
 
         assert made[0] == made[1]
         assert len(made[0]) == 2001
@@ -133,13 +133,13 @@ class TestHistogramsThatAreKeptHere:
     def test_a_reader_gets_what_the_sdk_would_have_made_of_them(self, values: tuple[float, ...]) -> None:
         made = []
         for kept in (metrics.histograms(), None):
-            reader = (kept.read_by(InMemoryMetricReader) if kept else InMemoryMetricReader)()
-            metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
+            reader = (kept.reader_class(InMemoryMetricReader) if kept else InMemoryMetricReader)()
+            metrics.configure(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
             for value in values:
                 metrics.observe(semconv.TASK_DURATION, value, {semconv.AGENT_NAME: "a", "none": None})
             metrics.observe(semconv.TASK_DURATION, 3, {semconv.AGENT_NAME: "b"})
             made.append(_described(reader))
-        metrics.use(None)
+        metrics.configure(None)
 
         assert made[0] == made[1]
         assert len(made[0]) == (2 if values[0] >= 0 else 1)
@@ -148,14 +148,14 @@ class TestHistogramsThatAreKeptHere:
         made = []
         within = set_span_in_context(NonRecordingSpan(SpanContext(7, 8, False, TraceFlags(1))))
         for kept in (metrics.histograms(), None):
-            reader = (kept.read_by(InMemoryMetricReader) if kept else InMemoryMetricReader)()
-            metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
+            reader = (kept.reader_class(InMemoryMetricReader) if kept else InMemoryMetricReader)()
+            metrics.configure(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
             token = attach(within)
             metrics.observe(semconv.TASK_DURATION, 3)
             detach(token)
             point: Any = collected(reader)[semconv.TASK_DURATION]
             made.append([(one.value, one.span_id, one.trace_id) for one in point.exemplars])
-        metrics.use(None)
+        metrics.configure(None)
 
         assert made == [[(3, 8, 7)]] * 2
 
@@ -180,14 +180,14 @@ class TestHistogramsThatAreKeptHere:
 
     def test_a_reader_is_told_nothing_while_there_is_nothing(self) -> None:
         kept = metrics.histograms()
-        reader = kept.read_by(InMemoryMetricReader)()
-        metrics.use(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
+        reader = kept.reader_class(InMemoryMetricReader)()
+        metrics.configure(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)
 
         metrics.observe(semconv.TASK_DURATION, -1)  # the SDK leaves it out
         nothing = reader.get_metrics_data()
         metrics.observe(semconv.TASK_DURATION, 3)
         something = reader.get_metrics_data()
-        metrics.use(None)
+        metrics.configure(None)
 
         assert nothing is None
         assert something is not None
@@ -203,11 +203,11 @@ class TestHistogramsThatAreKeptHere:
     def test_where_they_are_wanted_otherwise_they_are_the_sdks(
         self, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
     ) -> None:
-        assert has_plain_histograms()
+        assert has_default_histograms()
 
         monkeypatch.setenv(variable, value)
 
-        assert not has_plain_histograms()
+        assert not has_default_histograms()
 
 
 def _described(reader: InMemoryMetricReader) -> list[Any]:

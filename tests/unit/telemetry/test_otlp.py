@@ -13,7 +13,7 @@ from pointsman import LLMAgent
 from pointsman import tool as a_tool
 from pointsman.core.views.trace import build_trace
 from pointsman.telemetry.otlp import to_otlp
-from pointsman.testing import ScriptedModel, calling, saying
+from pointsman.testing import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.log import Entry
 from pointsman_schemas.team import Limits, Team
 
@@ -35,7 +35,7 @@ def written(*entries: Entry, reports: Any = ()) -> list[dict[str, Any]]:
 async def test_the_file_has_the_ids_names_kinds_and_parents_of_the_exported_spans(
     exported: InMemorySpanExporter,
 ) -> None:
-    model = ScriptedModel(calling(("look_up", {"word": "bolt"})), saying("done"))
+    model = ScriptedModel(tool_reply(("look_up", {"word": "bolt"})), text_reply("done"))
     thinker = LLMAgent(name="thinker", description="Thinks", instructions="Think.", model=model, tools=[look_up])
     plan = [{"id": "t1", "agent": "thinker", "intent": "think"}, {"id": "t2", "agent": "shaky", "intent": "shake"}]
     async with in_memory(TEAM, [planner_of(*plan), synthesizer, thinker, shaky]) as client:

@@ -17,7 +17,7 @@ from pointsman.errors import TaskError
 from pointsman.ports.model import ModelReply
 from pointsman.telemetry import metrics, semconv
 from pointsman.telemetry.export import start_metrics
-from pointsman.testing import ScriptedModel, calling
+from pointsman.testing import ScriptedModel, tool_reply
 from pointsman_schemas.events import Usage
 from pointsman_schemas.team import Limits, Team
 
@@ -32,9 +32,9 @@ def look_up(word: str) -> str:
 
 
 async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_metrics, "_EVERY", 0.02)
+    monkeypatch.setattr(queue_metrics, "_INTERVAL_S", 0.02)
     answer = ModelReply(text="done", usage=Usage(calls=1, input_tokens=10, output_tokens=5, cost=0.25), model="m")
-    model = ScriptedModel(calling(("look_up", {"word": "bolt"})), answer)
+    model = ScriptedModel(tool_reply(("look_up", {"word": "bolt"})), answer)
     thinker = LLMAgent(name="thinker", description="Thinks", instructions="Think.", model=model, tools=[look_up])
     plan = [{"id": "t1", "agent": "thinker", "intent": "think"}, {"id": "t2", "agent": "shaky", "intent": "shake"}]
 
@@ -75,7 +75,7 @@ async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest
 async def test_what_is_being_worked_on_and_what_was_given_up_on_are_told_by_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(queue_metrics, "_EVERY", 0.02)
+    monkeypatch.setattr(queue_metrics, "_INTERVAL_S", 0.02)
     go = asyncio.Event()
 
     @agent(name="slow", description="Waits until it may, and fails")
@@ -119,7 +119,7 @@ def test_everything_that_has_a_name_is_measured_somewhere() -> None:
     code = "".join(f.read_text() for f in (ROOT / "runtime").rglob("*.py") if f.name not in telling)
     constants = {getattr(semconv, name): name for name in semconv.__all__ if name.isupper()}
 
-    told = set(metrics.NAMES) - set(metrics._COUNTED.values())  # those are counted with what is measured
+    told = set(metrics.NAMES) - set(metrics._COUNTER_OF_HISTOGRAM.values())  # those are counted with what is measured
     assert [name for name in told if f"semconv.{constants[name]}" not in code] == []
 
 
@@ -139,8 +139,8 @@ def test_what_is_asked_for_is_kept_unless_it_is_turned_off(
         monkeypatch.setenv(name, value)
 
     started = start_metrics("test", "", exposed=True)
-    measuring = metrics.measuring()
-    metrics.use(None)
+    measuring = metrics.metrics_enabled()
+    metrics.configure(None)
 
     assert (started is not None and started.exposition is not None) is kept
     assert measuring is kept
@@ -152,7 +152,7 @@ def test_prometheus_without_a_port_to_ask_on_is_told_of_at_the_start(monkeypatch
     with structlog.testing.capture_logs() as lines:
         assert start_metrics("test", "", exposed=False) is None
         start_metrics("test", "", exposed=True)
-        metrics.use(None)
+        metrics.configure(None)
 
     (line,) = lines
     assert (line["event"], line["log_level"], line["seen"]) == ("telemetry_not_exposed", "warning", "prometheus")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.telemetry.scrubber import HIDDEN, scrub, scrub_json, scrub_traceback
+from pointsman.telemetry.scrubber import HIDDEN_TEXT, scrub, scrub_json, scrub_traceback
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----"
 
@@ -45,7 +45,7 @@ KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----
     ],
 )
 def test_a_secret_is_hidden_and_what_stands_around_it_stays(secret: str) -> None:
-    assert scrub(f"before {secret} after") == f"before {HIDDEN} after"
+    assert scrub(f"before {secret} after") == f"before {HIDDEN_TEXT} after"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_the_address_of_a_server_stays_without_the_password_in_it() -> None:
-    assert scrub("nats://ada:secret1@broker:4222") == f"nats://{HIDDEN}@broker:4222"
+    assert scrub("nats://ada:secret1@broker:4222") == f"nats://{HIDDEN_TEXT}@broker:4222"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_address_of_a_server_stays_without_the_password_in_it() -> None:
     ],
 )
 def test_a_text_that_holds_data_is_scrubbed_by_its_keys_too(text: str) -> None:
-    assert scrub(text.replace("{}", "hunter2")) == text.replace("{}", HIDDEN)
+    assert scrub(text.replace("{}", "hunter2")) == text.replace("{}", HIDDEN_TEXT)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_literal_in_a_line_of_code_is_hidden_by_its_name_or_its_look(code: str
     shown = scrub_traceback(f"    {code}\nValueError: no")
 
     assert "hunter2" not in shown
-    assert HIDDEN in shown
+    assert HIDDEN_TEXT in shown
     assert shown.endswith("\nValueError: no")
 
 
@@ -124,7 +124,7 @@ def test_what_an_exception_says_is_looked_through_in_a_moment_however_much_space
 
 
 def test_addresses_are_hidden_where_that_is_asked_for() -> None:
-    assert scrub("ask ada.l+x@mail.example.com.", emails=True) == f"ask {HIDDEN}."
+    assert scrub("ask ada.l+x@mail.example.com.", emails=True) == f"ask {HIDDEN_TEXT}."
 
 
 def test_data_is_scrubbed_by_its_texts_and_by_its_keys_at_any_depth() -> None:
@@ -140,12 +140,12 @@ def test_data_is_scrubbed_by_its_texts_and_by_its_keys_at_any_depth() -> None:
 
     assert scrub_json(value) == {  # type: ignore[arg-type]
         "headers": [
-            {"Authorization": HIDDEN},
-            dict.fromkeys(("api_key", "apiKey", "accessToken", "client_secret"), HIDDEN),
+            {"Authorization": HIDDEN_TEXT},
+            dict.fromkeys(("api_key", "apiKey", "accessToken", "client_secret"), HIDDEN_TEXT),
         ],
         "tokens": 17,
         "max_token": 5,
-        "note": f"use {HIDDEN}",
+        "note": f"use {HIDDEN_TEXT}",
     }
 
 

@@ -76,7 +76,7 @@ def test_what_is_not_of_a_convention_has_our_prefix() -> None:
     made = (
         *semconv.task("work", "a", workflow_id="w", task_id="t", attempts=1, correlation_id="c", status="s")[1],
         *semconv.chat("p", "m", attempt=1)[1],
-        *semconv.chat_answer(cost=1.0),
+        *semconv.chat_reply(cost=1.0),
         *semconv.process_handoff("ns", "a", subject="s", workflow_id="w", task_id="t", attempt=1)[1],
     )
 
@@ -132,7 +132,7 @@ def test_no_destination_holds_an_id() -> None:
         subjects.team_inbox("crew"),
     )
 
-    assert [semconv.destination(subject) for subject in made] == [
+    assert [semconv.destination_template(subject) for subject in made] == [
         "ns.request.crew",
         "ns.handoff.writer.{workflow}.{task}.{attempt}",
         "ns.step.{workflow}.{task}.{attempt}.{name}",
@@ -161,7 +161,7 @@ def test_no_destination_holds_an_id() -> None:
     ],
 )
 def test_no_destination_of_the_brokers_own_holds_an_id(subject: str, template: str) -> None:
-    assert semconv.destination(subject) == template
+    assert semconv.destination_template(subject) == template
 
 
 def test_every_subject_there_is_has_a_destination() -> None:

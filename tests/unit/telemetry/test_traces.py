@@ -20,23 +20,23 @@ from support.spans import NOON, REMOTE, SPAN, TRACE, ids
 
 from pointsman.errors import ModelError
 from pointsman.telemetry import active_span, traces
-from pointsman.telemetry.fast.lean_spans import Recorder, Written
+from pointsman.telemetry.fast.lean_spans import EncodedSpan, SpanRecorder
 from pointsman.telemetry.traces import (
-    Carried,
-    Happening,
+    SpanEvent,
     TraceContext,
-    current,
+    TracedCall,
+    current_context,
     parse_traceparent,
     record,
-    reserve,
+    reserve_context,
     span,
 )
-from pointsman.util.threads import in_thread
+from pointsman.util.threads import run_in_thread
 
 
 @pytest.fixture
 def no_tracing() -> None:
-    traces.use(None)
+    traces.configure(None)
 
 
 async def streaming(name: str, waits: asyncio.Event | None = None) -> AsyncGenerator[int]:
@@ -53,9 +53,9 @@ class TestSpan:
     def test_spans_nest_and_a_given_parent_wins(self, exported: InMemorySpanExporter) -> None:
         with span("outer", kind="consumer", parent=TraceContext(TRACE, SPAN, 1, "a=1")) as outer:
             with span("inner", kind="client", attributes={"n": 1, "none": None}) as inner:
-                inner.set({"gen_ai.x": "y"}, more=None)
-            inside = current()
-        assert current() is None
+                inner.set_attributes({"gen_ai.x": "y"}, more=None)
+            inside = current_context()
+        assert current_context() is None
 
         first, second = exported.get_finished_spans()
         assert outer.context is not None
@@ -81,7 +81,7 @@ class TestSpan:
     def test_a_traceback_is_recorded_without_the_literals_in_it_also_where_it_is_cut(
         self, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(active_span, "_STACK_LENGTH", 30)
+        monkeypatch.setattr(active_span, "_MAX_STACK_CHARS", 30)
 
         with pytest.raises(ValueError), span("s"):  # noqa: PT011  # what it says is what is cut
             raise ValueError(f"password={'hunter2' * 10}")
@@ -98,7 +98,7 @@ class TestSpan:
     def test_the_first_failure_is_the_one_that_counts(self, exported: InMemorySpanExporter) -> None:
         def work() -> None:
             with span("work") as opened:
-                opened.fail("first", "what came first")
+                opened.set_failed("first", "what came first")
                 raise ValueError("second")
 
         with pytest.raises(ValueError, match="second"):
@@ -151,7 +151,7 @@ class TestSpan:
                 return a + b
 
         with span("parent") as parent:
-            total = await in_thread(tool, 1, b=2)
+            total = await run_in_thread(tool, 1, b=2)
 
         assert total == 3
         assert parent.context is not None
@@ -179,8 +179,8 @@ class TestSpan:
                 await asyncio.create_task(consume())
                 gc.collect()
                 await asyncio.wait_for(ended.wait(), 5)
-                assert current() == outer.context
-            assert current() is None
+                assert current_context() == outer.context
+            assert current_context() is None
 
         assert [finished.name for finished in exported.get_finished_spans()] == ["stream", "outer"]
         assert [entry.getMessage() for entry in caplog.records if entry.name.startswith("opentelemetry")] == []
@@ -195,10 +195,10 @@ class TestSpan:
             await first.aclose()
             await second.aclose()
             await third.aclose()
-            assert current() == outer.context
+            assert current_context() == outer.context
             with span("after"):
                 pass
-        assert current() is None
+        assert current_context() is None
 
         finished = exported.get_finished_spans()
         assert [each.name for each in finished] == ["first", "second", "third", "after", "outer"]
@@ -261,8 +261,8 @@ class TestSpan:
     def test_a_process_of_a_pool_goes_on_with_the_trace(self, exported: InMemorySpanExporter) -> None:
         spawning = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, spawning) as pool, span("work") as opened:
-            there = pool.submit(Carried(current)).result(30)
-            after = pool.submit(current).result(30)
+            there = pool.submit(TracedCall(current_context)).result(30)
+            after = pool.submit(current_context).result(30)
 
         assert (there, after) == (opened.context, None)
 
@@ -270,9 +270,9 @@ class TestSpan:
         self, exported: InMemorySpanExporter
     ) -> None:
         with span("work", parent=REMOTE, span_id=SPAN[::-1]) as opened:
-            opened.leave()
+            opened.discard()
         with span("work", parent=REMOTE, span_id=SPAN[::-1], links=(REMOTE,)) as opened:
-            opened.note("again", {"n": 2})
+            opened.add_event("again", {"n": 2})
 
         (finished,) = exported.get_finished_spans()
         assert ids(finished) == (TRACE, SPAN[::-1], SPAN)
@@ -291,20 +291,20 @@ class TestSpan:
 class TestOff:
     def test_the_context_that_came_in_goes_on(self) -> None:
         with span("work", parent=REMOTE) as outer, span("deeper") as inner:
-            inner.set(a=1)
-            assert (outer.context, inner.context, current()) == (REMOTE, REMOTE, REMOTE)
-        assert current() is None
+            inner.set_attributes(a=1)
+            assert (outer.context, inner.context, current_context()) == (REMOTE, REMOTE, REMOTE)
+        assert current_context() is None
 
     def test_without_a_context_there_is_none(self) -> None:
         with span("work") as opened:
             assert opened.context is None
-            assert current() is None
+            assert current_context() is None
 
     def test_a_reserved_context_is_its_parent_so_that_nobody_is_orphaned(self) -> None:
-        assert reserve(REMOTE) is REMOTE
+        assert reserve_context(REMOTE) is REMOTE
 
     def test_a_new_trace_is_not_sampled(self) -> None:
-        fresh = reserve()
+        fresh = reserve_context()
 
         assert parse_traceparent(fresh.traceparent) == fresh
         assert not fresh.sampled
@@ -321,10 +321,10 @@ def test_a_text_that_no_utf8_can_hold_is_sent_with_its_code_wherever_it_stands(e
     """One exception that names a file of another encoding must not lose the 511 spans beside it."""
     odd = {"k\ud800": "\ud800", "many": ["\ud800"]}
     with span("n\ud800", attributes=odd) as opened:
-        opened.note("e\ud800", odd)
-        opened.set({"set": "\ud800"})
-        opened.fail("t\ud800", "no \udce9")
-    happening = Happening("e\ud800", NOON, odd)
+        opened.add_event("e\ud800", odd)
+        opened.set_attributes({"set": "\ud800"})
+        opened.set_failed("t\ud800", "no \udce9")
+    happening = SpanEvent("e\ud800", NOON, odd)
     record(
         "n\ud800", context=REMOTE, parent_span_id=None, started=NOON, ended=NOON, attributes=odd,
         error=("t\ud800", "no \udce9"), happenings=[happening],
@@ -350,27 +350,27 @@ class Ending:
         self._there = there
 
     def is_open(self) -> bool:
-        traces.use(None)
+        traces.configure(None)
         return self._there
 
-    def is_away(self) -> bool:
-        traces.use(None)
+    def collector_down(self) -> bool:
+        traces.configure(None)
         return not self._there
 
-    def refuse(self) -> None: ...
+    def reject(self) -> None: ...
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_what_is_traced_goes_on_though_another_thread_ends_the_tracing_meanwhile(there: bool) -> None:
-    taken: list[Written] = []
+    taken: list[EncodedSpan] = []
 
-    def take(written: Written) -> bool:
+    def take(written: EncodedSpan) -> bool:
         taken.append(written)
         return True
 
     def begin() -> None:
-        recorder = Recorder(take)
-        traces.use(TracerProvider(shutdown_on_exit=False), way=Ending(there=there), recorder=recorder)
+        recorder = SpanRecorder(take)
+        traces.configure(TracerProvider(shutdown_on_exit=False), way=Ending(there=there), recorder=recorder)
 
     begin()
     with span("work", parent=REMOTE):

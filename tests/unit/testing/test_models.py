@@ -6,7 +6,7 @@ import pytest
 
 from pointsman.errors import ConfigurationError, ModelError
 from pointsman.ports.model import ModelRequest, Turn
-from pointsman.testing import ScriptedModel, calling, saying
+from pointsman.testing import ScriptedModel, text_reply, tool_reply
 
 
 def asking(text: str = "hello") -> ModelRequest:
@@ -15,7 +15,7 @@ def asking(text: str = "hello") -> ModelRequest:
 
 async def test_replies_errors_and_functions_come_in_their_order() -> None:
     model = ScriptedModel(
-        saying("first"), ModelError("overloaded", retryable=True), lambda asked: saying(asked.turns[0].text)
+        text_reply("first"), ModelError("overloaded", retryable=True), lambda asked: text_reply(asked.turns[0].text)
     )
 
     assert (await model.complete(asking("one"))).text == "first"
@@ -26,7 +26,7 @@ async def test_replies_errors_and_functions_come_in_their_order() -> None:
 
 
 async def test_a_model_that_is_asked_once_too_often_says_how_often_it_was_and_was_to_be() -> None:
-    model = ScriptedModel(saying("only"))
+    model = ScriptedModel(text_reply("only"))
     await model.complete(asking())
 
     with pytest.raises(ConfigurationError, match="no answer for call 2; it was given 1: give it one more"):
@@ -34,7 +34,10 @@ async def test_a_model_that_is_asked_once_too_often_says_how_often_it_was_and_wa
 
 
 def test_a_reply_has_a_text_or_data_with_its_text_and_what_it_took() -> None:
-    text, data = saying("{}", finish="length", tokens=(7, 3)), saying({"sum": 8}, finish="refusal", tokens=(7, 3))
+    text, data = (
+        text_reply("{}", finish="length", tokens=(7, 3)),
+        text_reply({"sum": 8}, finish="refusal", tokens=(7, 3)),
+    )
 
     assert [(each.text, each.data, each.finish) for each in (text, data)] == [
         ("{}", None, "length"),
@@ -46,7 +49,7 @@ def test_a_reply_has_a_text_or_data_with_its_text_and_what_it_took() -> None:
 
 
 def test_calls_have_an_id_each_and_arguments_that_are_no_json_are_sent_as_they_are() -> None:
-    reply = calling(("find", {"id": 1}), ("find", "{broken"), tokens=(7, 3))
+    reply = tool_reply(("find", {"id": 1}), ("find", "{broken"), tokens=(7, 3))
 
     assert [(call.name, call.arguments) for call in reply.calls] == [("find", '{"id":1}'), ("find", "{broken")]
     assert [call.id for call in reply.calls] == ["call_1", "call_2"]

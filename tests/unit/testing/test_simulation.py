@@ -9,9 +9,9 @@ from random import Random
 import pytest
 
 from pointsman.bus.memory.bus import MemoryBroker
-from pointsman.errors import BusUnavailable, UnknownOutcome
+from pointsman.errors import BusUnavailableError, PublishOutcomeUnknownError
 from pointsman.testing.faults import Faults, FaultyBus
-from pointsman.testing.simulation import Endless, Process, SimulatedClock, simulate
+from pointsman.testing.simulation import EndlessSimulationError, SimulatedClock, SimulatedProcess, simulate
 
 
 def test_an_hour_passes_at_once_and_timeouts_keep_to_it() -> None:
@@ -29,7 +29,7 @@ def test_an_hour_passes_at_once_and_timeouts_keep_to_it() -> None:
 
 
 def test_waiting_for_nothing_ends_with_a_reason() -> None:
-    with pytest.raises(Endless, match="nothing is due"):
+    with pytest.raises(EndlessSimulationError, match="nothing is due"):
         simulate(asyncio.Event().wait)
 
 
@@ -38,7 +38,7 @@ def test_running_without_end_ends_with_a_reason() -> None:
         while True:
             await asyncio.sleep(0)
 
-    with pytest.raises(Endless, match="without end"):
+    with pytest.raises(EndlessSimulationError, match="without end"):
         simulate(main, steps=1000)
 
 
@@ -92,7 +92,7 @@ def test_a_process_dies_with_every_task_that_began_in_it() -> None:
         await asyncio.sleep(2)
         lived.append(name)
 
-    async def parent(process: Process) -> None:
+    async def parent(process: SimulatedProcess) -> None:
         tasks = [asyncio.create_task(child("deep"))]
         await asyncio.sleep(1)
         process.kill()
@@ -100,10 +100,10 @@ def test_a_process_dies_with_every_task_that_began_in_it() -> None:
         lived.append("parent")
 
     async def main() -> None:
-        process = Process("p")
+        process = SimulatedProcess("p")
         outside = asyncio.create_task(child("outside"))
         process.start(parent(process))
-        await process.ended()
+        await process.wait()
         await outside
 
     simulate(main)
@@ -114,7 +114,7 @@ def test_a_process_dies_with_every_task_that_began_in_it() -> None:
 def test_what_a_dead_process_still_tries_has_no_effect() -> None:
     broker = MemoryBroker("sim", SimulatedClock())
 
-    async def dying(process: Process) -> None:
+    async def dying(process: SimulatedProcess) -> None:
         bus = FaultyBus(broker.connect(), Faults(Random(1), rates={}), process)
         try:
             process.kill()
@@ -123,9 +123,9 @@ def test_what_a_dead_process_still_tries_has_no_effect() -> None:
             await bus.publish("sim.request.team", b"{}", {})
 
     async def main() -> int:
-        process = Process("p")
+        process = SimulatedProcess("p")
         process.start(dying(process))
-        await process.ended()
+        await process.wait()
         return broker.stream("work").end
 
     assert simulate(main) == 0
@@ -133,14 +133,15 @@ def test_what_a_dead_process_still_tries_has_no_effect() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "raised", "stored"),
-    [("unavailable", BusUnavailable, 0), ("lost", UnknownOutcome, 0), ("unanswered", UnknownOutcome, 1),
-     ("late", UnknownOutcome, 1), ("outage", BusUnavailable, 0)],
+    [("unavailable", BusUnavailableError, 0), ("lost", PublishOutcomeUnknownError, 0), 
+     ("unanswered", PublishOutcomeUnknownError, 1),
+     ("late", PublishOutcomeUnknownError, 1), ("outage", BusUnavailableError, 0)],
 )  # fmt: skip
 def test_a_publish_fails_in_the_way_it_was_to(fault: str, raised: type[Exception], stored: int) -> None:
     broker = MemoryBroker("sim", SimulatedClock())
 
     async def main() -> int:
-        bus = FaultyBus(broker.connect(), Faults(Random(1), rates={fault: 1.0}), Process("p"))
+        bus = FaultyBus(broker.connect(), Faults(Random(1), rates={fault: 1.0}), SimulatedProcess("p"))
         with pytest.raises(raised):
             await bus.publish("sim.request.team", b"{}", {})
         await asyncio.sleep(10)
@@ -153,7 +154,7 @@ def test_a_lost_acknowledgement_brings_the_message_again() -> None:
     broker = MemoryBroker("sim", SimulatedClock())
 
     async def main() -> list[int]:
-        bus = FaultyBus(broker.connect(), Faults(Random(1), rates={"unsettled": 1.0}, until=1.0), Process("p"))
+        bus = FaultyBus(broker.connect(), Faults(Random(1), rates={"unsettled": 1.0}, until=1.0), SimulatedProcess("p"))
         consumer = await bus.consumer("c", "work", "sim.request.team", ack_wait=3.0)
         await bus.publish("sim.request.team", b"{}", {})
         seen = []

@@ -17,13 +17,13 @@ from pointsman.authoring.agent import agent
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.errors import BusUnavailable, ConfigurationError, OversizeEventError, PointsmanError
+from pointsman.errors import BusUnavailableError, ConfigurationError, OversizeEventError, PointsmanError
 from pointsman.llm import network_guard
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.ports.model import Model, ModelRequest, Turn
 from pointsman.settings import Settings
-from pointsman.testing import ScriptedModel, calling, forbid_real_models, run_team, running_team, saying
+from pointsman.testing import ScriptedModel, forbid_real_models, run_team, running_team, text_reply, tool_reply
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.team import ANY, FanOut, Limits, Pipeline, PlanAndExecute, Stage, Strategy, Team
@@ -51,7 +51,7 @@ async def offline(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
 
 
 async def test_a_team_runs_in_a_test_from_a_request_to_its_outcome() -> None:
-    model = ScriptedModel(calling(("price", {"item": "tea"})), saying("Tea is 4 euros."))
+    model = ScriptedModel(tool_reply(("price", {"item": "tea"})), text_reply("Tea is 4 euros."))
 
     outcome = await run_team(TEAM, [planner, synthesizer, seller(model)], "What does tea cost?")
 
@@ -65,7 +65,9 @@ async def test_a_team_is_tested_in_less_than_a_second() -> None:
 
     for _ in range(5):
         began = time.perf_counter()
-        await run_team(TEAM, [planner, synthesizer, seller(ScriptedModel(saying("4 euros")))], "What does tea cost?")
+        await run_team(
+            TEAM, [planner, synthesizer, seller(ScriptedModel(text_reply("4 euros")))], "What does tea cost?"
+        )
         took.append(time.perf_counter() - began)
 
     assert min(took) < 1.0, took  # some 50 ms; the fastest, as a machine may have other things to do
@@ -76,8 +78,8 @@ def test_every_name_of_the_kit_stands_in_its_table() -> None:
 
 
 async def test_a_shipped_agent_with_a_model_of_the_test_s_is_otherwise_itself_and_the_shipped_one_as_it_was() -> None:
-    wrong = saying({"tasks": [{"id": "t1", "agent": "nobody", "intent": "?"}]})
-    thinks, sells = ScriptedModel(wrong, saying({"cannot": "We sell tea alone."})), ScriptedModel()
+    wrong = text_reply({"tasks": [{"id": "t1", "agent": "nobody", "intent": "?"}]})
+    thinks, sells = ScriptedModel(wrong, text_reply({"cannot": "We sell tea alone."})), ScriptedModel()
     assert planner.model.provider == "offline"
 
     scripted = planner.with_model(thinks)
@@ -96,7 +98,7 @@ async def test_a_shipped_agent_with_a_model_of_the_test_s_is_otherwise_itself_an
 
 async def test_a_fault_of_a_model_reaches_the_outcome() -> None:
     async with running_team(
-        TEAM, [planner, synthesizer, seller(ScriptedModel(saying("no", finish="refusal")))]
+        TEAM, [planner, synthesizer, seller(ScriptedModel(text_reply("no", finish="refusal")))]
     ) as client:
         outcome = await (await client.submit("shop", "What does tea cost?")).outcome(20)
 
@@ -131,17 +133,17 @@ async def test_the_request_is_for_the_first_of_several_teams() -> None:
     first = Team(name="first", agents=("shop",), strategy=FanOut(synthesizer=None), limits=Limits(deadline=20))
 
     outcome = await run_team(
-        [first, TEAM], [planner, synthesizer, seller(ScriptedModel(saying("4 euros")))], "What does tea cost?"
+        [first, TEAM], [planner, synthesizer, seller(ScriptedModel(text_reply("4 euros")))], "What does tea cost?"
     )
 
     assert (outcome.status, [task.agent for task in outcome.tasks]) == ("completed", ["shop"])
 
 
 async def test_the_settings_given_are_those_of_every_part() -> None:
-    settings = Settings(namespace="other", max_body=4096, grace=0.0)
+    settings = Settings(namespace="other", max_body=4096, shutdown_grace=0.0)
 
     async with running_team(
-        TEAM, [planner, synthesizer, seller(ScriptedModel(saying("4 euros")))], settings=settings
+        TEAM, [planner, synthesizer, seller(ScriptedModel(text_reply("4 euros")))], settings=settings
     ) as client:
         outcome = await (await client.submit("shop", "What does tea cost?")).outcome(5)
 
@@ -168,7 +170,7 @@ async def test_a_team_is_waited_for_until_its_supervisor_is_there(monkeypatch: p
 
 @pytest.mark.parametrize(
     ("ends", "said"),
-    [(BusUnavailable("it is away"), "it is away"), (None, "a part of shop ended before the team was there")],
+    [(BusUnavailableError("it is away"), "it is away"), (None, "a part of shop ended before the team was there")],
 )
 async def test_a_part_that_ends_before_the_team_is_there_ends_all_and_says_why(
     ends: Exception | None, said: str, monkeypatch: pytest.MonkeyPatch
@@ -200,18 +202,18 @@ async def test_a_real_model_is_not_called_even_where_its_failure_is_passed_over(
 @pytest.mark.parametrize("server", ["http://127.0.0.1:8000/v1", "http://localhost/v1", "http://[::1]:8000/v1"])
 async def test_a_server_on_this_machine_may_be_called_and_no_other(server: str) -> None:
     with forbid_real_models():
-        network_guard.check("openai", "x", server)
+        network_guard.check_allowed("openai", "x", server)
 
     for other in (None, "https://models.example/v1", "http://localhost.example/v1"):
         stopped = pytest.raises(AssertionError, match="1 calls of real models were stopped: openai:x")
         with stopped, forbid_real_models(), suppress(ConfigurationError):
-            network_guard.check("openai", "x", other)
+            network_guard.check_allowed("openai", "x", other)
 
 
 async def test_each_of_two_guards_hears_of_its_own_calls_alone() -> None:
     def call() -> None:
         with suppress(ConfigurationError):
-            network_guard.check("openai", "x", None)
+            network_guard.check_allowed("openai", "x", None)
 
     def nested() -> None:
         with forbid_real_models():
@@ -225,9 +227,9 @@ async def test_each_of_two_guards_hears_of_its_own_calls_alone() -> None:
 
 
 def test_where_nobody_forbids_it_a_real_model_may_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(network_guard, "FORBIDDEN", [])
+    monkeypatch.setattr(network_guard, "ACTIVE_GUARDS", [])
 
-    network_guard.check("openai", "x", None)
+    network_guard.check_allowed("openai", "x", None)
 
 
 async def test_an_agent_that_names_a_model_has_it_also_while_real_ones_are_forbidden(
@@ -260,13 +262,13 @@ def test_the_plugin_guards_every_test_but_those_marked(tmp_path: Path) -> None:
         "import pytest\n"
         "from pointsman.llm import network_guard as guard\n"
         "def test_guarded():\n"
-        "    assert len(guard.FORBIDDEN) == 1\n"
+        "    assert len(guard.ACTIVE_GUARDS) == 1\n"
         "@pytest.mark.real_model\n"
         "def test_let_through():\n"
-        "    assert not guard.FORBIDDEN\n"
+        "    assert not guard.ACTIVE_GUARDS\n"
         "def test_calls():\n"
         "    with pytest.raises(Exception):\n"
-        "        guard.check('openai', 'x', None)\n"
+        "        guard.check_allowed('openai', 'x', None)\n"
     )
 
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", str(tmp_path)]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.llm.factory import chosen_model
-from pointsman.llm.network_guard import server_of
-from pointsman.settings import Settings, misspelled
+from pointsman.llm.factory import selected_model
+from pointsman.llm.network_guard import resolve_base_url
+from pointsman.settings import Settings, misspelled_variables
 from pointsman.telemetry.content_capture import mode_of
-from pointsman.telemetry.otel_env import wanted
+from pointsman.telemetry.otel_env import requested_exporters
 from pointsman.util.environment import normalize_variables, variable, variables
 
 ROOT = Path(__file__).parents[3]
@@ -83,20 +83,20 @@ def test_values_given_in_code_are_treated_like_variables() -> None:
 def test_the_keys_of_models_and_the_variables_of_telemetry_follow_the_same_rule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pointsman.llm.factory.FORBIDDEN", [])
+    monkeypatch.setattr("pointsman.llm.factory.ACTIVE_GUARDS", [])
     for name in ("POINTSMAN_MODEL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "OTEL_TRACES_EXPORTER"):
         monkeypatch.setenv(name, " ")
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", " full\n")
 
-    assert chosen_model() == "offline"
-    assert server_of("openai", None) is None
-    assert wanted("TRACES") == []
+    assert selected_model() == "offline"
+    assert resolve_base_url("openai", None) is None
+    assert requested_exporters("TRACES") == []
     assert mode_of(Settings()) == "full"
 
     monkeypatch.setenv("ANTHROPIC_API_KEY", "key\n")
     monkeypatch.setenv("OPENAI_BASE_URL", " http://127.0.0.1:9/v1\n")
-    assert chosen_model().startswith("anthropic:")
-    assert server_of("openai", None) == "http://127.0.0.1:9/v1"
+    assert selected_model().startswith("anthropic:")
+    assert resolve_base_url("openai", None) == "http://127.0.0.1:9/v1"
 
 
 def test_variables_that_libraries_read_by_themselves_are_normalized(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_variables_that_libraries_read_by_themselves_are_normalized(monkeypatch:
 
 
 def test_a_blank_variable_is_not_called_misspelled() -> None:
-    assert misspelled({"POINTSMAN_ACKWAIT": " "}) == {}
+    assert misspelled_variables({"POINTSMAN_ACKWAIT": " "}) == {}
 
 
 def test_no_other_module_reads_the_environment() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.asgi import ask, events
+from support.asgi import event_stream, request
 from support.dashboard import NASTY, letter, publish, watching
 from support.history import TEAM, WORKFLOW, completed, ended, started, store
 from support.system import echo
@@ -17,10 +17,10 @@ async def test_dead_letters_are_listed_shown_and_discarded() -> None:
     bus = MemoryBus()
     await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d1", letter("d1"))
     await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d2", letter("d2", NASTY))
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/dead-letters") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/dead-letters") as page:
         before = await page.until("letters")
-        shown = await ask(dashboard.app, "GET", "/api/dead-letters/d1")
-        gone = await ask(dashboard.app, "POST", "/api/dead-letters/d1/discard", {})
+        shown = await request(dashboard.app, "GET", "/api/dead-letters/d1")
+        gone = await request(dashboard.app, "POST", "/api/dead-letters/d1/discard", {})
         after = await page.until("letters")
 
     assert [one["id"] for one in before.data["letters"]] == ["d2", "d1"]
@@ -35,8 +35,8 @@ async def test_a_replay_into_an_ended_workflow_is_refused_and_can_be_sent_anew()
     await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d1", letter("d1"))
     await bus.registry.announce(echo(TEAM).card.model_copy(update={"instance": "i1"}))  # the letter's origin
     async with watching(bus) as dashboard:
-        refused = await ask(dashboard.app, "POST", "/api/dead-letters/d1/replay", {})
-        anew = await ask(dashboard.app, "POST", "/api/dead-letters/d1/replay", {"as_new": True})
+        refused = await request(dashboard.app, "POST", "/api/dead-letters/d1/replay", {})
+        anew = await request(dashboard.app, "POST", "/api/dead-letters/d1/replay", {"as_new": True})
 
     assert (refused.status, refused.json["kind"]) == (409, "not_replayable")
     assert (anew.status, anew.json["action"]) == (200, "request")
@@ -47,8 +47,8 @@ async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
     bus = MemoryBus()
     asked = {"team": TEAM, "input": {"question": "why"}, "request_id": "r-7"}
     async with watching(bus) as dashboard:
-        first = await ask(dashboard.app, "POST", "/api/requests", asked)
-        again = await ask(dashboard.app, "POST", "/api/requests", asked)
+        first = await request(dashboard.app, "POST", "/api/requests", asked)
+        again = await request(dashboard.app, "POST", "/api/requests", asked)
 
     assert (
         first.json
@@ -66,7 +66,7 @@ async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
 async def test_a_request_that_does_not_fit_says_why(asked: object) -> None:
     bus = MemoryBus()
     async with watching(bus) as dashboard:
-        answer = await ask(dashboard.app, "POST", "/api/requests", asked)
+        answer = await request(dashboard.app, "POST", "/api/requests", asked)
 
     assert answer.status == 422
     assert answer.json["error"]
@@ -75,7 +75,7 @@ async def test_a_request_that_does_not_fit_says_why(asked: object) -> None:
 
 async def test_a_body_without_end_is_not_read_to_its_end() -> None:
     async with watching(MemoryBus(max_body=2_000)) as dashboard:
-        answer = await ask(dashboard.app, "POST", "/api/requests", {"team": TEAM, "input": "x" * 3_000})
+        answer = await request(dashboard.app, "POST", "/api/requests", {"team": TEAM, "input": "x" * 3_000})
 
     assert answer.status == 422
     assert "2000 bytes" in answer.json["error"]
@@ -85,10 +85,10 @@ async def test_cancel_asks_the_supervisor_and_says_when_it_is_too_late() -> None
     bus = MemoryBus()
     await store(bus, started())
     async with watching(bus) as dashboard:
-        asked = await ask(dashboard.app, "POST", f"/api/workflows/{WORKFLOW}/cancel", {"reason": "enough"})
+        asked = await request(dashboard.app, "POST", f"/api/workflows/{WORKFLOW}/cancel", {"reason": "enough"})
         await store(bus, ended("cancelled", 2), number=2)
-        late = await ask(dashboard.app, "POST", f"/api/workflows/{WORKFLOW}/cancel", {})
-        unknown = await ask(dashboard.app, "POST", "/api/workflows/wf_nowhere/cancel", {})
+        late = await request(dashboard.app, "POST", f"/api/workflows/{WORKFLOW}/cancel", {})
+        unknown = await request(dashboard.app, "POST", "/api/workflows/wf_nowhere/cancel", {})
 
     stored = await bus.last("work", f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")
     assert stored is not None
@@ -110,7 +110,7 @@ async def test_cancel_asks_the_supervisor_and_says_when_it_is_too_late() -> None
 )
 async def test_an_address_that_names_nothing_is_an_answer_and_no_crash(path: str, status: int) -> None:
     async with watching(MemoryBus()) as dashboard:
-        answer = await ask(dashboard.app, "GET", path)
+        answer = await request(dashboard.app, "GET", path)
 
     assert answer.status == status
     assert answer.json["error"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from support.asgi import ask, events
+from support.asgi import event_stream, request
 from support.memory import on_memory
 from support.system import planner_of
 from support.waiting import until
@@ -31,22 +31,22 @@ async def test_what_waits_is_listed_and_an_edited_yes_lets_it_go_on() -> None:
     agents = [planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill"}), payer(paid)]
     async with on_memory(TEAM, agents) as client:
         dashboard = Dashboard(client)
-        folding = asyncio.create_task(dashboard.fold())
+        folding = asyncio.create_task(dashboard.run_projections())
         workflow = await client.submit("bank", {"amount": 900})
         await until(client.approvals)
-        async with events(dashboard.app, "/api/live/approvals") as page:
+        async with event_stream(dashboard.app, "/api/live/approvals") as page:
             told = await page.until("approvals")
             (question,) = told.data["approvals"]
-            async with events(dashboard.app, "/api/live/workflows") as rows:
+            async with event_stream(dashboard.app, "/api/live/workflows") as rows:
                 (row,) = (await rows.until("page")).data["rows"]
-            said = await ask(
+            said = await request(
                 dashboard.app, "POST", f"/api/approvals/{question['id']}/approve", {"input": {"amount": 90}}
             )
             left = await page.until("approvals")
         outcome = await workflow.outcome(10)
-        again = await ask(dashboard.app, "POST", f"/api/approvals/{question['id']}/reject", {"reason": "no"})
-        unknown = await ask(dashboard.app, "POST", "/api/approvals/wf_x-1/approve", {})
-        odd = await ask(dashboard.app, "POST", f"/api/approvals/{question['id']}/perhaps", {})
+        again = await request(dashboard.app, "POST", f"/api/approvals/{question['id']}/reject", {"reason": "no"})
+        unknown = await request(dashboard.app, "POST", "/api/approvals/wf_x-1/approve", {})
+        odd = await request(dashboard.app, "POST", f"/api/approvals/{question['id']}/perhaps", {})
         folding.cancel()
 
     assert (question["about"], question["agent"], question["input"]) == ("task", "payer", {"amount": 900})

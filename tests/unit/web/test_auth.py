@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.asgi import HOST, ask
+from support.asgi import HOST, request
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
-from pointsman.web.auth import COOKIE, is_loopback, session_of
+from pointsman.web.auth import SESSION_COOKIE, is_loopback, session_cookie
 from pointsman.web.dashboard import Dashboard
 from pointsman.web.server import serve
 
@@ -32,7 +32,7 @@ async def locked() -> Dashboard:
 async def test_every_answer_allows_the_browser_nothing_but_the_packages_own_files(
     dashboard: Dashboard, path: str
 ) -> None:
-    answer = await ask(dashboard.app, "GET", path)
+    answer = await request(dashboard.app, "GET", path)
 
     policy = dict(part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; "))
     assert policy["default-src"] == "'none'"
@@ -46,7 +46,7 @@ async def test_every_answer_allows_the_browser_nothing_but_the_packages_own_file
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8400", "127.0.0.1.evil.example", "", "[evil]:1"])
 async def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(dashboard: Dashboard, host: str) -> None:
-    answer = await ask(dashboard.app, "GET", "/api/dead-letters/x", host=host)
+    answer = await request(dashboard.app, "GET", "/api/dead-letters/x", host=host)
 
     assert answer.status == 403
     assert "--allow-host" in answer.json["error"]
@@ -54,25 +54,25 @@ async def test_a_name_that_was_made_to_resolve_to_this_machine_is_refused(dashbo
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8400", "localhost:1", "localhost", "[::1]:8400", "192.0.2.7:80"])
 async def test_addresses_and_localhost_are_known(dashboard: Dashboard, host: str) -> None:
-    assert (await ask(dashboard.app, "GET", "/", host=host)).status == 200
+    assert (await request(dashboard.app, "GET", "/", host=host)).status == 200
 
 
 async def test_a_name_can_be_allowed(locked: Dashboard) -> None:
-    assert (await ask(locked.app, "GET", "/login", host="OPS.example:443")).status == 200
+    assert (await request(locked.app, "GET", "/login", host="OPS.example:443")).status == 200
 
 
 @pytest.mark.parametrize(
     "origin", ["http://evil.example", "null", "", f"http://{HOST}.evil.example", "http://127.0.0.1:9"]
 )
 async def test_another_page_cannot_post_here(dashboard: Dashboard, origin: str) -> None:
-    answer = await ask(dashboard.app, "POST", "/api/requests", {"team": "crew", "input": "x"}, origin=origin)
+    answer = await request(dashboard.app, "POST", "/api/requests", {"team": "crew", "input": "x"}, origin=origin)
 
     assert answer.status == 403
     assert await dashboard.client.bus.last("work", "pointsman.request.*") is None
 
 
 async def test_what_is_posted_must_be_declared_as_json(dashboard: Dashboard) -> None:
-    answer = await ask(
+    answer = await request(
         dashboard.app, "POST", "/api/requests", {"team": "crew", "input": "x"}, content_type="text/plain"
     )
 
@@ -82,7 +82,7 @@ async def test_what_is_posted_must_be_declared_as_json(dashboard: Dashboard) -> 
 
 @pytest.mark.parametrize("path", ["/api/requests", "/api/workflows/wf_1/cancel", "/api/dead-letters/x/replay"])
 async def test_nothing_changes_by_a_get(dashboard: Dashboard, path: str) -> None:
-    assert (await ask(dashboard.app, "GET", path)).status == 405
+    assert (await request(dashboard.app, "GET", path)).status == 405
 
 
 @pytest.mark.parametrize(
@@ -91,15 +91,15 @@ async def test_nothing_changes_by_a_get(dashboard: Dashboard, path: str) -> None
         {},
         {"authorization": "Bearer wrong"},
         {"authorization": f"Basic {TOKEN}"},
-        {"cookie": f"{COOKIE}=wrong"},
-        {"cookie": f"{COOKIE}={TOKEN}"},
+        {"cookie": f"{SESSION_COOKIE}=wrong"},
+        {"cookie": f"{SESSION_COOKIE}={TOKEN}"},
         {"cookie": "\x01;=;;"},
     ],
 )
 async def test_without_the_token_there_is_the_door_and_nothing_else(locked: Dashboard, headers: dict[str, str]) -> None:
-    page = await ask(locked.app, "GET", "/agents", **headers)
-    api = await ask(locked.app, "GET", "/api/live/agents", **headers)
-    door = await ask(locked.app, "GET", "/login", **headers)
+    page = await request(locked.app, "GET", "/agents", **headers)
+    api = await request(locked.app, "GET", "/api/live/agents", **headers)
+    door = await request(locked.app, "GET", "/login", **headers)
 
     assert (page.status, page.headers["location"]) == (303, "/login")
     assert api.status == 401
@@ -107,10 +107,10 @@ async def test_without_the_token_there_is_the_door_and_nothing_else(locked: Dash
 
 
 async def test_the_token_opens_by_header_and_by_the_cookie_it_is_changed_for(locked: Dashboard) -> None:
-    entered = await ask(locked.app, "POST", "/login", {"token": TOKEN})
+    entered = await request(locked.app, "POST", "/login", {"token": TOKEN})
     cookie = entered.headers["set-cookie"]
-    by_cookie = await ask(locked.app, "GET", "/agents", cookie=cookie.split(";")[0])
-    by_header = await ask(locked.app, "GET", "/agents", authorization=f"Bearer {TOKEN}")
+    by_cookie = await request(locked.app, "GET", "/agents", cookie=cookie.split(";")[0])
+    by_header = await request(locked.app, "GET", "/agents", authorization=f"Bearer {TOKEN}")
 
     assert (entered.status, by_cookie.status, by_header.status) == (200, 200, 200)
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
@@ -118,14 +118,14 @@ async def test_the_token_opens_by_header_and_by_the_cookie_it_is_changed_for(loc
 
 
 async def test_a_wrong_token_opens_nothing(locked: Dashboard) -> None:
-    answer = await ask(locked.app, "POST", "/login", {"token": "guess"})
+    answer = await request(locked.app, "POST", "/login", {"token": "guess"})
 
     assert answer.status == 401
     assert "set-cookie" not in answer.headers
 
 
 async def test_a_program_with_the_token_needs_no_origin(locked: Dashboard) -> None:
-    answer = await ask(
+    answer = await request(
         locked.app, "POST", "/api/requests", {"team": "crew", "input": "x"}, origin="", authorization=f"Bearer {TOKEN}"
     )
 
@@ -133,7 +133,7 @@ async def test_a_program_with_the_token_needs_no_origin(locked: Dashboard) -> No
 
 
 def test_the_cookie_follows_from_the_token_alone() -> None:
-    assert session_of(TOKEN) == session_of(TOKEN) != session_of(TOKEN + "x")
+    assert session_cookie(TOKEN) == session_cookie(TOKEN) != session_cookie(TOKEN + "x")
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from support.asgi import Event, events
+from support.asgi import Event, event_stream
 from support.dashboard import watching
 from support.history import WORKFLOW, dispatched, ended, planned, started, store, succeeded
 from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.log.reader import commit_of
-from pointsman.ports.bus import Stored
+from pointsman.engine.log.reader import read_commit
+from pointsman.ports.bus import StoredMessage
 from pointsman.web.projections import index
 from pointsman_schemas.log import Commit
 from pointsman_schemas.plan import PlannedTask
@@ -43,14 +43,17 @@ async def cost_of_list(workflows: int, monkeypatch: pytest.MonkeyPatch) -> ListC
     last = await store(bus, started("wf_last"), workflow="wf_last")
     folded: list[int] = []
 
-    def reading(stored: Stored) -> Commit:
+    def reading(stored: StoredMessage) -> Commit:
         folded.append(stored.sequence)
-        return commit_of(stored)
+        return read_commit(stored)
 
     async with watching(bus) as dashboard:
         await until(lambda: dashboard.index.sequence >= last, seconds=60)
-        monkeypatch.setattr(index, "commit_of", reading)
-        async with events(dashboard.app, "/api/live/workflows") as one, events(dashboard.app, "/api/live/workflows"):
+        monkeypatch.setattr(index, "read_commit", reading)
+        async with (
+            event_stream(dashboard.app, "/api/live/workflows") as one,
+            event_stream(dashboard.app, "/api/live/workflows"),
+        ):
             page = await one.until("page")
             await store(bus, ended("completed", 3, workflow="wf_last"), workflow="wf_last", number=2)
             change = await one.until("rows")
@@ -77,7 +80,7 @@ async def views_of_plan(tasks: int) -> tuple[int, list[int], int]:
     await store(bus, started(), *planned(*plan), *(dispatched(name, "fitter", 1) for name in names))
     sizes: list[int] = []
     lines = 0
-    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         first = await page.until("view")
         seen, last, whole = 0, 0, False
         for number, name in enumerate(names):

@@ -7,24 +7,24 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 from starlette.requests import Request as HttpRequest
-from support.asgi import events
+from support.asgi import event_stream
 from support.dashboard import letter, publish, until_read, watching
 from support.history import TEAM, WORKFLOW, completed, started, store
 from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.web.projections.index import WorkflowIndex
 from pointsman.web.projections.rows import Search
-from pointsman.web.streams import Streams
+from pointsman.web.streams import EventStreams
 
 
 async def test_the_list_comes_whole_and_then_what_changes() -> None:
     bus = MemoryBus()
     await store(bus, *completed())
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/workflows") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as page:
         while not (first := await page.until("page")).data["rows"]:
             pass
         await store(bus, started("wf_2", input="the second"), workflow="wf_2")
@@ -44,7 +44,7 @@ async def test_a_page_that_comes_back_gets_what_it_missed_and_no_more() -> None:
     await store(bus, started("wf_3"), workflow="wf_3")
     async with watching(bus) as dashboard:
         await until_read(dashboard, 3)
-        async with events(dashboard.app, "/api/live/workflows", last_event_id="2") as page:
+        async with event_stream(dashboard.app, "/api/live/workflows", last_event_id="2") as page:
             missed = await page.next()
 
     assert (missed.name, missed.id) == ("rows", 3)
@@ -56,7 +56,7 @@ async def test_what_changes_while_a_page_is_sent_is_in_the_next_one() -> None:
     await store(bus, *completed())
     async with watching(bus) as dashboard:
         await until_read(dashboard, 1)
-        streams = Streams(dashboard.client, dashboard.index, dashboard.letters)
+        streams = EventStreams(dashboard.client, dashboard.index, dashboard.letters)
         rows = streams.workflows(HttpRequest({"type": "http", "headers": [], "query_string": b""}))
         first = await anext(rows)
         await store(bus, started("wf_2"), workflow="wf_2")
@@ -79,17 +79,17 @@ async def test_a_log_that_was_made_anew_while_the_broker_was_away_is_read_from_i
 
         here = old
 
-        async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+        async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
             return await self.here.last(stream, subject)
 
         async def follow(
             self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
-        ) -> AsyncGenerator[Stored, None]:
+        ) -> AsyncGenerator[StoredMessage, None]:
             async for stored in self.here.follow(stream, subjects, after=after):
                 yield stored
                 if self.here is old and stored.sequence == 3:
                     self.here = new
-                    raise BusUnavailable("away")
+                    raise BusUnavailableError("away")
 
     bus = Restored()
     index = WorkflowIndex(bus, Client(bus).subjects)
@@ -109,7 +109,7 @@ async def test_what_was_seen_of_another_log_counts_for_nothing() -> None:
     await store(bus, *completed())
     async with watching(bus) as dashboard:
         await until_read(dashboard, 1)
-        async with events(dashboard.app, "/api/live/workflows", last_event_id="900") as page:
+        async with event_stream(dashboard.app, "/api/live/workflows", last_event_id="900") as page:
             assert (await page.next()).name == "page"
 
 
@@ -117,14 +117,14 @@ async def test_what_was_seen_of_another_log_counts_for_nothing() -> None:
 async def test_an_odd_query_is_a_page_all_the_same(query: str) -> None:
     async with (
         watching(MemoryBus()) as dashboard,
-        events(dashboard.app, f"/api/live/workflows{query}", last_event_id="x1") as page,
+        event_stream(dashboard.app, f"/api/live/workflows{query}", last_event_id="x1") as page,
     ):
         assert (await page.next()).name == "page"
 
 
 async def test_streams_end_when_the_dashboard_does() -> None:
     bus = MemoryBus()
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/agents") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/agents") as page:
         await page.until("agents")
         dashboard.stop()
 
@@ -132,7 +132,7 @@ async def test_streams_end_when_the_dashboard_does() -> None:
 async def test_the_status_has_what_needs_a_look() -> None:
     bus = MemoryBus()
     await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d1", letter("d1"))
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/dead-letters") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/dead-letters") as page:
         live = (await page.until("letters")).data["live"]
 
     assert live == {

@@ -14,30 +14,30 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NoReturn
 
-from pointsman.bus.claim_check import Artifacts
+from pointsman.bus.claim_check import ClaimCheckStore
 from pointsman.bus.jetstream.connection import NatsConnection
-from pointsman.bus.jetstream.forwarding import Handing
+from pointsman.bus.jetstream.forwarding import Forwarder
 from pointsman.bus.jetstream.protocol import (
-    NO_CONSUMER,
-    NO_STREAM,
-    Arrival,
-    UnderWay,
+    NO_CONSUMER_CODE,
+    NO_STREAM_CODE,
+    PendingCall,
+    WireMessage,
     error_code,
+    error_text,
     header_bytes,
-    nanoseconds,
-    said,
+    to_nanoseconds,
 )
-from pointsman.bus.jetstream.provisioning import StreamKeeper
-from pointsman.bus.jetstream.publisher import StreamWriter
-from pointsman.bus.jetstream.pull_consumer import PullConsumer, ack_waits, durable
+from pointsman.bus.jetstream.provisioning import StreamProvisioner
+from pointsman.bus.jetstream.publisher import StreamPublisher
+from pointsman.bus.jetstream.pull_consumer import PullConsumer, ack_waits, durable_config
 from pointsman.bus.jetstream.reader import StreamReader
 from pointsman.bus.jetstream.registry import KeyValueRegistry
-from pointsman.bus.jetstream.subscriptions import Listening
-from pointsman.bus.observer import ContainedWatcher
+from pointsman.bus.jetstream.subscriptions import Subscriptions
+from pointsman.bus.observer import SafeObserver
 from pointsman.bus.validation import (
-    EXPECTED_OF,
-    EXPECTED_SEQUENCE,
-    MESSAGE_ID,
+    EXPECTED_SEQUENCE_HEADER,
+    EXPECTED_SUBJECT_HEADER,
+    MESSAGE_ID_HEADER,
     check_consumer,
     check_filter,
     check_size,
@@ -46,12 +46,12 @@ from pointsman.bus.validation import (
 )
 from pointsman.clock import SystemClock
 from pointsman.errors import (
-    BusUnavailable,
-    Conflict,
+    BusUnavailableError,
+    ConflictError,
     PeerError,
     PointsmanError,
 )
-from pointsman.ports.bus import Delivery, QueueDepth, Server, Service, Stored, StreamKind, Watcher
+from pointsman.ports.bus import BusObserver, Delivery, QueueDepth, Server, Service, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman_schemas.ids import token
@@ -66,14 +66,14 @@ async def connect(
     name: str,
     clock: Clock | None = None,
     wait: float | None = None,
-    watcher: Watcher | None = None,
+    watcher: BusObserver | None = None,
 ) -> JetStreamBus:
     """A bus connected to `settings.url`; `name` is how the broker's monitoring shows it, `watcher` is told of messages.
 
     While the broker is away it keeps trying, for `wait` seconds or for ever.
 
     Raises:
-        BusUnavailable: no connection within `wait` seconds.
+        BusUnavailableError: no connection within `wait` seconds.
         ConfigurationError: the broker refuses the credentials, or the URL cannot be read.
     """
     bus = JetStreamBus(settings, name=name, clock=clock, watcher=watcher)
@@ -85,42 +85,46 @@ class JetStreamBus:
     """One connection to a NATS server or cluster. Make it with `connect`."""
 
     def __init__(
-        self, settings: Settings, *, name: str, clock: Clock | None = None, watcher: Watcher | None = None
+        self, settings: Settings, *, name: str, clock: Clock | None = None, watcher: BusObserver | None = None
     ) -> None:
         self._settings = settings
-        self._watcher = watcher = ContainedWatcher(watcher) if watcher is not None else None
+        self._observer = watcher = SafeObserver(watcher) if watcher is not None else None
         self._clock: Clock = clock or SystemClock()
         self._timeout = settings.request_timeout
         self._subjects = Subjects(settings.namespace)
         self._connection = NatsConnection(
-            settings, name, left=self._broker_left, came_back=self._broker_came_back, unheard=self._nobody_answers
+            settings,
+            name,
+            left=self._on_connection_lost,
+            came_back=self._on_connection_restored,
+            unheard=self._on_no_responders,
         )
         self._client = self._connection.client
-        self.ask, self.api, self.send = self._connection.ask, self._connection.api, self._connection.send
-        self.new_inbox, self.hear = self._connection.new_inbox, self._connection.hear
+        self.request, self.api, self.send = self._connection.request, self._connection.api, self._connection.send
+        self.new_inbox, self.subscribe = self._connection.new_inbox, self._connection.subscribe
         self._consumers: set[PullConsumer] = set()
-        self._streams = StreamKeeper(self._connection, self._subjects, settings, self._clock)
-        self._reader = StreamReader(self, self._timeout, self._streams.missing)
-        self._writer = StreamWriter(self, self._reader, self._clock, watcher)
-        self._artifacts = Artifacts(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
+        self._streams = StreamProvisioner(self._connection, self._subjects, settings, self._clock)
+        self._reader = StreamReader(self, self._timeout, self._streams.retry_missing)
+        self._writer = StreamPublisher(self, self._reader, self._clock, watcher)
+        self._claim_check = ClaimCheckStore(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
         alive = 3 * settings.heartbeat  # seconds, by its card
         self._registry = KeyValueRegistry(
             self, self._writer, self._reader, self._subjects.agents_bucket, alive, self._clock
         )
-        self._listening = Listening(self, self._client, self._artifacts.whole, self._clock, self._timeout)
-        self._handing = Handing(self, settings.namespace, alive, self._artifacts.whole)
+        self._subscriptions = Subscriptions(self, self._client, self._claim_check.resolve, self._clock, self._timeout)
+        self._forwarder = Forwarder(self, settings.namespace, alive, self._claim_check.resolve)
 
     async def open(self, wait: float | None) -> None:
         """Connect for the first time; `connect` calls it."""
         await self._connection.open(wait)
-        if self._settings.trace_broker and self._watcher is not None:
+        if self._settings.trace_broker and self._observer is not None:
             self._writer.hops = self.new_inbox()
-            await self.hear(self._writer.hops, self._writer.passed)
+            await self.subscribe(self._writer.hops, self._writer.on_hop)
 
     async def close(self) -> None:
         if self.closed:
             return
-        self._connection.refuse()
+        self._connection.reject_requests()
         await self._streams.close()
         with suppress(asyncio.TimeoutError):
             async with asyncio.timeout(self._timeout):
@@ -153,8 +157,8 @@ class JetStreamBus:
         return self._connection.listeners
 
     @property
-    def forgets(self) -> bool:
-        return self._streams.apart
+    def handoffs_unsynced(self) -> bool:
+        return self._streams.separate_handoffs
 
     @property
     def max_payload(self) -> int:
@@ -170,23 +174,23 @@ class JetStreamBus:
 
     # Streams
 
-    def name_of(self, stream: StreamKind) -> str:
+    def stream_name(self, stream: StreamKind) -> str:
         return self._streams[stream]
 
     async def set_up(self, *, create: bool = True) -> None:
         await self._streams.set_up(create=create)
 
-    def _broker_left(self) -> None:
+    def _on_connection_lost(self) -> None:
         # there only where the broker need not sync it
-        self._client.drop_deliveries_of(self._subjects.handoff_stream)
-        self._registry.broker_left()
+        self._client.drop_settlements_of(self._subjects.handoff_stream)
+        self._registry.on_connection_lost()
 
-    def _broker_came_back(self) -> None:
-        self._registry.broker_came_back()
-        self._streams.restore()
+    def _on_connection_restored(self) -> None:
+        self._registry.on_connection_restored()
+        self._streams.start_restore()
 
-    def _nobody_answers(self, subject: str) -> None:
-        self._streams.unheard(subject)
+    def _on_no_responders(self, subject: str) -> None:
+        self._streams.on_no_responders(subject)
 
     # Messages
 
@@ -201,14 +205,14 @@ class JetStreamBus:
     ) -> Coroutine[Any, Any, int]:
         """It is under way when this returns, so that several are together: unless the connection is away, or `body`
         has to be kept apart first."""
-        orders = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
+        orders = {EXPECTED_SEQUENCE_HEADER: str(expect)} if expect is not None else {}
         if message_id is not None:
-            orders[MESSAGE_ID] = message_id
-        return self._store(subject, subject, body, headers, orders)()
+            orders[MESSAGE_ID_HEADER] = message_id
+        return self._publish(subject, subject, body, headers, orders)()
 
-    def _store(
+    def _publish(
         self, name: str, subject: str, body: bytes, headers: Mapping[str, str], orders: dict[str, str]
-    ) -> UnderWay[int]:
+    ) -> PendingCall[int]:
         """Store on `name` what is for `subject`. What is refused here is refused to whoever waits: others are under
         way beside it."""
         try:
@@ -216,14 +220,14 @@ class JetStreamBus:
             if subject != name:
                 check_subject(subject)
             wire = wire_headers(headers, orders)
-            if self._artifacts.fits(body):
-                return self._writer.begin(name, body, wire)
+            if self._claim_check.fits_in_message(body):
+                return self._writer.start_publish(name, body, wire)
         except PointsmanError as error:
-            return partial(_refuse, error)
-        return partial(self._store_claimed, name, subject, body, wire)
+            return partial(_raise_error, error)
+        return partial(self._publish_large, name, subject, body, wire)
 
-    async def _store_claimed(self, name: str, subject: str, body: bytes, wire: dict[str, str]) -> int:
-        return await self._writer.store(name, *await self._artifacts.claimed(subject, body, wire))
+    async def _publish_large(self, name: str, subject: str, body: bytes, wire: dict[str, str]) -> int:
+        return await self._writer.publish(name, *await self._claim_check.replace_large_body(subject, body, wire))
 
     def schedule(
         self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
@@ -234,15 +238,15 @@ class JetStreamBus:
         orders = {
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": target,
-            EXPECTED_SEQUENCE: "0",
-            EXPECTED_OF: target,
+            EXPECTED_SEQUENCE_HEADER: "0",
+            EXPECTED_SUBJECT_HEADER: target,
         }
-        return self._scheduled(self._store(name, target, body, headers, orders))
+        return self._await_schedule(self._publish(name, target, body, headers, orders))
 
-    async def _scheduled(self, storing: UnderWay[int]) -> bool:
+    async def _await_schedule(self, storing: PendingCall[int]) -> bool:
         try:
             await storing()
-        except Conflict:
+        except ConflictError:
             return False
         return True
 
@@ -257,19 +261,19 @@ class JetStreamBus:
     async def _purge(self, stream: StreamKind, order: Mapping[str, str | int]) -> None:
         answer = await self.api(f"STREAM.PURGE.{self._streams[stream]}", order)
         if error_code(answer):
-            raise PeerError(f"the broker does not purge {order['filter']}: {said(answer)}")
+            raise PeerError(f"the broker does not purge {order['filter']}: {error_text(answer)}")
 
     async def time(self) -> datetime:
-        return await self._reader.now(self._streams["work"])
+        return await self._reader.broker_time(self._streams["work"])
 
-    async def lacks_room(self, stream: StreamKind) -> str:
+    async def capacity_problem(self, stream: StreamKind) -> str:
         name = self._streams[stream]
         answer = await self.api(f"STREAM.INFO.{name}")
         if error_code(answer):
-            raise BusUnavailable(f"the broker does not describe {name}: {said(answer)}")
+            raise BusUnavailableError(f"the broker does not describe {name}: {error_text(answer)}")
         config, state = answer["config"], answer["state"]
         if (age := config.get("max_age", 0)) and stream in ("work", "handoffs", "log"):
-            return f"{name} drops what is older than {age / nanoseconds(86_400):g} days, whoever waits for it"
+            return f"{name} drops what is older than {age / to_nanoseconds(86_400):g} days, whoever waits for it"
         # Where the bound of bytes comes first depends on the message: the largest has to fit.
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
             if (limit := config.get(bound, -1)) <= 0:
@@ -287,42 +291,42 @@ class JetStreamBus:
             query = {"subjects_filter": subject, "offset": len(found)}
             answer = await self.api(f"STREAM.INFO.{self._streams[stream]}", query)
             if error_code(answer):
-                raise BusUnavailable(f"the broker does not describe {self._streams[stream]}: {said(answer)}")
+                raise BusUnavailableError(f"the broker does not describe {self._streams[stream]}: {error_text(answer)}")
             page = answer["state"].get("subjects") or {}
             found += page
             if not page or len(found) >= answer.get("total", 0):
                 return sorted(found)
 
-    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+    async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         check_filter(subject)
-        found = await self._reader.from_leader(self._streams[stream], {"last_by_subj": subject})
-        return found and await self._artifacts.whole(found)
+        found = await self._reader.get_from_leader(self._streams[stream], {"last_by_subj": subject})
+        return found and await self._claim_check.resolve(found)
 
-    async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
-        found = await self._reader.from_leader(self._streams[stream], {"seq": sequence})
-        return found and await self._artifacts.whole(found)
+    async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
+        found = await self._reader.get_from_leader(self._streams[stream], {"seq": sequence})
+        return found and await self._claim_check.resolve(found)
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         answer = await self.api(f"STREAM.MSG.DELETE.{self._streams[stream]}", {"seq": sequence, "no_erase": True})
         if error_code(answer):
             if await self.get(stream, sequence) is None:
                 return False
-            raise PeerError(f"the broker does not delete {sequence} of {self._streams[stream]}: {said(answer)}")
+            raise PeerError(f"the broker does not delete {sequence} of {self._streams[stream]}: {error_text(answer)}")
         return True
 
-    def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+    def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         check_filter(subject)
-        return self._whole(self._reader.read(self._streams[stream], subject, after))
+        return self._resolve(self._reader.read(self._streams[stream], subject, after))
 
-    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[Stored]:
+    def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[StoredMessage]:
         for subject in subjects:
             check_filter(subject)
-        return self._whole(self._reader.follow(self._streams[stream], subjects, after))
+        return self._resolve(self._reader.follow(self._streams[stream], subjects, after))
 
-    async def _whole(self, messages: AsyncGenerator[Stored, None]) -> AsyncGenerator[Stored, None]:
+    async def _resolve(self, messages: AsyncGenerator[StoredMessage, None]) -> AsyncGenerator[StoredMessage, None]:
         async with aclosing(messages):
             async for stored in messages:
-                yield stored if stored.body else await self._artifacts.whole(stored)
+                yield stored if stored.body else await self._claim_check.resolve(stored)
 
     # Consumers
 
@@ -338,13 +342,13 @@ class JetStreamBus:
     ) -> PullConsumer:
         check_filter(subject)
         check_consumer(name)
-        config = durable(name, subject, ack_wait, max_in_flight, ranked=ranked)
+        config = durable_config(name, subject, ack_wait, max_in_flight, ranked=ranked)
 
         def handed_out(amount: int) -> None:
-            if self._watcher is not None:
-                self._watcher.received(subject, self.server, name, amount)
+            if self._observer is not None:
+                self._observer.on_received(subject, self.server, name, amount)
 
-        whole = self._artifacts.whole
+        whole = self._claim_check.resolve
         consumer = PullConsumer(
             self,
             self._streams[stream],
@@ -352,25 +356,27 @@ class JetStreamBus:
             self._consumers.discard,
             handed_out,
             whole,
-            forgets=self._streams.apart and stream == "handoffs",
+            forgets=self._streams.separate_handoffs and stream == "handoffs",
         )
         await consumer.open()
         self._consumers.add(consumer)
         return consumer
 
-    async def hand_on(self, name: str, message: Arrival) -> bool:
-        return await self._handing.hand_on(name, message)
+    async def forward(self, name: str, message: WireMessage) -> bool:
+        return await self._forwarder.forward(name, message)
 
-    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
-        return self._handing.receiving(token(name, "receiver"), handed)
+    async def receive_forwarded(
+        self, name: str, handed: Callable[[Delivery], None]
+    ) -> AbstractAsyncContextManager[None]:
+        return self._forwarder.receive(token(name, "receiver"), handed)
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         answer = await self.api(f"CONSUMER.INFO.{self._streams[stream]}.{check_consumer(name)}")
         if code := error_code(answer):
-            if code in (NO_CONSUMER, NO_STREAM):
+            if code in (NO_CONSUMER_CODE, NO_STREAM_CODE):
                 return None
-            raise PeerError(f"the broker does not describe the consumer {name}: {said(answer)}")
-        differing = tuple(wait / nanoseconds(1) for wait in sorted(ack_waits(answer)))
+            raise PeerError(f"the broker does not describe the consumer {name}: {error_text(answer)}")
+        differing = tuple(wait / to_nanoseconds(1) for wait in sorted(ack_waits(answer)))
         settled = answer["ack_floor"]["stream_seq"]
         return QueueDepth(answer["num_pending"], answer["num_ack_pending"], settled, differing)
 
@@ -378,20 +384,20 @@ class JetStreamBus:
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         check_subject(subject)
-        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers))
+        body, wire = await self._claim_check.replace_large_body(subject, body, wire_headers(headers))
         block = header_bytes(wire)
         check_size(subject, len(block), len(body), self.max_payload)
         if self.connected:
             await self.send(subject, body, headers=block)
 
     async def listen(
-        self, subject: str, heard: Callable[[Stored], Awaitable[None]]
+        self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
-        return await self._listening.listen(subject, heard)
+        return await self._subscriptions.subscribe(subject, heard)
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
-        return await self._listening.serve(service)
+        return await self._subscriptions.serve(service)
 
 
-async def _refuse(error: PointsmanError) -> NoReturn:
+async def _raise_error(error: PointsmanError) -> NoReturn:
     raise error

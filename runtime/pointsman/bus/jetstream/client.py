@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, SupportsIndex, TypeVar
 
-from pointsman.bus.jetstream.protocol import Arrival, Inbox, header_lines
+from pointsman.bus.jetstream.protocol import BusSubscription, WireMessage, header_lines
 from pointsman.ports.bus import Server
 from pointsman.util.lazy_import import lazy_import
 
@@ -20,19 +20,19 @@ with lazy_import("nats.js"):  # two thirds of nats-py, which `bus.jetstream` rep
     from nats.aio.transport import TcpTransport
     from nats.protocol.parser import AWAITING_CONTROL_LINE
 
-__all__ = ["FAILURES", "Msg", "NatsClient"]
+__all__ = ["CLIENT_ERRORS", "Msg", "NatsClient"]
 
 _Result = TypeVar("_Result")
 
-FAILURES = (nats.errors.Error, OSError)
+CLIENT_ERRORS = (nats.errors.Error, OSError)
 """What a client raises that is closed, refused, or without its server."""
 
-_MESSAGE = re.compile(rb"(?:HMSG (\S+) (\d+) (?:(\S+) )?(\d+)|MSG (\S+) (\d+)(?: (\S+))?) (\d+)\r\n")
+_MESSAGE_PATTERN = re.compile(rb"(?:HMSG (\S+) (\d+) (?:(\S+) )?(\d+)|MSG (\S+) (\d+)(?: (\S+))?) (\d+)\r\n")
 """How the server begins a message, with headers or without: its subject, its subscription, where an answer goes if
 anywhere, the bytes of its headers, and all of its bytes."""
-_END = len(b"\r\n")
-_PORT = 4222  # where a NATS server listens unless it is told otherwise
-_DRAIN = 1.0  # seconds for one round trip, when leaving
+_LINE_END_BYTES = len(b"\r\n")
+_DEFAULT_PORT = 4222  # where a NATS server listens unless it is told otherwise
+_DRAIN_TIMEOUT_S = 1.0  # seconds for one round trip, when leaving
 
 
 class NatsClient(Client):
@@ -48,22 +48,23 @@ class NatsClient(Client):
       still wait for the flusher, a fresh subscription among them.
     - A flush that was given up does no harm: as it comes, its late answer ends the connection.
     - Headers, of which every event has a dozen, are read faster: nats-py looks at every character of every name.
-    - `hear` calls a plain function for each message as it comes off the socket, and `put` takes a header block that is
+    - `subscribe_raw` calls a plain function for each message as it comes off the socket, and `publish_raw` takes a
+      header block that is
       made already: a queue, a task's turn and a second check of every header for each message are a third of its cost,
       and before that came a stream, the turn of a task that reads it, and two patterns tried at each message.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._heard: dict[int, Callable[[Arrival], None]] = {}
+        self._callbacks: dict[int, Callable[[WireMessage], None]] = {}
         self._writes = False  # later in this turn of the loop
-        self._telling: asyncio.Future[None] | None = None  # of an error; the loop keeps weak references only
+        self._handlers: asyncio.Future[None] | None = None  # of an error; the loop keeps weak references only
 
     @property
     def server(self) -> Server | None:
         """The one it is connected to; nats-py's own port is None where the URL names none."""
         url = self.connected_url
-        return Server(url.hostname, url.port or _PORT) if url is not None and url.hostname else None
+        return Server(url.hostname, url.port or _DEFAULT_PORT) if url is not None and url.hostname else None
 
     @property
     def server_id(self) -> str:
@@ -78,41 +79,41 @@ class NatsClient(Client):
     def has_jetstream(self) -> bool:
         return bool(self._server_info.get("jetstream"))
 
-    async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Inbox:
-        """Call `heard` for each message as it is read. Raises `FAILURES`."""
+    async def subscribe_raw(self, subject: str, heard: Callable[[WireMessage], None]) -> BusSubscription:
+        """Call `heard` for each message as it is read. Raises `CLIENT_ERRORS`."""
         sid = self._sid + 1
-        self._heard[sid] = heard
+        self._callbacks[sid] = heard
         try:
-            return _Inbox(self, await self.subscribe(subject, cb=_unheard))
+            return _Inbox(self, await self.subscribe(subject, cb=_no_callback))
         except BaseException:
-            del self._heard[sid]
+            del self._callbacks[sid]
             raise
 
-    async def call(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> Inbox:
-        """As `hear`, with a handler that may wait: messages wait for each other then, without nats-py's limits, which
-        drop what exceeds them."""
+    async def subscribe_async(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> BusSubscription:
+        """As `subscribe_raw`, with a handler that may wait: messages wait for each other then, without nats-py's
+        limits, which drop what exceeds them."""
         return _Inbox(self, await self.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0))
 
-    async def shut(self) -> None:
-        """Close it, for good. Raises `FAILURES`; a cancellation passes."""
+    async def shutdown(self) -> None:
+        """Close it, for good. Raises `CLIENT_ERRORS`; a cancellation passes."""
         await _cancellable(self.close())
 
-    def unhear(self, subscription: Subscription) -> None:
-        self._heard.pop(subscription._id, None)
+    def unsubscribe(self, subscription: Subscription) -> None:
+        self._callbacks.pop(subscription._id, None)
 
     @property
     def is_full(self) -> bool:
         """Whether more waits to be sent than should: the server, or the way to it, is slow."""
         return self._pending_data_size > self._max_pending_size
 
-    async def keep_up(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait where the connection cannot."""
         if self.is_full:
             await _cancellable(self._flush_pending(force_flush=True))
 
-    def put(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
+    def publish_raw(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
         """As `publish`, of a subject and headers that were checked, and without waiting: for what is waited for
-        anyhow, as an answer is, or before `keep_up`.
+        anyhow, as an answer is, or before `wait_for_capacity`.
 
         Raises what `publish` raises: it is closed, or away with more pending than it keeps.
         """
@@ -146,42 +147,42 @@ class NatsClient(Client):
         if self._flush_queue is not None and self._flush_queue.empty():
             self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
-    def drop_deliveries_of(self, stream: str) -> None:
+    def drop_settlements_of(self, stream: str) -> None:
         """What waits to be sent and would settle a delivery of `stream`, or hand one on, will not be sent."""
         settles = re.compile(rb"[^\r]*\$JS\.ACK\.(?:[^\r]*\.)?" + re.escape(stream.encode()) + rb"\.")
         self._pending = [command for command in self._pending if not settles.match(command)]
         self._pending_data_size = sum(map(len, self._pending))
 
-    def take_heard(self, data: bytes) -> bytes:
+    def consume_messages(self, data: bytes) -> bytes:
         """Hear the messages with which `data`, fresh from the socket, begins; what is left is nats-py's to read."""
         if not self.is_connected or self._ps.buf or self._ps.state != AWAITING_CONTROL_LINE:
             return data  # it is amid something
         begin = 0
-        while (message := _MESSAGE.match(data, begin)) is not None:
+        while (message := _MESSAGE_PATTERN.match(data, begin)) is not None:
             subject, sid, reply, headers, *plain, size = message.groups()
             if headers is None:
                 subject, sid, reply = plain
             number, start = int(sid), message.end()
             body, end = start + int(headers or 0), start + int(size)
-            heard = self._heard.get(number)
-            if heard is None or number not in self._subs or end + _END > len(data):
+            heard = self._callbacks.get(number)
+            if heard is None or number not in self._subs or end + _LINE_END_BYTES > len(data):
                 break
             block = data[start:body] if headers else None
-            arrival = Arrival(subject.decode(), reply.decode() if reply else "", data[body:end], block)
+            arrival = WireMessage(subject.decode(), reply.decode() if reply else "", data[body:end], block)
             try:
                 heard(arrival)
             except Exception as error:  # it would end the reading
-                self._telling = asyncio.ensure_future(self._error_cb(error))
-            begin = end + _END
+                self._handlers = asyncio.ensure_future(self._error_cb(error))
+            begin = end + _LINE_END_BYTES
         return data[begin:] if begin else data
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        heard = self._heard.get(sid)
+        heard = self._callbacks.get(sid)
         if heard is None:
             await super()._process_msg(sid, subject, reply, data, headers)
         elif sid in self._subs:
             try:
-                heard(Arrival(subject.decode(), reply.decode(), data, headers))
+                heard(WireMessage(subject.decode(), reply.decode(), data, headers))
             except Exception as error:  # it would end the reading
                 await self._error_cb(error)
 
@@ -196,7 +197,7 @@ class NatsClient(Client):
 
     async def _connect_to_server(self, s: Any) -> None:
         if self._transport is None and s.uri.scheme not in ("ws", "wss"):
-            self._transport = _Tcp(self.take_heard)
+            self._transport = _Tcp(self.consume_messages)
         await super()._connect_to_server(s)
 
     async def _close(self, status: int, do_cbs: bool = True) -> None:
@@ -292,21 +293,21 @@ class _Inbox:
         self._client = client
         self._subscription = subscription
 
-    async def drop(self) -> None:
-        self._client.unhear(self._subscription)
-        with suppress(*FAILURES):
+    async def unsubscribe(self) -> None:
+        self._client.unsubscribe(self._subscription)
+        with suppress(*CLIENT_ERRORS):
             await self._subscription.unsubscribe()
 
     async def drain(self) -> None:
         if self._client.is_connected:
-            with suppress(*FAILURES):
-                async with asyncio.timeout(_DRAIN):
+            with suppress(*CLIENT_ERRORS):
+                async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                     await _cancellable(self._subscription.drain())  # type: ignore[no-untyped-call]
-        await self.drop()
+        await self.unsubscribe()
 
 
-async def _unheard(message: Msg) -> None:
-    """What nats-py would call for a message that `NatsClient.hear` takes before it."""
+async def _no_callback(message: Msg) -> None:
+    """What nats-py would call for a message that `NatsClient.subscribe_raw` takes before it."""
 
 
 async def _cancellable(work: Awaitable[_Result]) -> _Result:

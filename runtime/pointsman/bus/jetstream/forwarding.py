@@ -11,45 +11,45 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from pointsman.bus.jetstream.protocol import Arrival, HandingConnection, Inbox
+from pointsman.bus.jetstream.protocol import BusSubscription, ForwardingConnection, WireMessage
 from pointsman.bus.jetstream.pull_consumer import PullDelivery
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Delivery, Stored
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import Delivery, StoredMessage
 from pointsman.util.lazy_import import structlog
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Handing"]
+__all__ = ["Forwarder"]
 
 _log = structlog.get_logger(__name__)
 
-_SETTLES = "$JS.ACK."
-_AGAIN = 0.5  # seconds before what came without its body, which cannot be had now, comes again
+_ACK_PREFIX = "$JS.ACK."
+_RETRY_DELAY_S = 0.5  # seconds before what came without its body, which cannot be had now, comes again
 
 
-class Handing:
+class Forwarder:
     """Hands on and receives for one connection, which has received before it hands on. Who was not there is not tried
     again for `absence` seconds; `whole` fetches the body of a message that came without."""
 
     def __init__(
         self,
-        bus: HandingConnection,
+        bus: ForwardingConnection,
         namespace: str,
         absence: float,
-        whole: Callable[[Stored], Awaitable[Stored]],
+        whole: Callable[[StoredMessage], Awaitable[StoredMessage]],
     ) -> None:
         self._bus = bus
         self._namespace = namespace
-        self._absence = absence
+        self._absence_s = absence
         self._whole = whole
-        self._forgetful = f".{Subjects(namespace).handoff_stream}."  # there only where the broker need not sync it
+        self._unsynced = f".{Subjects(namespace).handoff_stream}."  # there only where the broker need not sync it
         self._inbox = bus.new_inbox()
-        self._listening: Inbox | None = None
+        self._subscription: BusSubscription | None = None
         self._absent: dict[str, float] = {}  # until when, by name
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def hand_on(self, name: str, message: Arrival) -> bool:
+    async def forward(self, name: str, message: WireMessage) -> bool:
         """Whether it was sent to whoever receives as `name`. False: it is the caller's as before."""
-        away = not self._bus.connected or self._listening is None
+        away = not self._bus.connected or self._subscription is None
         if away or self._absent.get(name, 0.0) > asyncio.get_running_loop().time():
             return False
         subject = f"{self._namespace}.handed.{name}{message.subject.removeprefix(self._namespace)}"
@@ -58,55 +58,55 @@ class Handing:
         return True
 
     @asynccontextmanager
-    async def receiving(self, name: str, handed: Callable[[Delivery], None]) -> AsyncIterator[None]:
+    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AsyncIterator[None]:
         prefix = f"{self._namespace}.handed.{name}."
 
-        def arrived(message: Arrival) -> None:
-            place = message.reply.find(_SETTLES)
+        def arrived(message: WireMessage) -> None:
+            place = message.reply.find(_ACK_PREFIX)
             if place < 0:
                 return
             subject = f"{self._namespace}.{message.subject[len(prefix) :]}"
-            delivery = self._delivery(Arrival(subject, message.reply[place:], message.data, message.block))
+            delivery = self._delivery(WireMessage(subject, message.reply[place:], message.data, message.block))
             if delivery.message.body:
                 handed(delivery)
             else:
-                self._later(self._complete(delivery, handed))
+                self._run_in_background(self._resolve_body(delivery, handed))
 
-        if self._listening is None:
-            self._listening = await self._bus.hear(f"{self._inbox}.>", self._returned)
-        inbox = await self._bus.hear(f"{prefix}>", arrived)
+        if self._subscription is None:
+            self._subscription = await self._bus.subscribe(f"{self._inbox}.>", self._on_no_responders)
+        inbox = await self._bus.subscribe(f"{prefix}>", arrived)
         try:
             yield
         finally:
             await inbox.drain()
             await asyncio.gather(*self._tasks)
 
-    async def _complete(self, delivery: PullDelivery, handed: Callable[[Delivery], None]) -> None:
+    async def _resolve_body(self, delivery: PullDelivery, handed: Callable[[Delivery], None]) -> None:
         try:
             delivery.message = await self._whole(delivery.message)
         except Exception as error:
-            unforeseen = None if isinstance(error, BusUnavailable) else error
-            _log.warning("body_not_fetched", subject=delivery.message.subject, reason=str(error), exc_info=unforeseen)
-            await delivery.nak(_AGAIN)
+            unforeseen = None if isinstance(error, BusUnavailableError) else error
+            _log.warning("body_fetch_failed", subject=delivery.message.subject, reason=str(error), exc_info=unforeseen)
+            await delivery.nak(_RETRY_DELAY_S)
         except BaseException:  # nobody will settle it
             await delivery.nak()
             raise
         else:
             handed(delivery)
 
-    def _returned(self, message: Arrival) -> None:
+    def _on_no_responders(self, message: WireMessage) -> None:
         """The server says that nobody is there."""
         if not message.status.startswith("503"):
             return
         name, _, settles = message.subject.removeprefix(f"{self._inbox}.").partition(".")
-        self._absent[name] = asyncio.get_running_loop().time() + self._absence
-        self._later(self._delivery(Arrival(message.subject, settles, b"")).nak())
+        self._absent[name] = asyncio.get_running_loop().time() + self._absence_s
+        self._run_in_background(self._delivery(WireMessage(message.subject, settles, b"")).nak())
 
-    def _delivery(self, message: Arrival) -> PullDelivery:
+    def _delivery(self, message: WireMessage) -> PullDelivery:
         """It is of the start of the broker in which it came here: core NATS outlives none."""
-        return PullDelivery(self._bus, message, self._bus.restarts if self._forgetful in message.reply else None)
+        return PullDelivery(self._bus, message, self._bus.restarts if self._unsynced in message.reply else None)
 
-    def _later(self, work: Awaitable[None]) -> None:
+    def _run_in_background(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -8,37 +8,37 @@ from typing import Any, Final, Literal
 
 from pydantic_core import from_json
 
-from pointsman.ports.bus import Hop, HopStep
+from pointsman.ports.bus import TraceHop, TraceHopStep
 
-__all__ = ["TRACE_DESTINATION", "hop_of", "is_sampled"]
+__all__ = ["TRACE_DESTINATION_HEADER", "is_sampled", "parse_hop"]
 
-TRACE_DESTINATION: Final = "Nats-Trace-Dest"
+TRACE_DESTINATION_HEADER: Final = "Nats-Trace-Dest"
 
-_KINDS: Final[Mapping[str, Literal["received", "handed_on", "stored"]]] = {
+_STEP_KINDS: Final[Mapping[str, Literal["received", "handed_on", "stored"]]] = {
     "in": "received",
     "eg": "handed_on",
     "js": "stored",
 }
-_SAMPLED: Final = 0x01
+_SAMPLED_FLAG: Final = 0x01
 
 
 def is_sampled(headers: Mapping[str, str]) -> bool:
     """Whether the message is of a trace that is kept: the last flag of its `traceparent`."""
     flags = headers.get("traceparent", "")[-2:]
     try:
-        return bool(int(flags, 16) & _SAMPLED)
+        return bool(int(flags, 16) & _SAMPLED_FLAG)
     except ValueError:
         return False
 
 
-def hop_of(told: bytes) -> Hop | None:
+def parse_hop(told: bytes) -> TraceHop | None:
     """One server's account of one message; None for what is none, or holds nothing that is known here."""
     try:
         account: dict[str, Any] = from_json(told)
-        steps = tuple(_steps(account["events"]))
+        steps = tuple(_parse_steps(account["events"]))
         if not steps or steps[0].kind != "received":
             return None
-        return Hop(
+        return TraceHop(
             subject=account["events"][0]["subj"],
             headers={name.lower(): values[0] for name, values in account["request"]["header"].items()},
             server=account["server"]["name"],
@@ -49,9 +49,9 @@ def hop_of(told: bytes) -> Hop | None:
         return None
 
 
-def _steps(events: list[dict[str, Any]]) -> Iterator[HopStep]:
+def _parse_steps(events: list[dict[str, Any]]) -> Iterator[TraceHopStep]:
     for event in events:
-        if (kind := _KINDS.get(event["type"])) is not None:
+        if (kind := _STEP_KINDS.get(event["type"])) is not None:
             where = event.get("stream") or event.get("name") or ""
             refused = kind == "stored" and event.get("error")
-            yield HopStep("refused" if refused else kind, datetime.fromisoformat(event["ts"]), where)
+            yield TraceHopStep("refused" if refused else kind, datetime.fromisoformat(event["ts"]), where)

@@ -8,51 +8,51 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from pointsman.bus.validation import is_own
-from pointsman.ports.bus import Stored
+from pointsman.bus.validation import is_event_header
+from pointsman.ports.bus import StoredMessage
 
 __all__ = [
-    "CONFLICT",
-    "IN_USE",
-    "NOT_DELETED",
-    "NO_CONSUMER",
-    "NO_MESSAGE",
-    "NO_ROOM",
-    "NO_STREAM",
-    "TOO_BIG",
-    "UNDER_WAY",
-    "Arrival",
+    "NOT_DELETED_CODE",
+    "NO_CONSUMER_CODE",
+    "NO_MESSAGE_CODE",
+    "NO_SPACE_CODE",
+    "NO_STREAM_CODE",
+    "PENDING_WRITE_CODE",
+    "STREAM_EXISTS_CODE",
+    "TOO_LARGE_CODES",
+    "WRONG_SEQUENCE_CODE",
+    "BusSubscription",
     "Connection",
-    "HandingConnection",
-    "Inbox",
-    "Meta",
-    "UnderWay",
-    "as_stored",
+    "DeliveryInfo",
+    "ForwardingConnection",
+    "PendingCall",
+    "WireMessage",
     "error_code",
+    "error_text",
     "header_block",
     "header_bytes",
     "header_lines",
-    "instant",
-    "nanoseconds",
-    "said",
+    "parse_time",
+    "to_nanoseconds",
+    "to_stored_message",
 ]
 
 _Result = TypeVar("_Result")
-UnderWay: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
+PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
 """How to wait for what is under way. A coroutine within one that nobody awaits would be one that was never awaited."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-NO_MESSAGE, NO_STREAM, NO_CONSUMER = 10037, 10059, 10014
-IN_USE = 10058  # a stream of that name exists with another configuration
-NOT_DELETED = 10057  # also what the delete of a missing message is answered with, as an internal error
-CONFLICT = 10071  # the subject ends at another sequence
-UNDER_WAY = 10164  # a replicated stream has another message for the subject, which may still come to nothing
-NO_ROOM = 10077  # the stream cannot store it: it is full, or its disk is
-TOO_BIG = frozenset({10054, 10097})
+NO_MESSAGE_CODE, NO_STREAM_CODE, NO_CONSUMER_CODE = 10037, 10059, 10014
+STREAM_EXISTS_CODE = 10058  # a stream of that name exists with another configuration
+NOT_DELETED_CODE = 10057  # also what the delete of a missing message is answered with, as an internal error
+WRONG_SEQUENCE_CODE = 10071  # the subject ends at another sequence
+PENDING_WRITE_CODE = 10164  # a replicated stream has another message for the subject, which may still come to nothing
+NO_SPACE_CODE = 10077  # the stream cannot store it: it is full, or its disk is
+TOO_LARGE_CODES = frozenset({10054, 10097})
 
 
-class Arrival:
+class WireMessage:
     """A message as it came off the wire. Its header block, of which most is never asked for, is read when it is."""
 
     __slots__ = ("block", "data", "reply", "subject")
@@ -68,9 +68,9 @@ class Arrival:
         return header_lines(self.block) if self.block else {}
 
     @property
-    def own_headers(self) -> dict[str, str]:
+    def event_headers(self) -> dict[str, str]:
         """Those that the event was sent with."""
-        return header_lines(self.block, _is_own_name) if self.block else {}
+        return header_lines(self.block, _is_event_header) if self.block else {}
 
     @property
     def status(self) -> str:
@@ -78,10 +78,10 @@ class Arrival:
         return self.block[8 : self.block.find(b"\r\n")].decode("utf-8", "replace").strip() if self.block else ""
 
 
-class Inbox(Protocol):
+class BusSubscription(Protocol):
     """Something listened to. Neither method raises."""
 
-    async def drop(self) -> None:
+    async def unsubscribe(self) -> None:
         """Listen no more."""
 
     async def drain(self) -> None:
@@ -108,20 +108,20 @@ class Connection(Protocol):
     def new_inbox(self) -> str: ...
     async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]: ...
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None: ...
-    async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Inbox:
+    async def subscribe(self, subject: str, heard: Callable[[WireMessage], None]) -> BusSubscription:
         """`heard` is called for every message as it is read, before the next one is: let it be short."""
         ...
 
 
-class HandingConnection(Connection, Protocol):
+class ForwardingConnection(Connection, Protocol):
     """What consumers need of it."""
 
-    async def hand_on(self, name: str, message: Arrival) -> bool:
+    async def forward(self, name: str, message: WireMessage) -> bool:
         """Whether the delivery `message` was sent to whoever receives as `name`."""
         ...
 
 
-class Meta:
+class DeliveryInfo:
     """What the reply subject of a delivery says.
 
     It is `$JS.ACK.[domain.account.]stream.consumer.delivered.sequence.delivery.time.pending`; with a domain, and a
@@ -134,17 +134,17 @@ class Meta:
         tokens = reply.split(".")
         delivered, sequence, delivery, at = tokens[4:8] if len(tokens) == 9 else tokens[6:10]
         self.delivered, self.sequence, self.delivery = int(delivered), int(sequence), int(delivery)
-        self.at = _EPOCH + timedelta(microseconds=int(at) // 1000)  # to the digit what `instant` reads elsewhere
+        self.at = _EPOCH + timedelta(microseconds=int(at) // 1000)  # to the digit what `parse_time` reads elsewhere
 
 
-def as_stored(message: Arrival, meta: Meta) -> Stored:
+def to_stored_message(message: WireMessage, meta: DeliveryInfo) -> StoredMessage:
     """A delivered message as its stream holds it, with the event's own headers."""
-    return Stored(message.subject, message.data, message.own_headers, meta.sequence, meta.at)
+    return StoredMessage(message.subject, message.data, message.event_headers, meta.sequence, meta.at)
 
 
 def header_block(encoded: str) -> dict[str, str]:
     """The event's own headers, from the base64 of a header block as it is on the wire."""
-    return header_lines(b64decode(encoded), _is_own_name)
+    return header_lines(b64decode(encoded), _is_event_header)
 
 
 def header_bytes(headers: Mapping[str, str]) -> bytes:
@@ -161,8 +161,8 @@ def _is_name(name: str) -> bool:
 
 
 @lru_cache(1024)
-def _is_own_name(name: str) -> bool:
-    return _is_name(name) and is_own(name)
+def _is_event_header(name: str) -> bool:
+    return _is_name(name) and is_event_header(name)
 
 
 def header_lines(block: bytes, wanted: Callable[[str], bool] = _is_name) -> dict[str, str]:
@@ -176,7 +176,7 @@ def header_lines(block: bytes, wanted: Callable[[str], bool] = _is_name) -> dict
     }
 
 
-def instant(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """RFC 3339 as Go writes it, with up to nine digits of a second; Python keeps six."""
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
@@ -188,11 +188,11 @@ def error_code(answer: Mapping[str, Any]) -> int:
     return int(error.get("err_code") or error.get("code") or -1) if error else 0
 
 
-def said(answer: Mapping[str, Any]) -> str:
+def error_text(answer: Mapping[str, Any]) -> str:
     """The error of an answer, in the broker's words."""
     return f"{answer['error'].get('description', 'no reason given')} ({error_code(answer)})"
 
 
-def nanoseconds(seconds: float) -> int:
+def to_nanoseconds(seconds: float) -> int:
     """Whole nanoseconds, as the broker counts, of seconds."""
     return int(seconds * 1e9)

@@ -8,25 +8,38 @@ from typing import Any, NoReturn, Protocol
 
 from pydantic_core import from_json
 
-from pointsman.bus.jetstream.message_tracing import TRACE_DESTINATION, hop_of, is_sampled
+from pointsman.bus.jetstream.message_tracing import TRACE_DESTINATION_HEADER, is_sampled, parse_hop
 from pointsman.bus.jetstream.protocol import (
-    CONFLICT,
-    NO_ROOM,
-    TOO_BIG,
-    UNDER_WAY,
-    Arrival,
-    UnderWay,
+    NO_SPACE_CODE,
+    PENDING_WRITE_CODE,
+    TOO_LARGE_CODES,
+    WRONG_SEQUENCE_CODE,
+    PendingCall,
+    WireMessage,
     error_code,
+    error_text,
     header_bytes,
-    said,
 )
 from pointsman.bus.jetstream.reader import StreamReader
-from pointsman.bus.validation import EXPECTED_OF, EXPECTED_SEQUENCE, MAX_HEADERS, check_size, header_size
-from pointsman.errors import BusUnavailable, Conflict, OversizeEventError, PeerError, PointsmanError, UnknownOutcome
-from pointsman.ports.bus import Server, Watcher
+from pointsman.bus.validation import (
+    EXPECTED_SEQUENCE_HEADER,
+    EXPECTED_SUBJECT_HEADER,
+    MAX_HEADER_BYTES,
+    check_size,
+    header_size,
+)
+from pointsman.errors import (
+    BusUnavailableError,
+    ConflictError,
+    OversizeEventError,
+    PeerError,
+    PointsmanError,
+    PublishOutcomeUnknownError,
+)
+from pointsman.ports.bus import BusObserver, Server
 from pointsman.ports.clock import Clock
 
-__all__ = ["StreamWriter"]
+__all__ = ["StreamPublisher"]
 
 
 class _Connection(Protocol):
@@ -34,92 +47,110 @@ class _Connection(Protocol):
     def max_payload(self) -> int: ...
     @property
     def server(self) -> Server | None: ...
-    def ask(
-        self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
-    ) -> UnderWay[bytes]: ...
+    def request(
+        self,
+        subject: str,
+        body: bytes = b"",
+        headers: bytes = b"",
+        *,
+        lost: type[BusUnavailableError] = BusUnavailableError,
+    ) -> PendingCall[bytes]: ...
 
 
-class StreamWriter:
+class StreamPublisher:
     """Stores messages over a connection, and tells `watcher` of each.
 
     `hops` is where the servers of the broker are to tell of messages of a sampled trace; empty, they tell nobody.
     """
 
-    def __init__(self, bus: _Connection, reader: StreamReader, clock: Clock, watcher: Watcher | None) -> None:
+    def __init__(self, bus: _Connection, reader: StreamReader, clock: Clock, watcher: BusObserver | None) -> None:
         self._bus = bus
         self._reader = reader
         self._clock = clock
-        self._watcher = watcher
+        self._observer = watcher
         self.hops = ""
 
-    def store(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
+    def publish(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
         """Publish, at once; the sequence the stream gives it."""
-        return self.begin(subject, body, wire)()
+        return self.start_publish(subject, body, wire)()
 
-    def begin(self, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[int]:
-        """As `store`."""
-        if self._watcher is None:
-            return partial(self._stored, subject, wire, self._sent(subject, body, wire))
-        return self._watched(self._watcher, subject, body, wire)
+    def start_publish(self, subject: str, body: bytes, wire: dict[str, str]) -> PendingCall[int]:
+        """As `publish`."""
+        if self._observer is None:
+            return partial(self._await_ack, subject, wire, self._start_request(subject, body, wire))
+        return self._publish_observed(self._observer, subject, body, wire)
 
-    def _watched(self, watcher: Watcher, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[int]:
+    def _publish_observed(
+        self, watcher: BusObserver, subject: str, body: bytes, wire: dict[str, str]
+    ) -> PendingCall[int]:
         if self.hops and is_sampled(wire):
-            traced = {**wire, TRACE_DESTINATION: self.hops}
+            traced = {**wire, TRACE_DESTINATION_HEADER: self.hops}
             size = header_size(traced)
-            if size <= MAX_HEADERS and size + len(body) <= self._bus.max_payload:  # nothing fails for being watched
+            if (
+                size <= MAX_HEADER_BYTES and size + len(body) <= self._bus.max_payload
+            ):  # nothing fails for being watched
                 wire = traced
         began = self._clock.monotonic()
         try:
-            storing = self._sent(subject, body, wire)
+            storing = self._start_request(subject, body, wire)
         except PointsmanError as raised:
-            watcher.sent(subject, self._bus.server, self._clock.monotonic() - began, raised.kind)
+            watcher.on_published(subject, self._bus.server, self._clock.monotonic() - began, raised.kind)
             raise
-        return partial(self._told, watcher, began, subject, wire, storing)
+        return partial(self._observe, watcher, began, subject, wire, storing)
 
-    async def _told(
-        self, watcher: Watcher, began: float, subject: str, wire: dict[str, str], storing: UnderWay[bytes]
+    async def _observe(
+        self, watcher: BusObserver, began: float, subject: str, wire: dict[str, str], storing: PendingCall[bytes]
     ) -> int:
         error: str | None = None
         try:
-            return _sequence(answer := from_json(await storing())) or await self._refused(answer, subject, wire)
+            return _acked_sequence(answer := from_json(await storing())) or await self._raise_refusal(
+                answer, subject, wire
+            )
         except PointsmanError as raised:
             error = raised.kind
             raise
         finally:
-            watcher.sent(subject, self._bus.server, self._clock.monotonic() - began, error)
+            watcher.on_published(subject, self._bus.server, self._clock.monotonic() - began, error)
 
-    def passed(self, told: Arrival) -> None:
+    def on_hop(self, told: WireMessage) -> None:
         """What a server tells at `hops`."""
-        if self._watcher is not None and (hop := hop_of(told.data)) is not None:
-            self._watcher.passed(hop)
+        if self._observer is not None and (hop := parse_hop(told.data)) is not None:
+            self._observer.on_hop(hop)
 
-    def _sent(self, subject: str, body: bytes, wire: dict[str, str]) -> UnderWay[bytes]:
+    def _start_request(self, subject: str, body: bytes, wire: dict[str, str]) -> PendingCall[bytes]:
         block = header_bytes(wire)
         check_size(subject, len(block), len(body), self._bus.max_payload)
-        return self._bus.ask(subject, body, block, lost=UnknownOutcome)
+        return self._bus.request(subject, body, block, lost=PublishOutcomeUnknownError)
 
-    async def _stored(self, subject: str, wire: dict[str, str], storing: UnderWay[bytes]) -> int:
-        return _sequence(answer := from_json(await storing())) or await self._refused(answer, subject, wire)
+    async def _await_ack(self, subject: str, wire: dict[str, str], storing: PendingCall[bytes]) -> int:
+        return _acked_sequence(answer := from_json(await storing())) or await self._raise_refusal(answer, subject, wire)
 
-    async def _refused(self, answer: dict[str, Any], subject: str, wire: dict[str, str]) -> NoReturn:
+    async def _raise_refusal(self, answer: dict[str, Any], subject: str, wire: dict[str, str]) -> NoReturn:
         code = error_code(answer)
-        if code == UNDER_WAY and not await self._ends_elsewhere(answer["stream"], subject, wire):
-            raise UnknownOutcome(f"{subject} is refused for a message that is not there yet: {said(answer)}; try again")
-        if code in (CONFLICT, UNDER_WAY):
-            raise Conflict(
-                f"{subject} does not end at {wire.get(EXPECTED_SEQUENCE)}: {said(answer)}; read it again, then decide"
+        if code == PENDING_WRITE_CODE and not await self._ends_elsewhere(answer["stream"], subject, wire):
+            raise PublishOutcomeUnknownError(
+                f"{subject} is refused for a message that is not there yet: {error_text(answer)}; try again"
             )
-        if code in TOO_BIG:
-            raise OversizeEventError(f"the broker refuses {subject}: {said(answer)}")
-        kind = BusUnavailable if answer["error"].get("code", 0) >= 500 else PeerError
-        todo = "; raise what bounds its stream, with `nats stream edit`, or free the disk" if code == NO_ROOM else ""
-        raise kind(f"the broker refuses {subject}: {said(answer)}{todo}")
+        if code in (WRONG_SEQUENCE_CODE, PENDING_WRITE_CODE):
+            raise ConflictError(
+                f"{subject} does not end at {wire.get(EXPECTED_SEQUENCE_HEADER)}: {error_text(answer)};"
+                " read it again, then decide"
+            )
+        if code in TOO_LARGE_CODES:
+            raise OversizeEventError(f"the broker refuses {subject}: {error_text(answer)}")
+        kind = BusUnavailableError if answer["error"].get("code", 0) >= 500 else PeerError
+        todo = (
+            "; raise what bounds its stream, with `nats stream edit`, or free the disk" if code == NO_SPACE_CODE else ""
+        )
+        raise kind(f"the broker refuses {subject}: {error_text(answer)}{todo}")
 
     async def _ends_elsewhere(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
-        newest = await self._reader.from_leader(stream, {"last_by_subj": wire.get(EXPECTED_OF, subject)})
-        return (newest.sequence if newest else 0) != int(wire[EXPECTED_SEQUENCE])
+        newest = await self._reader.get_from_leader(
+            stream, {"last_by_subj": wire.get(EXPECTED_SUBJECT_HEADER, subject)}
+        )
+        return (newest.sequence if newest else 0) != int(wire[EXPECTED_SEQUENCE_HEADER])
 
 
-def _sequence(answer: dict[str, Any]) -> int:
+def _acked_sequence(answer: dict[str, Any]) -> int:
     """Where it was stored; 0 where it was refused."""
     return 0 if error_code(answer) else int(answer["seq"])

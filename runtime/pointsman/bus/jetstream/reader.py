@@ -10,32 +10,32 @@ from datetime import datetime
 from typing import Any
 
 from pointsman.bus.jetstream.protocol import (
-    NO_MESSAGE,
-    NO_STREAM,
-    Arrival,
+    NO_MESSAGE_CODE,
+    NO_STREAM_CODE,
     Connection,
-    Meta,
-    as_stored,
+    DeliveryInfo,
+    WireMessage,
     error_code,
+    error_text,
     header_block,
-    instant,
-    nanoseconds,
-    said,
+    parse_time,
+    to_nanoseconds,
+    to_stored_message,
 )
-from pointsman.bus.jetstream.pull_consumer import Pull
-from pointsman.bus.validation import own_headers
-from pointsman.errors import BusUnavailable, PeerError
-from pointsman.ports.bus import Stored
+from pointsman.bus.jetstream.pull_consumer import PullRequest
+from pointsman.bus.validation import event_headers
+from pointsman.errors import BusUnavailableError, PeerError
+from pointsman.ports.bus import StoredMessage
 from pointsman.util.lazy_import import structlog
 
 __all__ = ["StreamReader"]
 
 _log = structlog.get_logger(__name__)
 
-_WINDOW = 256  # messages a follower has on the way: enough to hide the round trip, little enough to hold
-_BATCH = 512  # messages asked for in one direct get
-_LINGER = 60.0  # seconds the broker keeps a follower's consumer that nobody pulls from
-_AGAIN = 0.5  # seconds before what a follower needs is asked for again
+_FOLLOW_WINDOW = 256  # messages a follower has on the way: enough to hide the round trip, little enough to hold
+_DIRECT_GET_BATCH = 512  # messages asked for in one direct get
+_FOLLOWER_LINGER_S = 60.0  # seconds the broker keeps a follower's consumer that nobody pulls from
+_RETRY_PAUSE_S = 0.5  # seconds before what a follower needs is asked for again
 
 
 class StreamReader:
@@ -47,40 +47,40 @@ class StreamReader:
     def __init__(self, bus: Connection, timeout: float, missing: Callable[[str], Awaitable[bool]]) -> None:
         self._bus = bus
         self._timeout = timeout
-        self._missing = missing
+        self._retry_missing = missing
 
-    async def now(self, stream: str) -> datetime:
+    async def broker_time(self, stream: str) -> datetime:
         """The clock of the broker that times the messages of `stream`."""
         answer = await self._bus.api(f"STREAM.INFO.{stream}")
         if error_code(answer):
-            raise PeerError(f"the broker does not describe the stream {stream}: {said(answer)}")
-        return instant(answer["ts"])
+            raise PeerError(f"the broker does not describe the stream {stream}: {error_text(answer)}")
+        return parse_time(answer["ts"])
 
-    async def from_leader(self, stream: str, query: Mapping[str, Any]) -> Stored | None:
+    async def get_from_leader(self, stream: str, query: Mapping[str, Any]) -> StoredMessage | None:
         """Read from the stream's leader: a direct get may be answered by a replica that is behind."""
         answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
-        if error_code(answer) == NO_STREAM and await self._missing(stream):
+        if error_code(answer) == NO_STREAM_CODE and await self._retry_missing(stream):
             answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
         if code := error_code(answer):
-            if code == NO_MESSAGE:
+            if code == NO_MESSAGE_CODE:
                 return None
-            raise PeerError(f"the broker does not read {query} of {stream}: {said(answer)}")
+            raise PeerError(f"the broker does not read {query} of {stream}: {error_text(answer)}")
         message = answer["message"]
-        return Stored(
+        return StoredMessage(
             message["subject"],
             b64decode(message.get("data", "")),
             header_block(message.get("hdrs", "")),
             message["seq"],
-            instant(message["time"]),
+            parse_time(message["time"]),
         )
 
-    async def read(self, stream: str, subject: str, after: int) -> AsyncGenerator[Stored, None]:
+    async def read(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
         """What `subject` holds now: the leader names its last sequence, batched direct gets bring all up to there.
 
-        One leader read and one request per `_BATCH` messages, where a consumer would cost three requests and leave a
-        thing to clean up. What a replica that is behind does not have yet is read from the leader, one by one.
+        One leader read and one request per `_DIRECT_GET_BATCH` messages, where a consumer would cost three requests and
+        leave a thing to clean up. What a replica that is behind does not have yet is read from the leader, one by one.
         """
-        end = await self.from_leader(stream, {"last_by_subj": subject})
+        end = await self.get_from_leader(stream, {"last_by_subj": subject})
         while end is not None and after < end.sequence:
             reached = after
             for stored in await self._direct_batch(stream, subject, after + 1):
@@ -88,42 +88,44 @@ class StreamReader:
                     after = stored.sequence
                     yield stored
             if after == reached:  # a replica that is behind, or a message with headers that hide its number
-                next_one = await self.from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
+                next_one = await self.get_from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
                 if next_one is None:  # the last one was deleted meanwhile
                     return
                 after = next_one.sequence
                 yield next_one
 
-    async def _direct_batch(self, stream: str, subject: str, sequence: int) -> list[Stored]:
-        batch: list[Stored] = []
+    async def _direct_batch(self, stream: str, subject: str, sequence: int) -> list[StoredMessage]:
+        batch: list[StoredMessage] = []
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def arrived(message: Arrival) -> None:
+        def arrived(message: WireMessage) -> None:
             headers = message.headers
             if "Nats-Sequence" in headers:
                 batch.append(
-                    Stored(
+                    StoredMessage(
                         headers["Nats-Subject"],
                         message.data,
-                        own_headers(headers),
+                        event_headers(headers),
                         int(headers["Nats-Sequence"]),
-                        instant(headers["Nats-Time-Stamp"]),
+                        parse_time(headers["Nats-Time-Stamp"]),
                     )
                 )
             elif not done.done():
                 done.set_result(None)
 
-        query = json.dumps({"batch": _BATCH, "next_by_subj": subject, "seq": sequence}).encode()
+        query = json.dumps({"batch": _DIRECT_GET_BATCH, "next_by_subj": subject, "seq": sequence}).encode()
         inbox = self._bus.new_inbox()
-        listening = await self._bus.hear(inbox, arrived)
+        listening = await self._bus.subscribe(inbox, arrived)
         try:
             await self._bus.send(f"$JS.API.DIRECT.GET.{stream}", query, reply=inbox)
             async with asyncio.timeout(self._timeout):
                 await done
         except TimeoutError:
-            raise BusUnavailable(f"no answer to a read of {subject} in {stream} within {self._timeout} s") from None
+            raise BusUnavailableError(
+                f"no answer to a read of {subject} in {stream} within {self._timeout} s"
+            ) from None
         finally:
-            await listening.drop()
+            await listening.unsubscribe()
         return batch
 
     async def follow(
@@ -131,7 +133,7 @@ class StreamReader:
         stream: str,
         subjects: Sequence[str],
         after: int,
-    ) -> AsyncGenerator[Stored, None]:
+    ) -> AsyncGenerator[StoredMessage, None]:
         """What the subjects hold above `after`, then what comes.
 
         An ephemeral consumer counts its deliveries: the first number that does not follow means that something was lost
@@ -141,30 +143,30 @@ class StreamReader:
         """
         made: object = None
         while True:
-            state = await self._patiently(stream, subjects, lambda: self._bus.api(f"STREAM.INFO.{stream}"))
+            state = await self._request_with_retry(stream, subjects, lambda: self._bus.api(f"STREAM.INFO.{stream}"))
             after = min(after, state["state"]["last_seq"]) if made in (None, state["created"]) else 0
             made = state["created"]
-            name = await self._follower(stream, subjects, after)
-            pull = Pull(self._bus, stream, name)
+            name = await self._create_follower(stream, subjects, after)
+            pull = PullRequest(self._bus, stream, name)
             try:
                 await pull.open()
                 expected = 1
                 while pull.buffer or not pull.lost:
-                    await pull.refill(_WINDOW)
+                    await pull.refill(_FOLLOW_WINDOW)
                     if not pull.buffer:
                         await pull.wait()
                         continue
-                    meta = Meta(pull.buffer[0].reply)
+                    meta = DeliveryInfo(pull.buffer[0].reply)
                     if meta.delivery != expected:
                         break
                     expected += 1
                     after = meta.sequence
-                    yield as_stored(pull.buffer.popleft(), meta)
+                    yield to_stored_message(pull.buffer.popleft(), meta)
             finally:
                 await pull.close()
                 await self._bus.send(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", reply=self._bus.new_inbox())
 
-    async def _follower(self, stream: str, subjects: Sequence[str], after: int) -> str:
+    async def _create_follower(self, stream: str, subjects: Sequence[str], after: int) -> str:
         """The name of a new ephemeral consumer. Each try asks for the same: a lost answer leaves none behind."""
         name = f"reader_{self._bus.new_inbox().rpartition('.')[2]}"
         order = {
@@ -179,13 +181,15 @@ class StreamReader:
                 "replay_policy": "instant",
                 "mem_storage": True,
                 "num_replicas": 1,
-                "inactive_threshold": nanoseconds(_LINGER),
+                "inactive_threshold": to_nanoseconds(_FOLLOWER_LINGER_S),
             },
         }
-        await self._patiently(stream, subjects, lambda: self._bus.api(f"CONSUMER.CREATE.{stream}.{name}", order))
+        await self._request_with_retry(
+            stream, subjects, lambda: self._bus.api(f"CONSUMER.CREATE.{stream}.{name}", order)
+        )
         return name
 
-    async def _patiently(
+    async def _request_with_retry(
         self, stream: str, subjects: Sequence[str], ask: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
         """The answer a follower needs, however long the broker cannot or will not give it; each reason is said once."""
@@ -195,12 +199,14 @@ class StreamReader:
                 answer = await ask()
                 if not error_code(answer):
                     return answer
-                refusal = said(answer)
-            except BusUnavailable as error:
+                refusal = error_text(answer)
+            except BusUnavailableError as error:
                 if self._bus.closed:
                     raise
                 refusal = str(error)
             if refusal != reason and self._bus.connected:  # a lost connection has its own line
                 reason = refusal
-                _log.warning("follow_waits", stream=stream, subjects=subjects, reason=reason, hint="it is tried again")
-            await asyncio.sleep(_AGAIN)
+                _log.warning(
+                    "follow_retrying", stream=stream, subjects=subjects, reason=reason, hint="it is tried again"
+                )
+            await asyncio.sleep(_RETRY_PAUSE_S)

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from pointsman.bus.jetstream.stream_config import MARKER
-from pointsman.ports.bus import Stored
+from pointsman.bus.jetstream.stream_config import TOMBSTONE_TTL_S
+from pointsman.ports.bus import StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.util.lazy_import import structlog
 from pointsman_schemas.card import AgentCard
@@ -21,7 +21,7 @@ __all__ = ["KeyValueRegistry"]
 _log = structlog.get_logger(__name__)
 
 
-_AGAIN = 1.0  # seconds before a watch that broke begins again: never a hot loop
+_RETRY_PAUSE_S = 1.0  # seconds before a watch that broke begins again: never a hot loop
 
 
 class _Bus(Protocol):
@@ -30,13 +30,13 @@ class _Bus(Protocol):
 
 
 class _Writer(Protocol):
-    def store(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]: ...
+    def publish(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]: ...
 
 
 class _Reader(Protocol):
-    async def now(self, stream: str) -> datetime: ...
-    def read(self, stream: str, subject: str, after: int) -> AsyncIterator[Stored]: ...
-    def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[Stored]: ...
+    async def broker_time(self, stream: str) -> datetime: ...
+    def read(self, stream: str, subject: str, after: int) -> AsyncIterator[StoredMessage]: ...
+    def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[StoredMessage]: ...
 
 
 class KeyValueRegistry:
@@ -62,23 +62,23 @@ class KeyValueRegistry:
         self._stream = f"KV_{bucket}"
         self._prefix = f"$KV.{bucket}."
         self._time_to_live = time_to_live
-        self._alive: dict[str, tuple[AgentCard, float]] = {}
+        self._cards: dict[str, tuple[AgentCard, float]] = {}
         self._sorted: tuple[AgentCard, ...] | None = None
         self._next_expiry = 0.0
-        self._away = False
+        self._is_disconnected = False
         self._trusted_until = 0.0
         self._starting = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
 
     async def announce(self, card: AgentCard) -> None:
-        await self._writer.store(
+        await self._writer.publish(
             self._subject(card),
             card.model_dump_json(exclude_none=True).encode(),
             {"Nats-TTL": _ttl(self._time_to_live)},
         )
 
     async def withdraw(self, card: AgentCard) -> None:
-        await self._writer.store(self._subject(card), b"", {"KV-Operation": "DEL", "Nats-TTL": _ttl(MARKER)})
+        await self._writer.publish(self._subject(card), b"", {"KV-Operation": "DEL", "Nats-TTL": _ttl(TOMBSTONE_TTL_S)})
 
     async def cards(self) -> Sequence[AgentCard]:
         if self._watch is None:
@@ -87,19 +87,19 @@ class KeyValueRegistry:
                     await self._start()
         if self._sorted is None or self._clock.monotonic() >= self._next_expiry:
             self._expire()
-            self._next_expiry = min((until for _, until in self._alive.values()), default=float("inf"))
-            cards = (card for card, _ in self._alive.values())
+            self._next_expiry = min((until for _, until in self._cards.values()), default=float("inf"))
+            cards = (card for card, _ in self._cards.values())
             self._sorted = tuple(sorted(cards, key=lambda card: (card.name, card.instance)))
         return self._sorted
 
-    def broker_left(self) -> None:
+    def on_connection_lost(self) -> None:
         self._expire()
-        self._away = True
+        self._is_disconnected = True
 
-    def broker_came_back(self) -> None:
-        self._away = False
+    def on_connection_restored(self) -> None:
+        self._is_disconnected = False
         self._trusted_until = self._clock.monotonic() + self._time_to_live
-        self._alive = {key: (card, max(until, self._trusted_until)) for key, (card, until) in self._alive.items()}
+        self._cards = {key: (card, max(until, self._trusted_until)) for key, (card, until) in self._cards.items()}
         self._sorted = None
 
     async def close(self) -> None:
@@ -108,9 +108,9 @@ class KeyValueRegistry:
             await asyncio.gather(self._watch, return_exceptions=True)
 
     async def _start(self) -> None:
-        after, now = 0, await self._reader.now(self._stream)
+        after, now = 0, await self._reader.broker_time(self._stream)
         async for stored in self._reader.read(self._stream, f"{self._prefix}>", 0):
-            self._note(stored, max(0.0, (now - stored.at).total_seconds()))
+            self._apply(stored, max(0.0, (now - stored.at).total_seconds()))
             after = stored.sequence
         self._watch = asyncio.create_task(self._keep_current(after))
 
@@ -120,31 +120,31 @@ class KeyValueRegistry:
             try:
                 async for stored in self._reader.follow(self._stream, [f"{self._prefix}>"], after):
                     after = stored.sequence
-                    self._note(stored)
+                    self._apply(stored)
             except Exception as error:
                 if self._bus.closed:
                     return
                 _log.error("registry_watch_broken", exc_info=error, hint="it begins again after what it saw last")
-            await self._clock.sleep(_AGAIN)
+            await self._clock.sleep(_RETRY_PAUSE_S)
 
     def _expire(self) -> None:
         now = self._clock.monotonic()
-        if not self._away:
-            self._alive = {key: entry for key, entry in self._alive.items() if entry[1] > now}
+        if not self._is_disconnected:
+            self._cards = {key: entry for key, entry in self._cards.items() if entry[1] > now}
 
-    def _note(self, stored: Stored, age: float = 0.0) -> None:
+    def _apply(self, stored: StoredMessage, age: float = 0.0) -> None:
         key = stored.subject.removeprefix(self._prefix)
         self._sorted = None
         if not stored.body:  # withdrawn, or expired: a marker has no body
             if "KV-Operation" in stored.headers or self._clock.monotonic() >= self._trusted_until:
-                self._alive.pop(key, None)
+                self._cards.pop(key, None)
             return
         try:
             card = parse(AgentCard, stored.body)
         except ContractError as error:
             _log.warning("card_unreadable", key=key, error=str(error))
             return
-        self._alive[key] = card, self._clock.monotonic() + self._time_to_live - age
+        self._cards[key] = card, self._clock.monotonic() + self._time_to_live - age
 
     def _subject(self, card: AgentCard) -> str:
         return f"{self._prefix}{card.name}.{token(card.instance, 'instance')}"

@@ -6,31 +6,38 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pointsman.bus.jetstream.protocol import IN_USE, NO_STREAM, Connection, error_code, nanoseconds, said
-from pointsman.errors import ConfigurationError, NotFound
+from pointsman.bus.jetstream.protocol import (
+    NO_STREAM_CODE,
+    STREAM_EXISTS_CODE,
+    Connection,
+    error_code,
+    error_text,
+    to_nanoseconds,
+)
+from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman.settings import Settings
 from pointsman.util.lazy_import import structlog
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["MARKER", "check_fits", "ensure_streams", "stream_configs", "unattended"]
+__all__ = ["TOMBSTONE_TTL_S", "check_compatible", "ensure_streams", "stream_configs", "unconsumed_subjects"]
 
 _log = structlog.get_logger(__name__)
 
-MARKER = 60.0  # seconds a tombstone of the registry stays for watchers that were away
-_DAY = 86_400.0
-_DUPLICATES = 120.0  # seconds: the broker's own default, long enough for a client's retries
-_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
-_ASYNC = "async"  # nats-server's own word for a stream that answers before it has written
+TOMBSTONE_TTL_S = 60.0  # seconds a tombstone of the registry stays for watchers that were away
+_DAY_S = 86_400.0
+_DUPLICATE_WINDOW_S = 120.0  # seconds: the broker's own default, long enough for a client's retries
+_CONSUMER_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
+_ASYNC_PERSIST = "async"  # nats-server's own word for a stream that answers before it has written
 _ONE_NODE = (
     "handoffs need not be synced on a broker of one node only: in a cluster a node may restart unnoticed, and three "
     "copies are written in groups; unset POINTSMAN_UNSYNCED_HANDOFFS, or run one node with POINTSMAN_REPLICAS=1"
 )
 
-_API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
+_MIN_API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
 
-_FORMER = re.compile(r"(.*\.request\.)>")  # a work stream that was made so does all it did
+_FORMER_FILTER = re.compile(r"(.*\.request\.)>")  # a work stream that was made so does all it did
 
-_MUST_FIT = (
+_REQUIRED_FIELDS = (
     "subjects",
     "retention",
     "storage",
@@ -59,36 +66,38 @@ async def ensure_streams(
 
     Raises:
         ConfigurationError: the broker cannot do what is needed, or what exists does not fit.
-        NotFound: something is missing, and `create` is not set.
+        NotFoundError: something is missing, and `create` is not set.
     """
     info = await bus.api("INFO")
     if error_code(info):
-        raise ConfigurationError(f"JetStream is not to be had at {settings.servers}: {said(info)}")
+        raise ConfigurationError(f"JetStream is not to be had at {settings.servers}: {error_text(info)}")
     level = int(info.get("api", {}).get("level", 0))
-    if level < _API_LEVEL:
+    if level < _MIN_API_LEVEL:
         raise ConfigurationError(
-            f"the broker has JetStream API level {level}, expected {_API_LEVEL} or more for message schedules; "
+            f"the broker has JetStream API level {level}, expected {_MIN_API_LEVEL} or more for message schedules; "
             "run nats-server 2.12.8 or newer"
         )
 
     async def found(wanted: Mapping[str, Any]) -> Mapping[str, Any]:
         name = wanted["name"]
         answer = await bus.api(f"STREAM.INFO.{name}")
-        if error_code(answer) == NO_STREAM:
+        if error_code(answer) == NO_STREAM_CODE:
             if not create:
                 if wanted is not first:
-                    raise NotFound(f"the namespace {subjects.namespace!r} is without its stream {name}")
+                    raise NotFoundError(f"the namespace {subjects.namespace!r} is without its stream {name}")
                 there = ", ".join(await _namespaces(bus)) or "none yet: `pointsman up` makes one"
-                raise NotFound(f"there is no namespace {subjects.namespace!r} at {settings.servers}; there is: {there}")
+                raise NotFoundError(
+                    f"there is no namespace {subjects.namespace!r} at {settings.servers}; there is: {there}"
+                )
             if again:
                 _log.warning("stream_lost", stream=name, hint="the broker is without it: it is made again, empty")
             answer = await bus.api(f"STREAM.CREATE.{name}", wanted)
-            if error_code(answer) == IN_USE:  # another process was faster, with other settings
+            if error_code(answer) == STREAM_EXISTS_CODE:  # another process was faster, with other settings
                 answer = await bus.api(f"STREAM.INFO.{name}")
         if create and not error_code(answer) and answer["config"].get("max_age") == former.get(name, -1):
             answer = await bus.api(f"STREAM.UPDATE.{name}", {**answer["config"], "max_age": 0})
         if error_code(answer):
-            raise ConfigurationError(f"the stream {name} cannot be made: {said(answer)}")
+            raise ConfigurationError(f"the stream {name} cannot be made: {error_text(answer)}")
         config: Mapping[str, Any] = answer["config"]
         return config
 
@@ -106,15 +115,15 @@ async def ensure_streams(
         raise ConfigurationError(_ONE_NODE)
     if create and not again and settings.unsynced_handoffs and not apart:
         _log.warning(
-            "handoffs_stay_synced",
+            "unsynced_handoffs_ignored",
             stream=subjects.work_stream,
             hint="the namespace was made without POINTSMAN_UNSYNCED_HANDOFFS and goes on as it is; a new "
             "POINTSMAN_NAMESPACE has them apart",
         )
     first, *others = stream_configs(subjects, settings, apart=apart)
-    check_fits(first, work)
+    check_compatible(first, work)
     for wanted in others:
-        check_fits(wanted, await found(wanted))
+        check_compatible(wanted, await found(wanted))
     return apart
 
 
@@ -127,12 +136,12 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
     said of `discard` may be either: bounds are the operator's, and one that refuses what is beyond them loses nothing.
     What has no age is for supervisors to trim: the broker would drop what somebody is still owed.
     """
-    ns, kept = subjects.namespace, nanoseconds(settings.retention_days * _DAY)
+    ns, kept = subjects.namespace, to_nanoseconds(settings.retention_days * _DAY_S)
     common: dict[str, Any] = {
         "retention": "limits",
         "storage": "file",
         "num_replicas": settings.replicas,
-        "duplicate_window": nanoseconds(_DUPLICATES),
+        "duplicate_window": to_nanoseconds(_DUPLICATE_WINDOW_S),
         "max_msgs_per_subject": -1,
         "allow_direct": True,
     }
@@ -152,7 +161,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         # What a schedule produces is stored where the schedule was: the two kinds of them go different ways.
         work["subjects"] = [subjects.requests, f"{ns}.step.>", f"{ns}.inbox.>", timers]
         theirs = [f"{ns}.handoff.>", f"{ns}.schedule.*.try.*"]
-        working.append({**work, "name": subjects.handoff_stream, "subjects": theirs, "persist_mode": _ASYNC})
+        working.append({**work, "name": subjects.handoff_stream, "subjects": theirs, "persist_mode": _ASYNC_PERSIST})
     return [
         *working,
         {
@@ -167,7 +176,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
             "subjects": [
                 f"{ns}.dead.>",
                 *(
-                    f"{_ADVISORY}.{kind}.{stream['name']}.>"
+                    f"{_CONSUMER_ADVISORY}.{kind}.{stream['name']}.>"
                     for stream in working
                     for kind in ("MAX_DELIVERIES", "MSG_TERMINATED")
                 ),
@@ -177,7 +186,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
             **common,
             "discard": "old",
             "name": subjects.limits_stream,
-            "max_age": nanoseconds(_DAY),
+            "max_age": to_nanoseconds(_DAY_S),
             "max_msgs_per_subject": 1,
             "subjects": [f"{ns}.limit.*"],
         },
@@ -198,23 +207,23 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
             "allow_rollup_hdrs": True,
             "deny_delete": True,
             "allow_msg_ttl": True,
-            "subject_delete_marker_ttl": nanoseconds(MARKER),
+            "subject_delete_marker_ttl": to_nanoseconds(TOMBSTONE_TTL_S),
         },
     ]
 
 
 def _former_ages(subjects: Subjects, settings: Settings) -> Mapping[str, int]:
     """The ages, in nanoseconds, that an earlier release gave streams which have none now. Another is the operator's."""
-    work, kept = nanoseconds(7 * _DAY), nanoseconds(settings.retention_days * _DAY)
+    work, kept = to_nanoseconds(7 * _DAY_S), to_nanoseconds(settings.retention_days * _DAY_S)
     return {
         subjects.work_stream: work,
         subjects.handoff_stream: work,
         subjects.log_stream: kept,
-        f"OBJ_{subjects.artifacts_bucket}": max(kept, work) + nanoseconds(_DAY),
+        f"OBJ_{subjects.artifacts_bucket}": max(kept, work) + to_nanoseconds(_DAY_S),
     }
 
 
-def unattended(subjects: Subjects) -> dict[str, str]:
+def unconsumed_subjects(subjects: Subjects) -> dict[str, str]:
     """The streams that nobody has a consumer on, so that who writes or reads there is the first to miss one; each with
     what its subjects begin with."""
     return {
@@ -225,14 +234,14 @@ def unattended(subjects: Subjects) -> dict[str, str]:
     }
 
 
-def check_fits(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def check_compatible(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     """Raises `ConfigurationError` when the stream that exists cannot do what is wanted of it."""
-    for key in _MUST_FIT:
+    for key in _REQUIRED_FIELDS:
         if (want := wanted.get(key)) is None:
             continue
         have = found.get(key) or type(want)()  # the server leaves out what is false or empty
         if isinstance(want, list):
-            want, have = sorted(want), sorted(_FORMER.sub(r"\1*", each) for each in have)
+            want, have = sorted(want), sorted(_FORMER_FILTER.sub(r"\1*", each) for each in have)
         if have != want:
             raise ConfigurationError(
                 f"the stream {wanted['name']} has {key} {have!r}, expected {want!r}; change it with "

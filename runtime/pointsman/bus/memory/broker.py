@@ -14,22 +14,24 @@ from itertools import count
 
 from pointsman.bus.memory.registry import MemoryRegistry
 from pointsman.bus.memory.streams import Durable, Stream
-from pointsman.bus.memory.subscriptions import Listening
-from pointsman.bus.validation import EXPECTED_SEQUENCE, MESSAGE_ID, matches, own_headers
+from pointsman.bus.memory.subscriptions import MemorySubscriptions
+from pointsman.bus.validation import EXPECTED_SEQUENCE_HEADER, MESSAGE_ID_HEADER, event_headers, matches
 from pointsman.clock import SystemClock
-from pointsman.errors import BusUnavailable, Conflict
+from pointsman.errors import BusUnavailableError, ConflictError
 from pointsman.ports.bus import Service, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["MAX_PAYLOAD", "Broker"]
+__all__ = ["MAX_PAYLOAD_BYTES", "Broker"]
 
-MAX_PAYLOAD = 1_048_576  # bytes: nats-server's own default
-_TICK = 1e-6  # seconds: a loop fires what is due within its clock's resolution, and would find nothing due yet
+MAX_PAYLOAD_BYTES = 1_048_576  # bytes: nats-server's own default
+_CLOCK_RESOLUTION_S = (
+    1e-6  # seconds: a loop fires what is due within its clock's resolution, and would find nothing due yet
+)
 
-_STREAM_OF: Mapping[str, StreamKind] = {
+_STREAM_BY_KIND: Mapping[str, StreamKind] = {
     "request": "work",
     "handoff": "handoffs",
     "step": "work",
@@ -50,7 +52,7 @@ class Broker:
         self,
         namespace: str = "pointsman",
         clock: Clock | None = None,
-        max_payload: int = MAX_PAYLOAD,
+        max_payload: int = MAX_PAYLOAD_BYTES,
         heartbeat: float = 5.0,
         max_body: int = MAX_BODY_BYTES,
         unsynced_handoffs: bool = False,
@@ -60,7 +62,7 @@ class Broker:
         self.max_payload = max_payload
         self.max_body = max_body
         self.registry = MemoryRegistry(self.clock, time_to_live=3 * heartbeat)
-        self.listening = Listening()
+        self.listening = MemorySubscriptions()
         self.services: list[Service] = []
         """Those served now, oldest first."""
         self.advisories: list[tuple[str, int, str]] = []
@@ -72,65 +74,65 @@ class Broker:
             "limits": Stream(),
             "artifacts": Stream(),
         }
-        self.forgets = unsynced_handoffs
+        self.handoffs_unsynced = unsynced_handoffs
         if unsynced_handoffs:
             self._streams["handoffs"] = Stream()
         self.restarts = 0
-        self._started_anew = asyncio.Event()
+        self._restarted = asyncio.Event()
         self._synced = Stream(), dict[str, _Schedule]()
         self._synced_consumers: dict[str, tuple[int, Sequence[int]]] = {}
         self._durables: dict[tuple[StreamKind, str], Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
         self._waiting: dict[asyncio.Future[None], Durable | None] = {}
         """Who waits for what, woken in the order they came, so that runs repeat. None waits for anything at all."""
-        self._numbers = count(1)
+        self._sequence_counter = count(1)
         self._objects = f"$O.{Subjects(namespace).artifacts_bucket}."
 
     def stream(self, kind: StreamKind) -> Stream:
-        self._catch_up()
-        return self._streams[self.apart(kind)]
+        self._publish_due()
+        return self._streams[self.separate_stream(kind)]
 
-    def apart(self, kind: StreamKind) -> StreamKind:
+    def separate_stream(self, kind: StreamKind) -> StreamKind:
         """The stream that what is asked for as `kind` is in."""
-        return "work" if kind == "handoffs" and not self.forgets else kind
+        return "work" if kind == "handoffs" and not self.handoffs_unsynced else kind
 
     def stream_of(self, subject: str) -> StreamKind:
-        """Raises `BusUnavailable` when no stream takes `subject`: the real broker has nobody to answer, either."""
+        """Raises `BusUnavailableError` when no stream takes `subject`: the real broker has nobody to answer, either."""
         if subject.startswith(self._objects):
             return "artifacts"
         prefix = self.namespace + "."
         name, *rest = subject[len(prefix) :].split(".") if subject.startswith(prefix) else [""]
-        kind = _STREAM_OF.get(name)
+        kind = _STREAM_BY_KIND.get(name)
         if kind is None or not rest or (name == "request" and len(rest) > 1):
-            raise BusUnavailable(
-                f"no stream takes {subject}; its streams begin with {prefix} and one of {', '.join(_STREAM_OF)}"
+            raise BusUnavailableError(
+                f"no stream takes {subject}; its streams begin with {prefix} and one of {', '.join(_STREAM_BY_KIND)}"
             )
-        return self.apart(kind)
+        return self.separate_stream(kind)
 
     def store(self, subject: str, body: bytes, wire: Mapping[str, str]) -> int:
         kind = self.stream_of(subject)
         stream = self.stream(kind)
         now = self.clock.monotonic()
-        message_id = wire.get(MESSAGE_ID)
+        message_id = wire.get(MESSAGE_ID_HEADER)
         if message_id is not None and (known := stream.recent(message_id, now)):
             return known
-        if (expect := wire.get(EXPECTED_SEQUENCE)) is not None and stream.ends_at(subject) != int(expect):
-            raise Conflict(
+        if (expect := wire.get(EXPECTED_SEQUENCE_HEADER)) is not None and stream.ends_at(subject) != int(expect):
+            raise ConflictError(
                 f"{subject} ends at {stream.ends_at(subject)}, expected {expect}; read it again, then decide"
             )
-        return self._append(kind, subject, body, own_headers(wire), self.clock.now(), message_id)
+        return self._append(kind, subject, body, event_headers(wire), self.clock.now(), message_id)
 
     def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         if self.stream(self.stream_of(target)).ends_at(target):
             return False
         due = self.clock.monotonic() + max(0.0, (at - self.clock.now()).total_seconds())
-        self._schedules[name] = _Schedule(due, next(self._numbers), target, body, own_headers(headers))
-        self._changed()
+        self._schedules[name] = _Schedule(due, next(self._sequence_counter), target, body, event_headers(headers))
+        self._notify()
         return True
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
-        self._catch_up()
-        kind = self.apart(kind)
+        self._publish_due()
+        kind = self.separate_stream(kind)
         stored = self._streams[kind].remove(sequence)
         if stored is None:
             return False
@@ -150,23 +152,23 @@ class Broker:
             if stored.sequence <= last:
                 self.delete(kind, stored.sequence)
 
-    def durable(self, kind: StreamKind, name: str, subject: str, ack_wait: float, max_in_flight: int) -> Durable:
-        self._catch_up()
-        kind = self.apart(kind)
+    def open_durable(self, kind: StreamKind, name: str, subject: str, ack_wait: float, max_in_flight: int) -> Durable:
+        self._publish_due()
+        kind = self.separate_stream(kind)
         found = self._durables.get((kind, name))
         if found is None:
             found = Durable(name, subject, ack_wait, max_in_flight)
             found.ready.extend(stored.sequence for stored in self._streams[kind].select(subject))
             self._durables[kind, name] = found
-        attended = bool(found.asking) or found.in_flight > 0
+        attended = bool(found.pulling) or found.in_flight > 0
         asked = sorted({ack_wait, found.ack_wait} if attended else {ack_wait})
         found.ack_waits = tuple(asked) if len(asked) > 1 else ()
         found.ack_wait, found.max_in_flight = asked[-1], max_in_flight
         return found
 
     def find_durable(self, kind: StreamKind, name: str) -> Durable | None:
-        self._catch_up()
-        return self._durables.get((self.apart(kind), name))
+        self._publish_due()
+        return self._durables.get((self.separate_stream(kind), name))
 
     # What a broker forgets that does not sync its handoffs
 
@@ -178,32 +180,32 @@ class Broker:
     def sync_consumers(self) -> None:
         """Where the consumers of handoffs stand now, a power cut will leave."""
         end = self.stream("handoffs").end
-        self._synced_consumers = {name: (end, durable.unsettled) for name, durable in self._of_handoffs()}
+        self._synced_consumers = {name: (end, durable.unsettled) for name, durable in self._handoff_durables()}
 
     def power_cut(self) -> None:
         """Start anew with what was synced: the latest handoffs are gone, and their numbers will be given again.
         Consumers that are ahead of the stream are moved back to its end."""
-        self._catch_up()
+        self._publish_due()
         synced, waiting = self._synced
         stream = self._streams["handoffs"] = synced.copy()
         for name in [name for name, plan in self._schedules.items() if self._is_handoff(plan)]:
             del self._schedules[name]
         self._schedules.update(waiting)
-        for name, durable in self._of_handoffs():
+        for name, durable in self._handoff_durables():
             end, unsettled = self._synced_consumers.get(name, (0, ()))
             since = [stored.sequence for stored in stream.select(durable.subject, end)]
-            durable.put_back([*(sequence for sequence in unsettled if stream.at(sequence)), *since])
+            durable.restore_pending([*(sequence for sequence in unsettled if stream.at(sequence)), *since])
         self.sync_consumers()
         self.restarts += 1
-        self._started_anew.set()
-        self._changed()
+        self._restarted.set()
+        self._notify()
 
     async def restarted(self, seen: int) -> None:
         while self.restarts <= seen:
-            self._started_anew.clear()
-            await self._started_anew.wait()
+            self._restarted.clear()
+            await self._restarted.wait()
 
-    def _of_handoffs(self) -> Iterator[tuple[str, Durable]]:
+    def _handoff_durables(self) -> Iterator[tuple[str, Durable]]:
         return ((name, durable) for (kind, name), durable in self._durables.items() if kind == "handoffs")
 
     def _is_handoff(self, plan: _Schedule) -> bool:
@@ -216,7 +218,7 @@ class Broker:
         due = self._next_due(durable)
         timer = None
         if due is not None:
-            wait = max(due - self.clock.monotonic(), _TICK)
+            wait = max(due - self.clock.monotonic(), _CLOCK_RESOLUTION_S)
             timer = asyncio.ensure_future(self.clock.sleep(wait))
         try:
             await asyncio.wait({changed, timer} if timer else {changed}, return_when=asyncio.FIRST_COMPLETED)
@@ -227,7 +229,7 @@ class Broker:
                 await asyncio.wait({timer})  # and not `await timer`: its cancellation is not the caller's
 
     def wake(self, durable: Durable | None = None) -> None:
-        self._changed(None if durable is None else [durable])
+        self._notify(None if durable is None else [durable])
 
     def _append(
         self,
@@ -246,10 +248,10 @@ class Broker:
         ]
         for durable in takers:
             durable.ready.append(stored.sequence)
-        self._changed(takers)
+        self._notify(takers)
         return stored.sequence
 
-    def _catch_up(self) -> None:
+    def _publish_due(self) -> None:
         now = self.clock.monotonic()
         due = sorted(
             (plan for plan in self._schedules.items() if plan[1].due <= now),
@@ -260,7 +262,7 @@ class Broker:
             at = self.clock.now() - timedelta(seconds=now - plan.due)
             self._append(self.stream_of(plan.target), plan.target, plan.body, plan.headers, at)
         for durable in self._durables.values():
-            durable.catch_up(now)
+            durable.expire_deadlines(now)
 
     def _next_due(self, only: Durable | None) -> float | None:
         moments = [plan.due for plan in self._schedules.values()]
@@ -268,7 +270,7 @@ class Broker:
         moments += [moment for durable in concerned if (moment := durable.next_due()) is not None]
         return min(moments, default=None)
 
-    def _changed(self, concerned: Sequence[Durable] | None = None) -> None:
+    def _notify(self, concerned: Sequence[Durable] | None = None) -> None:
         """Wake whoever waits for one of those concerned, or for anything; None concerns everybody."""
         for waiter, waits_for in self._waiting.items():
             if not waiter.done() and (concerned is None or waits_for is None or waits_for in concerned):

@@ -6,25 +6,25 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 
-from pointsman.bus.claim_check import Artifacts
-from pointsman.bus.memory.broker import MAX_PAYLOAD, Broker
+from pointsman.bus.claim_check import ClaimCheckStore
+from pointsman.bus.memory.broker import MAX_PAYLOAD_BYTES, Broker
 from pointsman.bus.memory.consumers import MemoryConsumer
 from pointsman.bus.memory.registry import MemoryRegistry
 from pointsman.bus.stream_names import stream_names
 from pointsman.bus.validation import (
-    EXPECTED_SEQUENCE,
-    MESSAGE_ID,
+    EXPECTED_SEQUENCE_HEADER,
+    MESSAGE_ID_HEADER,
     check_consumer,
     check_filter,
     check_size,
     check_subject,
+    event_headers,
     header_size,
     matches,
-    own_headers,
     wire_headers,
 )
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Delivery, QueueDepth, Server, Service, Stored, StreamKind
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import Delivery, QueueDepth, Server, Service, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.ids import token
@@ -48,14 +48,14 @@ class MemoryBus:
         self,
         namespace: str = "pointsman",
         clock: Clock | None = None,
-        max_payload: int = MAX_PAYLOAD,
+        max_payload: int = MAX_PAYLOAD_BYTES,
         *,
         max_body: int = MAX_BODY_BYTES,
         broker: MemoryBroker | None = None,
     ) -> None:
         self.broker = broker or MemoryBroker(namespace, clock, max_payload, max_body=max_body)
         bucket = Subjects(self.broker.namespace).artifacts_bucket
-        self._artifacts = Artifacts(self, bucket, self.broker.max_body, self.broker.clock)
+        self._claim_check = ClaimCheckStore(self, bucket, self.broker.max_body, self.broker.clock)
         self._closed = False
 
     @property
@@ -71,8 +71,8 @@ class MemoryBus:
         return None
 
     @property
-    def forgets(self) -> bool:
-        return self.broker.forgets
+    def handoffs_unsynced(self) -> bool:
+        return self.broker.handoffs_unsynced
 
     @property
     def restarts(self) -> int:
@@ -93,11 +93,11 @@ class MemoryBus:
     def registry(self) -> MemoryRegistry:
         return self.broker.registry
 
-    def name_of(self, stream: StreamKind) -> str:
-        return stream_names(Subjects(self.broker.namespace), apart=self.broker.forgets)[stream]
+    def stream_name(self, stream: StreamKind) -> str:
+        return stream_names(Subjects(self.broker.namespace), apart=self.broker.handoffs_unsynced)[stream]
 
     async def set_up(self, *, create: bool = True) -> None:
-        self._open()
+        self._require_open()
 
     async def publish(
         self,
@@ -109,75 +109,77 @@ class MemoryBus:
         message_id: str | None = None,
     ) -> int:
         check_subject(subject)
-        extra = {EXPECTED_SEQUENCE: str(expect)} if expect is not None else {}
+        extra = {EXPECTED_SEQUENCE_HEADER: str(expect)} if expect is not None else {}
         if message_id is not None:
-            extra[MESSAGE_ID] = message_id
-        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers, extra))
+            extra[MESSAGE_ID_HEADER] = message_id
+        body, wire = await self._claim_check.replace_large_body(subject, body, wire_headers(headers, extra))
         check_size(subject, header_size(wire), len(body), self.max_payload)
-        self._open()
-        self.broker.listening.broadcast(Stored(subject, bytes(body), own_headers(wire), 0, self.broker.clock.now()))
+        self._require_open()
+        self.broker.listening.broadcast(
+            StoredMessage(subject, bytes(body), event_headers(wire), 0, self.broker.clock.now())
+        )
         return self.broker.store(subject, body, wire)
 
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         check_subject(name)
         check_subject(target)
-        body, wire = await self._artifacts.claimed(target, body, wire_headers(headers))
+        body, wire = await self._claim_check.replace_large_body(target, body, wire_headers(headers))
         check_size(name, header_size(wire), len(body), self.max_payload)
-        self._open()
+        self._require_open()
         return self.broker.schedule(name, at, target, body, wire)
 
     async def purge(self, stream: StreamKind, subject: str) -> None:
         check_subject(subject)
-        self._open()
+        self._require_open()
         self.broker.purge(stream, subject)
 
     async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
         check_filter(subject)
-        self._open()
+        self._require_open()
         self.broker.trim(stream, subject, last)
 
     async def time(self) -> datetime:
-        self._open()
+        self._require_open()
         return self.broker.clock.now()
 
-    async def lacks_room(self, stream: StreamKind) -> str:
-        self._open()
+    async def capacity_problem(self, stream: StreamKind) -> str:
+        self._require_open()
         return ""
 
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
         check_filter(subject)
-        self._open()
+        self._require_open()
         return self.broker.stream(stream).subjects(subject)
 
-    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+    async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         check_filter(subject)
-        self._open()
+        self._require_open()
         found = self.broker.stream(stream).select(subject)
-        return await self._artifacts.whole(found[-1]) if found else None
+        return await self._claim_check.resolve(found[-1]) if found else None
 
-    async def get(self, stream: StreamKind, sequence: int) -> Stored | None:
-        self._open()
+    async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
+        self._require_open()
         found = self.broker.stream(stream).at(sequence)
-        return found and await self._artifacts.whole(found)
+        return found and await self._claim_check.resolve(found)
 
-    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         check_filter(subject)
-        self._open()
+        self._require_open()
         for stored in self.broker.stream(stream).select(subject, after):
-            yield await self._artifacts.whole(stored)
+            yield await self._claim_check.resolve(stored)
 
     async def follow(
         self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
-    ) -> AsyncGenerator[Stored, None]:
+    ) -> AsyncGenerator[StoredMessage, None]:
         for subject in subjects:
             check_filter(subject)
         while True:
-            self._open()
+            self._require_open()
             held = self.broker.stream(stream)
             for sequence in range(after + 1, held.end + 1):
                 stored = held.at(sequence)
                 if stored is not None and any(matches(subject, stored.subject) for subject in subjects):
-                    yield await self._artifacts.whole(stored)
+                    yield await self._claim_check.resolve(stored)
                 after = sequence
             if self.broker.stream(stream).end == after:
                 await self.broker.until_changed()
@@ -194,16 +196,18 @@ class MemoryBus:
     ) -> MemoryConsumer:
         check_filter(subject)
         check_consumer(name)
-        self._open()
-        durable = self.broker.durable(stream, name, subject, ack_wait, max_in_flight)
+        self._require_open()
+        durable = self.broker.open_durable(stream, name, subject, ack_wait, max_in_flight)
         return MemoryConsumer(self, durable, stream, ranked=ranked)
 
-    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AbstractAsyncContextManager[None]:
-        self._open()
-        return self.broker.listening.receiving(token(name, "receiver"), handed)
+    async def receive_forwarded(
+        self, name: str, handed: Callable[[Delivery], None]
+    ) -> AbstractAsyncContextManager[None]:
+        self._require_open()
+        return self.broker.listening.receive(token(name, "receiver"), handed)
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
-        self._open()
+        self._require_open()
         durable = self.broker.find_durable(stream, name)
         if durable is None:
             return None
@@ -212,47 +216,47 @@ class MemoryBus:
         return QueueDepth(fresh, durable.in_flight + len(durable.ready) - fresh, settled, durable.ack_waits)
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
-        self._open()
+        self._require_open()
         return self.broker.delete(stream, sequence)
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         check_subject(subject)
-        body, wire = await self._artifacts.claimed(subject, body, wire_headers(headers))
+        body, wire = await self._claim_check.replace_large_body(subject, body, wire_headers(headers))
         check_size(subject, header_size(wire), len(body), self.max_payload)
         if not self._closed:
-            self.broker.listening.broadcast(Stored(subject, bytes(body), wire, 0, self.broker.clock.now()))
+            self.broker.listening.broadcast(StoredMessage(subject, bytes(body), wire, 0, self.broker.clock.now()))
 
     async def listen(
-        self, subject: str, heard: Callable[[Stored], Awaitable[None]]
+        self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
         check_filter(subject)
-        self._open()
+        self._require_open()
 
-        async def told(stored: Stored) -> None:
-            await heard(await self._artifacts.whole(stored))
+        async def told(stored: StoredMessage) -> None:
+            await heard(await self._claim_check.resolve(stored))
 
-        return self.broker.listening.hearing(subject, told)
+        return self.broker.listening.subscribe(subject, told)
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
-        self._open()
+        self._require_open()
         self.broker.services.append(service)
-        return _until_left(lambda: self.broker.services.remove(service))
+        return _call_on_exit(lambda: self.broker.services.remove(service))
 
     async def close(self) -> None:
         self._closed = True
         self.broker.wake()
 
-    async def whole(self, stored: Stored) -> Stored:
+    async def resolve(self, stored: StoredMessage) -> StoredMessage:
         """`stored` with its body, wherever that is kept."""
-        return await self._artifacts.whole(stored)
+        return await self._claim_check.resolve(stored)
 
-    def _open(self) -> None:
+    def _require_open(self) -> None:
         if self._closed:
-            raise BusUnavailable("this connection was closed; open another one")
+            raise BusUnavailableError("this connection was closed; open another one")
 
 
 @asynccontextmanager
-async def _until_left(stop: Callable[[], None]) -> AsyncIterator[None]:
+async def _call_on_exit(stop: Callable[[], None]) -> AsyncIterator[None]:
     try:
         yield
     finally:

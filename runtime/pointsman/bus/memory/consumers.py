@@ -9,8 +9,8 @@ from typing import Protocol
 
 from pointsman.bus.memory.broker import Broker
 from pointsman.bus.memory.streams import Durable
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import StoredMessage, StreamKind
 
 __all__ = ["MemoryConsumer", "MemoryDelivery"]
 
@@ -20,7 +20,7 @@ class _Connection(Protocol):
     def broker(self) -> Broker: ...
     @property
     def connected(self) -> bool: ...
-    async def whole(self, stored: Stored) -> Stored: ...
+    async def resolve(self, stored: StoredMessage) -> StoredMessage: ...
 
 
 class MemoryConsumer:
@@ -40,34 +40,34 @@ class MemoryConsumer:
 
     async def take(self, room: int) -> Sequence[MemoryDelivery]:
         broker = self._bus.broker
-        self._durable.asking.append(self)
+        self._durable.pulling.append(self)
         try:
             await asyncio.sleep(0)  # or one process that never waits would leave nothing to those it shares with
             return await self._take(broker, room)
         finally:
-            self._durable.asking.remove(self)
+            self._durable.pulling.remove(self)
             if self._ranked and self._durable.ready:
                 broker.wake(self._durable)  # for whoever comes behind this one
 
     async def _take(self, broker: Broker, room: int) -> Sequence[MemoryDelivery]:
         while True:
             if not self.bound:
-                raise BusUnavailable(f"the consumer {self._durable.name} is closed")
+                raise BusUnavailableError(f"the consumer {self._durable.name} is closed")
             stream = broker.stream(self._kind)
             taken: list[MemoryDelivery] = []
-            while len(taken) < room and not self._outranked():
-                if (sequence := self._durable.hand_out(broker.clock.monotonic())) is None:
+            while len(taken) < room and not self._is_outranked():
+                if (sequence := self._durable.next_delivery(broker.clock.monotonic())) is None:
                     break
                 if (stored := stream.at(sequence)) is not None:
                     count, era = self._durable.counts[sequence], self._durable.era
-                    stored = await self._bus.whole(stored)
+                    stored = await self._bus.resolve(stored)
                     taken.append(MemoryDelivery(stored, count, broker, self._durable, era))
             if taken:
                 return taken
             await broker.until_changed(self._durable)
 
-    def _outranked(self) -> bool:
-        return any(other.bound and other.rank < self.rank for other in self._durable.asking)
+    def _is_outranked(self) -> bool:
+        return any(other.bound and other.rank < self.rank for other in self._durable.pulling)
 
     def set_rank(self, rank: int) -> None:
         if self._ranked and rank != self.rank:
@@ -83,7 +83,7 @@ class MemoryConsumer:
 class MemoryDelivery:
     """See `ports.Delivery`. One of an `_era` that is over, when its broker has been started anew, settles nothing."""
 
-    message: Stored
+    message: StoredMessage
     delivered: int
     _broker: Broker
     _durable: Durable
@@ -97,7 +97,7 @@ class MemoryDelivery:
             self._broker.wake(self._durable)
 
     async def nak(self, delay: float = 0.0) -> None:
-        self._again_in(delay)
+        self._redeliver_in(delay)
         self._broker.wake(self._durable)
 
     async def term(self, reason: str) -> None:
@@ -106,11 +106,11 @@ class MemoryDelivery:
         await self.ack()
 
     async def in_progress(self) -> None:
-        self._again_in(self._durable.ack_wait)
+        self._redeliver_in(self._durable.ack_wait)
 
-    async def hand_on(self, name: str) -> bool:
-        return self._era == self._durable.era and self._broker.listening.hand_on(name, self)
+    async def forward(self, name: str) -> bool:
+        return self._era == self._durable.era and self._broker.listening.forward(name, self)
 
-    def _again_in(self, seconds: float) -> None:
+    def _redeliver_in(self, seconds: float) -> None:
         if self._era == self._durable.era:
-            self._durable.put_off(self.message.sequence, self._broker.clock.monotonic() + seconds)
+            self._durable.delay(self.message.sequence, self._broker.clock.monotonic() + seconds)

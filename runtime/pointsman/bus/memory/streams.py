@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Protocol
 
 from pointsman.bus.validation import matches
-from pointsman.ports.bus import Stored
+from pointsman.ports.bus import StoredMessage
 
 __all__ = ["Durable", "Stream"]
 
-_DUPLICATE_WINDOW = 120.0  # seconds, as the real streams are created
+_DUPLICATE_WINDOW_S = 120.0  # seconds, as the real streams are created
 
 
 class Stream:
@@ -22,7 +22,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.end = 0
-        self._messages: dict[int, Stored] = {}
+        self._messages: dict[int, StoredMessage] = {}
         self._of_subject: dict[str, list[int]] = {}
         self._message_ids: dict[str, tuple[int, float]] = {}
 
@@ -40,13 +40,13 @@ class Stream:
 
     def append(
         self, subject: str, body: bytes, headers: Mapping[str, str], at: datetime, message_id: str | None, now: float
-    ) -> Stored:
+    ) -> StoredMessage:
         self.end += 1
-        stored = Stored(subject, bytes(body), dict(headers), self.end, at)
+        stored = StoredMessage(subject, bytes(body), dict(headers), self.end, at)
         self._messages[self.end] = stored
         self._of_subject.setdefault(subject, []).append(self.end)
         if message_id is not None:
-            self._message_ids[message_id] = self.end, now + _DUPLICATE_WINDOW
+            self._message_ids[message_id] = self.end, now + _DUPLICATE_WINDOW_S
         return stored
 
     def recent(self, message_id: str, now: float) -> int:
@@ -56,17 +56,17 @@ class Stream:
     def ends_at(self, subject: str) -> int:
         return sequences[-1] if (sequences := self._of_subject.get(subject)) else 0
 
-    def at(self, sequence: int) -> Stored | None:
+    def at(self, sequence: int) -> StoredMessage | None:
         return self._messages.get(sequence)
 
-    def select(self, subject: str, after: int = 0) -> list[Stored]:
+    def select(self, subject: str, after: int = 0) -> list[StoredMessage]:
         if (sequences := self._of_subject.get(subject)) is not None:
             return [self._messages[sequence] for sequence in sequences if sequence > after]
         return [
             stored for stored in self._messages.values() if stored.sequence > after and matches(subject, stored.subject)
         ]
 
-    def remove(self, sequence: int) -> Stored | None:
+    def remove(self, sequence: int) -> StoredMessage | None:
         stored = self._messages.pop(sequence, None)
         if stored is not None:
             left = self._of_subject[stored.subject]
@@ -76,7 +76,7 @@ class Stream:
         return stored
 
 
-class Asking(Protocol):
+class PullingConsumer(Protocol):
     """Somebody who shares a durable consumer and has room for more of it."""
 
     rank: int
@@ -98,7 +98,7 @@ class Durable:
     era: int = 0
     """How often it has been put back to an earlier moment: what was handed out before that is not settled."""
     counts: dict[int, int] = field(default_factory=dict)
-    asking: list[Asking] = field(default_factory=list)
+    pulling: list[PullingConsumer] = field(default_factory=list)
     """Those who wait for what is to go out."""
     _deadlines: dict[int, float] = field(default_factory=dict)
     _due: list[tuple[float, int]] = field(default_factory=list)
@@ -111,7 +111,7 @@ class Durable:
     def unsettled(self) -> list[int]:
         return sorted({*self.ready, *self._deadlines})
 
-    def put_back(self, ready: Iterable[int]) -> None:
+    def restore_pending(self, ready: Iterable[int]) -> None:
         """Have `ready` to go out, and nothing in flight."""
         self.era += 1
         self.ready = deque(ready)
@@ -119,12 +119,12 @@ class Durable:
         self._deadlines.clear()
         self._due.clear()
 
-    def hand_out(self, now: float) -> int | None:
+    def next_delivery(self, now: float) -> int | None:
         if not self.ready or len(self._deadlines) >= self.max_in_flight:
             return None
         sequence = self.ready.popleft()
         self.counts[sequence] = self.counts.get(sequence, 0) + 1
-        self._again_at(sequence, now + self.ack_wait)
+        self._schedule_redelivery(sequence, now + self.ack_wait)
         return sequence
 
     def is_unsettled(self, sequence: int) -> bool:
@@ -136,15 +136,15 @@ class Durable:
             self.ready.remove(sequence)
         self.counts.pop(sequence, None)
 
-    def put_off(self, sequence: int, moment: float) -> None:
+    def delay(self, sequence: int, moment: float) -> None:
         if sequence in self._deadlines:
-            self._again_at(sequence, moment)
+            self._schedule_redelivery(sequence, moment)
 
-    def _again_at(self, sequence: int, moment: float) -> None:
+    def _schedule_redelivery(self, sequence: int, moment: float) -> None:
         self._deadlines[sequence] = moment
         heapq.heappush(self._due, (moment, sequence))
 
-    def catch_up(self, now: float) -> None:
+    def expire_deadlines(self, now: float) -> None:
         back: list[int] = []
         while self._due and self._due[0][0] <= now:
             moment, sequence = heapq.heappop(self._due)

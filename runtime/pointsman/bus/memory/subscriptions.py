@@ -8,31 +8,31 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from pointsman.bus.validation import matches
-from pointsman.ports.bus import Delivery, Stored
+from pointsman.ports.bus import Delivery, StoredMessage
 from pointsman.util.lazy_import import structlog
 
-__all__ = ["Listening"]
+__all__ = ["MemorySubscriptions"]
 
 _log = structlog.get_logger(__name__)
 
 
-class Listening:
+class MemorySubscriptions:
     """Listeners by subject, and receivers by name. Each is told in a task of its own, in the order it was sent."""
 
     def __init__(self) -> None:
         self._listeners: list[_Listener] = []
         self._receivers: dict[str, asyncio.Queue[Delivery]] = {}
 
-    def broadcast(self, stored: Stored) -> None:
+    def broadcast(self, stored: StoredMessage) -> None:
         for listener in self._listeners:
             if matches(listener.subject, stored.subject):
                 listener.queue.put_nowait(stored)
 
     @asynccontextmanager
-    async def hearing(self, subject: str, heard: Callable[[Stored], Awaitable[None]]) -> AsyncIterator[None]:
+    async def subscribe(self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]) -> AsyncIterator[None]:
         listener = _Listener(subject)
         self._listeners.append(listener)
-        task = asyncio.create_task(listener.tell(heard))
+        task = asyncio.create_task(listener.deliver(heard))
         try:
             yield
         finally:
@@ -42,7 +42,7 @@ class Listening:
                 await task
 
     @asynccontextmanager
-    async def receiving(self, name: str, handed: Callable[[Delivery], None]) -> AsyncIterator[None]:
+    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AsyncIterator[None]:
         queue = self._receivers[name] = asyncio.Queue[Delivery]()
 
         async def receive() -> None:
@@ -59,7 +59,7 @@ class Listening:
             while not queue.empty():
                 handed(queue.get_nowait())
 
-    def hand_on(self, name: str, delivery: Delivery) -> bool:
+    def forward(self, name: str, delivery: Delivery) -> bool:
         receiver = self._receivers.get(name)
         if receiver is not None:
             receiver.put_nowait(delivery)
@@ -69,9 +69,9 @@ class Listening:
 @dataclass(slots=True)
 class _Listener:
     subject: str
-    queue: asyncio.Queue[Stored] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[StoredMessage] = field(default_factory=asyncio.Queue)
 
-    async def tell(self, heard: Callable[[Stored], Awaitable[None]]) -> None:
+    async def deliver(self, heard: Callable[[StoredMessage], Awaitable[None]]) -> None:
         """One broadcast after the other; an error of the listener is its own affair and does not end its listening."""
         while True:
             stored = await self.queue.get()

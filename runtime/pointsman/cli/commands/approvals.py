@@ -6,10 +6,10 @@ import asyncio
 from datetime import UTC, datetime
 
 from pointsman.cli.render import outcome
-from pointsman.cli.render.output import Code, complain, console, emit, lay_out
-from pointsman.cli.support.ids import the_approval, the_workflow
-from pointsman.cli.support.session import session, who
-from pointsman.cli.support.stdin import piped
+from pointsman.cli.render.output import Code, console, print_error, print_json, print_table
+from pointsman.cli.support.ids import resolve_approval_id, resolve_workflow_id
+from pointsman.cli.support.session import default_by, session
+from pointsman.cli.support.stdin import read_stdin
 from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["answer", "approvals"]
@@ -18,12 +18,12 @@ __all__ = ["answer", "approvals"]
 def approvals(of: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            found = await client.approvals(await the_workflow(client, of) if of else None)
+            found = await client.approvals(await resolve_workflow_id(client, of) if of else None)
         if json:
             for approval in found:
-                emit(approval)
+                print_json(approval)
         elif found:
-            lay_out(console(), outcome.approvals(found, datetime.now(UTC)))
+            print_table(console(), outcome.approval_table(found, datetime.now(UTC)))
         else:
             print("Nothing waits for approval.")
         return Code.OK
@@ -35,21 +35,21 @@ def answer(
     given: str, *, approve: bool, input_json: str | None, reason: str, by: str | None, url: str | None,
     namespace: str | None, json: bool,
 ) -> Code:  # fmt: skip
-    instead = None if input_json is None else parse_json((piped() if input_json == "-" else input_json).encode())
+    instead = None if input_json is None else parse_json((read_stdin() if input_json == "-" else input_json).encode())
 
     async def run() -> Code:
         async with session(url, namespace) as client:
-            approval = await the_approval(client, given)
+            approval = await resolve_approval_id(client, given)
             if approve:
-                said = await client.approve(approval, input=instead, by=who(by))
+                said = await client.approve(approval, input=instead, by=default_by(by))
             else:
-                said = await client.reject(approval, reason=reason, by=who(by))
+                said = await client.reject(approval, reason=reason, by=default_by(by))
         if json:
-            emit({"approval": approval, "counted": said.counted, "said": said.said})
+            print_json({"approval": approval, "counted": said.counted, "said": said.ignored_reason})
         elif said.counted is not False:
-            print(f"{said.said}.")  # it begins with an id, which is to be copied
+            print(f"{said.ignored_reason}.")  # it begins with an id, which is to be copied
         if said.counted is False:
-            complain(said.said)
+            print_error(said.ignored_reason)
         return Code.FAILED if said.counted is False else Code.OK
 
     return asyncio.run(run())

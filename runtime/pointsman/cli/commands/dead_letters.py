@@ -13,24 +13,39 @@ from typing import Any
 import typer
 
 from pointsman.cli.render import outcome
-from pointsman.cli.render.output import Code, clean, code_for, complain, console, emit, hint, lay_out, prose
-from pointsman.cli.support.ids import the_letter, the_workflow
+from pointsman.cli.render.output import (
+    Code,
+    code_for,
+    console,
+    escape_control,
+    print_error,
+    print_hint,
+    print_json,
+    print_prose,
+    print_table,
+)
+from pointsman.cli.support.ids import resolve_dead_letter, resolve_workflow_id
 from pointsman.cli.support.session import session
 from pointsman.client.client import Client
 from pointsman.engine.log.reader import newest_commit
-from pointsman.engine.operations.dead_letters import TOGETHER, DeadLetters, Letter, NotReplayable
-from pointsman.errors import ConfigurationError, NotFound
+from pointsman.engine.operations.dead_letters import (
+    MAX_CONCURRENT_REPLAYS,
+    DeadLetterEntry,
+    DeadLetters,
+    NotReplayableError,
+)
+from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman_schemas.log import WorkflowEnded
 
-__all__ = ["Choice", "discard", "list_", "replay", "show"]
+__all__ = ["LetterFilter", "discard", "list_", "replay", "show"]
 
-_COUNTED = 1_000  # dead letters whose causes are named where one asked for is not there
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_MAX_COUNTED = 1_000  # dead letters whose causes are named where one asked for is not there
+_AGE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LetterFilter:
     """Which dead letters a command is about: those with these ids, or all that fit the rest. Times are as they were
     given: an instant, or an age such as 90s, 15m, 2h or 3d."""
 
@@ -47,33 +62,33 @@ class Choice:
     def filters(self) -> bool:
         return self.all or any((self.origin, self.workflow, self.cause, self.since, self.until))
 
-    async def find(self, client: Client) -> Sequence[Letter]:
-        """Raises `NotFound` when there are none, `ConfigurationError` for a time that cannot be read or
+    async def find(self, client: Client) -> Sequence[DeadLetterEntry]:
+        """Raises `NotFoundError` when there are none, `ConfigurationError` for a time that cannot be read or
         the beginning of several ids."""
         store = DeadLetters(client.bus, client.subjects)
         if self.ids:
-            return [await the_letter(store, name) for name in self.ids]
+            return [await resolve_dead_letter(store, name) for name in self.ids]
         return await store.list(
             origin=self.origin,
-            workflow=await the_workflow(client, self.workflow) if self.workflow else None,
+            workflow=await resolve_workflow_id(client, self.workflow) if self.workflow else None,
             cause=self.cause,
-            since=_instant(self.since),
-            until=_instant(self.until),
+            since=_parse_time(self.since),
+            until=_parse_time(self.until),
             limit=self.limit,
         )
 
 
-def list_(choice: Choice, *, url: str | None, namespace: str | None, json: bool) -> Code:
+def list_(choice: LetterFilter, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
             found = await choice.find(client)
-            none = "" if found else await _no_letters(choice, client)
+            none = "" if found else await _explain_no_letters(choice, client)
         if json:
             for letter in found:
-                emit(letter.content)
+                print_json(letter.content)
         elif found:
             terminal = console()
-            lay_out(terminal, outcome.letters(found, terminal.width))
+            print_table(terminal, outcome.dead_letter_table(found, terminal.width))
         else:
             print(none)
         return Code.OK
@@ -81,11 +96,11 @@ def list_(choice: Choice, *, url: str | None, namespace: str | None, json: bool)
     return asyncio.run(run())
 
 
-async def _no_letters(choice: Choice, client: Client) -> str:
+async def _explain_no_letters(choice: LetterFilter, client: Client) -> str:
     """What there is instead: a cause may be mistyped."""
-    if choice.cause and (others := await replace(choice, cause=None, limit=_COUNTED).find(client)):
+    if choice.cause and (others := await replace(choice, cause=None, limit=_MAX_COUNTED).find(client)):
         kinds = Counter(letter.content.cause.kind for letter in others)
-        there = ", ".join(f"{clean(kind)} ({count})" for kind, count in kinds.most_common())
+        there = ", ".join(f"{escape_control(kind)} ({count})" for kind, count in kinds.most_common())
         return f"None with cause {choice.cause}; causes there are: {there}."
     if await DeadLetters(client.bus, client.subjects).list(limit=1):
         return "No dead letter fits; `pointsman dead list` shows the ones there are."
@@ -95,50 +110,54 @@ async def _no_letters(choice: Choice, client: Client) -> str:
 def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            letter = await the_letter(DeadLetters(client.bus, client.subjects), name)
-            advice = "" if json else await _way_back(client, letter)
+            letter = await resolve_dead_letter(DeadLetters(client.bus, client.subjects), name)
+            advice = "" if json else await _suggested_command(client, letter)
         if json:
-            emit(_whole(letter))
+            print_json(_letter_as_json(letter))
         else:
             terminal, it = console(), letter.content
-            lay_out(terminal, outcome.letters([letter], terminal.width))
-            prose(terminal, f"\n{it.cause.kind}: {clean(it.cause.message)}", style="red")
-            prose(terminal, f"\nSubject  {clean(it.subject)}")
+            print_table(terminal, outcome.dead_letter_table([letter], terminal.width))
+            print_prose(terminal, f"\n{it.cause.kind}: {escape_control(it.cause.message)}", style="red")
+            print_prose(terminal, f"\nSubject  {escape_control(it.subject)}")
             for header, value in it.headers.items():
-                prose(terminal, f"{clean(header)}: {clean(value)}", style="dim")
-            prose(terminal, "\n" + outcome.body_of(letter.decoded))
-            hint(terminal, f"\n{advice}")
+                print_prose(terminal, f"{escape_control(header)}: {escape_control(value)}", style="dim")
+            print_prose(terminal, "\n" + outcome.body_text(letter.decoded))
+            print_hint(terminal, f"\n{advice}")
         return Code.OK
 
     return asyncio.run(run())
 
 
 def replay(
-    choice: Choice, *, as_new: bool, keep: bool, yes: bool, url: str | None, namespace: str | None, json: bool
+    choice: LetterFilter, *, as_new: bool, keep: bool, yes: bool, url: str | None, namespace: str | None, json: bool
 ) -> Code:
-    async def one(store: DeadLetters, letter: Letter) -> _Done:
+    async def one(store: DeadLetters, letter: DeadLetterEntry) -> _LetterResult:
         try:
             done = await store.replay(letter, as_new=as_new, keep=keep)
-        except (NotReplayable, NotFound) as error:
-            return _Done("refused", {"letter": letter.content.id, "refused": str(error)}, str(error), code_for(error))
+        except (NotReplayableError, NotFoundError) as error:
+            return _LetterResult(
+                "refused", {"letter": letter.content.id, "refused": str(error)}, str(error), code_for(error)
+            )
         what = {"request": "sent again as", "task": "reopened in", "event": "published again for"}
         line = f"{done.letter}: {what[done.action]} {done.workflow}; `pointsman watch {done.workflow}`"
-        return _Done("replayed", asdict(done), line)
+        return _LetterResult("replayed", asdict(done), line)
 
-    return asyncio.run(_each("Replay", choice, one, yes=yes, url=url, namespace=namespace, json=json))
+    return asyncio.run(_apply_to_letters("Replay", choice, one, yes=yes, url=url, namespace=namespace, json=json))
 
 
-def discard(choice: Choice, *, yes: bool, url: str | None, namespace: str | None, json: bool) -> Code:
-    async def one(store: DeadLetters, letter: Letter) -> _Done:
+def discard(choice: LetterFilter, *, yes: bool, url: str | None, namespace: str | None, json: bool) -> Code:
+    async def one(store: DeadLetters, letter: DeadLetterEntry) -> _LetterResult:
         gone, name = await store.discard(letter), letter.content.id
         said = "discarded" if gone else "gone already"
-        return _Done(said, {"letter": name, "discarded": gone}, f"{name}: {said}")
+        return _LetterResult(said, {"letter": name, "discarded": gone}, f"{name}: {said}")
 
-    return asyncio.run(_each("Discard", choice, one, yes=yes, ask=True, url=url, namespace=namespace, json=json))
+    return asyncio.run(
+        _apply_to_letters("Discard", choice, one, yes=yes, ask=True, url=url, namespace=namespace, json=json)
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _LetterResult:
     """What became of one letter, for the count, for machines and for people."""
 
     what: str
@@ -147,10 +166,10 @@ class _Done:
     code: Code | None = None
 
 
-async def _each(
+async def _apply_to_letters(
     verb: str,
-    choice: Choice,
-    one: Callable[[DeadLetters, Letter], Awaitable[_Done]],
+    choice: LetterFilter,
+    one: Callable[[DeadLetters, DeadLetterEntry], Awaitable[_LetterResult]],
     *,
     yes: bool,
     ask: bool = False,
@@ -169,19 +188,21 @@ async def _each(
         store = DeadLetters(client.bus, client.subjects)
         chosen = await choice.find(client)
         if not chosen:
-            raise NotFound("no dead letter fits; `pointsman dead list` shows the ones there are")
-        if not yes and (ask or choice.filters) and not await asyncio.to_thread(_agreed, verb, len(chosen)):
-            complain("nothing was done")
+            raise NotFoundError("no dead letter fits; `pointsman dead list` shows the ones there are")
+        if not yes and (ask or choice.filters) and not await asyncio.to_thread(_confirm, verb, len(chosen)):
+            print_error("nothing was done")
             return Code.FAILED
         try:
-            for start in range(0, len(chosen), TOGETHER):
-                for done in await asyncio.gather(*(one(store, each) for each in chosen[start : start + TOGETHER])):
+            for start in range(0, len(chosen), MAX_CONCURRENT_REPLAYS):
+                for done in await asyncio.gather(
+                    *(one(store, each) for each in chosen[start : start + MAX_CONCURRENT_REPLAYS])
+                ):
                     counts[done.what] += 1
                     worst = max(worst, done.code or Code.OK)
                     if json:
-                        emit(done.data)
+                        print_json(done.data)
                     elif done.what == "refused":
-                        complain(done.line)
+                        print_error(done.line)
                     else:
                         print(done.line)
         finally:
@@ -191,7 +212,7 @@ async def _each(
     return worst
 
 
-async def _way_back(client: Client, letter: Letter) -> str:
+async def _suggested_command(client: Client, letter: DeadLetterEntry) -> str:
     """The command that can work now: an ended workflow does not go on, its request can only be sent again."""
     it = letter.content
     if it.subject.startswith(f"{client.subjects.namespace}.request."):
@@ -203,7 +224,7 @@ async def _way_back(client: Client, letter: Letter) -> str:
         return f"It names no workflow to go on with. `pointsman dead discard {it.id}` removes it."
     try:
         _, newest = await newest_commit(client.bus, client.subjects, it.workflow_id)
-    except NotFound:
+    except NotFoundError:
         return f"Its workflow is gone. `pointsman dead discard {it.id}` removes it."
     if any(isinstance(entry, WorkflowEnded) for entry in newest.entries):
         again = f"`pointsman dead replay {it.id} --as-new` sends the request again, as a new workflow."
@@ -211,7 +232,7 @@ async def _way_back(client: Client, letter: Letter) -> str:
     return f"`pointsman dead replay {it.id}` gives it another chance."
 
 
-def _agreed(verb: str, count: int) -> bool:
+def _confirm(verb: str, count: int) -> bool:
     good = " for good" if verb == "Discard" else ""
     try:
         return typer.confirm(f"{verb} {count} dead letter{'' if count == 1 else 's'}{good}?", err=True)
@@ -219,10 +240,10 @@ def _agreed(verb: str, count: int) -> bool:
         raise ConfigurationError("nobody answers, so nothing was done; use --yes to go on unasked") from None
 
 
-def _instant(text: str | None) -> datetime | None:
+def _parse_time(text: str | None) -> datetime | None:
     if text is None:
         return None
-    if (age := _AGE.fullmatch(text.strip())) is not None:
+    if (age := _AGE_PATTERN.fullmatch(text.strip())) is not None:
         return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: float(age[1])})
     try:
         instant = datetime.fromisoformat(text.strip())
@@ -233,5 +254,5 @@ def _instant(text: str | None) -> datetime | None:
     return instant if instant.tzinfo else instant.astimezone()
 
 
-def _whole(letter: Letter) -> dict[str, Any]:
+def _letter_as_json(letter: DeadLetterEntry) -> dict[str, Any]:
     return {**letter.content.model_dump(mode="json", exclude_none=True), "decoded": letter.decoded}

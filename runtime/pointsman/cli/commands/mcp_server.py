@@ -8,13 +8,20 @@ from contextlib import suppress
 from pointsman.cli.render.output import Code
 from pointsman.cli.support.session import session
 from pointsman.client.client import Client
-from pointsman.errors import BusUnavailable, ConfigurationError, NotFound, PeerError, PointsmanError, describe_error
+from pointsman.errors import (
+    BusUnavailableError,
+    ConfigurationError,
+    NotFoundError,
+    PeerError,
+    PointsmanError,
+    describe_error,
+)
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import compact_json
 
-__all__ = ["answer", "run"]
+__all__ = ["answer_call", "run"]
 
-LATE = 5.0  # seconds: at its deadline a team answers with what it has, and that takes a moment
+ANSWER_GRACE_S = 5.0  # seconds: at its deadline a team answers with what it has, and that takes a moment
 
 
 def run(team: str, *, timeout: float, url: str | None, namespace: str | None) -> Code:
@@ -31,7 +38,7 @@ def run(team: str, *, timeout: float, url: str | None, namespace: str | None) ->
 
             async def ask(request: str) -> str:
                 try:
-                    return await answer(client, team, request, timeout)
+                    return await answer_call(client, team, request, timeout)
                 except PointsmanError as error:  # of any other the caller is told no more than that there was one
                     raise ToolError(describe_error(error)) from None
 
@@ -44,13 +51,13 @@ def run(team: str, *, timeout: float, url: str | None, namespace: str | None) ->
     return asyncio.run(serve())
 
 
-async def answer(client: Client, team: str, request: str, timeout: float) -> str:
+async def answer_call(client: Client, team: str, request: str, timeout: float) -> str:
     """The team's answer; whatever else a workflow ends with is an error that says so. Who gives up asking ends it."""
     workflow = await client.submit(team, request, deadline=timeout)
     try:
-        outcome = await workflow.outcome(timeout + LATE)
+        outcome = await workflow.outcome(timeout + ANSWER_GRACE_S)
     except asyncio.CancelledError:
-        with suppress(BusUnavailable, NotFound):
+        with suppress(BusUnavailableError, NotFoundError):
             await workflow.cancel("the MCP client gave up")
         raise
     except TimeoutError:

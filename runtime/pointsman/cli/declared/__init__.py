@@ -11,7 +11,7 @@ from typer.models import CommandInfo
 from pointsman.cli.declared import approvals, checks, letters, processes, workflows
 from pointsman.cli.declared.dashes import Command
 
-__all__ = ["app", "only"]
+__all__ = ["app", "keep_only"]
 
 # Typer's own help in rich costs 0.7 s of CPU here, its plain one none; errors and tracebacks are ours.
 app = typer.Typer(
@@ -25,26 +25,26 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-_PARTS = (processes.commands, workflows.commands, approvals.commands, checks.commands)
-for part in _PARTS:
+_COMMAND_GROUPS = (processes.commands, workflows.commands, approvals.commands, checks.commands)
+for part in _COMMAND_GROUPS:
     app.add_typer(part)
 app.add_typer(letters.commands, name="dead")
-for part in (*_PARTS, letters.commands):
+for part in (*_COMMAND_GROUPS, letters.commands):
     for command in part.registered_commands:
         command.cls = Command
 
 
-def only(name: str) -> None:
+def keep_only(name: str) -> None:
     """Leave out of `app` all commands but the one called `name`, if there is one: Typer builds all it has before it
     runs any, which takes longer than the one it runs."""
-    kept = [[info for info in part.registered_commands if _name(info) == name] for part in _PARTS]
+    kept = [[info for info in part.registered_commands if _command_name(info) == name] for part in _COMMAND_GROUPS]
     if any(kept):
-        for part, infos in zip(_PARTS, kept, strict=True):
+        for part, infos in zip(_COMMAND_GROUPS, kept, strict=True):
             part.registered_commands = infos
-        app.registered_groups = [group for group in app.registered_groups if group.typer_instance in _PARTS]
+        app.registered_groups = [group for group in app.registered_groups if group.typer_instance in _COMMAND_GROUPS]
 
 
-def _name(info: CommandInfo) -> str:
+def _command_name(info: CommandInfo) -> str:
     return info.name or (get_command_name(info.callback.__name__) if info.callback else "")
 
 

@@ -45,7 +45,7 @@ def dead_list(
     """The dead letters, oldest first."""
     from pointsman.cli.commands import dead_letters
 
-    choice = dead_letters.Choice((), True, origin, workflow, cause, since, until, limit)
+    choice = dead_letters.LetterFilter((), True, origin, workflow, cause, since, until, limit)
     return dead_letters.list_(choice, url=url, namespace=namespace, json=json)
 
 
@@ -87,7 +87,7 @@ def dead_replay(
     replaying it once."""
     from pointsman.cli.commands import dead_letters
 
-    choice = dead_letters.Choice(ids or (), all, origin, workflow, cause, since, until, limit)
+    choice = dead_letters.LetterFilter(ids or (), all, origin, workflow, cause, since, until, limit)
     return dead_letters.replay(choice, as_new=as_new, keep=keep, yes=yes, url=url, namespace=namespace, json=json)
 
 
@@ -110,5 +110,5 @@ def dead_discard(
     """Remove dead letters for good. The ones named, or all that fit."""
     from pointsman.cli.commands import dead_letters
 
-    choice = dead_letters.Choice(ids or (), all, origin, workflow, cause, since, until, limit)
+    choice = dead_letters.LetterFilter(ids or (), all, origin, workflow, cause, since, until, limit)
     return dead_letters.discard(choice, yes=yes, url=url, namespace=namespace, json=json)

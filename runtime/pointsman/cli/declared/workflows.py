@@ -43,7 +43,8 @@ def submit(
     from pointsman.cli.commands import submit
 
     return submit.submit(
-        team, submit.only(team, text or ()), input_json=input_json, request_id=request_id, deadline=deadline,
+        team, submit.join_request_text(team, text or ()), input_json=input_json, request_id=request_id,
+        deadline=deadline,
         correlation_id=correlation_id, wait=wait, watch=watch, timeout=timeout, url=url, namespace=namespace, json=json,
     )  # fmt: skip
 

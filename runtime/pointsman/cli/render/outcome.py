@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pointsman.cli.render.output import clean, one_line
+from pointsman.cli.render.output import escape_control, one_line
 from pointsman.client.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.evolve import fold_entries, pending_approvals
 from pointsman.core.tasks.handoff_input import approval_subject
@@ -19,7 +19,7 @@ from pointsman.core.views import timeline
 from pointsman.core.views.formatting import format_dollars, format_seconds, format_usage, request_text
 from pointsman.core.views.trace import TraceNode, build_trace
 from pointsman.core.views.trace_status import WAITING_FOR_AGENT, WAITING_FOR_RETRY, at_time
-from pointsman.engine.operations.dead_letters import Letter
+from pointsman.engine.operations.dead_letters import DeadLetterEntry
 from pointsman_schemas.events import Approval, DeadLetter, Delta, Gap, Outcome, Progress
 from pointsman_schemas.log import (
     ApprovalDecided,
@@ -35,18 +35,18 @@ from pointsman_schemas.log import (
 from pointsman_schemas.plan import PlannedTask
 
 __all__ = [
-    "NARROW",
+    "NARROW_WIDTH",
     "STYLE",
-    "Story",
-    "answer",
-    "approvals",
-    "body_of",
-    "keep_whole",
-    "letters",
-    "outcome",
-    "show",
-    "summaries",
-    "text_of",
+    "EventPrinter",
+    "approval_table",
+    "body_text",
+    "dead_letter_table",
+    "render_answer",
+    "render_outcome",
+    "render_workflow",
+    "set_no_wrap",
+    "value_text",
+    "workflow_table",
 ]
 
 STYLE = {
@@ -70,35 +70,37 @@ STYLE = {
     "cancelled": "yellow",
     "failed": "red",
 }
-_TONE = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
-_LOUD = "▶≡■?"  # the lines that are looked for first
-_WHOLE = "✗?!‖-"  # what goes wrong, and what waits for a person, is not cut at the edge of a terminal
-_WRITTEN = 72  # letters of a line of what is being written
-_HALF = 80  # columns of a terminal that nobody has made wider
-NARROW = 112  # columns below which there is no room for the details, and the tree and the bars share what there is
+_TONE_STYLES = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
+_PROMINENT_MARKS = "▶≡■?"  # the lines that are looked for first
+_UNCUT_MARKS = "✗?!‖-"  # what goes wrong, and what waits for a person, is not cut at the edge of a terminal
+_DELTA_LINE_CHARS = 72  # letters of a line of what is being written
+_DEFAULT_WIDTH = 80  # columns of a terminal that nobody has made wider
+NARROW_WIDTH = (
+    112  # columns below which there is no room for the details, and the tree and the bars share what there is
+)
 
 
-class Story:
+class EventPrinter:
     """A workflow told line by line while it happens."""
 
     def __init__(self) -> None:
         self._start: datetime | None = None
-        self._story = timeline.Timeline()
-        self._written: dict[str, str] = {}
+        self._timeline = timeline.Timeline()
+        self._partial_text: dict[str, str] = {}
 
-    def heard(self, delta: Delta) -> Iterator[Text]:
+    def delta_lines(self, delta: Delta) -> Iterator[Text]:
         """The lines of what agents are writing that are whole."""
-        text = self._written.pop(delta.agent, "") + delta.text
+        text = self._partial_text.pop(delta.agent, "") + delta.text
         while (end := _line_end(text)) > 0:
             line = Text(" " * 10, style="dim").append(f"┊ {one_line(delta.agent, limit=40):<14} ")
             yield line.append(one_line(text[:end], limit=400), style="italic")
             text = text[end:]
         if text:
-            self._written[delta.agent] = text
+            self._partial_text[delta.agent] = text
 
     def lines(self, event: WorkflowEvent) -> Iterator[Text]:
         """What there is to say about `event`: no line, one, or one per task of a plan."""
-        line = self._story.render(event)
+        line = self._timeline.render(event)
         if not line.mark:
             return
         what = line.detail
@@ -108,15 +110,15 @@ class Story:
                 what = f"{event.workflow_id}  {request_text(event.input)}"
             case ApprovalRequested():
                 what = f"waits for approval of {what}: `pointsman approve {event.approval}` or `reject`"
-        colour = _TONE[line.tone]
-        style = f"bold {colour}".strip() if line.mark in _LOUD else colour or "dim"
+        colour = _TONE_STYLES[line.tone]
+        style = f"bold {colour}".strip() if line.mark in _PROMINENT_MARKS else colour or "dim"
         told = self._line(line.at, line.mark, line.actor, what, style)
-        told.no_wrap = line.mark not in _WHOLE
+        told.no_wrap = line.mark not in _UNCUT_MARKS
         yield told
         if isinstance(event, PlanAccepted):
             for task in event.plan.tasks:
                 after = f"  (after {', '.join(task.depends_on)})" if task.depends_on else ""
-                yield self._line(event.at, " ", task.id, f"{_whom(task)}: {task.intent}{after}", "")
+                yield self._line(event.at, " ", task.id, f"{_task_target(task)}: {task.intent}{after}", "")
 
     def _line(self, at: datetime, mark: str, who: str, what: str, style: str) -> Text:
         since = (at - self._start).total_seconds() if self._start else 0.0
@@ -126,25 +128,25 @@ class Story:
         return line
 
 
-def _whom(task: PlannedTask) -> str:
+def _task_target(task: PlannedTask) -> str:
     return f"whoever has {task.skill}" if task.skill else task.agent
 
 
-def answer(of: Outcome) -> str:
+def render_answer(of: Outcome) -> str:
     """The answer as a person reads it."""
     if of.answer is None:
-        return f"No answer: {clean(of.reason) or of.status}."
-    return text_of(of.answer, pretty=True)
+        return f"No answer: {escape_control(of.reason) or of.status}."
+    return value_text(of.answer, pretty=True)
 
 
-def outcome(of: Outcome) -> RenderableType:
+def render_outcome(of: Outcome) -> RenderableType:
     """How it ended: status, gaps, and what running side by side saved."""
     parts: list[RenderableType] = []
     if of.gaps:
         parts.append(Text("Not answered:", style="yellow"))
-        parts += _missing(of.gaps)
+        parts += _missing_lines(of.gaps)
     line = Text(of.status, style=STYLE[of.status])
-    if of.reason and of.reason not in answer(of) and not _is_told(of.reason, of.gaps):
+    if of.reason and of.reason not in render_answer(of) and not _is_redundant(of.reason, of.gaps):
         line.append(f" ({one_line(of.reason, limit=400)})")
     line.append(f" in {format_seconds(of.elapsed)}")
     if of.sequential > of.elapsed:  # otherwise nothing was saved, and it would look like a loss
@@ -155,7 +157,7 @@ def outcome(of: Outcome) -> RenderableType:
     return Group(*parts)
 
 
-def _missing(gaps: Sequence[Gap]) -> Iterator[Text]:
+def _missing_lines(gaps: Sequence[Gap]) -> Iterator[Text]:
     """Each reason once, with all that is missing for it."""
     tasks: dict[tuple[str, str], list[str]] = {}
     for gap in gaps:
@@ -164,19 +166,19 @@ def _missing(gaps: Sequence[Gap]) -> Iterator[Text]:
         yield Text(f"  {one_line(', '.join(names), limit=400)} ({agent}): {one_line(reason, limit=400)}")
 
 
-def _is_told(reason: str, gaps: Sequence[Gap]) -> bool:
+def _is_redundant(reason: str, gaps: Sequence[Gap]) -> bool:
     """Whether `reason` says no more than what is missing and why."""
     for gap in gaps:
         reason = reason.replace(f"{gap.task_id}: {gap.reason}", "", 1)
     return not reason.strip("; ")
 
 
-def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) -> RenderableType:
+def workflow_table(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) -> RenderableType:
     """The table of `list`. Where there is room for few columns, it has the ids, the status, how long it took where that
     fits, and the request."""
     columns = ["workflow", "team", "status", "started", "took", "request"]
-    if width < NARROW:
-        columns = ["workflow", "status", *(("took",) if width >= _HALF else ()), "request"]
+    if width < NARROW_WIDTH:
+        columns = ["workflow", "status", *(("took",) if width >= _DEFAULT_WIDTH else ()), "request"]
     table = _table(*columns)
     for workflow in of:
         asked = request_text(workflow.input)
@@ -190,11 +192,11 @@ def summaries(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) ->
             "request": Text(one_line(asked, limit=400), no_wrap=True, overflow="ellipsis"),
         }
         table.add_row(*(cells[column] for column in columns))
-    keep_whole(table, 0, columns.index("status"))
+    set_no_wrap(table, 0, columns.index("status"))
     return table
 
 
-def show(
+def render_workflow(
     entries: Sequence[Entry], reports: Sequence[Progress], now: datetime, alive: Collection[str]
 ) -> RenderableType:
     """A workflow whole: how it stands, its request, every plan, its tasks as they are `now` with the agents that are
@@ -218,10 +220,10 @@ def show(
                         "not bold",
                     ),
                     Text(f"team {entry.team}, since {began}"),
-                    Text(f"correlation {clean(entry.correlation_id)}", style="dim"),
+                    Text(f"correlation {escape_control(entry.correlation_id)}", style="dim"),
                     Text(f"trace {entry.trace.trace_id}", style="dim"),
                     Text("\nRequest", style="bold"),
-                    Text(text_of(entry.input or request_text(entry.input), pretty=True)),
+                    Text(value_text(entry.input or request_text(entry.input), pretty=True)),
                 ]
             case PlanAccepted():
                 table = _table("task", "agent", "intent", "after")
@@ -245,17 +247,22 @@ def show(
             case TaskSucceeded() if entry.task_id not in own:
                 results[entry.task_id] = entry.result.output
     if top and top.children:
-        parts += [Text("\nTasks", style="bold"), _tasks(top, now)]
+        parts += [Text("\nTasks", style="bold"), _task_table(top, now)]
     for task_id, output in results.items():
-        parts += [Text(f"\nResult of {task_id}", style="bold"), Text(text_of(output, pretty=True))]
+        parts += [Text(f"\nResult of {task_id}", style="bold"), Text(value_text(output, pretty=True))]
     last = entries[-1]
     if isinstance(last, WorkflowEnded):
-        parts += [Text("\nOutcome", style="bold"), Text(answer(last.outcome)), Text(), outcome(last.outcome)]
+        parts += [
+            Text("\nOutcome", style="bold"),
+            Text(render_answer(last.outcome)),
+            Text(),
+            render_outcome(last.outcome),
+        ]
     else:
         waiting = pending_approvals(entries)
         stands, style = ("waiting for approval", "bold yellow") if waiting else ("still running", "cyan")
         parts.append(Text(f"\nIt is {stands}.", style))
-        parts += _questions(entries) if waiting else ()
+        parts += _approval_lines(entries) if waiting else ()
         waits = [
             task for task in (top.children if top else ()) if task.status in (WAITING_FOR_AGENT, WAITING_FOR_RETRY)
         ]
@@ -263,17 +270,17 @@ def show(
     return Group(*parts)
 
 
-def _questions(log: Sequence[Entry]) -> Iterator[Text]:
+def _approval_lines(log: Sequence[Entry]) -> Iterator[Text]:
     """What a person is asked, about what, and the commands that answer."""
     if (state := fold_entries(log)) is None:
         return
     for it in state.approvals.values():
         yield Text(f"\n{it.id}: the {it.about} {it.tool or it.task_id or ''}".rstrip())
-        yield Text(body_of(approval_subject(state, it)))
+        yield Text(body_text(approval_subject(state, it)))
         yield Text(f"`pointsman approve {it.id}` allows it, `pointsman reject {it.id}` does not.", "dim")
 
 
-def _tasks(top: TraceNode, now: datetime) -> Table:
+def _task_table(top: TraceNode, now: datetime) -> Table:
     costly = top.usage.cost > 0
     table = _table("task", "agent", "status", "attempts", "took", "tokens", *(("cost",) if costly else ()))
     for column in table.columns[3:]:
@@ -288,22 +295,22 @@ def _tasks(top: TraceNode, now: datetime) -> Table:
     return table
 
 
-def approvals(of: Sequence[Approval], now: datetime) -> RenderableType:
+def approval_table(of: Sequence[Approval], now: datetime) -> RenderableType:
     """The table of `approvals`."""
     table = _table("approval", "team", "about", "agent", "left", "what")
     for it in of:
         about = f"{it.about} {it.tool or it.task_id or ''}".rstrip()
-        what = one_line(": ".join(filter(None, (it.intent, text_of(it.input)))), limit=400)
+        what = one_line(": ".join(filter(None, (it.intent, value_text(it.input)))), limit=400)
         left = format_seconds(max(0.0, (it.expires_at - now).total_seconds()))
         table.add_row(it.id, it.team, about, it.agent or "", left, Text(what, no_wrap=True, overflow="ellipsis"))
-    keep_whole(table, 0)
+    set_no_wrap(table, 0)
     return table
 
 
-def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
+def dead_letter_table(of: Sequence[DeadLetterEntry], width: int = 140) -> RenderableType:
     """The table of `dead list`. Where there is room for few columns, each has two lines, the second with the cause."""
-    if width < NARROW:
-        return Group(*(line for letter in of for line in _two_lines(letter.content)))
+    if width < NARROW_WIDTH:
+        return Group(*(line for letter in of for line in _two_line_table(letter.content)))
     table = _table("dead letter", "workflow", "origin", "at", "task", "attempts", "cause")
     for letter in of:
         it = letter.content
@@ -312,11 +319,11 @@ def letters(of: Sequence[Letter], width: int = 140) -> RenderableType:
             Text(_cause(it), no_wrap=True, overflow="ellipsis"),
         )
         table.add_row(it.id, it.workflow_id or "", it.origin, at, it.task_id or "", str(it.attempts), cause)
-    keep_whole(table, 0, 1)
+    set_no_wrap(table, 0, 1)
     return table
 
 
-def _two_lines(of: DeadLetter) -> tuple[Text, Text]:
+def _two_line_table(of: DeadLetter) -> tuple[Text, Text]:
     at = of.at.astimezone().strftime("%m-%d %H:%M:%S")
     told = Text.assemble((f"  {at}  ", "dim"), f"{of.origin}  {_cause(of)}", no_wrap=True, overflow="ellipsis")
     return Text("  ".join(filter(None, (of.id, of.workflow_id)))), told
@@ -326,20 +333,22 @@ def _cause(of: DeadLetter) -> str:
     return one_line(f"{of.cause.kind}: {of.cause.message}", limit=400)
 
 
-def text_of(value: JsonValue, *, pretty: bool = False) -> str:
+def value_text(value: JsonValue, *, pretty: bool = False) -> str:
     """JSON data as text: a string as it is, an object with one text as that text, anything else as JSON."""
     if isinstance(value, dict) and len(value) == 1:
         (only,) = value.values()
         value = only if isinstance(only, str) else value
-    return body_of(value) if pretty or isinstance(value, str) else clean(json.dumps(value, ensure_ascii=False))
+    return (
+        body_text(value) if pretty or isinstance(value, str) else escape_control(json.dumps(value, ensure_ascii=False))
+    )
 
 
-def body_of(value: JsonValue) -> str:
+def body_text(value: JsonValue) -> str:
     """JSON data with every key it has, where a wrong one may be what there is to see; a string as it is."""
-    return clean(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2))
+    return escape_control(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2))
 
 
-def keep_whole(table: Table, *columns: int) -> None:
+def set_no_wrap(table: Table, *columns: int) -> None:
     """An id that is cut off is no id: whatever has to give way, these columns do not."""
     for index in columns:
         column = table.columns[index]
@@ -358,4 +367,4 @@ def _line_end(text: str) -> int:
     """Where the first line of a text that is still growing ends; 0 while it does not."""
     if (end := text.find("\n") + 1) > 0:
         return end
-    return text.rfind(" ", 0, _WRITTEN) + 1 if len(text) > _WRITTEN else 0
+    return text.rfind(" ", 0, _DELTA_LINE_CHARS) + 1 if len(text) > _DELTA_LINE_CHARS else 0

@@ -35,37 +35,37 @@ if TYPE_CHECKING:
     from pointsman_schemas.events import Outcome
 
 __all__ = [
-    "TOLD_FROM",
+    "EVENT_TEXT_COLUMN",
     "Code",
-    "clean",
     "code_for",
     "command",
-    "complain",
     "console",
-    "degrade",
-    "emit",
-    "ending",
-    "hint",
-    "lay_out",
+    "escape_control",
+    "exit_code_of",
     "one_line",
     "outcome_code",
-    "prose",
-    "say",
-    "write",
+    "print_error",
+    "print_event",
+    "print_hint",
+    "print_json",
+    "print_prose",
+    "print_table",
+    "use_ascii_signs",
+    "write_json",
 ]
 
 P = ParamSpec("P")
 
-_UNBOUNDED = 10_000  # columns of a file or a pipe: nothing is cut or broken there, so that `grep` finds it
-_UNWRITABLE = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_UNBOUNDED_WIDTH = 10_000  # columns of a file or a pipe: nothing is cut or broken there, so that `grep` finds it
+_UNWRITABLE_ERRNOS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-TOLD_FROM = 27  # the column in which an event's own text begins: behind its time, its sign and its agent
+EVENT_TEXT_COLUMN = 27  # the column in which an event's own text begins: behind its time, its sign and its agent
 
-_PLAINER = str.maketrans("✓✗■●█▪─━├└│…·→↓▶≡‖", "+x#*##-=|`|..>v>=|")
+_ASCII_SIGNS = str.maketrans("✓✗■●█▪─━├└│…·→↓▶≡‖", "+x#*##-=|`|..>v>=|")
 """What stands for a sign that a terminal's encoding lacks; a question mark for any other."""
 
 # Escape sequences from an agent's answer would move the cursor or retitle the window; C1 are escape sequences too.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Code(IntEnum):
@@ -86,75 +86,75 @@ def command(function: Callable[P, Code | None]) -> Callable[P, None]:
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         import typer
 
-        raise typer.Exit(ending(partial(function, *args, **kwargs)))
+        raise typer.Exit(exit_code_of(partial(function, *args, **kwargs)))
 
     return run
 
 
-def ending(function: Callable[[], Code | None]) -> Code:
+def exit_code_of(function: Callable[[], Code | None]) -> Code:
     """Its code once it has run; of an error raised on purpose, which is one line on standard error, the error's."""
     try:
         try:
             return function() or Code.OK
         except (Exception, KeyboardInterrupt):
-            _drop_unwritable()  # what has gone wrong is told, whoever reads the rest
+            _disable_broken_output()  # what has gone wrong is told, whoever reads the rest
             raise
         finally:
             sys.stdout.flush()  # here, and not when the interpreter has nobody left to tell
     except KeyboardInterrupt:
-        complain("interrupted")
+        print_error("interrupted")
         return Code.INTERRUPTED
     except SystemExit as end:  # rich and click end the process where a pipe is closed
         if not isinstance(end.__context__, BrokenPipeError):
             raise
-        return _unwritten(end.__context__)
+        return _output_error_code(end.__context__)
     except Exception as error:
-        cause = _cause(error)
-        if isinstance(cause, OSError) and cause.errno in _UNWRITABLE:
-            return _unwritten(cause)
+        cause = _root_cause(error)
+        if isinstance(cause, OSError) and cause.errno in _UNWRITABLE_ERRNOS:
+            return _output_error_code(cause)
         known = code_for(cause)
         if known is None:
             raise
-        complain(str(cause))
+        print_error(str(cause))
         return known
 
 
-def _unwritten(error: OSError) -> Code:
+def _output_error_code(error: OSError) -> Code:
     """The code where the output cannot go where it should, of which nothing more is tried."""
-    _to_nowhere()
+    _redirect_to_null()
     if error.errno == errno.EPIPE:
         return Code.OK
-    complain(f"the output could not be written: {error.strerror}; make room there, or send it elsewhere")
+    print_error(f"the output could not be written: {error.strerror}; make room there, or send it elsewhere")
     return Code.FAILED
 
 
-def _drop_unwritable() -> None:
+def _disable_broken_output() -> None:
     try:
         sys.stdout.flush()
     except OSError:
-        _to_nowhere()
+        _redirect_to_null()
 
 
-def _to_nowhere() -> None:
+def _redirect_to_null() -> None:
     with suppress(OSError, ValueError):  # what is buffered would be written again at the end, and complained about
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def degrade() -> None:
+def use_ascii_signs() -> None:
     """From now on a sign that the terminal's encoding lacks is a plainer one, and no error; nor is it one to write
     where whoever started this process has closed the output."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
-    codecs.register_error("pointsman", _plainer)
+    codecs.register_error("pointsman", _replace_unencodable)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="pointsman")
 
 
-def _plainer(error: UnicodeError) -> tuple[str, int]:
+def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    lacking = error.object[error.start : error.end].translate(_PLAINER)
+    lacking = error.object[error.start : error.end].translate(_ASCII_SIGNS)
     return "".join(each if each.isascii() else "?" for each in lacking), error.end
 
 
@@ -165,9 +165,9 @@ def code_for(error: BaseException) -> Code | None:
     match error:
         case errors.InvariantError():
             return None
-        case errors.BusUnavailable():
+        case errors.BusUnavailableError():
             return Code.UNREACHABLE
-        case errors.NotFound():
+        case errors.NotFoundError():
             return Code.NOT_FOUND
         case errors.ConfigurationError() | errors.ContractError():
             return Code.USAGE
@@ -176,12 +176,12 @@ def code_for(error: BaseException) -> Code | None:
     return None
 
 
-def _cause(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     """The error itself, where a task group has wrapped the only one there was; of several raised on purpose the first,
     as when each of its tasks misses the broker."""
     if not isinstance(error, BaseExceptionGroup):
         return error
-    causes = [_cause(each) for each in error.exceptions]
+    causes = [_root_cause(each) for each in error.exceptions]
     return causes[0] if len(causes) == 1 or None not in map(code_for, causes) else error
 
 
@@ -190,20 +190,20 @@ def outcome_code(outcome: Outcome) -> Code:
     return Code.OK if outcome.status == "completed" else Code.FAILED
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """One line on standard error."""
     with suppress(OSError):  # nobody reads it
         print(f"pointsman: {one_line(message, limit=2_000)}", file=sys.stderr)
 
 
-def emit(value: Any) -> None:
+def print_json(value: Any) -> None:
     """`value`, a model, dataclass or plain data, as one line of JSON on standard output."""
     from pydantic_core import to_json
 
-    print(_escaped(to_json(value, exclude_none=True).decode()), flush=True)
+    print(_escape_unencodable(to_json(value, exclude_none=True).decode()), flush=True)
 
 
-def _escaped(text: str) -> str:
+def _escape_unencodable(text: str) -> str:
     """`text`, which is JSON, with escapes in place of what the encoding of standard output lacks."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -214,7 +214,7 @@ def _escaped(text: str) -> str:
     return text
 
 
-def write(file: str, text: str) -> None:
+def write_json(file: str, text: str) -> None:
     """`text`, which is JSON, in `file`, or on standard output for `-`.
 
     Raises:
@@ -223,7 +223,7 @@ def write(file: str, text: str) -> None:
     from pointsman.errors import ConfigurationError
 
     if file == "-":
-        print(_escaped(text).rstrip("\n"))
+        print(_escape_unencodable(text).rstrip("\n"))
         return
     try:
         Path(file).write_text(text, encoding="utf-8")
@@ -237,11 +237,11 @@ def console(*, stderr: bool = False) -> Console:
 
     found = Console(stderr=stderr, highlight=False)
     if not found.is_terminal and variable("COLUMNS") is None:
-        found.width = _UNBOUNDED
+        found.width = _UNBOUNDED_WIDTH
     return found
 
 
-def say(terminal: Console, line: Text, told_from: int = TOLD_FROM) -> None:
+def print_event(terminal: Console, line: Text, told_from: int = EVENT_TEXT_COLUMN) -> None:
     """One event, one line: cut at the edge of a terminal, whole in a file or a pipe. One with `no_wrap=False` is whole
     on a terminal too, and goes on below where its text begins, at the column `told_from`."""
     if not terminal.is_terminal:
@@ -255,7 +255,7 @@ def say(terminal: Console, line: Text, told_from: int = TOLD_FROM) -> None:
             first.plain = " " * told_from
 
 
-def lay_out(terminal: Console, table: RenderableType) -> None:
+def print_table(terminal: Console, table: RenderableType) -> None:
     """A table: in a file or a pipe without the blanks that make every row as long as the longest."""
     if terminal.is_terminal:
         terminal.print(table)
@@ -266,26 +266,26 @@ def lay_out(terminal: Console, table: RenderableType) -> None:
         print(line.rstrip())
 
 
-def prose(terminal: Console, text: str, style: str = "") -> None:
+def print_prose(terminal: Console, text: str, style: str = "") -> None:
     """Text to read: broken between words on a terminal, as it is in a file or a pipe."""
     from rich.text import Text
 
     terminal.print(Text(text, style=style), soft_wrap=not terminal.is_terminal)
 
 
-def hint(terminal: Console, text: str, style: str = "dim") -> None:
+def print_hint(terminal: Console, text: str, style: str = "dim") -> None:
     """What to do next. A command in it is never broken, so that it can be copied."""
     from rich.text import Text
 
     terminal.print(Text(text, style=style), soft_wrap=True)
 
 
-def clean(text: str) -> str:
+def escape_control(text: str) -> str:
     """`text` with its control characters made visible; line ends and tabs stay."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return _CONTROL_CHARS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def one_line(text: str, *, limit: int = 200) -> str:
     """`text` cleaned, on one line, cut at `limit` characters."""
-    line = " ".join(clean(text).split())
+    line = " ".join(escape_control(text).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."

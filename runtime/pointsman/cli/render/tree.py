@@ -14,15 +14,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pointsman.cli.render.outcome import NARROW, STYLE
+from pointsman.cli.render.outcome import NARROW_WIDTH, STYLE
 from pointsman.cli.render.output import one_line
 from pointsman.core.views.formatting import format_dollars, format_seconds
 from pointsman.core.views.trace import TraceNode
 from pointsman_schemas.card import Role
 
-__all__ = ["lines_of", "tree"]
+__all__ = ["render_tree", "tree_height"]
 
-_MARK = {
+_STATUS_MARKS = {
     "succeeded": "✓",
     "completed": "✓",
     "failed": "✗",
@@ -31,28 +31,32 @@ _MARK = {
     "asked for approval": "‖",
     "waiting for approval": "‖",
 }
-_BAR = {"attempt": "━", "chat": "▪", "tool": "▪"}
-_UNDONE = ("failed", "skipped", "abandoned")
+_BAR_SIGNS = {"attempt": "━", "chat": "▪", "tool": "▪"}
+_UNDONE_STATUSES = ("failed", "skipped", "abandoned")
 _NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
-_SHORT = 40  # columns of the tree below which who is told, not what it is called in a trace
-_OPERATION = {"workflow": "invoke_workflow ", "task": "invoke_agent ", "tool": "execute_tool "}
+_SHORT_NAME_WIDTH = 40  # columns of the tree below which who is told, not what it is called in a trace
+_OPERATION_PREFIXES = {"workflow": "invoke_workflow ", "task": "invoke_agent ", "tool": "execute_tool "}
 _BAR_WIDTH = 32  # columns of the time axis
-_NUMBERS = 20  # columns that how long it took and the tokens need, with their margins
-_NOTE = 120  # columns of what there is to say of a node
-_COST = 9  # columns of money, with their margin: $12.3456
+_NUMBERS_WIDTH = 20  # columns that how long it took and the tokens need, with their margins
+_MAX_NOTE_WIDTH = 120  # columns of what there is to say of a node
+_COST_WIDTH = 9  # columns of money, with their margin: $12.3456
 
 
-def tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
+def render_tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
     """The tree, each node with a bar to scale on one time axis, how long it took and the tokens it used, on `width`
     columns. Where they are few, the details are left out, but what went wrong is told below it. What goes on ends
     `now`."""
-    narrow = width < NARROW
-    bars = max(10, min(_BAR_WIDTH, width - _NUMBERS - _NAME_WIDTH)) if narrow else _BAR_WIDTH
-    names = max(20, min(_NAME_WIDTH, width - _NUMBERS - bars))
+    narrow = width < NARROW_WIDTH
+    bars = max(10, min(_BAR_WIDTH, width - _NUMBERS_WIDTH - _NAME_WIDTH)) if narrow else _BAR_WIDTH
+    names = max(20, min(_NAME_WIDTH, width - _NUMBERS_WIDTH - bars))
     costly = root.usage.cost > 0
     if costly:
-        names = max(20, names - _COST)
-    room = 0 if narrow else min(_NOTE, width - names - bars - _NUMBERS - 1 - (_COST if costly else 0))
+        names = max(20, names - _COST_WIDTH)
+    room = (
+        0
+        if narrow
+        else min(_MAX_NOTE_WIDTH, width - names - bars - _NUMBERS_WIDTH - 1 - (_COST_WIDTH if costly else 0))
+    )
     start = root.started_at or now
     end = max([start, *(node.ended_at or now for node in _walk(root) if node.started_at)])
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
@@ -67,18 +71,23 @@ def tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
         table.add_column("", no_wrap=True, overflow="ellipsis", max_width=room)
     for prefix, node in _rows(root, "", ""):
         counted = node.kind != "publish"  # the workflow below it is the same
-        took = _took(node, now) if counted else ""
+        took = _duration_text(node, now) if counted else ""
         tokens = f"{node.usage.tokens:,}" if counted and node.usage.tokens else ""
         paid = (format_dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()
-        style = STYLE[node.status] if node.status in _UNDONE else "dim"
-        said = () if narrow else (Text(one_line(_detail(node), limit=_NOTE), style=style),)
+        style = STYLE[node.status] if node.status in _UNDONE_STATUSES else "dim"
+        said = () if narrow else (Text(one_line(_detail(node), limit=_MAX_NOTE_WIDTH), style=style),)
         table.add_row(
-            _name(prefix, node, short=names < _SHORT), _bar(node, start, end, now, bars), took, tokens, *paid, *said
+            _name(prefix, node, short=names < _SHORT_NAME_WIDTH),
+            _bar(node, start, end, now, bars),
+            took,
+            tokens,
+            *paid,
+            *said,
         )
     return Group(table, *_problems(root, room))
 
 
-def lines_of(root: TraceNode) -> int:
+def tree_height(root: TraceNode) -> int:
     """How many lines the tree has, without its head and what stands below it."""
     return sum(1 for _ in _rows(root, "", ""))
 
@@ -97,9 +106,9 @@ def _has_only_attempt(node: TraceNode) -> bool:
 
 def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
     name = Text().append(prefix, style="dim")
-    mark = _MARK.get(node.status, "-" if node.ended_at else "·")  # what has no end and nobody at work waits
+    mark = _STATUS_MARKS.get(node.status, "-" if node.ended_at else "·")  # what has no end and nobody at work waits
     name.append(f"{mark} ", style=STYLE.get(node.status, ""))
-    what = node.name.removeprefix(_OPERATION.get(node.kind, "")) if short else node.name
+    what = node.name.removeprefix(_OPERATION_PREFIXES.get(node.kind, "")) if short else node.name
     name.append(one_line(what, limit=80))
     if node.kind == "task" and (node.attempt or 1) > 1:
         name.append(f" x{node.attempt}", style="yellow")
@@ -108,7 +117,7 @@ def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
     return name
 
 
-def _took(node: TraceNode, now: datetime) -> Text | str:
+def _duration_text(node: TraceNode, now: datetime) -> Text | str:
     """How long, until now where it goes on; nothing of what never began."""
     if node.started_at is None or node.status == "skipped":
         return ""
@@ -137,7 +146,7 @@ def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime, width: 
         return range(left, max(left + 1, min(width, right)))
 
     whole = cells(node)
-    drawn = dict.fromkeys(whole, (_BAR.get(node.kind, "█"), STYLE.get(node.status, "")))
+    drawn = dict.fromkeys(whole, (_BAR_SIGNS.get(node.kind, "█"), STYLE.get(node.status, "")))
     if node.kind == "task" and node.children:
         drawn = dict.fromkeys(whole, ("─", "dim"))
         for attempt in node.children:
@@ -154,12 +163,12 @@ def _problems(root: TraceNode, room: int) -> Sequence[Text]:
     """What went wrong, each once and whole, where `room` beside the tree was not enough for it."""
     told: dict[str, Text] = {}
     for node in _walk(root):
-        wrong = node.kind not in ("publish", "workflow") and node.status in _UNDONE
+        wrong = node.kind not in ("publish", "workflow") and node.status in _UNDONE_STATUSES
         if not wrong or len(node.detail) <= room or node.detail in told:
             continue
         who = f"{node.agent or 'nobody'} {node.task_id or ''}".rstrip()
         who += "" if node.kind == "task" else f", {node.name}"
-        line = Text().append(f"{_MARK.get(node.status, '-')} ", style=STYLE[node.status]).append(one_line(who))
+        line = Text().append(f"{_STATUS_MARKS.get(node.status, '-')} ", style=STYLE[node.status]).append(one_line(who))
         told[node.detail] = line.append(f": {one_line(node.detail, limit=1_000)}")
     return [Text(), *told.values()] if told else []
 

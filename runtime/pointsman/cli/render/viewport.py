@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pointsman.cli.render.tree import lines_of
+from pointsman.cli.render.tree import tree_height
 from pointsman.core.views.trace import TraceNode
 from pointsman.core.views.trace_status import WAITING_FOR_AGENT, WAITING_FOR_RETRY
 from pointsman_schemas.events import Usage
 
-__all__ = ["within"]
+__all__ = ["fit_to_lines"]
 
-_TOGETHER = {
+_GROUP_TEXT = {
     "succeeded": "done",
     WAITING_FOR_RETRY: WAITING_FOR_RETRY,
     WAITING_FOR_AGENT: WAITING_FOR_AGENT,
@@ -20,12 +20,12 @@ _TOGETHER = {
 }
 
 
-def within(root: TraceNode, lines: int) -> TraceNode:
+def fit_to_lines(root: TraceNode, lines: int) -> TraceNode:
     """`root` on `lines` lines, as far as that goes: whole; else without what was called in attempts that are over; else
     with one line for all tasks of a workflow that are done, and one for all that wait for the same."""
     shown = root
-    for shorter in (_without_calls, _gathered):
-        if lines_of(shown) <= lines:
+    for shorter in (_without_calls, _group_similar):
+        if tree_height(shown) <= lines:
             break
         shown = shorter(shown)
     return shown
@@ -37,17 +37,17 @@ def _without_calls(node: TraceNode) -> TraceNode:
     return node.model_copy(update={"children": children})
 
 
-def _gathered(node: TraceNode) -> TraceNode:
-    tasks: dict[str, list[TraceNode]] = {status: [] for status in _TOGETHER}
+def _group_similar(node: TraceNode) -> TraceNode:
+    tasks: dict[str, list[TraceNode]] = {status: [] for status in _GROUP_TEXT}
     others: list[TraceNode] = []
     for child in node.children:
         of = tasks.get(child.status) if child.kind == "task" else None
-        others.append(_gathered(child)) if of is None else of.append(child)
-    done, *waiting = (_together(tasks[status], are) for status, are in _TOGETHER.items())
+        others.append(_group_similar(child)) if of is None else of.append(child)
+    done, *waiting = (_group_node(tasks[status], are) for status, are in _GROUP_TEXT.items())
     return node.model_copy(update={"children": (*done, *others, *(each for of in waiting for each in of))})
 
 
-def _together(tasks: Sequence[TraceNode], are: str) -> Sequence[TraceNode]:
+def _group_node(tasks: Sequence[TraceNode], are: str) -> Sequence[TraceNode]:
     if len(tasks) < 2:
         return tasks
     usage = Usage()

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pointsman.client.client import Client
-from pointsman.engine.operations.dead_letters import DeadLetters, Letter
-from pointsman.errors import ConfigurationError, NotFound
+from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters
+from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman_schemas.ids import workflow_id_for
 
-__all__ = ["the_approval", "the_letter", "the_workflow"]
+__all__ = ["resolve_approval_id", "resolve_dead_letter", "resolve_workflow_id"]
 
 _ID_LENGTH = len(workflow_id_for("", ""))
-_NAMED = 5  # ids that are named where a beginning fits several
+_MAX_LISTED = 5  # ids that are named where a beginning fits several
 
 
-async def the_workflow(client: Client, given: str) -> str:
+async def resolve_workflow_id(client: Client, given: str) -> str:
     """The id that `given` is or begins; as it was given where none begins so, for what is done with it to say.
 
     Raises:
@@ -23,30 +23,30 @@ async def the_workflow(client: Client, given: str) -> str:
     """
     if len(given) >= _ID_LENGTH or len(given) <= len("wf_") or not given.startswith("wf_"):
         return given
-    return _only(given, await client.beginning(given), "workflows")
+    return _single_match(given, await client.find_by_prefix(given), "workflows")
 
 
-async def the_approval(client: Client, given: str) -> str:
-    """As `the_workflow`: the id of an approval is its workflow's, a hyphen and its own part, which is short."""
+async def resolve_approval_id(client: Client, given: str) -> str:
+    """As `resolve_workflow_id`: the id of an approval is its workflow's, a hyphen and its own part, which is short."""
     workflow, hyphen, own = given.rpartition("-")
-    return await the_workflow(client, workflow) + hyphen + own
+    return await resolve_workflow_id(client, workflow) + hyphen + own
 
 
-async def the_letter(store: DeadLetters, given: str) -> Letter:
-    """The dead letter that is called `given` or begins so. Raises `NotFound`; `ConfigurationError` for several."""
+async def resolve_dead_letter(store: DeadLetters, given: str) -> DeadLetterEntry:
+    """The dead letter that is called `given` or begins so. Raises `NotFoundError`; `ConfigurationError` for several."""
     try:
         return await store.get(given)
-    except NotFound:
+    except NotFoundError:
         found = [letter.content.id for letter in await store.list() if letter.content.id.startswith(given)]
         if not found:
             raise
-    return await store.get(_only(given, found, "dead letters"))
+    return await store.get(_single_match(given, found, "dead letters"))
 
 
-def _only(given: str, found: Sequence[str], what: str) -> str:
+def _single_match(given: str, found: Sequence[str], what: str) -> str:
     if given in found or not found:
         return given
     if len(found) > 1:
-        named = ", ".join(found[:_NAMED]) + (", ..." if len(found) > _NAMED else "")
+        named = ", ".join(found[:_MAX_LISTED]) + (", ..." if len(found) > _MAX_LISTED else "")
         raise ConfigurationError(f"{len(found)} {what} begin with {given}: {named}; give more of the id")
     return found[0]

@@ -13,42 +13,42 @@ from typing import Any, TypeVar
 from rich.text import Text
 
 from pointsman.bus.embedded_server import EmbeddedBroker
-from pointsman.cli.render.output import console, emit
+from pointsman.cli.render.output import console, print_json
 from pointsman.cli.support.session import session
-from pointsman.cli.support.topology import cast_of
+from pointsman.cli.support.topology import topology_of
 from pointsman.client.client import Client
 from pointsman.core.views.formatting import format_seconds
-from pointsman.errors import BusUnavailable, ConfigurationError
-from pointsman.llm.factory import chosen_model
+from pointsman.errors import BusUnavailableError, ConfigurationError
+from pointsman.llm.factory import selected_model
 from pointsman.settings import Settings
-from pointsman.util.child_processes import Processes
+from pointsman.util.child_processes import ChildProcesses
 
 __all__ = [
-    "alone",
-    "came_up",
-    "children_of",
-    "embedded",
-    "everybody",
-    "folder",
-    "start",
-    "tell_setting",
-    "unless_one_ends",
+    "child_processes",
+    "exclusive_lock",
+    "local_system",
+    "or_child_exit",
+    "print_connection_settings",
+    "print_ready",
+    "start_children",
+    "wait_for_all",
+    "working_directory",
 ]
 
 T = TypeVar("T")
 
-_READY = 60.0  # seconds until everybody must be there; six interpreters on one slow core need about ten
-_LOOK = 0.05  # seconds between two looks at who is there
+_READY_TIMEOUT_S = 60.0  # seconds until everybody must be there; six interpreters on one slow core need about ten
+_POLL_INTERVAL_S = 0.05  # seconds between two looks at who is there
 
 
 @asynccontextmanager
-async def embedded(target: str, settings: Settings, home: Path, *, team: bool) -> AsyncIterator[Client]:
+async def local_system(target: str, settings: Settings, home: Path, *, team: bool) -> AsyncIterator[Client]:
     """A client of a broker of its own, with everything that `target` needs running: its `team`, or its agents alone."""
     if team:
-        cast = cast_of(target)
-        if cast.absent:
+        cast = topology_of(target)
+        if cast.missing:
             raise ConfigurationError(
-                f"{target} does not define {', '.join(cast.absent)}, which its team needs, and nobody else can run "
+                f"{target} does not define {', '.join(cast.missing)}, which its team needs, and nobody else can run "
                 "what works on a broker of its own; import it there, or do without --embedded"
             )
         workers, agents, name = cast.workers, cast.agents, cast.team.name
@@ -59,15 +59,15 @@ async def embedded(target: str, settings: Settings, home: Path, *, team: bool) -
         agents = frozenset(agent.card.name for agent in load_agents([target]))
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
-        children = await stack.enter_async_context(children_of(home, broker, settings))
-        await start(children, target if team else None, workers)
+        children = await stack.enter_async_context(child_processes(home, broker, settings))
+        await start_children(children, target if team else None, workers)
         client = await stack.enter_async_context(session(broker.url, settings.namespace, create=True))
-        waiting = everybody(client, agents, name, json=None, began=time.monotonic())
-        await unless_one_ends(children, waiting)
+        waiting = wait_for_all(client, agents, name, json=None, began=time.monotonic())
+        await or_child_exit(children, waiting)
         yield client
 
 
-def folder(directory: Path | None, prefix: str) -> Path:
+def working_directory(directory: Path | None, prefix: str) -> Path:
     """`directory`, made if need be, or a temporary folder."""
     if directory is None:
         return Path(tempfile.mkdtemp(prefix=prefix))
@@ -81,7 +81,7 @@ def folder(directory: Path | None, prefix: str) -> Path:
 
 
 @contextmanager
-def alone(home: Path) -> Iterator[None]:
+def exclusive_lock(home: Path) -> Iterator[None]:
     """Nobody else uses `home` meanwhile: two brokers on one store destroy it. The kernel frees it with this process."""
     try:
         import fcntl
@@ -104,14 +104,14 @@ def alone(home: Path) -> Iterator[None]:
         yield
 
 
-def children_of(home: Path, broker: EmbeddedBroker, settings: Settings) -> Processes:
+def child_processes(home: Path, broker: EmbeddedBroker, settings: Settings) -> ChildProcesses:
     environment = {"POINTSMAN_URL": broker.url, "POINTSMAN_NAMESPACE": settings.namespace}
     if settings.health_port is not None:
         environment["POINTSMAN_HEALTH_PORT"] = "0"  # one port cannot be had by all of them
-    return Processes(home, environment)
+    return ChildProcesses(home, environment)
 
 
-async def start(children: Processes, target: str | None, workers: Mapping[str, Sequence[str]]) -> None:
+async def start_children(children: ChildProcesses, target: str | None, workers: Mapping[str, Sequence[str]]) -> None:
     """All at once: they find each other over the broker, in whatever order they come up."""
     await asyncio.gather(
         *([children.start("supervisor", "supervisor", target)] if target is not None else []),
@@ -119,9 +119,9 @@ async def start(children: Processes, target: str | None, workers: Mapping[str, S
     )
 
 
-async def everybody(
+async def wait_for_all(
     client: Client, agents: frozenset[str], team: str | None, *, json: bool | None, began: float,
-    patience: float = _READY,
+    patience: float = _READY_TIMEOUT_S,
 ) -> None:  # fmt: skip
     """Wait, for `patience` seconds, until the team's consumers exist and the card of every agent is announced. `json`
     None tells nobody who came up."""
@@ -129,33 +129,33 @@ async def everybody(
     deadline = time.monotonic() + patience
     while missing:
         there = {card.name for card in await client.agents()} & missing
-        if "supervisor" in missing and team is not None and await _supervised(client, team):
+        if "supervisor" in missing and team is not None and await _has_supervisor(client, team):
             there.add("supervisor")
         for name in sorted(there) if json is not None else ():
-            came_up(name, began, json=json is True)
+            print_ready(name, began, json=json is True)
         missing -= there
         if missing and time.monotonic() > deadline:
             late = ", ".join(sorted(missing))
-            raise BusUnavailable(f"{late} did not come up within {patience:.0f} s; look at the logs")
+            raise BusUnavailableError(f"{late} did not come up within {patience:.0f} s; look at the logs")
         if missing:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL_S)
 
 
-def came_up(name: str, began: float, *, json: bool) -> None:
+def print_ready(name: str, began: float, *, json: bool) -> None:
     after = time.monotonic() - began
     if json:
-        emit({"event": "started", "name": name, "after": round(after, 3)})
+        print_json({"event": "started", "name": name, "after": round(after, 3)})
     else:
         console().print(Text(f"  ✓ {name:<14} after {format_seconds(after)}", style="dim"))
 
 
-async def _supervised(client: Client, team: str) -> bool:
+async def _has_supervisor(client: Client, team: str) -> bool:
     return await client.bus.depth(f"inbox-{team}", "work") is not None
 
 
-async def unless_one_ends(children: Processes, work: Coroutine[Any, Any, T]) -> T:
+async def or_child_exit(children: ChildProcesses, work: Coroutine[Any, Any, T]) -> T:
     """`work`, or the error that says which child ended meanwhile."""
-    working, ending = asyncio.ensure_future(work), asyncio.ensure_future(children.ended())
+    working, ending = asyncio.ensure_future(work), asyncio.ensure_future(children.wait_for_exit())
     try:
         await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -166,8 +166,10 @@ async def unless_one_ends(children: Processes, work: Coroutine[Any, Any, T]) -> 
             task.cancel()
 
 
-def tell_setting(settings: Settings, broker: EmbeddedBroker, home: Path, agents: int, *, kept: bool = True) -> None:
-    terminal, model = console(), chosen_model(settings.model)
+def print_connection_settings(
+    settings: Settings, broker: EmbeddedBroker, home: Path, agents: int, *, kept: bool = True
+) -> None:
+    terminal, model = console(), selected_model(settings.model)
     told = "offline: deterministic, no network; OPENAI_API_KEY or ANTHROPIC_API_KEY brings a real one"
     terminal.print(Text(f"broker  {broker.url}\nmodel   {told if model == 'offline' else model}\nlogs    {home}"))
     if not kept:

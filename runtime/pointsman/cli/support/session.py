@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from pointsman import telemetry
-from pointsman.cli.render.output import complain
+from pointsman.cli.render.output import print_error
 from pointsman.client.client import Client, connect
-from pointsman.settings import Settings, misspelled
+from pointsman.settings import Settings, misspelled_variables
 
-__all__ = ["session", "settings_for", "who"]
+__all__ = ["default_by", "session", "settings_for"]
 
 
 def settings_for(url: str | None, namespace: str | None, *, log_level: str | None = None) -> Settings:
@@ -28,8 +28,8 @@ async def session(url: str | None, namespace: str | None, *, create: bool = Fals
 
     Commands that look must not make what they look for: a namespace is made by those that `create`.
     """
-    for variable, meant in misspelled().items():
-        complain(f"{variable} is no setting; did you mean {meant}?")
+    for variable, meant in misspelled_variables().items():
+        print_error(f"{variable} is no setting; did you mean {meant}?")
     settings = settings_for(url, namespace, log_level="error")
     observed = telemetry.setup("pointsman-cli", settings=settings)
     try:
@@ -39,7 +39,7 @@ async def session(url: str | None, namespace: str | None, *, create: bool = Fals
         await observed.shutdown()
 
 
-def who(given: str | None) -> str:
+def default_by(given: str | None) -> str:
     """The name under which a person's answer is kept: as given, else that of who is logged in here."""
     if given:
         return given

@@ -6,10 +6,10 @@ import sys
 
 from pointsman.errors import ConfigurationError
 
-__all__ = ["piped"]
+__all__ = ["read_stdin"]
 
 
-def piped() -> str:
+def read_stdin() -> str:
     """Standard input as text, without the mark that some programs write before it. Raises `ConfigurationError`."""
     data = sys.stdin.buffer.read()
     try:

@@ -9,7 +9,7 @@ from pointsman import app
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.team import Team
 
-__all__ = ["SHIPPED_TEAM", "SHIPPED_WORKERS", "Cast", "cast_of", "shipped_cast"]
+__all__ = ["SHIPPED_TEAM", "SHIPPED_WORKERS", "Topology", "demo_topology", "topology_of"]
 
 # By name and not by import: the shipped agents stand above the command line.
 SHIPPED_TEAM = "pointsman_agents.customer_service"
@@ -22,22 +22,22 @@ SHIPPED_WORKERS: Mapping[str, Sequence[str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Topology:
     """Who must be there: the team, one child process per entry of `workers`: its name and what it runs, and those
-    agents, `absent`, that somebody else would have to run."""
+    agents, `missing`, that somebody else would have to run."""
 
     team: Team
     target: str
     workers: Mapping[str, Sequence[str]]
     agents: frozenset[str] = field(default_factory=frozenset)
-    absent: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
 
 
-def cast_of(target: str | None) -> Cast:
+def topology_of(target: str | None) -> Topology:
     """Who runs for `target`: its teams in a process, its agents in another, and each shipped role they need and it
     does not define."""
     if target in (None, SHIPPED_TEAM):
-        return shipped_cast()
+        return demo_topology()
     from pointsman.engine.process.discovery import installed_agents, load_agents
 
     team, teams = app.load_team(target), app.load_teams(target)
@@ -55,9 +55,9 @@ def cast_of(target: str | None) -> Cast:
         elif name in _SHIPPED_ROLES:
             workers[name] = [_SHIPPED_ROLES[name]]
     there = frozenset(own | {name for name in workers if name != "agents"})
-    return Cast(team, target, workers, there, tuple(sorted(needed - there)))
+    return Topology(team, target, workers, there, tuple(sorted(needed - there)))
 
 
-def shipped_cast() -> Cast:
+def demo_topology() -> Topology:
     """The team of the demo. Imports it."""
-    return Cast(app.load_team(SHIPPED_TEAM), SHIPPED_TEAM, SHIPPED_WORKERS, frozenset(SHIPPED_WORKERS))
+    return Topology(app.load_team(SHIPPED_TEAM), SHIPPED_TEAM, SHIPPED_WORKERS, frozenset(SHIPPED_WORKERS))

@@ -8,8 +8,8 @@ from contextlib import aclosing, suppress
 from itertools import islice
 from typing import TypeVar
 
-from pointsman.errors import BusUnavailable, NotFound, UnknownEventTypeError
-from pointsman.ports.bus import Bus, Stored, StreamKind
+from pointsman.errors import BusUnavailableError, NotFoundError, UnknownEventTypeError
+from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import Commit, Entry, WorkflowStarted
@@ -17,30 +17,30 @@ from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
 __all__ = [
-    "IMPORTED",
-    "arrival",
-    "closeable",
-    "commit_of",
-    "entries_of",
+    "IMPORTED_HEADER",
+    "as_async_generator",
+    "gather_batched",
     "is_imported",
     "is_outcome",
     "newest_commit",
-    "side_by_side",
-    "started_of",
+    "read_commit",
+    "read_entries",
+    "read_workflow_started",
     "team_of",
+    "wait_for_message",
 ]
 
 T = TypeVar("T")
 
-IMPORTED = "Pointsman-Imported"
+IMPORTED_HEADER = "Pointsman-Imported"
 """The header of messages that were exported elsewhere: its value is the namespace they came from."""
-_AT_ONCE = 50  # questions asked side by side: enough to hide the round trip
-_LOOK_AGAIN = 5.0
+_MAX_CONCURRENT = 50  # questions asked side by side: enough to hide the round trip
+_RECHECK_INTERVAL_S = 5.0
 """Seconds between two looks for a message that may have been missed: it is heard as it is published, which costs the
 broker nothing for each waiter, but a connection that was lost meanwhile hears nothing."""
 
 
-def commit_of(stored: Stored) -> Commit:
+def read_commit(stored: StoredMessage) -> Commit:
     """The commit a log message holds.
 
     Raises:
@@ -56,88 +56,91 @@ def commit_of(stored: Stored) -> Commit:
     return parse(Commit, body)
 
 
-def is_imported(stored: Stored) -> bool:
+def is_imported(stored: StoredMessage) -> bool:
     """Whether it only tells of a workflow that ran elsewhere."""
-    return any(name.lower() == IMPORTED.lower() for name in stored.headers)
+    return any(name.lower() == IMPORTED_HEADER.lower() for name in stored.headers)
 
 
-def is_outcome(stored: Stored) -> bool:
+def is_outcome(stored: StoredMessage) -> bool:
     """Whether it is the outcome of the workflow on whose outcome's subject it is. Whoever may publish in the namespace
     may put something else there, before the end; its headers are looked at only, which costs next to nothing."""
     headers, workflow = stored.headers, stored.subject.rpartition(".")[2]
     return headers.get("ce-type") == Outcome.event_type and headers.get("ce-subject") == workflow
 
 
-async def entries_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Entry, ...]:
-    """Every entry of the workflow's log, in order. Raises `NotFound` when it has none."""
+async def read_entries(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Entry, ...]:
+    """Every entry of the workflow's log, in order. Raises `NotFoundError` when it has none."""
     entries = [
         entry
         async for stored in bus.read("log", subjects.workflow_log(workflow))
-        for entry in commit_of(stored).entries
+        for entry in read_commit(stored).entries
     ]
     if not entries:
-        raise _not_found(subjects, workflow)
+        raise _not_found_error(subjects, workflow)
     return tuple(entries)
 
 
 async def newest_commit(bus: Bus, subjects: Subjects, workflow: str) -> tuple[str, Commit]:
-    """The workflow's team and its newest commit. Raises `NotFound` when it has no log."""
+    """The workflow's team and its newest commit. Raises `NotFoundError` when it has no log."""
     stored = await bus.last("log", subjects.workflow_log(workflow))
     if stored is None:
-        raise _not_found(subjects, workflow)
-    return team_of(stored.subject), commit_of(stored)
+        raise _not_found_error(subjects, workflow)
+    return team_of(stored.subject), read_commit(stored)
 
 
-async def started_of(bus: Bus, subjects: Subjects, log: str) -> WorkflowStarted:
-    """How the workflow began whose log is on the subject `log`. Raises `NotFound` when its beginning is not there."""
-    async with aclosing(closeable(bus.read("log", log))) as messages:
+async def read_workflow_started(bus: Bus, subjects: Subjects, log: str) -> WorkflowStarted:
+    """How the workflow began whose log is on the subject `log`. Raises `NotFoundError` when its beginning is not
+    there."""
+    async with aclosing(as_async_generator(bus.read("log", log))) as messages:
         async for stored in messages:
-            first = commit_of(stored).entries[0]
+            first = read_commit(stored).entries[0]
             if isinstance(first, WorkflowStarted):
                 return first
             break
-    raise _not_found(subjects, log.split(".")[-1])
+    raise _not_found_error(subjects, log.split(".")[-1])
 
 
-async def arrival(
-    bus: Bus, stream: StreamKind, subject: str, wanted: Callable[[Stored], bool] = lambda stored: True
-) -> Stored:
+async def wait_for_message(
+    bus: Bus, stream: StreamKind, subject: str, wanted: Callable[[StoredMessage], bool] = lambda stored: True
+) -> StoredMessage:
     """The message on `subject`, which is there or will be, and is `wanted`. Waits as long as it takes, for the broker,
     too."""
-    arrived: asyncio.Queue[Stored] = asyncio.Queue()
+    arrived: asyncio.Queue[StoredMessage] = asyncio.Queue()
     async with await bus.listen(subject, arrived.put):
-        while (stored := await _stored(bus, stream, subject, wanted)) is None:
+        while (stored := await _find_stored(bus, stream, subject, wanted)) is None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN):
+                async with asyncio.timeout(_RECHECK_INTERVAL_S):
                     while not wanted(heard := await arrived.get()):
                         pass
                     return heard
         return stored
 
 
-async def side_by_side(questions: Iterable[Awaitable[T]]) -> list[T]:
+async def gather_batched(questions: Iterable[Awaitable[T]]) -> list[T]:
     """What the broker answers to each of `questions`, in their order. They are made as they are asked."""
     answers: list[T] = []
     left = iter(questions)
-    while some := tuple(islice(left, _AT_ONCE)):
+    while some := tuple(islice(left, _MAX_CONCURRENT)):
         answers += await asyncio.gather(*some)
     return answers
 
 
-async def _stored(bus: Bus, stream: StreamKind, subject: str, wanted: Callable[[Stored], bool]) -> Stored | None:
+async def _find_stored(
+    bus: Bus, stream: StreamKind, subject: str, wanted: Callable[[StoredMessage], bool]
+) -> StoredMessage | None:
     try:
         last = await bus.last(stream, subject)
         if last is None or wanted(last):
             return last
-        async with aclosing(closeable(bus.read(stream, subject))) as messages:
+        async with aclosing(as_async_generator(bus.read(stream, subject))) as messages:
             return await anext((stored async for stored in messages if wanted(stored)), None)
-    except BusUnavailable:
+    except BusUnavailableError:
         if bus.closed:
             raise
         return None  # it comes back by itself
 
 
-async def closeable(messages: AsyncIterator[Stored]) -> AsyncGenerator[Stored, None]:
+async def as_async_generator(messages: AsyncIterator[StoredMessage]) -> AsyncGenerator[StoredMessage, None]:
     """`messages` as something to put into `aclosing`: who leaves early must release what the bus holds for him."""
     try:
         async for stored in messages:
@@ -152,8 +155,8 @@ def team_of(log_subject: str) -> str:
     return log_subject.split(".")[-2]
 
 
-def _not_found(subjects: Subjects, workflow: str) -> NotFound:
-    return NotFound(
+def _not_found_error(subjects: Subjects, workflow: str) -> NotFoundError:
+    return NotFoundError(
         f"no log of workflow {workflow!r} in namespace {subjects.namespace!r}: it is not admitted yet, its log has "
         "aged out, or the id or the namespace is another; `pointsman list` shows the ones there are"
     )

@@ -15,10 +15,10 @@ from pointsman.core.model.inputs import (
     TimerFired,
 )
 from pointsman.core.tasks.child_workflow import child_request
-from pointsman.engine.log.reader import closeable
-from pointsman.engine.process.handoff_codec import read_handoff
-from pointsman.ports.bus import Bus, Stored
-from pointsman.telemetry import parse_traceparent, reserve
+from pointsman.engine.log.reader import as_async_generator
+from pointsman.engine.process.handoff_codec import decode_handoff
+from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.telemetry import parse_traceparent, reserve_context
 from pointsman_schemas.envelope import Envelope, decode
 from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result, Timer
@@ -29,21 +29,21 @@ from pointsman_schemas.subjects import InboxAddress, Subjects
 from pointsman_schemas.team import Team
 
 __all__ = [
-    "addressee",
-    "lately",
-    "read_child",
+    "failed_result_for",
+    "find_request",
+    "read_child_request",
     "read_inbox",
     "read_request",
-    "request_for",
-    "unreadable_result",
-    "workflow_of",
+    "recent_requests",
+    "workflow_id_of",
+    "workflow_of_request",
 ]
 
-_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
-_ID_KEPT = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
+_SEARCH_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
+_MAX_ID_CHARS = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
 
 
-def read_request(stored: Stored, team: Team, namespace: str) -> RequestReceived | RequestRefused:
+def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestReceived | RequestRefused:
     """The request of a message in any of its three forms: CloudEvents binary, structured, or bare JSON.
 
     One that cannot be read is a `RequestRefused`: its workflow begins and ends at once, so that whoever asked is told.
@@ -51,7 +51,7 @@ def read_request(stored: Stored, team: Team, namespace: str) -> RequestReceived 
     envelope: Envelope | None = None
     try:
         envelope, body = decode(stored.headers, stored.body)
-        _expect(envelope, Request.event_type)
+        _check_event_type(envelope, Request.event_type)
         request = parse(Request, body)
         _check_reply_to(request.reply_to, namespace)
     except ContractError as error:
@@ -62,20 +62,22 @@ def read_request(stored: Stored, team: Team, namespace: str) -> RequestReceived 
     return RequestReceived(_admission(stored, team, envelope, request, stable_digest(body)), request)
 
 
-def read_child(stored: Stored, team: Team, subjects: Subjects, now: datetime) -> RequestReceived | RequestRefused:
+def read_child_request(
+    stored: StoredMessage, team: Team, subjects: Subjects, now: datetime
+) -> RequestReceived | RequestRefused:
     """The request that a handoff to the team is. Refused, it fails the task of its parent with the reason.
 
     Raises:
         ContractError: it cannot be read, so nobody knows where an answer would go.
     """
-    envelope, handoff = read_handoff(stored, subjects)
+    envelope, handoff = decode_handoff(stored, subjects)
     sender = subjects.parse_inbox(handoff.return_to)
     admission = Admission(
         workflow_id=child_id_for(team.name, handoff.workflow_id, handoff.task_id, handoff.attempt),
         request_id=envelope.id,
-        correlation_id=(envelope.correlation_id or envelope.id)[:_ID_KEPT],
+        correlation_id=(envelope.correlation_id or envelope.id)[:_MAX_ID_CHARS],
         team=team,
-        trace=_trace(envelope, {}),
+        trace=_trace_origin(envelope, {}),
         parent=Parent(
             team=sender.team,
             workflow_id=handoff.workflow_id,
@@ -102,46 +104,46 @@ def _check_reply_to(subject: str | None, namespace: str) -> None:
 
 
 def _admission(
-    stored: Stored, team: Team, envelope: Envelope | None, request: Request | None, digest: str
+    stored: StoredMessage, team: Team, envelope: Envelope | None, request: Request | None, digest: str
 ) -> Admission:
     headers = {name.lower(): value for name, value in stored.headers.items()}
-    request_id, source = _identity(stored, envelope, headers)
+    request_id, source = _request_identity(stored, envelope, headers)
     correlation_id = (envelope.correlation_id if envelope else None) or (request.correlation_id if request else None)
     return Admission(
         workflow_id=workflow_id_for(stored.subject, request_id, source),
         request_id=request_id,
-        correlation_id=(correlation_id or request_id)[:_ID_KEPT],
+        correlation_id=(correlation_id or request_id)[:_MAX_ID_CHARS],
         team=team,
-        trace=_trace(envelope, headers),
+        trace=_trace_origin(envelope, headers),
         digest=digest,
     )
 
 
-def _identity(stored: Stored, envelope: Envelope | None, headers: Mapping[str, str]) -> tuple[str, str]:
+def _request_identity(stored: StoredMessage, envelope: Envelope | None, headers: Mapping[str, str]) -> tuple[str, str]:
     """A request's id, and the source within which it is one."""
     if envelope:
-        return envelope.id[:_ID_KEPT], envelope.source
+        return envelope.id[:_MAX_ID_CHARS], envelope.source
     own_id = headers.get("ce-id") or headers.get("nats-msg-id")
     # A place in the stream is one place for as long as the stream lives; with its time it is one for ever.
     own_id = own_id or f"sequence-{stored.sequence}-{stored.at:%Y%m%dT%H%M%S.%fZ}"
-    return own_id[:_ID_KEPT], headers.get("ce-source", "")
+    return own_id[:_MAX_ID_CHARS], headers.get("ce-source", "")
 
 
-def workflow_of(stored: Stored) -> str:
+def workflow_of_request(stored: StoredMessage) -> str:
     """The id of the workflow that a request becomes, or has become."""
     envelope: Envelope | None = None
     with suppress(ContractError):
         envelope, _ = decode(stored.headers, stored.body)
     headers = {name.lower(): value for name, value in stored.headers.items()}
-    return workflow_id_for(stored.subject, *_identity(stored, envelope, headers))
+    return workflow_id_for(stored.subject, *_request_identity(stored, envelope, headers))
 
 
-def addressee(stored: Stored, team: str, subjects: Subjects) -> str | None:
+def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str | None:
     """The workflow of `team` that a message to it is for, as its subject and its id say; None for what says nothing."""
     with suppress(ContractError):
         match stored.subject.split(".", 2)[1]:
             case "request":
-                return workflow_of(stored)
+                return workflow_of_request(stored)
             case "handoff":
                 parent = subjects.parse_handoff(stored.subject)
                 return child_id_for(team, parent.workflow, parent.task, parent.attempt)
@@ -150,33 +152,37 @@ def addressee(stored: Stored, team: str, subjects: Subjects) -> str | None:
     return None
 
 
-async def lately(bus: Bus, requests: str) -> AsyncGenerator[Stored, None]:
+async def recent_requests(bus: Bus, requests: str) -> AsyncGenerator[StoredMessage, None]:
     """The requests on the subject `requests` (wildcards allowed) that are among the last messages of the work stream,
     the oldest first. To be left early it goes into `aclosing`."""
     if (last := await bus.last("work", requests)) is None:
         return
-    async with aclosing(closeable(bus.read("work", requests, after=max(0, last.sequence - _WINDOW)))) as messages:
+    async with aclosing(
+        as_async_generator(bus.read("work", requests, after=max(0, last.sequence - _SEARCH_WINDOW)))
+    ) as messages:
         async for stored in messages:
             yield stored
 
 
-async def request_for(bus: Bus, requests: str, workflow: str, *, after: int | None = None) -> Stored | None:
+async def find_request(bus: Bus, requests: str, workflow: str, *, after: int | None = None) -> StoredMessage | None:
     """The request that becomes `workflow`, or has become it; None when it is not among those that come `after` a
-    sequence, or among those of `lately`."""
-    found = lately(bus, requests) if after is None else closeable(bus.read("work", requests, after=after))
+    sequence, or among those of `recent_requests`."""
+    found = (
+        recent_requests(bus, requests) if after is None else as_async_generator(bus.read("work", requests, after=after))
+    )
     async with aclosing(found) as messages:
         async for stored in messages:
-            if workflow_of(stored) == workflow:
+            if workflow_of_request(stored) == workflow:
                 return stored
     return None
 
 
-def _trace(envelope: Envelope | None, headers: Mapping[str, str]) -> TraceOrigin:
+def _trace_origin(envelope: Envelope | None, headers: Mapping[str, str]) -> TraceOrigin:
     """The caller's trace is gone on with; a missing or broken `traceparent` starts a new one."""
     given = envelope.traceparent if envelope else headers.get("traceparent")
     state = envelope.tracestate if envelope else headers.get("tracestate")
     parent = parse_traceparent(given, state)
-    own = reserve(parent)
+    own = reserve_context(parent)
     return TraceOrigin(
         trace_id=own.trace_id,
         span_id=own.span_id,
@@ -186,7 +192,7 @@ def _trace(envelope: Envelope | None, headers: Mapping[str, str]) -> TraceOrigin
     )
 
 
-def read_inbox(stored: Stored, address: InboxAddress) -> ResultReceived | ControlReceived | TimerFired:
+def read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived | ControlReceived | TimerFired:
     """The result, control or timer that a message on an inbox subject holds.
 
     Raises:
@@ -196,7 +202,7 @@ def read_inbox(stored: Stored, address: InboxAddress) -> ResultReceived | Contro
     event_id = envelope.id if envelope else f"sequence-{stored.sequence}"
     match address.kind:
         case "result":
-            _expect(envelope, Result.event_type)
+            _check_event_type(envelope, Result.event_type)
             result = parse(Result, body)
             said = (result.workflow_id, result.task_id, result.attempt, result.agent)
             addressed = (address.workflow, address.task, address.attempt, address.agent)
@@ -207,14 +213,14 @@ def read_inbox(stored: Stored, address: InboxAddress) -> ResultReceived | Contro
                 )
             return ResultReceived(event_id, result)
         case "control":
-            _expect(envelope, Control.event_type)
+            _check_event_type(envelope, Control.event_type)
             return ControlReceived(event_id, parse(Control, body))
         case _:
-            _expect(envelope, Timer.event_type)
+            _check_event_type(envelope, Timer.event_type)
             return TimerFired(address.name)
 
 
-def unreadable_result(stored: Stored, address: InboxAddress, error: ContractError) -> ResultReceived:
+def failed_result_for(stored: StoredMessage, address: InboxAddress, error: ContractError) -> ResultReceived:
     """What stands in for a result that cannot be read: the attempt failed, and its sender is at fault."""
     failed = Result(
         workflow_id=address.workflow,
@@ -229,7 +235,7 @@ def unreadable_result(stored: Stored, address: InboxAddress, error: ContractErro
     return ResultReceived(f"sequence-{stored.sequence}", failed)
 
 
-def _expect(envelope: Envelope | None, event_type: str) -> None:
+def _check_event_type(envelope: Envelope | None, event_type: str) -> None:
     if envelope is not None and envelope.type != event_type:
         raise UnknownEventTypeError(
             f"the event's type is {envelope.type[:200]!r}; expected {event_type!r} on this subject"

@@ -13,9 +13,9 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
-from pointsman.engine.log.reader import closeable, commit_of, entries_of, newest_commit
-from pointsman.engine.process.retrying import publish
-from pointsman.errors import ContractError, NotFound
+from pointsman.engine.log.reader import as_async_generator, newest_commit, read_commit, read_entries
+from pointsman.engine.process.retrying import publish_with_retry
+from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control
@@ -23,22 +23,22 @@ from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, ControlIgn
 from pointsman_schemas.strict_json import as_json_value, dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Answer", "answer"]
+__all__ = ["AnswerResult", "answer_approval"]
 
-_LONGEST = 300  # characters of what is wrong with an input: it quotes the value, which may be long
+_MAX_PROBLEM_CHARS = 300  # characters of what is wrong with an input: it quotes the value, which may be long
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerResult:
     """What came of an answer. `counted`: it decided the approval. None: no supervisor has read it yet. `said` says it
     in one sentence, for whoever answered."""
 
     counted: bool | None
-    said: str
+    ignored_reason: str
     decided: ApprovalDecided | None = None
 
 
-async def answer(
+async def answer_approval(
     bus: Bus,
     subjects: Subjects,
     action: Literal["approve", "reject"],
@@ -48,46 +48,46 @@ async def answer(
     reason: str = "",
     by: str = "",
     timeout: float = 10.0,
-) -> Answer:
+) -> AnswerResult:
     """Publish the answer, unless it could not count, and wait for what counts.
 
     Raises:
         ContractError: `input` does not fit what it would replace, or is no JSON. It is asked as before.
-        NotFound: nobody asked, or the log is gone.
+        NotFoundError: nobody asked, or the log is gone.
     """
     workflow = approval.rpartition("-")[0]
     if not workflow:
-        raise _never_asked(approval)
+        raise _unknown_approval(approval)
     team, _ = await newest_commit(bus, subjects, workflow)
-    entries = await entries_of(bus, subjects, workflow)
+    entries = await read_entries(bus, subjects, workflow)
     asked = [entry for entry in entries if isinstance(entry, ApprovalRequested) and entry.approval == approval]
     if not asked:
-        raise _never_asked(approval)
+        raise _unknown_approval(approval)
     name = uuid4().hex
     for entry in entries:
-        if (found := _settles(entry, approval, name)) is not None:
+        if (found := _matching_entry(entry, approval, name)) is not None:
             return found
     if datetime.now(UTC) >= asked[0].expires_at:
-        return Answer(False, f"{approval} expired at {asked[0].expires_at.isoformat()}, which means no")
+        return AnswerResult(False, f"{approval} expired at {asked[0].expires_at.isoformat()}, which means no")
     given = as_json_value(input, "input")
     if given is not None:
-        await _check(bus, asked[0], given)
+        await _check_input(bus, asked[0], given)
     control = Control(action=action, approval=approval, input=given, reason=reason, by=by)
     source = subjects.source("client", "python")
     envelope = Envelope(id=name, type=Control.event_type, source=source, time=datetime.now(UTC), subject=workflow)
     subject = subjects.control(team, workflow, name)
-    await publish(bus, subject, dump(control), encode(envelope), message_id=name)
+    await publish_with_retry(bus, subject, dump(control), encode(envelope), message_id=name)
     log = bus.follow("log", (subjects.log(team, workflow),))
     with suppress(TimeoutError):
-        async with asyncio.timeout(timeout), aclosing(closeable(log)) as messages:
+        async with asyncio.timeout(timeout), aclosing(as_async_generator(log)) as messages:
             async for stored in messages:
-                for entry in commit_of(stored).entries:
-                    if (found := _settles(entry, approval, name)) is not None:
+                for entry in read_commit(stored).entries:
+                    if (found := _matching_entry(entry, approval, name)) is not None:
                         return found
-    return Answer(None, f"{approval} is answered in the stream; no supervisor of {team} has read it yet")
+    return AnswerResult(None, f"{approval} is answered in the stream; no supervisor of {team} has read it yet")
 
 
-async def _check(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> None:
+async def _check_input(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> None:
     """Refuse what would not do in place of what is asked about, while a better answer can still be given. A plan is the
     supervisor's to check, and the worker checks everything again."""
     match asked.about:
@@ -99,14 +99,14 @@ async def _check(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> None:
             schemas = [card.input_schema for card in await bus.registry.cards() if card.name == asked.agent]
         case "plan":
             return
-    problems = [_problem(schema, given) for schema in schemas]
+    problems = [_schema_problem(schema, given) for schema in schemas]
     if problems and all(problems):  # instances of two versions may be alive
         raise ContractError(
             f"what is given does not fit {what}: {problems[0]}; {asked.approval} still waits: send what fits"
         )
 
 
-def _problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
+def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
     """What is most wrong with `value`, with its path; empty when it fits, or when nobody can say by this schema."""
     from jsonschema import Draft202012Validator, SchemaError  # slow to load, for the few who change an input
     from jsonschema.exceptions import UnknownType, best_match
@@ -121,24 +121,24 @@ def _problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
         worst = best_match(validator.iter_errors(value))
     except (SchemaError, UnknownType, Unresolvable, RecursionError, re.error):
         return ""
-    return "" if worst is None else f"{worst.json_path}: {worst.message}"[:_LONGEST]
+    return "" if worst is None else f"{worst.json_path}: {worst.message}"[:_MAX_PROBLEM_CHARS]
 
 
-def _settles(entry: Entry, approval: str, name: str) -> Answer | None:
+def _matching_entry(entry: Entry, approval: str, name: str) -> AnswerResult | None:
     """What the entry says of the approval, and of the answer with the id `name`."""
     match entry:
         case ApprovalDecided() if entry.approval == approval:
             mine = entry.event_id == name
             by = f" by {entry.by}" if entry.by and not mine else ""
             said = f"{approval} {'is' if mine else 'was already'} {entry.verdict}{by}"
-            return Answer(mine, said if mine else f"{said}; nothing has changed", entry)
+            return AnswerResult(mine, said if mine else f"{said}; nothing has changed", entry)
         case ControlIgnored() if entry.event_id == name:
-            return Answer(False, entry.reason)
+            return AnswerResult(False, entry.reason)
         case WorkflowEnded():
-            return Answer(False, f"the workflow has ended: {entry.outcome.status}; {approval} is asked no more")
+            return AnswerResult(False, f"the workflow has ended: {entry.outcome.status}; {approval} is asked no more")
         case _:
             return None
 
 
-def _never_asked(approval: str) -> NotFound:
-    return NotFound(f"no approval {approval!r} was ever asked for; `pointsman approvals` lists what is asked now")
+def _unknown_approval(approval: str) -> NotFoundError:
+    return NotFoundError(f"no approval {approval!r} was ever asked for; `pointsman approvals` lists what is asked now")

@@ -16,9 +16,9 @@ from typing import Final, Literal
 from pydantic import AwareDatetime, ValidationError
 
 from pointsman.core.views.trace import child_workflows
-from pointsman.engine.log.reader import IMPORTED, newest_commit
-from pointsman.errors import ConfigurationError, Conflict, ContractError, NotFound, PointsmanError
-from pointsman.ports.bus import Bus, Stored, StreamKind
+from pointsman.engine.log.reader import IMPORTED_HEADER, newest_commit
+from pointsman.errors import ConfigurationError, ConflictError, ContractError, NotFoundError, PointsmanError
+from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman_schemas.base import Frozen
 from pointsman_schemas.ids import TeamName, Token, WorkflowId
 from pointsman_schemas.log import Commit
@@ -26,23 +26,23 @@ from pointsman_schemas.strict_json import describe, parse
 from pointsman_schemas.subjects import Subjects
 
 __all__ = [
-    "AlreadyThere",
     "Archive",
     "Record",
+    "WorkflowExistsError",
     "commits_of",
     "export_workflow",
+    "flatten",
     "import_workflow",
-    "read",
-    "tree",
+    "read_archive",
 ]
 
-VERSION: Final = 1
+ARCHIVE_VERSION: Final = 1
 
 
-class AlreadyThere(PointsmanError):
+class WorkflowExistsError(PointsmanError):
     """A workflow of that id has a log in this namespace already."""
 
-    kind = "already_there"
+    kind = "workflow_exists"
 
 
 class Record(Frozen):
@@ -65,7 +65,7 @@ class Archive(Frozen):
     """A workflow of `team`, as the namespace it ran in held it at `exported_at`."""
 
     format: Literal["pointsman.workflow"] = "pointsman.workflow"
-    version: Literal[1] = VERSION
+    version: Literal[1] = ARCHIVE_VERSION
     namespace: Token
     team: TeamName
     workflow_id: WorkflowId
@@ -76,7 +76,7 @@ class Archive(Frozen):
 
 
 async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: datetime) -> Archive:
-    """Everything there is about the workflow and those below it. Raises `NotFound` when it has no log."""
+    """Everything there is about the workflow and those below it. Raises `NotFoundError` when it has no log."""
     team, _ = await newest_commit(bus, subjects, workflow)
     ns = subjects.namespace
     wanted: tuple[tuple[StreamKind, str], ...] = (
@@ -91,7 +91,7 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
     found = Archive(namespace=ns, team=team, workflow_id=workflow, exported_at=now, records=tuple(records))
     below: list[Archive] = []
     for child in _children_of(found):
-        with suppress(NotFound):  # its team has not taken it yet, or its log has aged out
+        with suppress(NotFoundError):  # its team has not taken it yet, or its log has aged out
             below.append(await export_workflow(bus, subjects, child, now))
     return found.model_copy(update={"children": tuple(below)})
 
@@ -100,15 +100,15 @@ async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int
     """Store the log, the events, the outcome and the dead letters of each workflow; the number of messages.
 
     Raises:
-        AlreadyThere: a workflow of one of the ids has a log here. Nothing was stored.
+        WorkflowExistsError: a workflow of one of the ids has a log here. Nothing was stored.
     """
-    for each in tree(archive):
+    for each in flatten(archive):
         if await bus.last("log", subjects.workflow_log(each.workflow_id)) is not None:
-            raise _there(each, subjects)
-    return sum([await _import(bus, subjects, each) for each in tree(archive)])
+            raise _stored_subjects(each, subjects)
+    return sum([await _import_one(bus, subjects, each) for each in flatten(archive)])
 
 
-def read(text: bytes) -> Archive | tuple[Commit, ...]:
+def read_archive(text: bytes) -> Archive | tuple[Commit, ...]:
     """An archive; or the commits of a bare log, one a line, as `tests/replay` keeps them.
 
     Raises:
@@ -126,11 +126,11 @@ def read(text: bytes) -> Archive | tuple[Commit, ...]:
         raise ConfigurationError(f"this is no log: {error}") from None
 
 
-def tree(archive: Archive) -> Iterator[Archive]:
+def flatten(archive: Archive) -> Iterator[Archive]:
     """The archive, and those of the workflows below it."""
     yield archive
     for child in archive.children:
-        yield from tree(child)
+        yield from flatten(child)
 
 
 def commits_of(archive: Archive) -> Iterator[Commit]:
@@ -139,17 +139,17 @@ def commits_of(archive: Archive) -> Iterator[Commit]:
     return (parse(Commit, record.data) for record in archive.records if record.subject.startswith(prefix))
 
 
-async def _import(bus: Bus, subjects: Subjects, archive: Archive) -> int:
+async def _import_one(bus: Bus, subjects: Subjects, archive: Archive) -> int:
     log = subjects.log(archive.team, archive.workflow_id)
     kept = [record for record in archive.records if record.stream != "work"]
     end = 0
     for record in kept:
         subject = subjects.namespace + record.subject.removeprefix(archive.namespace)
-        headers = {**record.headers, IMPORTED: archive.namespace}
+        headers = {**record.headers, IMPORTED_HEADER: archive.namespace}
         try:
             sequence = await bus.publish(subject, record.data, headers, expect=end if subject == log else None)
-        except Conflict:
-            raise _there(archive, subjects) from None
+        except ConflictError:
+            raise _stored_subjects(archive, subjects) from None
         end = sequence if subject == log else end
     return len(kept)
 
@@ -161,7 +161,7 @@ def _children_of(archive: Archive) -> Sequence[str]:
         return ()
 
 
-def _record(stream: StreamKind, stored: Stored) -> Record:
+def _record(stream: StreamKind, stored: StoredMessage) -> Record:
     # The broker's own headers are about the publish that stored it, which is not repeated.
     headers = {name: value for name, value in stored.headers.items() if not name.lower().startswith("nats-")}
     try:
@@ -175,8 +175,8 @@ def _record(stream: StreamKind, stored: Stored) -> Record:
     })  # fmt: skip
 
 
-def _there(archive: Archive, subjects: Subjects) -> AlreadyThere:
-    return AlreadyThere(
+def _stored_subjects(archive: Archive, subjects: Subjects) -> WorkflowExistsError:
+    return WorkflowExistsError(
         f"namespace {subjects.namespace!r} has a workflow {archive.workflow_id} already; import it into another, with "
         "--namespace"
     )

@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from pointsman.core.model.agent_health import Circuit, Circuits
-from pointsman.ports.bus import Bus, Stored
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["CIRCUITS", "circuits_of", "read_circuits"]
+__all__ = ["CIRCUITS", "load_circuits", "read_circuits"]
 
 
 CIRCUITS = "circuits"
 
 
-async def circuits_of(bus: Bus, subjects: Subjects) -> Mapping[str, Circuit]:
+async def load_circuits(bus: Bus, subjects: Subjects) -> Mapping[str, Circuit]:
     """The agents that are sent no work now, or one task to find out."""
     return read_circuits(await bus.last("limits", subjects.limit(CIRCUITS))).agents
 
 
-def read_circuits(stored: Stored | None) -> Circuits:
+def read_circuits(stored: StoredMessage | None) -> Circuits:
     """Return the circuits that `stored` holds; none where there is no message or another release wrote it."""
     try:
         return Circuits.model_validate_json(stored.body) if stored else Circuits()

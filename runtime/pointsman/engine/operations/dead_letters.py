@@ -23,12 +23,12 @@ from datetime import datetime
 from pydantic import JsonValue
 
 from pointsman.clock import SystemClock
-from pointsman.engine.log.reader import closeable, commit_of, newest_commit, started_of
-from pointsman.engine.log.requests import workflow_of
-from pointsman.engine.process.dead_lettering import home_of
-from pointsman.engine.process.retrying import publish
-from pointsman.errors import Conflict, ContractError, NotFound, PointsmanError, UndecodableEventError
-from pointsman.ports.bus import Bus, Stored
+from pointsman.engine.log.reader import as_async_generator, newest_commit, read_commit, read_workflow_started
+from pointsman.engine.log.requests import workflow_of_request
+from pointsman.engine.process.dead_lettering import stream_of
+from pointsman.engine.process.retrying import publish_with_retry
+from pointsman.errors import ConflictError, ContractError, NotFoundError, PointsmanError, UndecodableEventError
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Control, DeadLetter, Request
@@ -37,22 +37,29 @@ from pointsman_schemas.log import TaskReopened, WorkflowEnded
 from pointsman_schemas.strict_json import compact_json, dump, parse, parse_json
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["TOGETHER", "DeadLetters", "Letter", "NotReplayable", "Replay", "letter_of"]
+__all__ = [
+    "MAX_CONCURRENT_REPLAYS",
+    "DeadLetterEntry",
+    "DeadLetters",
+    "NotReplayableError",
+    "ReplayResult",
+    "read_dead_letter",
+]
 
-TOGETHER = 16
+MAX_CONCURRENT_REPLAYS = 16
 """Letters dealt with at a time: a replay waits for a supervisor, and those need not wait for each other."""
 
-_SHOWN = 100_000  # characters of an unreadable body that `decoded` repeats
+_MAX_SHOWN_CHARS = 100_000  # characters of an unreadable body that `decoded` repeats
 
 
-class NotReplayable(PointsmanError):
+class NotReplayableError(PointsmanError):
     """This letter cannot be replayed so. The message says why, and what can be done."""
 
     kind = "not_replayable"
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetterEntry:
     """A dead letter and where it stands in the dead-letter stream."""
 
     sequence: int
@@ -76,11 +83,11 @@ class Letter:
         try:
             return parse_json(body)
         except ContractError:
-            return body.decode("utf-8", "replace")[:_SHOWN]
+            return body.decode("utf-8", "replace")[:_MAX_SHOWN_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class ReplayResult:
     """What a replay did. `action` is `request`, `task` or `event`; `workflow` goes on, or is new."""
 
     letter: str
@@ -97,7 +104,7 @@ class DeadLetters:
         self._subjects = subjects
         self._source = subjects.source("client", "dead-letters")
         self._clock: Clock = clock or SystemClock()
-        self._patience = patience
+        self._reopen_timeout = patience
 
     async def list(
         self,
@@ -108,10 +115,10 @@ class DeadLetters:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int | None = None,
-    ) -> tuple[Letter, ...]:
+    ) -> tuple[DeadLetterEntry, ...]:
         """The letters of that origin, workflow and kind of cause, written from `since` to before `until`, oldest first,
         at most `limit` of them."""
-        letters: list[Letter] = []
+        letters: list[DeadLetterEntry] = []
         async for letter in self._matching(origin, workflow):
             if limit is not None and len(letters) == limit:
                 break
@@ -121,75 +128,76 @@ class DeadLetters:
                 letters.append(letter)
         return tuple(letters)
 
-    async def get(self, name: str) -> Letter:
-        """The letter called `name`. Raises `NotFound`."""
+    async def get(self, name: str) -> DeadLetterEntry:
+        """The letter called `name`. Raises `NotFoundError`."""
         stored = await self._bus.last("dead", self._subjects.dead_letters_for(name=name))
         if stored is None or not stored.body:
-            raise NotFound(
+            raise NotFoundError(
                 f"no dead letter {name!r} in namespace {self._subjects.namespace!r}: it was replayed, discarded or has "
                 "aged out; `pointsman dead list` shows the ones there are"
             )
-        return letter_of(stored)
+        return read_dead_letter(stored)
 
-    async def discard(self, letter: Letter) -> bool:
+    async def discard(self, letter: DeadLetterEntry) -> bool:
         """Remove it for good. False when it was gone already.
 
         What is left in its place is empty: a workflow still running would find its letter missing after a crash, and
         store it anew.
         """
-        with suppress(Conflict):  # somebody else, or an earlier try of this one
-            await publish(self._bus, letter.subject, b"", {}, expect=letter.sequence)
+        with suppress(ConflictError):  # somebody else, or an earlier try of this one
+            await publish_with_retry(self._bus, letter.subject, b"", {}, expect=letter.sequence)
         return await self._bus.delete("dead", letter.sequence)
 
-    async def replay(self, letter: Letter, *, as_new: bool = False, keep: bool = False) -> Replay:
+    async def replay(self, letter: DeadLetterEntry, *, as_new: bool = False, keep: bool = False) -> ReplayResult:
         """Give the event another chance, then remove the letter unless it is to be kept. Twice is once.
 
         Raises:
-            NotReplayable: its workflow has ended and `as_new` is not set, or the event is not one that can be replayed;
+            NotReplayableError: its workflow has ended and `as_new` is not set, or the event is not one that can be
+                replayed;
                 or a new workflow is to take the place of the letter, and the agent of its task is not alive.
-            NotFound: its workflow has no log any more.
+            NotFoundError: its workflow has no log any more.
         """
         content = letter.content
         kind = content.subject.removeprefix(self._subjects.namespace + ".").split(".")[0]
         if kind == "request":
             action, workflow = "request", await self._replay_request(letter)
         elif as_new:
-            action, workflow = "request", await self._request_again(content, task=kind != "inbox" and not keep)
+            action, workflow = "request", await self._resubmit_request(content, task=kind != "inbox" and not keep)
         elif kind == "handoff" or (kind == "schedule" and content.task_id):
             action, workflow = "task", await self._reopen_task(content)
         elif kind == "inbox":
             action, workflow = "event", await self._publish_event(letter)
         else:
-            raise NotReplayable(
+            raise NotReplayableError(
                 f"dead letter {content.id} came from {content.subject!r}; only requests, handoffs and inbox events "
                 "of this namespace can be replayed; `pointsman dead discard` removes it"
             )
-        return Replay(content.id, action, workflow, removed=not keep and await self.discard(letter))
+        return ReplayResult(content.id, action, workflow, removed=not keep and await self.discard(letter))
 
-    async def _replay_request(self, letter: Letter) -> str:
+    async def _replay_request(self, letter: DeadLetterEntry) -> str:
         """Under its old id the request would be the workflow it already was; the new one follows from the letter."""
         content = letter.content
         request_id = _request_id(content)
-        headers, body = _under_id(content.headers, await self._whole_body(letter), request_id)
-        await publish(self._bus, content.subject, body, headers, message_id=request_id)
+        headers, body = _with_event_id(content.headers, await self._full_body(letter), request_id)
+        await publish_with_retry(self._bus, content.subject, body, headers, message_id=request_id)
         named = {**headers, "Nats-Msg-Id": request_id}
-        return workflow_of(Stored(content.subject, body, named, 0, content.at))
+        return workflow_of_request(StoredMessage(content.subject, body, named, 0, content.at))
 
-    async def _request_again(self, content: DeadLetter, *, task: bool) -> str:
+    async def _resubmit_request(self, content: DeadLetter, *, task: bool) -> str:
         """The request whose workflow the letter belongs to, as a new workflow. Its log holds what the caller sent.
 
         That is one workflow however often the letter is replayed: where it could only fail again, as the agent of its
         `task` is not there, it is not sent.
         """
         workflow = _workflow(content)
-        started = await started_of(self._bus, self._subjects, self._subjects.workflow_log(workflow))
+        started = await read_workflow_started(self._bus, self._subjects, self._subjects.workflow_log(workflow))
         if started.input == "":
-            raise NotReplayable(
+            raise NotReplayableError(
                 f"dead letter {content.id} belongs to workflow {workflow}, whose request could not be read, so "
                 "there is nothing to send again; publish the request anew, corrected"
             )
         if task and content.origin not in {card.name for card in await self._bus.registry.cards()}:
-            raise NotReplayable(
+            raise NotReplayableError(
                 f"dead letter {content.id} is of agent {content.origin!r}, and none of that name is alive, so that a "
                 "new workflow may fail at once: nothing was sent, and the letter is kept; start the agent and replay "
                 "it again, or send it all the same with `pointsman dead replay --as-new --keep`"
@@ -211,14 +219,14 @@ class DeadLetters:
             causation_id=content.id,
         )
         subject = self._subjects.request(started.team)
-        await publish(self._bus, subject, dump(request), encode(envelope), message_id=request_id)
+        await publish_with_retry(self._bus, subject, dump(request), encode(envelope), message_id=request_id)
         return workflow_id_for(subject, request_id, self._source)
 
     async def _reopen_task(self, content: DeadLetter) -> str:
         workflow = _workflow(content)
-        team = await self._team_of_running(content, workflow)
+        team = await self._running_team(content, workflow)
         if content.task_id is None:
-            raise NotReplayable(
+            raise NotReplayableError(
                 f"dead letter {content.id} names no task; `pointsman dead replay --as-new` sends the "
                 f"request of workflow {workflow} again"
             )
@@ -233,73 +241,73 @@ class DeadLetters:
             causation_id=content.id,
         )
         subject = self._subjects.control(team, workflow, name)
-        with suppress(Conflict):  # this letter has been replayed before: the control is there, and it acts once
-            await publish(self._bus, subject, dump(control), encode(envelope), expect=0)
-        await self._reopened(content, self._subjects.log(team, workflow), name)
+        with suppress(ConflictError):  # this letter has been replayed before: the control is there, and it acts once
+            await publish_with_retry(self._bus, subject, dump(control), encode(envelope), expect=0)
+        await self._wait_until_reopened(content, self._subjects.log(team, workflow), name)
         return workflow
 
-    async def _reopened(self, content: DeadLetter, log: str, control: str) -> None:
+    async def _wait_until_reopened(self, content: DeadLetter, log: str, control: str) -> None:
         """Wait until the log says so: only then may the letter go. A supervisor that restarts while the task still
         counts as failed would write it anew."""
         with suppress(TimeoutError):
             async with (
-                asyncio.timeout(self._patience),
-                aclosing(closeable(self._bus.follow("log", [log]))) as messages,
+                asyncio.timeout(self._reopen_timeout),
+                aclosing(as_async_generator(self._bus.follow("log", [log]))) as messages,
             ):
                 async for stored in messages:
-                    for entry in commit_of(stored).entries:
+                    for entry in read_commit(stored).entries:
                         if isinstance(entry, TaskReopened) and entry.event_id == control:
                             return
                         if isinstance(entry, WorkflowEnded):
                             raise _has_ended(content, entry)
-        raise NotReplayable(
+        raise NotReplayableError(
             f"the supervisor was asked to reopen task {content.task_id} of {content.workflow_id} and has not done so "
-            f"within {self._patience:g} s: it is not running, or the task is not failed any more; dead letter "
+            f"within {self._reopen_timeout:g} s: it is not running, or the task is not failed any more; dead letter "
             f"{content.id} is kept"
         )
 
-    async def _publish_event(self, letter: Letter) -> str:
+    async def _publish_event(self, letter: DeadLetterEntry) -> str:
         workflow = _workflow(letter.content)
-        await self._team_of_running(letter.content, workflow)
+        await self._running_team(letter.content, workflow)
         event_id = derive_id("replay", letter.content.id)
-        headers, body = _under_id(letter.content.headers, await self._whole_body(letter), event_id)
-        await publish(self._bus, letter.content.subject, body, headers, message_id=event_id)
+        headers, body = _with_event_id(letter.content.headers, await self._full_body(letter), event_id)
+        await publish_with_retry(self._bus, letter.content.subject, body, headers, message_id=event_id)
         return workflow
 
-    async def _whole_body(self, letter: Letter) -> bytes:
+    async def _full_body(self, letter: DeadLetterEntry) -> bytes:
         content = letter.content
         if not content.truncated:
             return letter.body
-        original = await self._bus.get(home_of(self._subjects, content.subject), content.sequence or 0)
+        original = await self._bus.get(stream_of(self._subjects, content.subject), content.sequence or 0)
         if original is None or original.subject != content.subject:
-            raise NotReplayable(
+            raise NotReplayableError(
                 f"dead letter {content.id} holds only the beginning of its event, and message {content.sequence} of "
                 f"{content.stream} is gone: publish the original again, or `pointsman dead discard {content.id}`"
             )
         return original.body
 
-    async def _team_of_running(self, content: DeadLetter, workflow: str) -> str:
+    async def _running_team(self, content: DeadLetter, workflow: str) -> str:
         team, newest = await newest_commit(self._bus, self._subjects, workflow)
         for entry in newest.entries:
             if isinstance(entry, WorkflowEnded):
                 raise _has_ended(content, entry)
         return team
 
-    async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[Letter]:
+    async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[DeadLetterEntry]:
         async for stored in self._bus.read("dead", self._subjects.dead_letters_for(origin=origin, workflow=workflow)):
             if stored.body:
                 with suppress(ContractError):  # somebody else's
-                    yield letter_of(stored)
+                    yield read_dead_letter(stored)
 
 
-def letter_of(stored: Stored) -> Letter:
+def read_dead_letter(stored: StoredMessage) -> DeadLetterEntry:
     """The letter that a message of the dead-letter stream holds. Raises `ContractError` when it holds none."""
     _, body = decode(stored.headers, stored.body)
-    return Letter(stored.sequence, stored.subject, parse(DeadLetter, body))
+    return DeadLetterEntry(stored.sequence, stored.subject, parse(DeadLetter, body))
 
 
-def _has_ended(content: DeadLetter, end: WorkflowEnded) -> NotReplayable:
-    return NotReplayable(
+def _has_ended(content: DeadLetter, end: WorkflowEnded) -> NotReplayableError:
+    return NotReplayableError(
         f"dead letter {content.id} belongs to workflow {content.workflow_id}, which has ended: {end.outcome.status}; "
         f"`pointsman dead replay {content.id} --as-new` sends its request again as a new workflow"
     )
@@ -307,7 +315,7 @@ def _has_ended(content: DeadLetter, end: WorkflowEnded) -> NotReplayable:
 
 def _workflow(content: DeadLetter) -> str:
     if content.workflow_id is None:
-        raise NotReplayable(
+        raise NotReplayableError(
             f"dead letter {content.id} from {content.subject!r} names no workflow, so there is nothing to go on with; "
             "`pointsman dead discard` removes it"
         )
@@ -318,7 +326,7 @@ def _request_id(content: DeadLetter) -> str:
     return "replay-" + derive_id("replay", content.id)
 
 
-def _under_id(headers: Mapping[str, str], body: bytes, event_id: str) -> tuple[dict[str, str], bytes]:
+def _with_event_id(headers: Mapping[str, str], body: bytes, event_id: str) -> tuple[dict[str, str], bytes]:
     """Headers and body of the same event under another id, in the mode it came in.
 
     What the first publish asked of the broker (`Nats-...`) was for that publish and is left out.

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pointsman.engine.log.reader import side_by_side
-from pointsman.engine.log.requests import lately, request_for, workflow_of
-from pointsman.ports.bus import Bus, Stored
+from pointsman.engine.log.reader import gather_batched
+from pointsman.engine.log.requests import find_request, recent_requests, workflow_of_request
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.errors import ContractError, InvalidTokenError
 from pointsman_schemas.events import Control
@@ -16,37 +16,37 @@ from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Unadmitted", "unadmitted", "unadmitted_as"]
+__all__ = ["QueuedRequest", "find_queued_request", "list_queued_requests"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unadmitted:
+class QueuedRequest:
     """A request and the workflow it will be. `cancelled`: its end is asked for, and comes when a
     supervisor of the team reads that."""
 
     workflow: str
     team: str
-    request: Stored
+    request: StoredMessage
     cancelled: bool
 
 
-async def unadmitted(
+async def list_queued_requests(
     bus: Bus, subjects: Subjects, team: str | None = None, limit: int | None = None
-) -> Sequence[Unadmitted]:
+) -> Sequence[QueuedRequest]:
     """Those of `team`, or of all, by team and in the order they were published, the newest `limit` of each. Only what
     is among the last messages of the stream is looked at, as for a cancellation."""
-    teams = [team] if team else await _asked(bus, subjects)
-    return [each for name in teams for each in await _of_team(bus, subjects, name, limit)]
+    teams = [team] if team else await _requested_teams(bus, subjects)
+    return [each for name in teams for each in await _queued_for_team(bus, subjects, name, limit)]
 
 
-async def unadmitted_as(bus: Bus, subjects: Subjects, workflow: str) -> Unadmitted | None:
+async def find_queued_request(bus: Bus, subjects: Subjects, workflow: str) -> QueuedRequest | None:
     """The one that will be `workflow`, if it is among the last messages of the stream. No other is looked at."""
-    if (request := await request_for(bus, subjects.requests, workflow)) is None:
+    if (request := await find_request(bus, subjects.requests, workflow)) is None:
         return None
-    return await _look(bus, subjects, request.subject.rpartition(".")[2], workflow, request)
+    return await _find_queued(bus, subjects, request.subject.rpartition(".")[2], workflow, request)
 
 
-async def _asked(bus: Bus, subjects: Subjects) -> Sequence[str]:
+async def _requested_teams(bus: Bus, subjects: Subjects) -> Sequence[str]:
     """The teams that were sent a request."""
     teams: list[str] = []
     for subject in await bus.subjects("work", subjects.requests):
@@ -55,34 +55,36 @@ async def _asked(bus: Bus, subjects: Subjects) -> Sequence[str]:
     return teams
 
 
-async def _of_team(bus: Bus, subjects: Subjects, team: str, limit: int | None) -> Sequence[Unadmitted]:
-    left = await _left(bus, team)
+async def _queued_for_team(bus: Bus, subjects: Subjects, team: str, limit: int | None) -> Sequence[QueuedRequest]:
+    left = await _unsettled_count(bus, team)
     if left == 0:  # and no request is read, of which there may be many
         return ()
-    requests: dict[str, Stored] = {}
-    async for stored in lately(bus, subjects.request(team)):
-        requests.setdefault(workflow_of(stored), stored)
+    requests: dict[str, StoredMessage] = {}
+    async for stored in recent_requests(bus, subjects.request(team)):
+        requests.setdefault(workflow_of_request(stored), stored)
     # A team's supervisor takes them in order, so what it has yet to settle is what came last.
     most = min(len(requests) if each is None else each for each in (left, limit))
     asked = list(requests.items())[max(0, len(requests) - most) :]
-    looks = (_look(bus, subjects, team, workflow, request) for workflow, request in asked)
-    return [each for each in await side_by_side(looks) if each is not None]
+    looks = (_find_queued(bus, subjects, team, workflow, request) for workflow, request in asked)
+    return [each for each in await gather_batched(looks) if each is not None]
 
 
-async def _left(bus: Bus, team: str) -> int | None:
+async def _unsettled_count(bus: Bus, team: str) -> int | None:
     """How many requests the team's supervisors have yet to settle; None where none has ever run."""
     depth = await bus.depth(f"request-{team}", "work")
     return None if depth is None else depth.pending + depth.in_flight
 
 
-async def _look(bus: Bus, subjects: Subjects, team: str, workflow: str, request: Stored) -> Unadmitted | None:
+async def _find_queued(
+    bus: Bus, subjects: Subjects, team: str, workflow: str, request: StoredMessage
+) -> QueuedRequest | None:
     if await bus.last("log", subjects.log(team, workflow)) is not None:
         return None
     said = await bus.last("work", subjects.workflow_controls(team, workflow))
-    return Unadmitted(workflow, team, request, said is not None and _cancels(said))
+    return QueuedRequest(workflow, team, request, said is not None and _is_cancellation(said))
 
 
-def _cancels(stored: Stored) -> bool:
+def _is_cancellation(stored: StoredMessage) -> bool:
     try:
         return parse(Control, decode(stored.headers, stored.body)[1]).action == "cancel"
     except ContractError:

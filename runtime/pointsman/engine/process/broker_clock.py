@@ -10,18 +10,18 @@ from datetime import datetime, timedelta
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 
-__all__ = ["SteadyClock"]
+__all__ = ["BrokerClock"]
 
 
-class SteadyClock:
+class BrokerClock:
     """`clock` with another idea of now. Until it has been set, that is the clock's own."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._zero: datetime | None = None  # when `monotonic` was 0
 
-    async def set(self, bus: Bus) -> None:
-        """Take the broker's time. Raises `BusUnavailable`."""
+    async def synchronize(self, bus: Bus) -> None:
+        """Take the broker's time. Raises `BusUnavailableError`."""
         self._zero = await bus.time() - timedelta(seconds=self._clock.monotonic())
 
     def now(self) -> datetime:

@@ -6,8 +6,8 @@ import base64
 from collections.abc import Mapping
 from hashlib import sha256
 
-from pointsman.errors import Conflict, OversizeEventError
-from pointsman.ports.bus import Bus, Stored, StreamKind
+from pointsman.errors import ConflictError, OversizeEventError
+from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import metrics, semconv
 from pointsman_schemas.envelope import Envelope, encode
@@ -16,17 +16,17 @@ from pointsman_schemas.ids import dead_letter_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["bury", "home_of", "letter_id", "store_letter"]
+__all__ = ["dead_letter", "dead_letter_id_of", "store_dead_letter", "stream_of"]
 
-_PART_KEPT = 4
+_KEPT_FRACTION = 4
 """Of a message's bound, the part that a truncated letter keeps of its body: a quarter leaves room for all the rest."""
 
 
-async def bury(
+async def dead_letter(
     bus: Bus,
     subjects: Subjects,
     clock: Clock,
-    stored: Stored,
+    stored: StoredMessage,
     *,
     origin: str,
     cause: AttemptError,
@@ -38,9 +38,9 @@ async def bury(
     """Store `stored` as a dead letter of `origin`, once however often it is called for the same message.
 
     Raises:
-        BusUnavailable: it is not known to be stored: do not settle the original.
+        BusUnavailableError: it is not known to be stored: do not settle the original.
     """
-    name = letter_id(bus, subjects, stored, workflow)
+    name = dead_letter_id_of(bus, subjects, stored, workflow)
     if stored.subject.startswith(subjects.requests.removesuffix("*")):  # it may come more than once under its id
         name = dead_letter_id(workflow or "none", cause.message, sha256(stored.body).hexdigest())
     letter = DeadLetter(
@@ -54,7 +54,7 @@ async def bury(
         subject=stored.subject,
         headers=dict(stored.headers),
         body=base64.b64encode(stored.body).decode("ascii"),
-        stream=bus.name_of(home_of(subjects, stored.subject)),
+        stream=bus.stream_name(stream_of(subjects, stored.subject)),
         sequence=stored.sequence,
         at=clock.now(),
     )
@@ -65,38 +65,38 @@ async def bury(
         time=letter.at,
         subject=workflow,
     )
-    await store_letter(bus, subjects.dead_letter(origin, workflow, name), letter, encode(envelope))
+    await store_dead_letter(bus, subjects.dead_letter(origin, workflow, name), letter, encode(envelope))
     return letter
 
 
-def home_of(subjects: Subjects, subject: str) -> StreamKind:
+def stream_of(subjects: Subjects, subject: str) -> StreamKind:
     """What to ask the bus for, to have what is to be done on `subject`."""
     return "handoffs" if subject.startswith(f"{subjects.namespace}.handoff.") else "work"
 
 
-def letter_id(bus: Bus, subjects: Subjects, stored: Stored, workflow: str | None) -> str:
+def dead_letter_id_of(bus: Bus, subjects: Subjects, stored: StoredMessage, workflow: str | None) -> str:
     """The id of the dead letter of `stored`, the same whoever buries it and however often."""
-    home = home_of(subjects, stored.subject)
-    stream = bus.name_of(home)
-    if bus.forgets and home == "handoffs":  # it gives a number twice, and what it forgot is sent again
+    home = stream_of(subjects, stored.subject)
+    stream = bus.stream_name(home)
+    if bus.handoffs_unsynced and home == "handoffs":  # it gives a number twice, and what it forgot is sent again
         return dead_letter_id(workflow or "none", stream, stored.subject, sha256(stored.body).hexdigest())
     return dead_letter_id(workflow or "none", stream, stored.sequence)
 
 
-async def store_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapping[str, str]) -> None:
+async def store_dead_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapping[str, str]) -> None:
     """Store `letter`, truncated if it must be, and count it. One that an earlier try stored is left as it is."""
     try:
         try:
             await bus.publish(subject, dump(letter), headers, expect=0)
         except OversizeEventError:
-            await bus.publish(subject, dump(_truncated(letter, bus.max_body)), headers, expect=0)
-    except Conflict:
+            await bus.publish(subject, dump(_truncate(letter, bus.max_body)), headers, expect=0)
+    except ConflictError:
         return  # stored, and counted, before a crash
     metrics.count(semconv.DEAD_LETTERS, attributes={semconv.ORIGIN: letter.origin})
 
 
-def _truncated(letter: DeadLetter, bound: int) -> DeadLetter:
-    kept = bound // _PART_KEPT // 4 * 4  # base64 is cut between groups of four, so what is left can be decoded
+def _truncate(letter: DeadLetter, bound: int) -> DeadLetter:
+    kept = bound // _KEPT_FRACTION // 4 * 4  # base64 is cut between groups of four, so what is left can be decoded
     known = {name: value for name, value in letter.headers.items() if name.lower().startswith("ce-")}
     headers = known if sum(len(value) for value in known.values()) < kept else {}
     return letter.model_copy(update={"body": letter.body[:kept], "headers": headers, "truncated": True})

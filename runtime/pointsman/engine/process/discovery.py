@@ -16,9 +16,9 @@ from pointsman.authoring.agent import Agent
 from pointsman.errors import ConfigurationError, describe_error
 from pointsman_schemas.ids import derive_id
 
-__all__ = ["GROUP", "installed_agents", "load", "load_agents"]
+__all__ = ["ENTRY_POINT_GROUP", "installed_agents", "load_agents", "load_objects"]
 
-GROUP = "pointsman.agents"
+ENTRY_POINT_GROUP = "pointsman.agents"
 """The entry-point group in which packages say where their agents are."""
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ def load_agents(specs: Iterable[str]) -> tuple[Agent, ...]:
     """
     found: dict[str, Agent] = {}
     for spec in specs:
-        for agent in load(spec, Agent):  # type: ignore[type-abstract]  # it is only asked about by isinstance
+        for agent in load_objects(spec, Agent):  # type: ignore[type-abstract]  # it is only asked about by isinstance
             if found.setdefault(agent.card.name, agent) is not agent:
                 raise ConfigurationError(
                     f"two agents are called {agent.card.name}, the second one in {spec}; rename one"
@@ -40,7 +40,7 @@ def load_agents(specs: Iterable[str]) -> tuple[Agent, ...]:
     return tuple(found.values())
 
 
-def load(spec: str, kind: type[T]) -> tuple[T, ...]:
+def load_objects(spec: str, kind: type[T]) -> tuple[T, ...]:
     """What `spec` names that is a `kind`: one object, the members of a list, or all that a module defines.
 
     `spec` is `package.module`, `package.module:name`, `path/file.py`, `path/file.py:name`, or the name of an entry
@@ -65,7 +65,7 @@ def load(spec: str, kind: type[T]) -> tuple[T, ...]:
 
 def installed_agents() -> dict[str, EntryPoint]:
     """The entry points that installed packages declare, by name."""
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def _has_name(spec: str) -> bool:
@@ -94,7 +94,9 @@ def _from_file(path: Path) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, ConfigurationError):
             raise
-        raise ConfigurationError(f"{path}{_line(error, name)} cannot be loaded: {describe_error(error)}") from error
+        raise ConfigurationError(
+            f"{path}{_error_line(error, name)} cannot be loaded: {describe_error(error)}"
+        ) from error
     return module
 
 
@@ -114,10 +116,12 @@ def _from_module(name: str, spec: str) -> ModuleType:
             f"(installed: {known}); look at the spelling and the folder you are in"
         ) from error
     except Exception as error:
-        raise ConfigurationError(f"{name}{_line(error, name)} cannot be imported: {describe_error(error)}") from error
+        raise ConfigurationError(
+            f"{name}{_error_line(error, name)} cannot be imported: {describe_error(error)}"
+        ) from error
 
 
-def _line(error: Exception, module: str) -> str:
+def _error_line(error: Exception, module: str) -> str:
     """Where in `module` it was raised. A syntax error says so itself: none of it has run."""
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
     return f", line {lines[-1]}," if lines else ""

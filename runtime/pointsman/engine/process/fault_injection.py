@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pointsman.errors import ConfigurationError
 from pointsman.util.environment import variable
 
-__all__ = ["FAULT_POINTS", "passed"]
+__all__ = ["FAULT_POINTS", "fault_point"]
 
 FAULT_POINTS = (
     "supervisor.received",
@@ -29,11 +29,11 @@ FAULT_POINTS = (
 """In the order in which a delivery meets them."""
 
 
-def _nothing(point: str) -> None:
+def _disabled(point: str) -> None:
     pass
 
 
-def _armed(fault: str) -> Callable[[str], None]:
+def _arm(fault: str) -> Callable[[str], None]:
     chosen, _, given = fault.partition(":")
     if chosen not in FAULT_POINTS or not (given or "1").isdecimal():
         raise ConfigurationError(
@@ -52,5 +52,5 @@ def _armed(fault: str) -> Callable[[str], None]:
     return count_down
 
 
-passed: Callable[[str], None] = _armed(_fault) if (_fault := variable("POINTSMAN_FAULT")) else _nothing
+fault_point: Callable[[str], None] = _arm(_fault) if (_fault := variable("POINTSMAN_FAULT")) else _disabled
 """Say that a place was reached."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pointsman.ports.bus import Stored
+from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.envelope import Envelope, decode
 from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import Handoff
@@ -10,9 +10,9 @@ from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["RESENT", "consumer_name", "read_handoff"]
+__all__ = ["RESENT_HEADER", "consumer_name", "decode_handoff"]
 
-RESENT = "pointsman-resent"
+RESENT_HEADER = "pointsman-resent"
 """The header of a handoff that may be the second of its attempt: the broker may have forgotten a first one, which may
 have been answered. Who takes it looks for a result before beginning."""
 
@@ -22,7 +22,7 @@ def consumer_name(agent: str) -> str:
     return f"agent-{token(agent, 'agent')}"
 
 
-def read_handoff(message: Stored, subjects: Subjects) -> tuple[Envelope, Handoff]:
+def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope, Handoff]:
     """Raises `ContractError`: it is no handoff that this release knows, or its subject says another thing."""
     address = subjects.parse_handoff(message.subject)
     envelope, data = decode(message.headers, message.body)
@@ -40,11 +40,11 @@ def read_handoff(message: Stored, subjects: Subjects) -> tuple[Envelope, Handoff
     agent, workflow, task, attempt = said
     usual = f"{subjects.namespace}.inbox.{handoff.from_agent}.{workflow}.result.{agent}.{task}.{attempt}"
     if handoff.return_to != usual:
-        _check_return(handoff, message, subjects)
+        _check_return_subject(handoff, message, subjects)
     return envelope, handoff
 
 
-def _check_return(handoff: Handoff, message: Stored, subjects: Subjects) -> None:
+def _check_return_subject(handoff: Handoff, message: StoredMessage, subjects: Subjects) -> None:
     """It may be another inbox than that of who sends it, but for no other result."""
     said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
     inbox = subjects.parse_inbox(handoff.return_to)

@@ -26,8 +26,8 @@ __all__ = ["serve_health"]
 
 _log = get_logger(__name__)
 
-_PATIENCE = 2.0  # seconds a caller has to say what it wants; probes are local and say it in one packet
-_LONGEST = 8_192  # bytes of a request
+_REQUEST_TIMEOUT_S = 2.0  # seconds a caller has to say what it wants; probes are local and say it in one packet
+_MAX_REQUEST_BYTES = 8_192  # bytes of a request
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def serve_health(
     async def called(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         callers.add(writer)
         try:
-            async with asyncio.timeout(_PATIENCE):
+            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
                 asked = await reader.readuntil(b"\r\n\r\n")
                 writer.write(_reply(asked.split(b"\r\n", 1)[0], waiting_for, exposition))
                 await writer.drain()
@@ -58,7 +58,7 @@ async def serve_health(
             writer.close()
 
     try:
-        server = await asyncio.start_server(called, host, port, limit=_LONGEST)
+        server = await asyncio.start_server(called, host, port, limit=_MAX_REQUEST_BYTES)
     except OSError as error:
         raise ConfigurationError(
             f"no health checks on {host}:{port}: {error.strerror or error}; choose another POINTSMAN_HEALTH_PORT, "
@@ -73,7 +73,7 @@ async def serve_health(
         for writer in tuple(callers):
             writer.close()
         with suppress(TimeoutError):
-            await asyncio.wait_for(server.wait_closed(), _PATIENCE)
+            await asyncio.wait_for(server.wait_closed(), _REQUEST_TIMEOUT_S)
 
 
 def _reply(
@@ -91,7 +91,7 @@ def _reply(
             status = "503 Service Unavailable" if missing else "200 OK"
             return _response(status, {"ready": not missing, "waiting_for": missing}, method)
         case b"/metrics" if exposition is not None:
-            return _head("200 OK", "text/plain; version=0.0.4; charset=utf-8", exposition(), method)
+            return _response_head("200 OK", "text/plain; version=0.0.4; charset=utf-8", exposition(), method)
         case b"/metrics":
             hint = (
                 "supervisors and workers have them with pip install 'pointsman[prometheus]', unless "
@@ -103,10 +103,10 @@ def _reply(
 
 
 def _response(status: str, content: dict[str, Any], method: bytes = b"GET") -> bytes:
-    return _head(status, "application/json", json.dumps(content).encode(), method)
+    return _response_head(status, "application/json", json.dumps(content).encode(), method)
 
 
-def _head(status: str, kind: str, body: bytes, method: bytes) -> bytes:
+def _response_head(status: str, kind: str, body: bytes, method: bytes) -> bytes:
     head = (
         f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
         "Cache-Control: no-store\r\nConnection: close\r\n\r\n"

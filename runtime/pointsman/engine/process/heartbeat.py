@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailableError
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
@@ -17,11 +17,11 @@ from pointsman_schemas.strict_json import dump
 if TYPE_CHECKING:
     from pointsman_schemas.team import Team
 
-__all__ = ["keep_announced", "team_card"]
+__all__ = ["announce_periodically", "team_card"]
 
 _log = get_logger(__name__)
 
-_AGAIN = 0.1  # seconds before a card that was not taken is announced again
+_RETRY_PAUSE_S = 0.1  # seconds before a card that was not taken is announced again
 
 
 def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
@@ -40,7 +40,9 @@ def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
     )
 
 
-async def keep_announced(bus: Bus, cards: Callable[[], Sequence[AgentCard]], heartbeat: float, clock: Clock) -> None:
+async def announce_periodically(
+    bus: Bus, cards: Callable[[], Sequence[AgentCard]], heartbeat: float, clock: Clock
+) -> None:
     """Announce `cards`, as they are each time, until cancelled."""
     silent = False
     while True:
@@ -48,9 +50,9 @@ async def keep_announced(bus: Bus, cards: Callable[[], Sequence[AgentCard]], hea
             for card in cards():
                 await bus.registry.announce(card)
             silent = False
-        except BusUnavailable as error:
+        except BusUnavailableError as error:
             if not silent:
-                _log.warning("card_not_announced", error=str(error), hint="it is tried again")
+                _log.warning("card_announce_failed", error=str(error), hint="it is tried again")
             silent = True
         # While the broker is away a try waits for it: whoever asks first when it is back is told who is there.
-        await clock.sleep(_AGAIN if silent else heartbeat)
+        await clock.sleep(_RETRY_PAUSE_S if silent else heartbeat)

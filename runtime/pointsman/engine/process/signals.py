@@ -18,7 +18,7 @@ __all__ = ["run_until_signal"]
 
 _log = get_logger(__name__)
 
-_LAST = 0.3  # seconds that handing back may take, once a second signal has come
+_HAND_BACK_TIMEOUT_S = 0.3  # seconds that handing back may take, once a second signal has come
 
 
 async def run_until_signal(
@@ -42,7 +42,7 @@ async def run_until_signal(
 
     def heard(number: int) -> None:
         if stop.is_set():
-            threading.Timer(_LAST, leave, (number,)).start()
+            threading.Timer(_HAND_BACK_TIMEOUT_S, leave, (number,)).start()
             last.append(asyncio.ensure_future(hand_back() if hand_back is not None else asyncio.sleep(0)))
             last[-1].add_done_callback(lambda _: leave(number))
             return

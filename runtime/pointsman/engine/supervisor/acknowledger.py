@@ -10,11 +10,11 @@ from pointsman.core.completion.caller_messages import generic_failure
 from pointsman.core.model.inputs import ControlReceived
 from pointsman.core.model.state import State
 from pointsman.core.tasks.child_workflow import PARENT_CONTROL
-from pointsman.engine.log.workflow_log import DamagedLog, WorkflowLog
-from pointsman.engine.process.dead_lettering import bury
-from pointsman.engine.supervisor.inbound import Arrival
-from pointsman.engine.supervisor.spans import log_ids
-from pointsman.errors import BusUnavailable, Conflict, PointsmanError
+from pointsman.engine.log.workflow_log import CorruptLogError, WorkflowLog
+from pointsman.engine.process.dead_lettering import dead_letter
+from pointsman.engine.supervisor.inbound import InboundInput
+from pointsman.engine.supervisor.spans import log_context
+from pointsman.errors import BusUnavailableError, ConflictError, PointsmanError
 from pointsman.ports.bus import Bus, Delivery
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import bind, get_logger
@@ -23,17 +23,17 @@ from pointsman_schemas.events import AttemptError, Outcome
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Settler"]
+__all__ = ["Acknowledger"]
 
-_PATIENCE = 5
+_MAX_DELIVERIES = 5
 """Deliveries of a parent's word to a child that has not begun, before it is left for that child to look for."""
-_LETTER_AGAIN = 5.0
+_RETRY_PAUSE_S = 5.0
 """Seconds before an input that could not be stored as a dead letter comes again: it is kept, and not in a hot loop."""
 
 _log = get_logger(__name__)
 
 
-class Settler:
+class Acknowledger:
     """Settles the inputs of one team's workflows."""
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, logs: WorkflowLog, team: str) -> None:
@@ -43,36 +43,40 @@ class Settler:
         self._logs = logs
         self._team = team
 
-    async def settle(self, workflow: str, arrivals: Iterable[Arrival], state: State | None = None) -> None:
+    async def acknowledge(self, workflow: str, arrivals: Iterable[InboundInput], state: State | None = None) -> None:
         for arrival in arrivals:
             if arrival.refusal is not None:
-                with bind(**(log_ids(state) if state else {})):
-                    await self._store_letter(arrival.delivery, workflow, arrival.refusal)
+                with bind(**(log_context(state) if state else {})):
+                    await self._store_dead_letter(arrival.delivery, workflow, arrival.refusal)
             await arrival.delivery.ack()
 
-    async def bury_strangers(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
+    async def dead_letter_unknown(self, workflow: str, arrivals: Sequence[InboundInput]) -> None:
         for arrival in arrivals:
             if isinstance(arrival.input, ControlReceived) and arrival.event_id == f"{workflow}-{PARENT_CONTROL}":
                 # Its child is about to begin, or will look for this when it does.
-                await (arrival.delivery.nak(1.0) if arrival.delivery.delivered < _PATIENCE else arrival.delivery.ack())
+                await (
+                    arrival.delivery.nak(1.0)
+                    if arrival.delivery.delivered < _MAX_DELIVERIES
+                    else arrival.delivery.ack()
+                )
                 continue
             message = "no log of this workflow exists: it was never admitted here, or its log has aged out"
-            await self.bury(arrival.delivery, workflow, "unknown_workflow", message)
+            await self.dead_letter(arrival.delivery, workflow, "unknown_workflow", message)
 
-    async def bury(self, delivery: Delivery, workflow: str | None, kind: str, message: str) -> None:
+    async def dead_letter(self, delivery: Delivery, workflow: str | None, kind: str, message: str) -> None:
         """Make a dead letter of an input and settle it; what cannot be stored now is handed back, not lost."""
         try:
-            await self._store_letter(delivery, workflow, AttemptError(kind=kind, message=message))
+            await self._store_dead_letter(delivery, workflow, AttemptError(kind=kind, message=message))
         except PointsmanError as error:
             hint = "the input is kept and tried again; `pointsman doctor` looks at the dead letters' stream"
-            _log.error("dead_letter_not_stored", subject=delivery.message.subject, reason=str(error), hint=hint)
-            await delivery.nak(_LETTER_AGAIN)
+            _log.error("dead_letter_store_failed", subject=delivery.message.subject, reason=str(error), hint=hint)
+            await delivery.nak(_RETRY_PAUSE_S)
         else:
             await delivery.term(kind)
 
-    async def _store_letter(self, delivery: Delivery, workflow: str | None, cause: AttemptError) -> None:
+    async def _store_dead_letter(self, delivery: Delivery, workflow: str | None, cause: AttemptError) -> None:
         _log.warning("input_refused", subject=delivery.message.subject, kind=cause.kind, reason=cause.message)
-        await bury(
+        await dead_letter(
             self._bus,
             self._subjects,
             self._clock,
@@ -84,24 +88,24 @@ class Settler:
             workflow=workflow,
         )
 
-    async def close_damaged(self, workflow: str, arrivals: Sequence[Arrival], error: DamagedLog) -> None:
+    async def close_corrupt(self, workflow: str, arrivals: Sequence[InboundInput], error: CorruptLogError) -> None:
         """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters. One
         that is being removed since its workflow ended has told its caller: its outcome goes last of it."""
         try:
             over = await self._bus.last("log", self._subjects.outcome(self._team, workflow))
             left = over or await self._bus.last("log", self._subjects.log(self._team, workflow))
             if left and not over:
-                await self._tell_closed(workflow, str(error))
-        except BusUnavailable:
+                await self._publish_failure(workflow, str(error))
+        except BusUnavailableError:
             left = None
         if left is None:  # the broker is away, or the log was removed while it was read: they come again
             for arrival in arrivals:
                 await arrival.delivery.nak(1.0)
         else:
             for arrival in arrivals:
-                await self.bury(arrival.delivery, workflow, error.kind, str(error))
+                await self.dead_letter(arrival.delivery, workflow, error.kind, str(error))
 
-    async def _tell_closed(self, workflow: str, reason: str) -> None:
+    async def _publish_failure(self, workflow: str, reason: str) -> None:
         now = self._clock.now()
         correlation_id, trace_id = await self._logs.origin(workflow)
         outcome = Outcome(
@@ -126,5 +130,5 @@ class Settler:
             correlation_id=correlation_id,
         )
         subject = self._subjects.outcome(self._team, workflow)
-        with contextlib.suppress(Conflict):
+        with contextlib.suppress(ConflictError):
             await self._bus.publish(subject, dump(outcome), encode(envelope), expect=0)

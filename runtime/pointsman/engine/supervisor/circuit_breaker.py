@@ -25,27 +25,29 @@ from pointsman.core.model.agent_health import (
 )
 from pointsman.core.model.state import State, in_review
 from pointsman.engine.operations.circuits import CIRCUITS, read_circuits
-from pointsman.engine.process.retrying import insist
-from pointsman.errors import BusUnavailable, Conflict, PeerError
-from pointsman.ports.bus import Bus, Stored
+from pointsman.engine.process.retrying import retry_while_unavailable
+from pointsman.errors import BusUnavailableError, ConflictError, PeerError
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger, metrics, semconv
 from pointsman_schemas.log import Entry
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["CLOSED", "HALF_OPEN", "OPEN", "SharedCircuits"]
+__all__ = ["CLOSED", "HALF_OPEN", "OPEN", "CircuitBreaker"]
 
 CLOSED, HALF_OPEN, OPEN = 0, 1, 2
 """What the gauge shows."""
 
-_AGAIN = 1.0  # seconds before a broker that went away is listened to again
-_EVERY = 10.0  # seconds between two looks at whose time has come and who is gone, as the gauges of queues have
+_RETRY_PAUSE_S = 1.0  # seconds before a broker that went away is listened to again
+_GAUGE_INTERVAL_S = (
+    10.0  # seconds between two looks at whose time has come and who is gone, as the gauges of queues have
+)
 
 _log = get_logger(__name__)
 
 
-class SharedCircuits:
+class CircuitBreaker:
     """What one supervisor knows of the agents that keep failing, and tells the others. After `failures` different tasks
     in a row have failed at an agent it is sent nothing for `seconds`; with 0 it is sent work whatever happens."""
 
@@ -58,77 +60,77 @@ class SharedCircuits:
         self._known = Circuits()
         self._sequence = 0
         self._failing: dict[str, set[str]] = {}
-        self._gone: Set[str] = frozenset()  # agents that were not alive at the last look
+        self._stale: Set[str] = frozenset()  # agents that were not alive at the last look
         self._changes: asyncio.Queue[Callable[[Circuits], Circuits]] = asyncio.Queue()
 
     @property
-    def open(self) -> Mapping[str, Circuit]:
+    def open_circuits(self) -> Mapping[str, Circuit]:
         """Every circuit that is not closed, by agent."""
         return self._known.agents
 
     async def run(self) -> None:
         """Hear of the others' changes and tell them of those here, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._hear())
-            group.create_task(self._tell())
-            if metrics.measuring():
-                group.create_task(self._show())
+            group.create_task(self._follow_changes())
+            group.create_task(self._publish_changes())
+            if metrics.metrics_enabled():
+                group.create_task(self._refresh_gauges())
 
     async def load(self) -> None:
         """Know what there is."""
-        self._stands_at(await self._bus.last("limits", self._subject))
+        self._accept(await self._bus.last("limits", self._subject))
 
-    async def claim(self, probes: Mapping[str, Probe], now: datetime) -> bool:
+    async def claim_probes(self, probes: Mapping[str, Probe], now: datetime) -> bool:
         """Whether every one of `probes` may be sent, by agent: no other is on its way there, from any supervisor. `now`
         is when it was decided: what a timer has shown may be ahead of the clock here."""
         for agent, probe in probes.items():
-            if not await self._claim(agent, probe, now):
+            if not await self._claim_probe(agent, probe, now):
                 return False
         return True
 
-    def saw(self, before: State | None, workflow_id: str, entries: Iterable[Entry]) -> None:
+    def record(self, before: State | None, workflow_id: str, entries: Iterable[Entry]) -> None:
         """Learn from what was committed; `before` is the workflow before it."""
         for entry in entries:
             match entry.kind:
                 case "task_succeeded" | "attempt_failed" | "task_abandoned" if in_review(before, entry.task_id):
                     pass  # its agent had answered when the judge was asked
                 case "task_succeeded" | "review_requested":
-                    self._succeeded(entry.result.agent)
+                    self._on_success(entry.result.agent)
                 case "attempt_failed" | "task_abandoned":
                     task = before.tasks.get(entry.task_id) if before is not None else None
                     if task is not None and task.attempt:
                         blamed = entry.kind == "attempt_failed" and is_agent_fault(entry.error)
                         probe = probe_id(workflow_id, task.id, task.attempt)
-                        self._ended(task.agent, f"{workflow_id}/{task.id}", probe, blamed=blamed)
+                        self._on_failure(task.agent, f"{workflow_id}/{task.id}", probe, blamed=blamed)
                 case _:
                     pass
 
-    def _succeeded(self, agent: str) -> None:
+    def _on_success(self, agent: str) -> None:
         self._failing.pop(agent, None)
-        if agent in self.open:
+        if agent in self.open_circuits:
             self._changes.put_nowait(lambda known: close_circuit(known, agent))
 
-    def _ended(self, agent: str, task: str, probe: str, *, blamed: bool) -> None:
-        if agent in self.open:
-            self._changes.put_nowait(lambda known: self._probe_ended(known, agent, probe, blamed=blamed))
+    def _on_failure(self, agent: str, task: str, probe: str, *, blamed: bool) -> None:
+        if agent in self.open_circuits:
+            self._changes.put_nowait(lambda known: self._on_probe_ended(known, agent, probe, blamed=blamed))
         elif blamed and self._failures:
             failing = self._failing.setdefault(agent, set())
             failing.add(task)
             if len(failing) == self._failures:  # more may come before it is known to be open
-                self._changes.put_nowait(lambda known: self._opened(known, agent))
+                self._changes.put_nowait(lambda known: self._open(known, agent))
 
-    def _opened(self, known: Circuits, agent: str) -> Circuits:
+    def _open(self, known: Circuits, agent: str) -> Circuits:
         self._failing.pop(agent, None)  # here, whoever opens it: it may be closed again before it is heard of
         return known if agent in known.agents else open_circuit(known, agent, self._clock.now(), self._seconds)
 
-    def _probe_ended(self, known: Circuits, agent: str, probe: str, *, blamed: bool) -> Circuits:
+    def _on_probe_ended(self, known: Circuits, agent: str, probe: str, *, blamed: bool) -> Circuits:
         circuit = known.agents.get(agent)
         if circuit is None or circuit.probe != probe:
             return known  # it was sent before the circuit opened, and tells nothing new
         now = self._clock.now()
         return open_circuit(known, agent, now, self._seconds) if blamed else release_probe(known, agent, now)
 
-    async def _claim(self, agent: str, probe: Probe, now: datetime) -> bool:
+    async def _claim_probe(self, agent: str, probe: Probe, now: datetime) -> bool:
         lost = False
 
         def claim(known: Circuits) -> Circuits:
@@ -137,58 +139,58 @@ class SharedCircuits:
             lost = claimed is None
             return known if claimed is None else claimed
 
-        await self._change(claim)
+        await self._update(claim)
         return not lost
 
-    async def _hear(self) -> None:
+    async def _follow_changes(self) -> None:
         while True:
-            with suppress(BusUnavailable):
+            with suppress(BusUnavailableError):
                 async for stored in self._bus.follow("limits", [self._subject], after=self._sequence):
                     if stored.sequence > self._sequence:
-                        self._stands_at(stored)
-            await self._clock.sleep(_AGAIN)
+                        self._accept(stored)
+            await self._clock.sleep(_RETRY_PAUSE_S)
 
-    async def _tell(self) -> None:
+    async def _publish_changes(self) -> None:
         while True:
             change = await self._changes.get()
             # Another supervisor may have sent the probe, and this one not have heard of it yet: look first.
-            await insist(self.load, self._clock)
-            await insist(lambda: self._change(change), self._clock)  # noqa: B023  # it is awaited here
+            await retry_while_unavailable(self.load, self._clock)
+            await retry_while_unavailable(lambda: self._update(change), self._clock)  # noqa: B023  # it is awaited here
 
-    async def _show(self) -> None:
+    async def _refresh_gauges(self) -> None:
         """Keep the gauge of those that are not closed: their time comes, and agents go, without a change to hear of."""
         while True:
             with suppress(PeerError):  # as it was
                 alive = {card.name for card in await self._bus.registry.cards()}
-                self._gone = self.open.keys() - alive
-                self._show_as_of(alive)
-            await self._clock.sleep(_EVERY)
+                self._stale = self.open_circuits.keys() - alive
+                self._set_gauges(alive)
+            await self._clock.sleep(_GAUGE_INTERVAL_S)
 
-    def _show_as_of(self, alive: Collection[str]) -> None:
-        alarms = open_circuits(self.open, alive, self._clock.now())
-        for agent in self.open:
+    def _set_gauges(self, alive: Collection[str]) -> None:
+        alarms = open_circuits(self.open_circuits, alive, self._clock.now())
+        for agent in self.open_circuits:
             about = {semconv.AGENT_NAME: agent}
             if agent in alive:
                 circuit = alarms.get(agent)
-                metrics.show(semconv.CIRCUIT_STATE, OPEN if circuit and not circuit.probe else HALF_OPEN, about)
+                metrics.set_gauge(semconv.CIRCUIT_STATE, OPEN if circuit and not circuit.probe else HALF_OPEN, about)
             else:
-                metrics.hide(semconv.CIRCUIT_STATE, about)
+                metrics.clear_gauge(semconv.CIRCUIT_STATE, about)
 
-    async def _change(self, change: Callable[[Circuits], Circuits]) -> None:
+    async def _update(self, change: Callable[[Circuits], Circuits]) -> None:
         while (wanted := change(self._known)) != self._known:
             try:
                 sequence = await self._bus.publish(self._subject, dump(wanted), {}, expect=self._sequence)
-            except Conflict:
+            except ConflictError:
                 await self.load()
             else:
                 if sequence > self._sequence:
-                    self._now(wanted, sequence)
+                    self._set_known(wanted, sequence)
                 return
 
-    def _stands_at(self, stored: Stored | None) -> None:
-        self._now(read_circuits(stored), stored.sequence if stored else 0)
+    def _accept(self, stored: StoredMessage | None) -> None:
+        self._set_known(read_circuits(stored), stored.sequence if stored else 0)
 
-    def _now(self, circuits: Circuits, sequence: int) -> None:
+    def _set_known(self, circuits: Circuits, sequence: int) -> None:
         gone = self._known.agents.keys() - circuits.agents.keys()
         new = circuits.agents.keys() - self._known.agents.keys()
         self._known, self._sequence = circuits, sequence
@@ -199,5 +201,5 @@ class SharedCircuits:
                 _log.warning("circuit_opened", agent=agent, hint=hint)
         for agent in gone:
             _log.info("circuit_closed", agent=agent)
-            metrics.show(semconv.CIRCUIT_STATE, CLOSED, {semconv.AGENT_NAME: agent})
-        self._show_as_of(circuits.agents.keys() - self._gone)  # who else is gone is found out before long
+            metrics.set_gauge(semconv.CIRCUIT_STATE, CLOSED, {semconv.AGENT_NAME: agent})
+        self._set_gauges(circuits.agents.keys() - self._stale)  # who else is gone is found out before long

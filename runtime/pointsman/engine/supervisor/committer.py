@@ -10,38 +10,44 @@ from pointsman.core.decide import make_decision
 from pointsman.core.model.inputs import DecisionContext
 from pointsman.core.model.state import State, copy_with
 from pointsman.core.replay.decision_context import AgentCards, record_context, summarize_cards
-from pointsman.engine.log.workflow_log import Head, WorkflowLog
-from pointsman.engine.process.fault_injection import passed
-from pointsman.engine.supervisor.agent_load import Loads
-from pointsman.engine.supervisor.circuit_breaker import SharedCircuits
-from pointsman.engine.supervisor.inbound import Arrival, cut_down
-from pointsman.engine.supervisor.outbox_publisher import Ready
+from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
+from pointsman.engine.process.fault_injection import fault_point
+from pointsman.engine.supervisor.agent_load import AgentLoads
+from pointsman.engine.supervisor.circuit_breaker import CircuitBreaker
+from pointsman.engine.supervisor.inbound import InboundInput, refuse_oversized
+from pointsman.engine.supervisor.outbox_publisher import EncodedMessage
 from pointsman.engine.supervisor.stream_integrity import LogWatch
-from pointsman.errors import BusUnavailable, Conflict, InvariantError, OversizeEventError, UnknownOutcome
+from pointsman.errors import (
+    BusUnavailableError,
+    ConflictError,
+    InvariantError,
+    OversizeEventError,
+    PublishOutcomeUnknownError,
+)
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger, metrics, semconv
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.log import Entry
 
-__all__ = ["Committed", "Committer"]
+__all__ = ["CommitResult", "Committer"]
 
-_UNKNOWN = 0.05
+_UNKNOWN_AGENT_PAUSE_S = 0.05
 """Seconds before a commit that may have been stored is looked for: what a cluster has under way is through by then."""
-_RACES = 100
+_MAX_RACES = 100
 """Compare-and-set races one turn may lose; more means that something else is wrong."""
 
 _log = get_logger(__name__)
 
 
-class Committed(NamedTuple):
+class CommitResult(NamedTuple):
     """The head after some inputs, the entries committed for them, what those have to send, and whether what was sent
     before is unknown."""
 
-    head: Head
+    head: LogHead
     entries: tuple[Entry, ...] = ()
-    owed: Sequence[Ready] = ()
-    raced: bool = False
+    to_publish: Sequence[EncodedMessage] = ()
+    had_conflict: bool = False
 
 
 class Committer:
@@ -54,9 +60,9 @@ class Committer:
         clock: Clock,
         logs: WorkflowLog,
         watch: LogWatch,
-        circuits: SharedCircuits,
-        loads: Loads,
-        prepare: Callable[[State, Sequence[Entry]], Sequence[Ready]],
+        circuits: CircuitBreaker,
+        loads: AgentLoads,
+        prepare: Callable[[State, Sequence[Entry]], Sequence[EncodedMessage]],
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -65,82 +71,88 @@ class Committer:
         self._circuits = circuits
         self._loads = loads
         self._prepare = prepare
-        self._alive: tuple[tuple[AgentCard, ...], AgentCards] = ((), ())
+        self._live_cards: tuple[tuple[AgentCard, ...], AgentCards] = ((), ())
 
-    async def commit(self, workflow: str, head: Head, arrivals: Sequence[Arrival]) -> Committed:
+    async def commit(self, workflow: str, head: LogHead, arrivals: Sequence[InboundInput]) -> CommitResult:
         raced = False
-        for _ in range(_RACES):
+        for _ in range(_MAX_RACES):
             cards = tuple(await self._bus.registry.cards())
             now, bound = self._clock.now(), self._bus.max_body
-            around = DecisionContext(now, cards, self._circuits.open, bound, self._loads.known)
-            inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.also)]
+            around = DecisionContext(now, cards, self._circuits.open_circuits, bound, self._loads.known)
+            inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.related_inputs)]
             draft = make_decision(head.state, inputs, around)
             entries, state = tuple(draft.entries), draft.current
             if not entries or state is None:
                 if head.state is not None and head.state.ended:
-                    return Committed(head, raced=raced)  # nothing follows
+                    return CommitResult(head, had_conflict=raced)  # nothing follows
                 # Nothing is committed, so nothing has shown that the head is the newest. What means nothing to an older
                 # one may be the very timer that another supervisor has armed since.
                 newer = await self._logs.load(workflow, head)
                 if newer.sequence == head.sequence:
-                    return Committed(head, raced=raced)
+                    return CommitResult(head, had_conflict=raced)
                 head, raced = newer, True
                 continue
-            if draft.loads_consulted and await self._loads.look(draft.loads_consulted):
+            if draft.loads_consulted and await self._loads.refresh(draft.loads_consulted):
                 continue  # it was chosen by what was not known, or not so well
-            if draft.probes and not await self._circuits.claim(draft.probes, draft.now):
+            if draft.probes and not await self._circuits.claim_probes(draft.probes, draft.now):
                 continue  # another supervisor was faster
-            alive = self._kept(cards)
+            alive = self._card_summaries(cards)
             given = record_context(draft, alive if alive != head.agents else None)
-            self._loads.decided(entries)  # whose change is no ground of what was decided
-            owed: list[Ready] = []
+            self._loads.record_decision(entries)  # whose change is no ground of what was decided
+            owed: list[EncodedMessage] = []
 
-            def prepare(committed: State, entries: tuple[Entry, ...] = entries, owed: list[Ready] = owed) -> None:
+            def prepare(
+                committed: State, entries: tuple[Entry, ...] = entries, owed: list[EncodedMessage] = owed
+            ) -> None:
                 owed += self._prepare(committed, entries)
 
             try:
                 after = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id, given, prepare)
-            except (Conflict, UnknownOutcome) as error:
+            except (ConflictError, PublishOutcomeUnknownError) as error:
                 metrics.count(semconv.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
-                _log.info("commit_not_taken", workflow_id=workflow, reason=error.kind)
+                _log.info("commit_rejected", workflow_id=workflow, reason=error.kind)
                 raced = True
-                if isinstance(error, UnknownOutcome):
-                    await self._clock.sleep(_UNKNOWN)
+                if isinstance(error, PublishOutcomeUnknownError):
+                    await self._clock.sleep(_UNKNOWN_AGENT_PAUSE_S)
                 after = await self._reload(workflow, head, error)
-                if isinstance(error, Conflict) or after.state != copy_with(state, commits=state.commits + 1):
+                if isinstance(error, ConflictError) or after.state != copy_with(state, commits=state.commits + 1):
                     head = after
                     continue
                 # It was stored, and is ours.
             except OversizeEventError as error:
                 if len(arrivals) == 1:
-                    cut_down(arrivals[0], error)
+                    refuse_oversized(arrivals[0], error)
                     continue
                 apart: tuple[Entry, ...] = ()
                 for arrival in arrivals:
                     committed = await self.commit(workflow, head, [arrival])
                     head, apart = committed.head, apart + committed.entries
-                return Committed(head, apart, self._prepare(head.state, apart) if head.state else (), raced=True)
-            self._watch.wrote(after.sequence)
-            self._circuits.saw(head.state, workflow, entries)
-            self._loads.saw(head.state, entries)
-            passed("supervisor.committed")
-            return Committed(after, entries, owed, raced)
-        raise InvariantError(f"{workflow} lost {_RACES} races for its log in a row")
+                return CommitResult(
+                    head, apart, self._prepare(head.state, apart) if head.state else (), had_conflict=True
+                )
+            self._watch.record_commit(after.sequence)
+            self._circuits.record(head.state, workflow, entries)
+            self._loads.record_commit(head.state, entries)
+            fault_point("supervisor.committed")
+            return CommitResult(after, entries, owed, raced)
+        raise InvariantError(f"{workflow} lost {_MAX_RACES} races for its log in a row")
 
-    def _kept(self, cards: tuple[AgentCard, ...]) -> AgentCards:
-        if cards is not self._alive[0]:  # one comparison for each change of the registry, which a heartbeat is, too
-            self._alive = cards, self._alive[1] if cards == self._alive[0] else summarize_cards(cards)
-        return self._alive[1]
+    def _card_summaries(self, cards: tuple[AgentCard, ...]) -> AgentCards:
+        if (
+            cards is not self._live_cards[0]
+        ):  # one comparison for each change of the registry, which a heartbeat is, too
+            self._live_cards = cards, self._live_cards[1] if cards == self._live_cards[0] else summarize_cards(cards)
+        return self._live_cards[1]
 
-    async def _reload(self, workflow: str, head: Head, error: Conflict | UnknownOutcome) -> Head:
+    async def _reload(self, workflow: str, head: LogHead, error: ConflictError | PublishOutcomeUnknownError) -> LogHead:
         """What the log holds after `head`. One that does not end at `head`, with nothing after it, went backwards."""
         newer = await self._logs.load(workflow, head)
-        if isinstance(error, UnknownOutcome) or newer.sequence != head.sequence:
+        if isinstance(error, PublishOutcomeUnknownError) or newer.sequence != head.sequence:
             return newer
         whole = await self._logs.load(workflow)
         if whole.sequence == head.sequence:
-            raise BusUnavailable(
+            raise BusUnavailableError(
                 f"a commit to the log of {workflow} was refused, and nothing there says why; try again"
             )
-        _log.error("log_went_backwards", sequence=head.sequence, hint="messages that the broker had stored are gone")
+        _log.error("log_rolled_back", sequence=head.sequence, hint="messages that the broker had stored are gone")
         return whole

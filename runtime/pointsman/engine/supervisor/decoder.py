@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from pointsman.core.model.inputs import ControlReceived, RequestReceived, RequestRefused, TimerFired
 from pointsman.core.tasks.child_workflow import PARENT_CONTROL
-from pointsman.engine.log.requests import read_child, read_inbox, read_request, request_for, unreadable_result
-from pointsman.engine.supervisor.inbound import Arrival, cancels
+from pointsman.engine.log.requests import failed_result_for, find_request, read_child_request, read_inbox, read_request
+from pointsman.engine.supervisor.inbound import InboundInput, is_cancellation
 from pointsman.errors import ContractError
 from pointsman.ports.bus import Bus, Delivery
 from pointsman.ports.clock import Clock
@@ -19,11 +19,11 @@ from pointsman_schemas.events import AttemptError
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
 
-__all__ = ["Receiver", "Unreadable"]
+__all__ = ["InboundDecoder", "UnreadableInput"]
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableInput:
     """What becomes a dead letter and nothing else: nobody waits for it. `workflow` is what its subject says, if it
     says one."""
 
@@ -31,7 +31,7 @@ class Unreadable:
     error: ContractError
 
 
-class Receiver:
+class InboundDecoder:
     """Reads what comes on `bus` for `team`."""
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: Team) -> None:
@@ -40,70 +40,70 @@ class Receiver:
         self._clock = clock
         self._team = team
 
-    def read(self, delivery: Delivery) -> tuple[str, Arrival] | Unreadable:
+    def decode(self, delivery: Delivery) -> tuple[str, InboundInput] | UnreadableInput:
         """The workflow it is for, and the input it is."""
         match delivery.message.subject.split(".", 2)[1]:
             case "request":
-                return self._request(delivery)
+                return self._decode_request(delivery)
             case "handoff":
-                return self._handoff(delivery)
+                return self._decode_handoff(delivery)
             case _:
-                return self._input(delivery)
+                return self._decode_input(delivery)
 
-    def _request(self, delivery: Delivery) -> tuple[str, Arrival]:
+    def _decode_request(self, delivery: Delivery) -> tuple[str, InboundInput]:
         received = read_request(delivery.message, self._team, self._subjects.namespace)
         refusal = received.error if isinstance(received, RequestRefused) else None
-        return received.admission.workflow_id, Arrival(received, delivery, received.admission.request_id, refusal)
+        return received.admission.workflow_id, InboundInput(received, delivery, received.admission.request_id, refusal)
 
-    def _handoff(self, delivery: Delivery) -> tuple[str, Arrival] | Unreadable:
+    def _decode_handoff(self, delivery: Delivery) -> tuple[str, InboundInput] | UnreadableInput:
         try:
-            received = read_child(delivery.message, self._team, self._subjects, self._clock.now())
+            received = read_child_request(delivery.message, self._team, self._subjects, self._clock.now())
         except ContractError as error:
-            return Unreadable(self._parent_of(delivery), error)
-        return received.admission.workflow_id, Arrival(received, delivery, received.admission.request_id)
+            return UnreadableInput(self._parent_workflow(delivery), error)
+        return received.admission.workflow_id, InboundInput(received, delivery, received.admission.request_id)
 
-    def _parent_of(self, delivery: Delivery) -> str | None:
+    def _parent_workflow(self, delivery: Delivery) -> str | None:
         """The parent's workflow that a handoff is of, as its subject says."""
         try:
             return self._subjects.parse_handoff(delivery.message.subject).workflow
         except ContractError:
             return None
 
-    def _input(self, delivery: Delivery) -> tuple[str, Arrival] | Unreadable:
+    def _decode_input(self, delivery: Delivery) -> tuple[str, InboundInput] | UnreadableInput:
         try:
             address = self._subjects.parse_inbox(delivery.message.subject)
         except ContractError as error:
-            return Unreadable(None, error)
+            return UnreadableInput(None, error)
         refusal = None
         try:
             received = read_inbox(delivery.message, address)
         except ContractError as error:
             if address.kind != "result":
-                return Unreadable(address.workflow, error)
-            received = unreadable_result(delivery.message, address, error)
+                return UnreadableInput(address.workflow, error)
+            received = failed_result_for(delivery.message, address, error)
             refusal = AttemptError(kind=error.kind, message=str(error))
         event_id = address.name if isinstance(received, TimerFired) else received.event_id
-        return address.workflow, Arrival(received, delivery, event_id, refusal)
+        return address.workflow, InboundInput(received, delivery, event_id, refusal)
 
-    async def cancelled_in_the_queue(self, workflow: str, arrivals: Sequence[Arrival]) -> bool:
+    async def is_cancelled_while_queued(self, workflow: str, arrivals: Sequence[InboundInput]) -> bool:
         """Whether somebody has cancelled a workflow whose request waits for its admission. It then begins and ends in
         one commit; the request finds that when its turn comes."""
         for arrival in arrivals:
-            if isinstance(arrival.input, ControlReceived) and cancels(workflow, arrival.input):
+            if isinstance(arrival.input, ControlReceived) and is_cancellation(workflow, arrival.input):
                 team = self._team.name
                 depth = await self._bus.depth(f"request-{team}", "work")
                 after = depth.settled_through if depth else 0  # what waits is not settled, however long the queue
-                request = await request_for(self._bus, self._subjects.request(team), workflow, after=after)
+                request = await find_request(self._bus, self._subjects.request(team), workflow, after=after)
                 if request is not None:
-                    arrival.also = (read_request(request, self._team, self._subjects.namespace),)
+                    arrival.related_inputs = (read_request(request, self._team, self._subjects.namespace),)
                 return request is not None
         return False
 
-    async def look_for_cancellation(self, workflow: str, arrivals: Sequence[Arrival]) -> None:
+    async def add_parent_cancellation(self, workflow: str, arrivals: Sequence[InboundInput]) -> None:
         """A parent may have given up before its child began: what it said then has found nobody."""
         for arrival in arrivals:
             if not isinstance(arrival.input, RequestReceived) or arrival.input.admission.parent is None:
                 continue
             subject = self._subjects.control(self._team.name, workflow, PARENT_CONTROL)
             if (said := await self._bus.last("work", subject)) is not None:
-                arrival.also = (read_inbox(said, self._subjects.parse_inbox(subject)),)
+                arrival.related_inputs = (read_inbox(said, self._subjects.parse_inbox(subject)),)

@@ -22,27 +22,35 @@ from pointsman.ports.bus import Delivery
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import Entry
 
-__all__ = ["Arrival", "are_new", "begins", "cancels", "cut_down", "taken_id", "too_early"]
+__all__ = [
+    "InboundInput",
+    "all_committed",
+    "fired_early",
+    "is_cancellation",
+    "is_request",
+    "refuse_oversized",
+    "request_id_conflict",
+]
 
 
 @dataclass(slots=True)
-class Arrival:
+class InboundInput:
     """An input and the delivery to settle once it is dealt with. With a `refusal` it becomes a dead letter as well;
-    `also` are inputs that were found on its account and have deliveries of their own."""
+    `related_inputs` are inputs that were found on its account and have deliveries of their own."""
 
     input: Input
     delivery: Delivery
     event_id: str
     refusal: AttemptError | None = None
-    also: tuple[Input, ...] = ()
+    related_inputs: tuple[Input, ...] = ()
 
 
-def begins(each: Input) -> bool:
+def is_request(each: Input) -> bool:
     """Whether it may begin a workflow: a request, readable or not, or a handoff to the team."""
     return isinstance(each, RequestReceived | RequestRefused)
 
 
-def taken_id(state: State, each: Input) -> AttemptError | None:
+def request_id_conflict(state: State, each: Input) -> AttemptError | None:
     """Why a request does not become work whose id is that of another one; None for the same one again."""
     if not isinstance(each, RequestReceived) or each.admission.digest == state.request_digest:
         return None
@@ -57,24 +65,24 @@ def taken_id(state: State, each: Input) -> AttemptError | None:
     )
 
 
-def cancels(workflow: str, received: ControlReceived) -> bool:
+def is_cancellation(workflow: str, received: ControlReceived) -> bool:
     """Whether a person or a caller has said so: a parent speaks of a child, which no request waits for."""
     return received.control.action == "cancel" and received.event_id != f"{workflow}-{PARENT_CONTROL}"
 
 
-def too_early(state: State, arrivals: Iterable[Arrival], now: Callable[[], datetime]) -> bool:
+def fired_early(state: State, arrivals: Iterable[InboundInput], now: Callable[[], datetime]) -> bool:
     """Whether the armed timer has fired long before its time."""
     fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in arrivals)
     return fired and state.timer_due is not None and state.timer_due - now() > CLOCK_SKEW
 
 
-def are_new(arrivals: Iterable[Arrival], entries: Iterable[Entry]) -> bool:
+def all_committed(arrivals: Iterable[InboundInput], entries: Iterable[Entry]) -> bool:
     """Whether every input was committed now, and so by nobody before. Of a timer that cannot be told."""
     committed = {getattr(entry, "event_id", None) for entry in entries}
     return all(arrival.event_id in committed for arrival in arrivals)
 
 
-def cut_down(arrival: Arrival, error: OversizeEventError) -> None:
+def refuse_oversized(arrival: InboundInput, error: OversizeEventError) -> None:
     """What the bus could carry but a log entry around it cannot is refused for its size."""
     failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be kept in the log: {error}")
     match arrival.input:

@@ -17,30 +17,30 @@ from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State, Task
 from pointsman.core.outbox import legacy_retry_schedule, outbox, retry_schedule
-from pointsman.engine.log.reader import side_by_side
-from pointsman.engine.process.dead_lettering import store_letter
-from pointsman.engine.process.fault_injection import passed
-from pointsman.engine.process.handoff_codec import RESENT
-from pointsman.engine.supervisor.spans import log_ids
-from pointsman.engine.supervisor.stale_messages import ends, take_away
-from pointsman.errors import Conflict, OversizeEventError, PointsmanError
+from pointsman.engine.log.reader import gather_batched
+from pointsman.engine.process.dead_lettering import store_dead_letter
+from pointsman.engine.process.fault_injection import fault_point
+from pointsman.engine.process.handoff_codec import RESENT_HEADER
+from pointsman.engine.supervisor.spans import log_context
+from pointsman.engine.supervisor.stale_messages import is_outcome_of, remove_foreign
+from pointsman.errors import ConflictError, OversizeEventError, PointsmanError
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
-from pointsman.telemetry import get_logger, tracing
-from pointsman.telemetry.trace_context import traceparent
+from pointsman.telemetry import get_logger, tracing_enabled
+from pointsman.telemetry.trace_context import traceparent_of
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, Cancellation, DeadLetter, ErrorKind, Handoff, Outcome, Result
 from pointsman_schemas.log import Entry
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Ready", "Sender"]
+__all__ = ["EncodedMessage", "OutboxPublisher"]
 
 _log = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Ready:
+class EncodedMessage:
     """A message as it goes on the wire."""
 
     message: Message
@@ -48,91 +48,94 @@ class Ready:
     body: bytes
 
 
-class Sender:
-    """Sends what one team's workflows owe the bus. Every method raises `BusUnavailable`: send it all again then."""
+class OutboxPublisher:
+    """Sends what one team's workflows owe the bus. Every method raises `BusUnavailableError`: send it all again
+    then."""
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
         self._bus = bus
         self._subjects = subjects
         self._clock = clock
         self._source = subjects.source("team", team)
-        self._ahead = timedelta()  # the broker's clock, by which schedules fire, before the one here
+        self._clock_offset = timedelta()  # the broker's clock, by which schedules fire, before the one here
 
-    def prepare(self, state: State, entries: Sequence[Entry]) -> Sequence[Ready]:
-        """What `entries` have added to the outbox of `state`, which they lead to: for `send_new`, once they are
+    def encode_new(self, state: State, entries: Sequence[Entry]) -> Sequence[EncodedMessage]:
+        """What `entries` have added to the outbox of `state`, which they lead to: for `publish_new`, once they are
         committed."""
-        return self._ready(state, outbox(state, self._subjects, _touched(entries))) if entries else ()
+        return self._encode(state, outbox(state, self._subjects, _touched_by(entries))) if entries else ()
 
-    async def send_new(self, state: State, entries: Sequence[Entry], prepared: Sequence[Ready] | None = None) -> None:
+    async def publish_new(
+        self, state: State, entries: Sequence[Entry], prepared: Sequence[EncodedMessage] | None = None
+    ) -> None:
         """Send what `entries`, committed just now and by this process, have added to the outbox of `state`."""
         if abandoned := [entry.task_id for entry in entries if entry.kind == "task_abandoned"]:
-            await self._take_back(state, [state.tasks[name] for name in abandoned])
-        await self._send(state, self.prepare(state, entries) if prepared is None else prepared)
+            await self._cancel_tasks(state, [state.tasks[name] for name in abandoned])
+        await self._publish(state, self.encode_new(state, entries) if prepared is None else prepared)
 
-    async def send_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
+    async def republish_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
         """The whole outbox of `state`, because what was sent before is not known."""
         if state.ended and not entries:
-            *_, ending = self._ready(state, outbox(state, self._subjects, frozenset()))
+            *_, ending = self._encode(state, outbox(state, self._subjects, frozenset()))
             found = await self._bus.last("log", ending.message.subject)
-            if found is not None and ends(found, state, ending.headers):
+            if found is not None and is_outcome_of(found, state, ending.headers):
                 return
-        await self.take_back(state)
-        messages = self._ready(state, outbox(state, self._subjects))
-        if self._bus.forgets:
+        await self.cancel_dispatched(state)
+        messages = self._encode(state, outbox(state, self._subjects))
+        if self._bus.handoffs_unsynced:
             _mark_resent(messages)
-        sent, there = await self._send(state, messages)
-        _log.info("outbox_sent_again", sent=sent, already_there=there, **log_ids(state))
+        sent, there = await self._publish(state, messages)
+        _log.info("outbox_republished", sent=sent, already_there=there, **log_context(state))
 
-    async def take_back(self, state: State) -> None:
+    async def cancel_dispatched(self, state: State) -> None:
         """Nothing that `state` has abandoned is left to start."""
-        await self._take_back(state, [task for task in state.tasks.values() if task.status is TaskStatus.ABANDONED])
+        await self._cancel_tasks(state, [task for task in state.tasks.values() if task.status is TaskStatus.ABANDONED])
 
-    async def broker_was_set(self) -> bool:
+    async def broker_clock_changed(self) -> bool:
         """Whether the broker's clock is another one than it was: what waits for its time is to be sent by it again."""
         ahead = await self._bus.time() - self._clock.now()
-        if abs(ahead - self._ahead) <= CLOCK_SKEW:
+        if abs(ahead - self._clock_offset) <= CLOCK_SKEW:
             return False
-        self._ahead = ahead
+        self._clock_offset = ahead
         hint = "deadlines are kept by the time that passes; processes that start now take the new time"
-        _log.warning("broker_clock_was_set", seconds=round(ahead.total_seconds(), 1), hint=hint)
+        _log.warning("broker_clock_changed", seconds=round(ahead.total_seconds(), 1), hint=hint)
         return True
 
-    async def reschedule(self, state: State) -> None:
+    async def republish_scheduled(self, state: State) -> None:
         """Send what waits for its time again, for a broker whose clock has been set."""
         waiting = (message for message in outbox(state, self._subjects) if message.schedule is not None)
-        messages = self._ready(state, waiting)
-        if self._bus.forgets:
+        messages = self._encode(state, waiting)
+        if self._bus.handoffs_unsynced:
             _mark_resent(messages)
-        await self._together(state, messages)
+        await self._publish_batch(state, messages)
 
-    def _ready(self, state: State, messages: Iterable[Message]) -> Sequence[Ready]:
-        return [Ready(message, self._headers(state, message), dump(message.event)) for message in messages]
+    def _encode(self, state: State, messages: Iterable[Message]) -> Sequence[EncodedMessage]:
+        return [EncodedMessage(message, self._headers(state, message), dump(message.event)) for message in messages]
 
-    async def _send(self, state: State, messages: Sequence[Ready]) -> tuple[int, int]:
+    async def _publish(self, state: State, messages: Sequence[EncodedMessage]) -> tuple[int, int]:
         """How many of `messages` were new, and how many were there already."""
         if not messages:
             return 0, 0
         if not isinstance(messages[-1].message.event, Outcome):
-            new = await self._together(state, messages)
+            new = await self._publish_batch(state, messages)
         else:
-            new = await self._together(state, messages[:-1]) + await self._together(state, messages[-1:])
+            new = await self._publish_batch(state, messages[:-1]) + await self._publish_batch(state, messages[-1:])
             if state.reply_to:
                 await self._bus.broadcast(state.reply_to, messages[-1].body, {})
         return new, len(messages) - new
 
-    async def _together(self, state: State, messages: Sequence[Ready]) -> int:
+    async def _publish_batch(self, state: State, messages: Sequence[EncodedMessage]) -> int:
         """How many of them are new. Each is on the bus in any case, or its attempt has failed. All are under way before
         the first is waited for, where the bus has that; if some cannot be sent, what kept the first of them."""
-        under_way = [self._begin(each) for each in messages]
-        there: list[Ready] = []  # sent before a crash, or by another supervisor
+        under_way = [self._start_publish(each) for each in messages]
+        there: list[EncodedMessage] = []  # sent before a crash, or by another supervisor
         failure: PointsmanError | None = None
         try:
             for each, sending in zip(messages, under_way, strict=True):
                 try:
                     if await sending is False:
                         there.append(each)
-                    passed("supervisor.sent")
-                except Conflict:
+                    fault_point("supervisor.sent")
+                except ConflictError:
                     there.append(each)
                 except OversizeEventError as error:
                     await self._fail_oversize(state, each.message, error)
@@ -141,30 +144,32 @@ class Sender:
         finally:
             for sending in under_way:
                 sending.close()
-        put_back = await side_by_side(self._put_back(state, each) for each in there)
+        put_back = await gather_batched(self._replace_foreign(state, each) for each in there)
         if failure is not None:
             raise failure
         return len(messages) - len(there) + sum(put_back)
 
-    def _begin(self, ready: Ready) -> Coroutine[Any, Any, object]:
+    def _start_publish(self, ready: EncodedMessage) -> Coroutine[Any, Any, object]:
         message, headers, body = ready.message, ready.headers, ready.body
         if message.schedule is not None and message.due is not None:
-            return self._bus.schedule(message.schedule, message.due + self._ahead, message.subject, body, headers)
+            return self._bus.schedule(
+                message.schedule, message.due + self._clock_offset, message.subject, body, headers
+            )
         if isinstance(message.event, DeadLetter):
-            return store_letter(self._bus, message.subject, message.event, headers)
+            return store_dead_letter(self._bus, message.subject, message.event, headers)
         return self._bus.publish(message.subject, body, headers, expect=0)
 
-    async def _put_back(self, state: State, ready: Ready) -> bool:
+    async def _replace_foreign(self, state: State, ready: EncodedMessage) -> bool:
         """Whether it had to be sent in place of what is no part of this workflow, where it is to come."""
-        if not await take_away(self._bus, state, ready.message, ready.headers, self._ahead):
+        if not await remove_foreign(self._bus, state, ready.message, ready.headers, self._clock_offset):
             return False
-        with contextlib.suppress(Conflict):  # by another supervisor, meanwhile
-            return await self._begin(ready) is not False
+        with contextlib.suppress(ConflictError):  # by another supervisor, meanwhile
+            return await self._start_publish(ready) is not False
         return False
 
     def _headers(self, state: State, message: Message) -> dict[str, str]:
         # With tracing off here the task's span will never be; its agent goes on from where the caller was.
-        parent = traceparent(state.trace, message.span_id if tracing() else None)
+        parent = traceparent_of(state.trace, message.span_id if tracing_enabled() else None)
         return encode(
             Envelope(
                 id=message.id,
@@ -205,7 +210,7 @@ class Sender:
                 told = {"status": "failed", "output": None, "gaps": (), "error": failure}
                 subject, result = message.subject, given.model_copy(update=told)
             case _:
-                _log.error("event_too_large", subject=message.subject, reason=str(error), **log_ids(state))
+                _log.error("event_too_large", subject=message.subject, reason=str(error), **log_context(state))
                 return
         envelope = Envelope(
             id=f"{message.id}-oversize",
@@ -216,10 +221,10 @@ class Sender:
             correlation_id=state.correlation_id,
             causation_id=message.id,
         )
-        with contextlib.suppress(Conflict):
+        with contextlib.suppress(ConflictError):
             await self._bus.publish(subject, dump(result), encode(envelope), expect=0)
 
-    async def _take_back(self, state: State, abandoned: Sequence[Task]) -> None:
+    async def _cancel_tasks(self, state: State, abandoned: Sequence[Task]) -> None:
         """Agents at work on what nobody waits for any more are told at once; it does no harm if they miss it. What none
         has begun leaves the queue, and what waits for its time does not come."""
         handed = [task for task in abandoned if task.attempt]
@@ -238,20 +243,20 @@ class Sender:
         await asyncio.gather(*(self._bus.purge("handoffs", subject) for subject in queued))
 
 
-def _mark_resent(messages: Iterable[Ready]) -> None:
+def _mark_resent(messages: Iterable[EncodedMessage]) -> None:
     """The broker may have had them, and forgotten them."""
     for each in messages:
         if isinstance(each.message.event, Handoff):
-            each.headers[RESENT] = "true"
+            each.headers[RESENT_HEADER] = "true"
 
 
-def _touched(entries: Iterable[Entry]) -> Set[str]:
+def _touched_by(entries: Iterable[Entry]) -> Set[str]:
     """The tasks, the timer and the approvals that the entries are about, in their order; the outcome is about its last
     task."""
-    return dict.fromkeys(map(_about, entries)).keys()
+    return dict.fromkeys(map(_subject_of_entry, entries)).keys()
 
 
-def _about(entry: Entry) -> str:
+def _subject_of_entry(entry: Entry) -> str:
     match entry.kind:
         case "timer_armed":
             return entry.name

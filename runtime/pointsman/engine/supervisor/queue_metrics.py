@@ -10,12 +10,14 @@ from pointsman.ports.bus import Bus, QueueDepth
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import metrics, semconv
 
-__all__ = ["show_queues"]
+__all__ = ["publish_queue_gauges"]
 
-_EVERY = 10.0  # seconds between two looks: metrics are collected every 15 to 60, and a look is a request for each agent
+_INTERVAL_S = (
+    10.0  # seconds between two looks: metrics are collected every 15 to 60, and a look is a request for each agent
+)
 
 
-async def show_queues(bus: Bus, clock: Clock, team: str) -> None:
+async def publish_queue_gauges(bus: Bus, clock: Clock, team: str) -> None:
     """Keep the gauges of the team's queues, of every live agent's, and of each that is gone and has left work behind.
     Never returns.
 
@@ -35,14 +37,14 @@ async def show_queues(bus: Bus, clock: Clock, team: str) -> None:
             if queue not in live and (depth is None or not depth.pending + depth.in_flight):
                 depth = None
                 del queues[queue]
-            _show(queue, agent, depth)
-        await clock.sleep(_EVERY)
+            _set_gauges(queue, agent, depth)
+        await clock.sleep(_INTERVAL_S)
 
 
-def _show(queue: str, agent: str | None, depth: QueueDepth | None) -> None:
+def _set_gauges(queue: str, agent: str | None, depth: QueueDepth | None) -> None:
     for state in ("waiting", "in_flight"):
         about = {semconv.QUEUE: queue, semconv.AGENT_NAME: agent, semconv.QUEUE_STATE: state}
         if depth is None:
-            metrics.hide(semconv.QUEUE_DEPTH, about)
+            metrics.clear_gauge(semconv.QUEUE_DEPTH, about)
         else:
-            metrics.show(semconv.QUEUE_DEPTH, depth.pending if state == "waiting" else depth.in_flight, about)
+            metrics.set_gauge(semconv.QUEUE_DEPTH, depth.pending if state == "waiting" else depth.in_flight, about)

@@ -14,19 +14,19 @@ from functools import lru_cache, partial
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task
-from pointsman.engine.log.reader import commit_of
+from pointsman.engine.log.reader import read_commit
 from pointsman.errors import PointsmanError
 from pointsman.ports.bus import Bus, Delivery
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import (
-    Happening,
+    SpanEvent,
     TraceContext,
     metrics,
     parse_traceparent,
     record,
-    reserve,
+    reserve_context,
     semconv,
-    tracing,
+    tracing_enabled,
 )
 from pointsman.telemetry.trace_context import trace_context
 from pointsman_schemas.card import AgentCard, Role
@@ -35,19 +35,19 @@ from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.log import Entry
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Spans", "log_ids"]
+__all__ = ["SupervisorSpans", "log_context"]
 
-_TELLING = frozenset(("task_succeeded", "task_failed", "task_abandoned", "retry_scheduled", "workflow_ended"))
+_SPAN_ENTRIES = frozenset(("task_succeeded", "task_failed", "task_abandoned", "retry_scheduled", "workflow_ended"))
 """The entries that end something."""
 
 
-def log_ids(state: State) -> dict[str, str]:
+def log_context(state: State) -> dict[str, str]:
     """What leads from a log line to the workflow's trace and to its caller. No span is open here that would say it."""
     trace = state.trace
     return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
 
 
-class Spans:
+class SupervisorSpans:
     """Exports the spans of one team's workflows, and measures them. Nothing it does fails the work."""
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
@@ -56,27 +56,29 @@ class Spans:
         self._clock = clock
         self._team = team
 
-    async def ended(self, state: State, entries: Sequence[Entry]) -> None:
+    async def export_ended(self, state: State, entries: Sequence[Entry]) -> None:
         """A span for each task and workflow that `entries`, committed just now, have ended."""
-        if not (tracing() or metrics.measuring()):
+        if not (tracing_enabled() or metrics.metrics_enabled()):
             return
-        if _TELLING.isdisjoint([entry.kind for entry in entries]):
+        if _SPAN_ENTRIES.isdisjoint([entry.kind for entry in entries]):
             return
         history: Sequence[Entry] = entries
-        if tracing() and state.trace.flags & 1 and _eventful(state, entries):
+        if tracing_enabled() and state.trace.flags & 1 and _has_span_events(state, entries):
             with suppress(PointsmanError):  # then the spans have no events
                 log = self._subjects.log(self._team, state.workflow_id)
-                history = [entry async for stored in self._bus.read("log", log) for entry in commit_of(stored).entries]
+                history = [
+                    entry async for stored in self._bus.read("log", log) for entry in read_commit(stored).entries
+                ]
         _record(state, entries, history, await self._cards())
 
-    async def left_behind(self, workflow: str, event_ids: Container[str]) -> None:
+    async def export_missed(self, workflow: str, event_ids: Container[str]) -> None:
         """A span for each end that was committed for one of `event_ids` by a supervisor that did not acknowledge it."""
         history: list[Entry] = []
         cards = await self._cards()
         state: State | None = None
         with suppress(PointsmanError):
             async for stored in self._bus.read("log", self._subjects.log(self._team, workflow)):
-                commit = commit_of(stored)
+                commit = read_commit(stored)
                 state = apply_commit(state, commit)
                 history += commit.entries
                 envelope, _ = decode(stored.headers, stored.body)
@@ -87,18 +89,18 @@ class Spans:
 
     async def _cards(self) -> Sequence[AgentCard]:
         """What the tasks' spans say of their agents, as far as it can be had."""
-        if tracing():
+        if tracing_enabled():
             with suppress(PointsmanError):
                 return await self._bus.registry.cards()
         return ()
 
-    def processed(self, state: State, deliveries: Sequence[Delivery], started: datetime) -> None:
+    def export_processing(self, state: State, deliveries: Sequence[Delivery], started: datetime) -> None:
         """A span for inputs that were dealt with together, or came again: it links to each of them.
 
         One input that comes for the first time needs none: it is the end of the span that sent it.
         """
         again = max(delivery.delivered for delivery in deliveries)
-        if not tracing() or not state.trace.flags & 1 or (len(deliveries) == 1 and again == 1):
+        if not tracing_enabled() or not state.trace.flags & 1 or (len(deliveries) == 1 and again == 1):
             return
         about = partial(
             semconv.process_inputs,
@@ -114,23 +116,25 @@ class Spans:
         workflow = trace_context(state.trace)
         record(
             about,
-            context=reserve(workflow),
+            context=reserve_context(workflow),
             parent_span_id=workflow.span_id,
             kind="consumer",
             started=started,
             ended=self._clock.now(),
-            happenings=(Happening(semconv.REDELIVERED, started, {semconv.DELIVERED: again}),) if again > 1 else (),
-            links=(sent for delivery in deliveries if (sent := _sent_from(delivery)) is not None),
+            happenings=(SpanEvent(semconv.HANDOFF_REDELIVERED, started, {semconv.DELIVERED: again}),)
+            if again > 1
+            else (),
+            links=(sent for delivery in deliveries if (sent := _sender_context(delivery)) is not None),
         )
 
 
-def _sent_from(delivery: Delivery) -> TraceContext | None:
+def _sender_context(delivery: Delivery) -> TraceContext | None:
     """Where the message was made."""
     headers = {name.lower(): value for name, value in delivery.message.headers.items()}
     return parse_traceparent(headers.get("ce-traceparent") or headers.get("traceparent"), headers.get("tracestate"))
 
 
-def _eventful(state: State, entries: Iterable[Entry]) -> bool:
+def _has_span_events(state: State, entries: Iterable[Entry]) -> bool:
     """Whether anything happened on the way to these ends that their spans should tell: it is in the log."""
     for entry in entries:
         match entry.kind:
@@ -153,88 +157,90 @@ def _record(state: State, entries: Iterable[Entry], history: Iterable[Entry], ca
             case "task_succeeded" | "task_failed" | "task_abandoned":
                 task = state.tasks[entry.task_id]
                 if task.started_at is not None and task.id not in ended:
-                    _task_ended(state, task, task.started_at, entry.at, cards, _of_task(history, task.id))
+                    _export_task(state, task, task.started_at, entry.at, cards, _task_events(history, task.id))
                 ended.add(task.id)
             case "retry_scheduled":
                 metrics.count(semconv.RETRIES, attributes={semconv.AGENT_NAME: entry.agent})
             case "workflow_ended":
-                _workflow_ended(state, entry.at, _of_workflow(history))
+                _export_workflow(state, entry.at, _workflow_events(history))
             case _:
                 pass
 
 
 @lru_cache(256)
-def _series(key: str, name: str, status: TaskStatus | Phase) -> metrics.Labels:
+def _duration_attributes(key: str, name: str, status: TaskStatus | Phase) -> metrics.Labels:
     return metrics.labels({key: name, semconv.STATUS: status.value})
 
 
-def _of_task(history: Iterable[Entry], task_id: str) -> Iterator[Happening]:
+def _task_events(history: Iterable[Entry], task_id: str) -> Iterator[SpanEvent]:
     for entry in history:
         if getattr(entry, "task_id", None) != task_id:
             continue
         match entry.kind:
             case "attempt_failed" if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
-                yield Happening(semconv.ASKED, entry.at, {semconv.ATTEMPT: entry.attempt})
+                yield SpanEvent(semconv.APPROVAL_REQUESTED, entry.at, {semconv.ATTEMPT: entry.attempt})
             case "attempt_failed":
                 failed: semconv.Attributes = {semconv.ATTEMPT: entry.attempt, semconv.ERROR_TYPE: entry.error.kind}
-                yield Happening(semconv.ATTEMPT_FAILED, entry.at, failed)
+                yield SpanEvent(semconv.ATTEMPT_FAILED, entry.at, failed)
             case "retry_scheduled":
                 retry: semconv.Attributes = {
                     semconv.ATTEMPT: entry.attempt,
                     semconv.AGENT_NAME: entry.agent,
                     "pointsman.delay": max(0.0, (entry.not_before - entry.at).total_seconds()),
                 }
-                yield Happening(semconv.RETRIED, entry.at, retry)
+                yield SpanEvent(semconv.RETRY_SCHEDULED, entry.at, retry)
             case "task_held":
                 held: semconv.Attributes = {
                     "pointsman.delay": (entry.until - entry.at).total_seconds(),
                     semconv.REASON: entry.reason,
                 }
-                yield Happening(semconv.HELD, entry.at, held)
+                yield SpanEvent(semconv.TASK_HELD, entry.at, held)
             case "task_dispatched" if entry.fallback_for is not None:
                 stood: semconv.Attributes = {
                     semconv.AGENT_NAME: entry.agent,
                     "pointsman.instead_of": entry.fallback_for,
                 }
-                yield Happening(semconv.STOOD_IN, entry.at, stood)
+                yield SpanEvent(semconv.FALLBACK_USED, entry.at, stood)
             case "task_reopened":
-                yield Happening(semconv.REOPENED, entry.at, {})
+                yield SpanEvent(semconv.TASK_REOPENED, entry.at, {})
             case "result_ignored":
                 ignored: semconv.Attributes = {semconv.ATTEMPT: entry.attempt, semconv.REASON: entry.reason}
-                yield Happening(semconv.RESULT_IGNORED, entry.at, ignored)
+                yield SpanEvent(semconv.RESULT_IGNORED, entry.at, ignored)
             case _:
                 pass
 
 
-def _of_workflow(history: Iterable[Entry]) -> Iterator[Happening]:
+def _workflow_events(history: Iterable[Entry]) -> Iterator[SpanEvent]:
     planned = False
     for entry in history:
         match entry.kind:
             case "task_added" if entry.role is Role.PLAN:
                 if planned:
-                    yield Happening(semconv.PLANNED_AGAIN, entry.at, {semconv.TASK_ID: entry.task_id})
+                    yield SpanEvent(semconv.REPLANNED, entry.at, {semconv.TASK_ID: entry.task_id})
                 planned = True
             case "plan_rejected":
                 said: semconv.Attributes = {"pointsman.problems": entry.problems}
-                yield Happening(semconv.PLAN_REFUSED, entry.at, said)
+                yield SpanEvent(semconv.PLAN_REJECTED, entry.at, said)
             case "limit_reached":
                 limit: semconv.Attributes = {"pointsman.limit": entry.limit, semconv.REASON: entry.detail}
-                yield Happening(semconv.LIMIT_REACHED, entry.at, limit)
+                yield SpanEvent(semconv.LIMIT_REACHED, entry.at, limit)
             case _:
                 pass
 
 
-def _task_ended(
+def _export_task(
     state: State,
     task: Task,
     started: datetime,
     ended: datetime,
     cards: Sequence[AgentCard],
-    happenings: Iterable[Happening],
+    happenings: Iterable[SpanEvent],
 ) -> None:
     seconds = (ended - started).total_seconds()
-    metrics.measure(semconv.TASK_DURATION, seconds, _series(semconv.AGENT_NAME, task.agent, task.status))
-    if not tracing():
+    metrics.observe_series(
+        semconv.TASK_DURATION, seconds, _duration_attributes(semconv.AGENT_NAME, task.agent, task.status)
+    )
+    if not tracing_enabled():
         return
 
     def about() -> tuple[str, semconv.Attributes]:
@@ -265,10 +271,12 @@ def _task_ended(
     )
 
 
-def _workflow_ended(state: State, ended: datetime, happenings: Iterable[Happening]) -> None:
+def _export_workflow(state: State, ended: datetime, happenings: Iterable[SpanEvent]) -> None:
     seconds = (ended - state.started_at).total_seconds()
-    metrics.measure(semconv.WORKFLOW_DURATION, seconds, _series(semconv.WORKFLOW_NAME, state.team, state.phase))
-    if not tracing():
+    metrics.observe_series(
+        semconv.WORKFLOW_DURATION, seconds, _duration_attributes(semconv.WORKFLOW_NAME, state.team, state.phase)
+    )
+    if not tracing_enabled():
         return
     about = partial(
         semconv.invoke_workflow,

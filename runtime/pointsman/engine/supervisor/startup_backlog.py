@@ -7,16 +7,17 @@ from collections.abc import Iterable
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 
-__all__ = ["Backlog"]
+__all__ = ["StartupBacklog"]
 
-_COMES_AGAIN = 2
+_REDELIVERY_FACTOR = 2
 """Ack deadlines in which all that somebody died over comes once more."""
 
 
-class Backlog:
+class StartupBacklog:
     """What is left in `inbox`, the team's durable consumer, of what lay there at the beginning. What somebody died over
     comes again, and is then dealt with, or a dead letter. A timer that the engine trips over comes again for ever, so
-    nothing is waited for when all has had to come once more and still nothing moves. Methods raise `BusUnavailable`."""
+    nothing is waited for when all has had to come once more and still nothing moves. Methods raise
+    `BusUnavailableError`."""
 
     def __init__(self, bus: Bus, clock: Clock, inbox: str, ack_wait: float) -> None:
         self._bus = bus
@@ -25,18 +26,18 @@ class Backlog:
         self._ack_wait = ack_wait
         self._newest: int | None = None  # nobody knows yet
         self._settled = 0
-        self._moved = self._answered = 0.0  # when, by the clock's `monotonic`
+        self._last_progress = self._last_answered = 0.0  # when, by the clock's `monotonic`
 
     def __bool__(self) -> bool:
         return self._newest != 0
 
-    async def begin(self, inputs: str) -> None:
+    async def measure(self, inputs: str) -> None:
         """Find out what lies on the subjects `inputs`."""
         newest = await self._bus.last("work", inputs)
         self._newest = newest.sequence if newest is not None else 0
-        await self.look()
+        await self.refresh()
 
-    async def look(self, in_hand: Iterable[int] = ()) -> None:
+    async def refresh(self, in_hand: Iterable[int] = ()) -> None:
         """See whether it has been dealt with. What is `in_hand` here, by sequence, is being dealt with."""
         newest, asked = self._newest, self._clock.monotonic()
         if not newest:
@@ -47,14 +48,14 @@ class Backlog:
         if depth.settled_through >= newest or depth.pending + depth.in_flight == 0:
             self._newest = 0
             return
-        away = asked - self._answered > self._ack_wait  # or the broker was, and nothing has come meanwhile
+        away = asked - self._last_answered > self._ack_wait  # or the broker was, and nothing has come meanwhile
         if (
             away
             or depth.pending
             or depth.settled_through != self._settled
             or any(sequence <= newest for sequence in in_hand)
         ):
-            self._moved = asked
-        elif asked - self._moved > _COMES_AGAIN * self._ack_wait:
+            self._last_progress = asked
+        elif asked - self._last_progress > _REDELIVERY_FACTOR * self._ack_wait:
             self._newest = 0
-        self._settled, self._answered = depth.settled_through, asked
+        self._settled, self._last_answered = depth.settled_through, asked

@@ -15,9 +15,9 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 
-from pointsman.engine.log.reader import commit_of
-from pointsman.engine.supervisor.retention import kept_for
-from pointsman.errors import BusUnavailable, ContractError, StreamLost
+from pointsman.engine.log.reader import read_commit
+from pointsman.engine.supervisor.retention import retention_of
+from pointsman.errors import BusUnavailableError, ContractError, StreamLostError
 from pointsman.ports.bus import Bus, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
@@ -25,24 +25,24 @@ from pointsman_schemas.envelope import decode
 from pointsman_schemas.log import AttemptFailed, ReviewRequested, TaskSucceeded
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["LogWatch", "bounds", "lost_log", "lost_work", "running_workflows"]
+__all__ = ["LogWatch", "find_lost_log", "find_lost_work", "running_workflows", "stream_bounds"]
 
-_WITNESS = 6 / 7
+_WITNESS_SHARE = 6 / 7
 """How old a commit may be to vouch for its result, of the time for which the work stream keeps that: there is time left
 for a look to come late."""
-_DAY = 86_400.0
-_DEPOSED = 2.0
+_DAY_S = 86_400.0
+_LEADER_CHANGE_PAUSE_S = 2.0
 """Seconds before what looks lost is looked for again: a node that leads no more may not know it yet."""
-_CAUSE = re.compile(r"(.+)-(\d+)")
+_CAUSE_PATTERN = re.compile(r"(.+)-(\d+)")
 
 
-async def bounds(bus: Bus) -> Sequence[str]:
+async def stream_bounds(bus: Bus) -> Sequence[str]:
     """The bounds for which what was acknowledged is dropped, or what is to be is refused, as sentences."""
-    kinds: Sequence[StreamKind] = ("work", "handoffs", "log") if bus.forgets else ("work", "log")
-    return [bound for kind in kinds if (bound := await bus.lacks_room(kind))]
+    kinds: Sequence[StreamKind] = ("work", "handoffs", "log") if bus.handoffs_unsynced else ("work", "log")
+    return [bound for kind in kinds if (bound := await bus.capacity_problem(kind))]
 
 
-async def lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_days: float) -> Sequence[str]:
+async def find_lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_days: float) -> Sequence[str]:
     """What the log must have held and does not, as sentences. `retention_days` is how long it keeps anything."""
     newest = await bus.last("handoffs", f"{subjects.namespace}.handoff.>")
     if newest is None or clock.now() - newest.at > timedelta(days=retention_days):
@@ -50,12 +50,12 @@ async def lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_days: f
     try:
         envelope, _ = decode(newest.headers, newest.body)
         ours = envelope is not None and envelope.source.startswith(f"/{subjects.namespace}/team/")
-        cause = _CAUSE.fullmatch((envelope.causation_id or "") if envelope and ours else "")
+        cause = _CAUSE_PATTERN.fullmatch((envelope.causation_id or "") if envelope and ours else "")
         if cause is None:  # somebody else's
             return ()
         workflow, number = cause[1], int(cause[2])
         stored = await bus.last("log", subjects.workflow_log(workflow))
-        held = commit_of(stored).number if stored else 0
+        held = read_commit(stored).number if stored else 0
     except ContractError:  # what cannot be read testifies to nothing
         return ()
     if held >= number:
@@ -85,47 +85,47 @@ class LogWatch:
         self._subjects = subjects
         self._clock = clock
         self._pause = settings.heartbeat
-        self._remembered = min(_DAY, settings.retention_days * _DAY / 2)  # well before the log itself lets it go
+        self._remembered = min(_DAY_S, settings.retention_days * _DAY_S / 2)  # well before the log itself lets it go
         self._team = team
         self._sequence, self._at = 0, 0.0
 
-    def wrote(self, sequence: int) -> None:
+    def record_commit(self, sequence: int) -> None:
         """A commit of this process was stored at `sequence`."""
         if sequence > self._sequence:
             self._sequence, self._at = sequence, self._clock.monotonic()
 
     async def run(self) -> None:
-        """Look at every heartbeat, until cancelled. Raises `StreamLost` when the log has lost what was written."""
+        """Look at every heartbeat, until cancelled. Raises `StreamLostError` when the log has lost what was written."""
         while True:
             await self._clock.sleep(self._pause)
             sequence = self._sequence
             recent = self._clock.monotonic() - self._at < self._remembered
-            if sequence == 0 or not recent or await self._holds(sequence):
+            if sequence == 0 or not recent or await self._still_holds(sequence):
                 continue
-            await self._clock.sleep(_DEPOSED)
-            if not await self._holds(sequence):
-                raise StreamLost(
+            await self._clock.sleep(_LEADER_CHANGE_PAUSE_S)
+            if not await self._still_holds(sequence):
+                raise StreamLostError(
                     f"message {sequence} of {self._subjects.log_stream} was stored by this supervisor and the stream "
                     "ends before it: it was restored from an older copy, recreated, or its disk has lost data; this "
                     "process ends so that the next one begins from what is there; docs/durability.md says more"
                 )
 
-    async def _holds(self, sequence: int) -> bool:
+    async def _still_holds(self, sequence: int) -> bool:
         try:
             newest = await self._bus.last("log", self._subjects.team_logs(self._team))
-        except BusUnavailable:
+        except BusUnavailableError:
             return True  # not known to be gone
         return newest is not None and newest.sequence >= sequence
 
 
-async def lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, retention_days: float) -> Sequence[str]:
+async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, retention_days: float) -> Sequence[str]:
     """What was to be done and is gone from the work stream, as sentences."""
     stored = await bus.last("log", subjects.team_logs(team))
-    if stored is None or clock.now() - stored.at > _WITNESS * kept_for("work", retention_days):
+    if stored is None or clock.now() - stored.at > _WITNESS_SHARE * retention_of("work", retention_days):
         return ()
     workflow = stored.subject.rpartition(".")[2]
     try:
-        entries = commit_of(stored).entries
+        entries = read_commit(stored).entries
     except ContractError:
         return ()
     for entry in entries:

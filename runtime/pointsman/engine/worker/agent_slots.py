@@ -12,10 +12,10 @@ from pointsman.telemetry import metrics, semconv
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Desk", "desk_of"]
+__all__ = ["AgentSlots", "create_slots"]
 
 
-def desk_of(agent: Agent, instance: str, subjects: Subjects) -> Desk:
+def create_slots(agent: Agent, instance: str, subjects: Subjects) -> AgentSlots:
     """The agent's desk in the worker `instance`, with all its slots free."""
     card = agent.card
     service = Service(
@@ -26,44 +26,45 @@ def desk_of(agent: Agent, instance: str, subjects: Subjects) -> Desk:
         subjects.agent_handoffs(card.name),
         {"role": card.role, "skills": ", ".join(card.skills)},
     )
-    return Desk(agent, card.name, card.concurrency, service, subjects.source("agent", card.name))
+    return AgentSlots(agent, card.name, card.concurrency, service, subjects.source("agent", card.name))
 
 
 @dataclass(slots=True, eq=False)
-class Desk:
-    """`room` is how many slots are free, `source` who its events are from, `left` what was answered and still runs."""
+class AgentSlots:
+    """`free_slots` is how many slots are free, `source` who its events are from, `unfinished` what was answered and
+    still runs."""
 
     agent: Agent
     name: str
-    room: int
+    free_slots: int
     service: Service
     source: str
     consumer: Consumer | None = None
-    announced: AgentCard | None = None
-    left: list[Attempt] = field(default_factory=list)
-    free: asyncio.Event = field(default_factory=asyncio.Event)
+    card: AgentCard | None = None
+    unfinished: list[Attempt] = field(default_factory=list)
+    slot_free: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.free.set()
-        self.service.orphaned_handlers = self.left_running
+        self.slot_free.set()
+        self.service.orphaned_handlers = self.orphaned_handlers
 
-    def left_running(self) -> int:
+    def orphaned_handlers(self) -> int:
         """How many threads and handlers of the agent were told to stop and still run."""
-        self.left = [attempt for attempt in self.left if attempt.left_running]
-        return sum(attempt.left_running for attempt in self.left)
+        self.unfinished = [attempt for attempt in self.unfinished if attempt.orphaned_handlers]
+        return sum(attempt.orphaned_handlers for attempt in self.unfinished)
 
-    def occupy(self) -> None:
-        self.room -= 1
-        metrics.change(semconv.HANDOFFS_ACTIVE, 1, self.name)
-        if self.room == 0:
-            self.free.clear()
+    def acquire(self) -> None:
+        self.free_slots -= 1
+        metrics.change_for_agent(semconv.HANDOFFS_ACTIVE, 1, self.name)
+        if self.free_slots == 0:
+            self.slot_free.clear()
 
-    def vacate(self) -> None:
-        self.room += 1
-        metrics.change(semconv.HANDOFFS_ACTIVE, -1, self.name)
-        self.free.set()
+    def release(self) -> None:
+        self.free_slots += 1
+        metrics.change_for_agent(semconv.HANDOFFS_ACTIVE, -1, self.name)
+        self.slot_free.set()
 
-    def count(self, seconds: float, error: str | None) -> None:
+    def record_request(self, seconds: float, error: str | None) -> None:
         self.service.requests += 1
         self.service.processing_time += seconds
         if error is not None:

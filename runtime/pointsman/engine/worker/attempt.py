@@ -14,22 +14,22 @@ from pydantic import JsonValue
 
 from pointsman.authoring.agent import Agent, FunctionAgent
 from pointsman.authoring.context import Context
-from pointsman.authoring.ports import Journal, Meters, Reporter
-from pointsman.engine.worker.executors import Execution, Handlers
-from pointsman.engine.worker.timeout_scheduler import Deadlines
+from pointsman.authoring.ports import RateLimiter, Reporter, StepJournal
+from pointsman.engine.worker.executors import Execution, Executor
+from pointsman.engine.worker.timeout_scheduler import TimeoutScheduler
 from pointsman.errors import (
+    ApprovalRequiredError,
     ConfigurationError,
     ContractError,
     ModelError,
-    NeedsApproval,
     NotJsonError,
-    Refused,
+    RefusedError,
     TaskError,
     describe_error,
 )
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
-from pointsman.util.threads import threads_left
+from pointsman.util.threads import collect_running_threads
 from pointsman_schemas.events import (
     ATTEMPT_STARTED,
     MAX_RETRY_AFTER_S,
@@ -43,21 +43,21 @@ from pointsman_schemas.events import (
 )
 from pointsman_schemas.strict_json import as_json_value
 
-__all__ = ["ABANDON", "Attempt"]
+__all__ = ["CANCEL_GRACE_S", "Attempt"]
 
-ABANDON = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
-_UNSTOPPABLE = (
+CANCEL_GRACE_S = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
+_UNSTOPPABLE_REASON = (
     "it swallows cancellation, or it or another handler of this worker blocks their event loop, as time.sleep does in "
     "an async function; let CancelledError pass, and write what blocks as a plain function"
 )
 
-_Why = Literal["cancelled", "shutdown", "timeout"]
+_InterruptReason = Literal["cancelled", "shutdown", "timeout"]
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
+class HandlerOutcome:
     """What came of running a handler."""
 
     status: Literal["succeeded", "failed", "refused"]
@@ -72,34 +72,34 @@ class Attempt:
     `deadlines` interrupt what they watch with a `timeout`.
     """
 
-    def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, handlers: Handlers, clock: Clock,
-                 deadlines: Deadlines[Attempt], journal: Journal | None = None,
-                 meters: Meters | None = None, deliveries: int = 1) -> None:  # fmt: skip
+    def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, handlers: Executor, clock: Clock,
+                 deadlines: TimeoutScheduler[Attempt], journal: StepJournal | None = None,
+                 meters: RateLimiter | None = None, deliveries: int = 1) -> None:  # fmt: skip
         self.handoff = handoff
         self._agent = agent
         self._name = agent.card.name
         self._reporter = reporter
         self._journal = journal
-        self._meters = meters
+        self._rate_limiter = meters
         self._deliveries = deliveries
-        self._handlers = handlers
+        self._executor = handlers
         self._clock = clock
-        self._deadlines = deadlines
+        self._timeouts = deadlines
         self._context: Context | None = None
         self._threads: list[Thread] = []
-        self._execution: Execution[_Ending] | None = None
-        self._began: datetime | None = None
-        self._over: asyncio.Future[_Why | None] = asyncio.get_running_loop().create_future()
+        self._execution: Execution[HandlerOutcome] | None = None
+        self._started_at: datetime | None = None
+        self._interrupted: asyncio.Future[_InterruptReason | None] = asyncio.get_running_loop().create_future()
         """Why the handler must stop; None when it has ended by itself."""
 
-    def interrupt(self, why: _Why) -> None:
+    def interrupt(self, why: _InterruptReason) -> None:
         """Stop it, or do not start it: nobody waits for the task any more, the worker must leave, or time is over."""
-        if not self._over.done():
-            self._over.set_result(why)
+        if not self._interrupted.done():
+            self._interrupted.set_result(why)
 
-    def tell_begun(self) -> None:
+    def report_started(self) -> None:
         """Say to whoever watches that somebody works on it: until its end nothing else may say so."""
-        if self._began is not None:
+        if self._started_at is not None:
             at_work = Progress(
                 workflow_id=self.handoff.workflow_id,
                 task_id=self.handoff.task_id,
@@ -108,57 +108,61 @@ class Attempt:
                 kind="progress",
                 name=ATTEMPT_STARTED,
                 message="at work",
-                started_at=self._began,
+                started_at=self._started_at,
             )
             self._reporter.report(at_work)
 
-    def failed(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
+    def failed_result(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
         """The answer when there is none of the agent's."""
-        return self._result(_Ending("failed", error=AttemptError(kind=kind, message=message, retryable=retryable)))
+        return self._build_result(
+            HandlerOutcome("failed", error=AttemptError(kind=kind, message=message, retryable=retryable))
+        )
 
-    async def not_started(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
+    async def not_started_result(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
         """The answer when it is not begun here. What the steps of workers before have used was used all the same."""
         used = Usage()
         if self._journal is not None:
             with suppress(ContractError):  # of another release: nobody can say
-                steps = (await self._journal.recall()).values()
+                steps = (await self._journal.load()).values()
                 used = sum((step.usage for step in steps if step.attempt == self.handoff.attempt), used)
-        return self.failed(kind, message, retryable=retryable).model_copy(update={"usage": used})
+        return self.failed_result(kind, message, retryable=retryable).model_copy(update={"usage": used})
 
     async def run(self) -> Result | None:
         """What came of it; None when the worker leaves before it has ended: another one takes the handoff."""
         deadline = self.handoff.deadline
-        self._began = self._clock.now()
-        left = (deadline - self._began).total_seconds()
+        self._started_at = self._clock.now()
+        left = (deadline - self._started_at).total_seconds()
         if left <= 0:
-            return await self.not_started(ErrorKind.TIMEOUT, self._too_late(-left), retryable=True)
+            return await self.not_started_result(ErrorKind.TIMEOUT, self._timeout_message(-left), retryable=True)
         limit = min(left, self._agent.card.timeout)
-        self._execution = execution = self._handlers.start(self._run())
-        why = await self._wait(execution, limit)
+        self._execution = execution = self._executor.start(self._run_agent())
+        why = await self._wait_for_end(execution, limit)
         if execution.future.done() and (why is None or why == "shutdown"):
             if not execution.future.cancelled():
-                return self._result(execution.future.result())
+                return self._build_result(execution.future.result())
             if why is None:
-                return self.failed(ErrorKind.HANDLER, "the handler was cancelled from inside", retryable=True)
+                return self.failed_result(ErrorKind.HANDLER, "the handler was cancelled from inside", retryable=True)
         if why == "shutdown":
             return None
         if why == "cancelled":
-            return self.failed(ErrorKind.CANCELLED, f"nobody waits for the task any more; {self._stopped()}")
-        return self.failed(
+            return self.failed_result(
+                ErrorKind.CANCELLED, f"nobody waits for the task any more; {self._interrupted_outcome()}"
+            )
+        return self.failed_result(
             ErrorKind.TIMEOUT,
             f"no result within {limit:.1f} s, the shorter of the task's deadline and the timeout of {self._name}; "
-            f"{self._stopped()}",
+            f"{self._interrupted_outcome()}",
             retryable=True,
         )
 
     @property
-    def left_running(self) -> int:
+    def orphaned_handlers(self) -> int:
         """How many of its threads and handlers were told to stop and still run. Neither a thread nor what swallows
         cancellation can be made to."""
         handler = self._execution is not None and not self._execution.future.done()
         return handler + sum(thread.is_alive() for thread in self._threads)
 
-    def _too_late(self, seconds: float) -> str:
+    def _timeout_message(self, seconds: float) -> str:
         deadline = f"its deadline {self.handoff.deadline.isoformat()} passed {seconds:.1f} s before a worker was free"
         if (before := self._deliveries - 1) == 0:
             return f"the handoff waited too long: {deadline}; it was not started"
@@ -168,50 +172,50 @@ class Attempt:
             f"started again. See whether the workers of {self._name} die while they work: killed, out of memory, exited"
         )
 
-    def _stopped(self) -> str:
+    def _interrupted_outcome(self) -> str:
         """What became of a handler that had to stop."""
         if self._execution is not None and not self._execution.future.done():
-            return f"the handler was told to stop and still runs: {_UNSTOPPABLE}"
-        return "the handler was told to stop and still runs" if self.left_running else "the handler was stopped"
+            return f"the handler was told to stop and still runs: {_UNSTOPPABLE_REASON}"
+        return "the handler was told to stop and still runs" if self.orphaned_handlers else "the handler was stopped"
 
-    async def _wait(self, execution: Execution[_Ending], limit: float) -> _Why | None:
+    async def _wait_for_end(self, execution: Execution[HandlerOutcome], limit: float) -> _InterruptReason | None:
         """Why the handler was stopped; None when it ended by itself."""
-        execution.future.add_done_callback(self._ended)
-        self._deadlines.watch(self, limit)
+        execution.future.add_done_callback(self._on_execution_done)
+        self._timeouts.watch(self, limit)
         try:
-            why = await self._over
+            why = await self._interrupted
             if why is None or execution.future.done():
                 return None
             if self._context is not None:
                 self._context.cancel()
             execution.cancel()
-            await asyncio.wait({execution.future}, timeout=ABANDON)
+            await asyncio.wait({execution.future}, timeout=CANCEL_GRACE_S)
             if not execution.future.done():
                 _log.error(
                     "handler_abandoned",
                     reason=why,
-                    hint=_UNSTOPPABLE,
+                    hint=_UNSTOPPABLE_REASON,
                 )
             return why
         except asyncio.CancelledError:
             execution.cancel()
             raise
         finally:
-            self._deadlines.forget(self)
+            self._timeouts.cancel(self)
 
-    def _ended(self, _: asyncio.Future[_Ending]) -> None:
-        if not self._over.done():
-            self._over.set_result(None)
+    def _on_execution_done(self, _: asyncio.Future[HandlerOutcome]) -> None:
+        if not self._interrupted.done():
+            self._interrupted.set_result(None)
 
-    async def _run(self) -> _Ending:
+    async def _run_agent(self) -> HandlerOutcome:
         """Run the agent, on its own loop, and say what came of it. Only cancellation leaves."""
-        self._threads = threads_left()
+        self._threads = collect_running_threads()
         self._context = context = Context(
             self.handoff,
             self._reporter,
             agent=self._name,
             journal=self._journal,
-            meters=self._meters,
+            meters=self._rate_limiter,
             deliveries=self._deliveries,
             now=self._clock.now,
         )
@@ -219,31 +223,35 @@ class Attempt:
             output = await self._agent.run(self.handoff, context)
             if type(self._agent) is not FunctionAgent:  # which has written it as JSON, node by node, already
                 output = as_json_value(output)
-            return _Ending("succeeded", output=output)
+            return HandlerOutcome("succeeded", output=output)
         except NotJsonError as error:
             cause = AttemptError(
                 kind=ErrorKind.INVALID_OUTPUT, message=f"the output of agent {self._name} is not JSON: {error}"
             )
-            return _Ending("failed", error=cause)
-        except Refused as error:
-            return _Ending("refused", error=_cause(error.kind, error, error.retryable, error.retry_after))
-        except NeedsApproval as error:
-            cause = _cause(error.kind, error, False, None)
-            return _Ending("failed", error=cause, approvals=error.calls)
+            return HandlerOutcome("failed", error=cause)
+        except RefusedError as error:
+            return HandlerOutcome(
+                "refused", error=_attempt_error(error.kind, error, error.retryable, error.retry_after)
+            )
+        except ApprovalRequiredError as error:
+            cause = _attempt_error(error.kind, error, False, None)
+            return HandlerOutcome("failed", error=cause, approvals=error.calls)
         except TaskError as error:
-            made = error.made and error.made.encode("utf-8", "replace").decode()  # half a surrogate could not be sent
-            return _Ending("failed", made, _cause(error.kind, error, error.retryable, error.retry_after))
+            made = (
+                error.effects and error.effects.encode("utf-8", "replace").decode()
+            )  # half a surrogate could not be sent
+            return HandlerOutcome("failed", made, _attempt_error(error.kind, error, error.retryable, error.retry_after))
         except ModelError as error:
-            return _Ending("failed", error=_cause(error.kind, error, error.retryable, error.retry_after))
+            return HandlerOutcome("failed", error=_attempt_error(error.kind, error, error.retryable, error.retry_after))
         except ConfigurationError as error:  # the author's, and the same in every attempt
-            return _Ending("failed", error=_cause(error.kind, error, False, None))
+            return HandlerOutcome("failed", error=_attempt_error(error.kind, error, False, None))
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # a handler's `exit()` ends the attempt, not the worker
             _log.warning("handler_raised", exc_info=error)
-            return _Ending("failed", error=_cause(ErrorKind.HANDLER, error, True, None))
+            return HandlerOutcome("failed", error=_attempt_error(ErrorKind.HANDLER, error, True, None))
 
-    def _result(self, ending: _Ending) -> Result:
+    def _build_result(self, ending: HandlerOutcome) -> Result:
         now, context = self._clock.now(), self._context
         return Result(
             workflow_id=self.handoff.workflow_id,
@@ -258,12 +266,12 @@ class Attempt:
             confidence=context.confidence if context else None,
             replan_hint=context.replan_hint if context else None,
             events=context.events if context else (),
-            started_at=self._began or now,
+            started_at=self._started_at or now,
             ended_at=now,
         )
 
 
-def _cause(kind: str, error: BaseException, retryable: bool, retry_after: float | None) -> AttemptError:
+def _attempt_error(kind: str, error: BaseException, retryable: bool, retry_after: float | None) -> AttemptError:
     if retry_after is not None:
         retry_after = min(max(retry_after, 0.0), MAX_RETRY_AFTER_S) if math.isfinite(retry_after) else None
     return AttemptError(kind=kind, message=describe_error(error), retryable=retryable, retry_after=retry_after)

@@ -20,17 +20,17 @@ from uuid import uuid4
 
 from pointsman.authoring.agent import Agent
 from pointsman.clock import SystemClock
-from pointsman.engine.process.broker_clock import SteadyClock
+from pointsman.engine.process.broker_clock import BrokerClock
 from pointsman.engine.process.handoff_codec import consumer_name
-from pointsman.engine.process.heartbeat import keep_announced
-from pointsman.engine.process.retrying import begin
-from pointsman.engine.worker.agent_slots import Desk, desk_of
-from pointsman.engine.worker.attempt import ABANDON
-from pointsman.engine.worker.executors import ThreadHandlers
-from pointsman.engine.worker.handoff_processor import Answerer, Job
-from pointsman.engine.worker.rate_limiter import BusMeters
-from pointsman.errors import BusUnavailable, ConfigurationError, ContractError, describe_error
-from pointsman.ports.bus import Bus, Consumer, Delivery, Stored
+from pointsman.engine.process.heartbeat import announce_periodically
+from pointsman.engine.process.retrying import start_with_retry
+from pointsman.engine.worker.agent_slots import AgentSlots, create_slots
+from pointsman.engine.worker.attempt import CANCEL_GRACE_S
+from pointsman.engine.worker.executors import ThreadExecutor
+from pointsman.engine.worker.handoff_processor import HandoffProcessor, InFlightHandoff
+from pointsman.engine.worker.rate_limiter import BusRateLimiter
+from pointsman.errors import BusUnavailableError, ConfigurationError, ContractError, describe_error
+from pointsman.ports.bus import Bus, Consumer, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.telemetry import get_logger
@@ -41,11 +41,15 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Worker"]
 
-_SENT = 0.05  # seconds in which what was handed back has left this process
-_LEAVE = 1.5 * ABANDON  # seconds for all there is to do after the grace: one handler that does not stop, and the rest
-_AGAIN = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
-_AGO = timedelta(seconds=1)  # what clocks may differ by, and a read for each handoff of this second costs little
-_REMEMBERED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
+_FLUSH_DELAY_S = 0.05  # seconds in which what was handed back has left this process
+_SHUTDOWN_TIMEOUT_S = (
+    1.5 * CANCEL_GRACE_S
+)  # seconds for all there is to do after the grace: one handler that does not stop, and the rest
+_RETRY_DELAY_S = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
+_CLOCK_TOLERANCE = timedelta(
+    seconds=1
+)  # what clocks may differ by, and a read for each handoff of this second costs little
+_MAX_CANCELLED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
 
 _log = get_logger(__name__)
 
@@ -78,13 +82,13 @@ class Worker:
         self.instance = instance or uuid4().hex
         self._bus = bus
         self._settings = settings
-        self._clock = SteadyClock(clock or SystemClock())
+        self._clock = BrokerClock(clock or SystemClock())
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
-        self._desks = [desk_of(agent, self.instance, self._subjects) for agent in agents]
-        self._jobs: dict[object, Job] = {}  # by `_identity`
+        self._slots = [create_slots(agent, self.instance, self._subjects) for agent in agents]
+        self._in_flight: dict[object, InFlightHandoff] = {}  # by `_handoff_key`
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
-        self._answerer = Answerer(bus, self._subjects, settings, self._clock, self._cancelled)
+        self._processor = HandoffProcessor(bus, self._subjects, settings, self._clock, self._cancelled)
         self._stopping = False
 
     @property
@@ -95,64 +99,64 @@ class Worker:
     @property
     def waiting_for(self) -> list[str]:
         """The agents' consumers that the broker is not serving now."""
-        return [consumer_name(desk.name) for desk in self._desks if desk.consumer is None or not desk.consumer.bound]
+        return [consumer_name(desk.name) for desk in self._slots if desk.consumer is None or not desk.consumer.bound]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set, then drain: take nothing new, let running work finish within `settings.grace`, hand
-        back the rest, leave the registry.
+        """Work until `stop` is set, then drain: take nothing new, let running work finish within
+        `settings.shutdown_grace`, hand back the rest, leave the registry.
 
         Raises:
-            BusUnavailable: the broker did not answer while starting.
+            BusUnavailableError: the broker did not answer while starting.
         """
         async with AsyncExitStack() as stack:
             if self._settings.model_limits:
-                meters = BusMeters(self._bus, self._subjects, self._settings.model_limits, self._clock)
+                meters = BusRateLimiter(self._bus, self._subjects, self._settings.model_limits, self._clock)
                 stack.push_async_callback(meters.close)
-                self._answerer.meters = meters
-            stack.callback(self._answerer.deadlines.close)
-            stack.callback(self._answerer.beginnings.close)
+                self._processor.rate_limiter = meters
+            stack.callback(self._processor.timeouts.close)
+            stack.callback(self._processor.start_reports.close)
             if self._own_loop:
-                self._answerer.handlers = await stack.enter_async_context(ThreadHandlers())
-            if (served := await begin(self._begin, self._bus, self._clock, stop)) is None:
+                self._processor.executor = await stack.enter_async_context(ThreadExecutor())
+            if (served := await start_with_retry(self._start, self._bus, self._clock, stop)) is None:
                 return
             await stack.enter_async_context(served)
             async with asyncio.TaskGroup() as group:
                 announcing = group.create_task(
-                    keep_announced(self._bus, self._cards, self._settings.heartbeat, self._clock)
+                    announce_periodically(self._bus, self._cards, self._settings.heartbeat, self._clock)
                 )
-                keeping_alive = group.create_task(self._keep_alive())
-                minding = group.create_task(self._mind_the_broker())
+                keeping_alive = group.create_task(self._extend_ack_deadlines())
+                minding = group.create_task(self._watch_broker_restarts())
                 pulls = [
                     group.create_task(self._pull(desk, desk.consumer, group))
-                    for desk in self._desks
+                    for desk in self._slots
                     if desk.consumer is not None
                 ]
-                agents, namespace = [desk.name for desk in self._desks], self._settings.namespace
+                agents, namespace = [desk.name for desk in self._slots], self._settings.namespace
                 _log.info("worker_started", agents=agents, instance=self.instance, namespace=namespace)
                 await stop.wait()
                 self._stopping = True
                 for task in pulls:
                     task.cancel()
-                leaving = group.create_task(self._leave())
+                leaving = group.create_task(self._shut_down())
                 announcing.cancel()
-                await self._finish_in_grace()
-                gone = asyncio.get_running_loop().time() + _LEAVE
-                await self._hand_back()
-                await asyncio.wait({leaving}, timeout=_until(gone))
+                await self._drain()
+                gone = asyncio.get_running_loop().time() + _SHUTDOWN_TIMEOUT_S
+                await self._return_in_flight()
+                await asyncio.wait({leaving}, timeout=_seconds_until(gone))
                 for task in (leaving, keeping_alive, minding):
                     task.cancel()
-            await self._close_agents(_until(gone))
-            await self._answerer.handlers.close(_until(gone))
+            await self._close_agents(_seconds_until(gone))
+            await self._processor.executor.close(_seconds_until(gone))
             _log.info("worker_stopped", instance=self.instance)
 
-    async def _begin(self) -> AsyncExitStack:
+    async def _start(self) -> AsyncExitStack:
         """Hear of cancellations, and have the broker serve every agent's consumer and service until the context that is
         returned ends. It may be called again where it was not done."""
-        await self._clock.set(self._bus)
+        await self._clock.synchronize(self._bus)
         self._began = self._clock.now()
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._heard))
-            for desk in self._desks:
+            await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._on_cancellation))
+            for desk in self._slots:
                 desk.consumer = desk.consumer or await self._bus.consumer(
                     consumer_name(desk.name),
                     "handoffs",
@@ -161,92 +165,92 @@ class Worker:
                     max_in_flight=desk.agent.card.max_in_flight,
                 )
                 await stack.enter_async_context(await self._bus.serve(desk.service))
-            await self._look_for_others()
+            await self._check_name_conflicts()
             return stack.pop_all()
 
     async def hand_back(self) -> None:
         """Give back all there is in hand, as it is: this process ends now, and another one begins with it at once."""
-        for job in list(self._jobs.values()):
+        for job in list(self._in_flight.values()):
             await job.delivery.nak()
-        await asyncio.sleep(_SENT)
+        await asyncio.sleep(_FLUSH_DELAY_S)
 
     # Taking
 
-    async def _pull(self, desk: Desk, consumer: Consumer, group: asyncio.TaskGroup) -> None:
+    async def _pull(self, desk: AgentSlots, consumer: Consumer, group: asyncio.TaskGroup) -> None:
         while not self._stopping:
-            await desk.free.wait()
+            await desk.slot_free.wait()
             try:
-                taken = await consumer.take(desk.room)
-            except BusUnavailable as error:
+                taken = await consumer.take(desk.free_slots)
+            except BusUnavailableError as error:
                 if not self._stopping:
                     _log.warning("pull_interrupted", agent=desk.name, error=str(error))
-                    await self._clock.sleep(_AGAIN)
+                    await self._clock.sleep(_RETRY_DELAY_S)
                 continue
             for delivery in taken:
-                desk.occupy()
-                group.create_task(self._handle(desk, delivery))
+                desk.acquire()
+                group.create_task(self._process_delivery(desk, delivery))
 
-    async def _handle(self, desk: Desk, delivery: Delivery) -> None:
+    async def _process_delivery(self, desk: AgentSlots, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
         if self._stopping:  # it came while the pull was being given up: nobody would see that it runs, and end it
-            desk.vacate()
+            desk.release()
             await delivery.nak()
             return
-        name = self._identity(delivery.message)
-        if (running := self._jobs.get(name)) is not None:
+        name = self._handoff_key(delivery.message)
+        if (running := self._in_flight.get(name)) is not None:
             running.delivery = delivery  # from now on this one is kept alive, and settled in the end
-            desk.vacate()
+            desk.release()
             _log.warning(
-                "handoff_came_again",
+                "handoff_redelivered",
                 subject=delivery.message.subject,
                 delivered=delivery.delivered,
                 hint="it is still worked on and is not run twice; this process was too busy to tell the broker in time",
             )
             return
-        job = Job(desk, delivery, asyncio.current_task())
-        self._jobs[name] = job
+        job = InFlightHandoff(desk, delivery, asyncio.current_task())
+        self._in_flight[name] = job
         try:
-            await self._answerer.answer(job)
+            await self._processor.process(job)
         except asyncio.CancelledError:
             await job.delivery.nak()
             raise
         except Exception as error:
             _log.error(
-                "handoff_not_processed",
+                "handoff_processing_failed",
                 subject=delivery.message.subject,
                 exc_info=error,
                 hint="this is a bug in pointsman; the handoff is delivered again",
             )
-            await job.delivery.nak(_AGAIN)
+            await job.delivery.nak(_RETRY_DELAY_S)
         finally:
-            del self._jobs[name]
-            desk.vacate()
+            del self._in_flight[name]
+            desk.release()
 
-    def _identity(self, handoff: Stored) -> object:
+    def _handoff_key(self, handoff: StoredMessage) -> object:
         """What is the same whenever this handoff is delivered, and of no other. A number alone is not: a broker whose
         stream has lost its end gives it again."""
-        if self._bus.forgets:  # and is sent what it forgot again, with another number
+        if self._bus.handoffs_unsynced:  # and is sent what it forgot again, with another number
             return handoff.subject, handoff.body
         return handoff.subject, handoff.sequence
 
     # Beside the work
 
-    async def _keep_alive(self) -> None:
+    async def _extend_ack_deadlines(self) -> None:
         """Tell the broker about everything in hand, often enough that one lost message does no harm."""
         while True:
             await self._clock.sleep(self._settings.ack_wait / 3)
-            for job in list(self._jobs.values()):
+            for job in list(self._in_flight.values()):
                 await job.delivery.in_progress()
 
-    async def _mind_the_broker(self) -> None:
+    async def _watch_broker_restarts(self) -> None:
         """Where a broker that forgets was started anew, its consumers may stand at what was answered long ago."""
         while True:
             seen = self._bus.restarts
-            if self._bus.forgets:
-                self._answerer.since = self._clock.now() + _AGO
+            if self._bus.handoffs_unsynced:
+                self._processor.since = self._clock.now() + _CLOCK_TOLERANCE
             await self._bus.restarted(seen)
 
-    async def _heard(self, message: Stored) -> None:
+    async def _on_cancellation(self, message: StoredMessage) -> None:
         """Tasks were cancelled: what runs of them stops, what still waits in the queue will not start."""
         workflow = message.subject.split(".")[2]
         try:
@@ -255,17 +259,17 @@ class Worker:
             _log.warning("cancellation_unreadable", subject=message.subject, error=str(error))
             return
         self._cancelled.update(dict.fromkeys(cancelled))  # for good: an abandoned task is never reopened
-        while len(self._cancelled) > _REMEMBERED:
+        while len(self._cancelled) > _MAX_CANCELLED:
             self._cancelled.popitem(last=False)
-        for job in list(self._jobs.values()):
+        for job in list(self._in_flight.values()):
             if (attempt := job.attempt) and (attempt.handoff.workflow_id, attempt.handoff.task_id) in cancelled:
                 attempt.interrupt("cancelled")
 
-    async def _look_for_others(self) -> None:
+    async def _check_name_conflicts(self) -> None:
         """Say who is there under the name of one of these agents and takes, or gives, something else: a task goes to
         whichever is free."""
         cards = await self._bus.registry.cards()
-        for own in (desk.agent.card for desk in self._desks):
+        for own in (desk.agent.card for desk in self._slots):
             others = [
                 card
                 for card in cards
@@ -282,60 +286,60 @@ class Worker:
                     "old ones end",
                 )
 
-    async def _leave(self) -> None:
-        for desk in self._desks:
-            with suppress(BusUnavailable):
+    async def _shut_down(self) -> None:
+        for desk in self._slots:
+            with suppress(BusUnavailableError):
                 if desk.consumer is not None:
                     await desk.consumer.close()
-                if desk.announced is not None:
-                    await self._bus.registry.withdraw(desk.announced)
+                if desk.card is not None:
+                    await self._bus.registry.withdraw(desk.card)
 
-    async def _finish_in_grace(self) -> None:
-        if not (running := self._running()):
+    async def _drain(self) -> None:
+        if not (running := self._running_attempts()):
             return
-        _log.info("draining", running=len(running), grace=self._settings.grace)
-        sleeper = asyncio.ensure_future(self._clock.sleep(self._settings.grace))
+        _log.info("draining", running=len(running), grace=self._settings.shutdown_grace)
+        sleeper = asyncio.ensure_future(self._clock.sleep(self._settings.shutdown_grace))
         everything = asyncio.ensure_future(asyncio.wait(running))
         await asyncio.wait({sleeper, everything}, return_when=asyncio.FIRST_COMPLETED)
         sleeper.cancel()
         everything.cancel()
 
-    async def _hand_back(self) -> None:
+    async def _return_in_flight(self) -> None:
         """Stop what is still running. A handler that does not stop is left; what then is still here waits for the
         broker."""
-        if not (running := self._running()):
+        if not (running := self._running_attempts()):
             return
-        for job in list(self._jobs.values()):
+        for job in list(self._in_flight.values()):
             if job.attempt is not None:
                 job.attempt.interrupt("shutdown")
-        await asyncio.wait(running, timeout=1.25 * ABANDON)
+        await asyncio.wait(running, timeout=1.25 * CANCEL_GRACE_S)
         for task in running:
             task.cancel()
 
-    def _running(self) -> Sequence[asyncio.Task[Any]]:
-        return [job.task for job in self._jobs.values() if job.task is not None]
+    def _running_attempts(self) -> Sequence[asyncio.Task[Any]]:
+        return [job.task for job in self._in_flight.values() if job.task is not None]
 
     async def _close_agents(self, within: float) -> None:
         """All together, within one bound: where one handler blocks the loop, none of them can be closed."""
-        closings = [self._answerer.handlers.start(_closed(desk.agent)) for desk in self._desks]
+        closings = [self._processor.executor.start(_close_agent(desk.agent)) for desk in self._slots]
         await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:
             closing.cancel()
 
     def _cards(self) -> Sequence[AgentCard]:
-        for desk in self._desks:
-            told = {"instance": self.instance, "started_at": self._began, "orphaned_handlers": desk.left_running()}
-            desk.announced = desk.agent.card.model_copy(update=told)
-        return [desk.announced for desk in self._desks if desk.announced is not None]
+        for desk in self._slots:
+            told = {"instance": self.instance, "started_at": self._began, "orphaned_handlers": desk.orphaned_handlers()}
+            desk.card = desk.agent.card.model_copy(update=told)
+        return [desk.card for desk in self._slots if desk.card is not None]
 
 
-def _until(moment: float) -> float:
+def _seconds_until(moment: float) -> float:
     """Seconds to `moment`, by the loop's clock; none when it has passed."""
     return max(0.0, moment - asyncio.get_running_loop().time())
 
 
-async def _closed(agent: Agent) -> None:
+async def _close_agent(agent: Agent) -> None:
     try:
         await agent.close()
     except Exception as error:
-        _log.warning("agent_not_closed", agent=agent.card.name, error=describe_error(error))
+        _log.warning("agent_close_failed", agent=agent.card.name, error=describe_error(error))

@@ -17,11 +17,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from pointsman.telemetry import get_logger
 
-__all__ = ["Execution", "Handlers", "InlineHandlers", "ThreadHandlers", "on_loop"]
+__all__ = ["Execution", "Executor", "InlineExecutor", "ThreadExecutor", "run_on_loop"]
 
 T = TypeVar("T")
 
-_LEAVE = 1.0  # seconds that what is left on the loop may take to end, once it is told to stop
+_CLOSE_TIMEOUT_S = 1.0  # seconds that what is left on the loop may take to end, once it is told to stop
 
 _log = get_logger(__name__)
 
@@ -34,7 +34,7 @@ class Execution(Generic[T]):
     cancel: Callable[[], object]
 
 
-class Handlers(Protocol):
+class Executor(Protocol):
     """A place to run coroutines."""
 
     def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
@@ -46,14 +46,14 @@ class Handlers(Protocol):
         ...
 
 
-async def on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+async def run_on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     """What `work` returns when it runs on `loop`, as all that speaks to the bus does, whichever loop asks."""
     if asyncio.get_running_loop() is loop:
         return await work
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
-class InlineHandlers:
+class InlineExecutor:
     """Runs them on the caller's loop."""
 
     def __init__(self) -> None:
@@ -77,24 +77,24 @@ class InlineHandlers:
             task.exception()  # seen, even when nobody waits any more
 
 
-class ThreadHandlers:
+class ThreadExecutor:
     """Runs them on a loop in a daemon thread, of the same kind as the caller's, while it is open as a context."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def __aenter__(self) -> ThreadHandlers:
+    async def __aenter__(self) -> ThreadExecutor:
         self._owner = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop = type(self._owner)()
-        self._left = asyncio.Event()
-        self._over = self._closing = False
+        self._remaining = asyncio.Event()
+        self._is_over = self._closing = False
         threading.Thread(target=self._serve, name="pointsman-handlers", daemon=True).start()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close(2 * _LEAVE)
+        await self.close(2 * _CLOSE_TIMEOUT_S)
 
     async def close(self, within: float) -> None:
         if self._closing:
@@ -102,7 +102,7 @@ class ThreadHandlers:
         self._closing = True
         self._loop.call_soon_threadsafe(self._end)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._left.wait(), within)
+            await asyncio.wait_for(self._remaining.wait(), within)
 
     def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
         owner = asyncio.get_running_loop()
@@ -119,7 +119,7 @@ class ThreadHandlers:
         def ended(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
             with suppress(RuntimeError):  # the owner's loop is closed: nobody waits any more
-                owner.call_soon_threadsafe(_hand_over, task, answer)
+                owner.call_soon_threadsafe(_copy_outcome, task, answer)
 
         self._loop.call_soon_threadsafe(begin)
         return Execution(answer, lambda: self._loop.call_soon_threadsafe(lambda: started[0].cancel()))
@@ -127,26 +127,26 @@ class ThreadHandlers:
     def _serve(self) -> None:
         """Run the loop until it is over, whatever leaves it before: an author's task that calls `exit()`, or `stop`."""
         asyncio.set_event_loop(self._loop)
-        while not self._over:
+        while not self._is_over:
             error: BaseException | None = None
             try:
                 self._loop.run_forever()
             except BaseException as left_by:
                 error = left_by
-            if not self._over:
+            if not self._is_over:
                 hint = "code of an agent stopped it, or raised this in a task of its own; it goes on"
                 _log.error("handler_loop_interrupted", error=repr(error) if error else None, hint=hint)
         if not self._tasks:
             self._loop.close()
         with suppress(RuntimeError):
-            self._owner.call_soon_threadsafe(self._left.set)
+            self._owner.call_soon_threadsafe(self._remaining.set)
 
     def _end(self) -> None:
         self._ending = self._loop.create_task(self._end_all())
         self._ending.add_done_callback(self._ended)
 
     def _ended(self, _: asyncio.Task[None]) -> None:
-        self._over = True
+        self._is_over = True
         self._loop.stop()
 
     async def _end_all(self) -> None:
@@ -154,11 +154,11 @@ class ThreadHandlers:
         for task in others:
             task.cancel()
         if others:
-            await asyncio.wait(others, timeout=_LEAVE)
+            await asyncio.wait(others, timeout=_CLOSE_TIMEOUT_S)
         await self._loop.shutdown_asyncgens()
 
 
-def _hand_over(task: asyncio.Task[T], answer: asyncio.Future[T]) -> None:
+def _copy_outcome(task: asyncio.Task[T], answer: asyncio.Future[T]) -> None:
     error = None if task.cancelled() else task.exception()
     if answer.done():
         return

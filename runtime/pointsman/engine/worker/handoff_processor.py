@@ -19,17 +19,17 @@ from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
 
-from pointsman.engine.process.dead_lettering import bury
-from pointsman.engine.process.fault_injection import passed
-from pointsman.engine.process.handoff_codec import RESENT, consumer_name, read_handoff
-from pointsman.engine.process.retrying import insist, store_first
-from pointsman.engine.worker.agent_slots import Desk
+from pointsman.engine.process.dead_lettering import dead_letter
+from pointsman.engine.process.fault_injection import fault_point
+from pointsman.engine.process.handoff_codec import RESENT_HEADER, consumer_name, decode_handoff
+from pointsman.engine.process.retrying import publish_once, retry_while_unavailable
+from pointsman.engine.worker.agent_slots import AgentSlots
 from pointsman.engine.worker.attempt import Attempt
-from pointsman.engine.worker.executors import Handlers, InlineHandlers
-from pointsman.engine.worker.progress_publisher import BusReporter
-from pointsman.engine.worker.rate_limiter import BusMeters
-from pointsman.engine.worker.step_journal import BusJournal
-from pointsman.engine.worker.timeout_scheduler import Deadlines
+from pointsman.engine.worker.executors import Executor, InlineExecutor
+from pointsman.engine.worker.progress_publisher import BusProgressPublisher
+from pointsman.engine.worker.rate_limiter import BusRateLimiter
+from pointsman.engine.worker.step_journal import BusStepJournal
+from pointsman.engine.worker.timeout_scheduler import TimeoutScheduler
 from pointsman.errors import ContractError, OversizeEventError, describe_error
 from pointsman.ports.bus import Bus, Delivery, Server
 from pointsman.ports.clock import Clock
@@ -42,7 +42,7 @@ from pointsman.telemetry import (
     parse_traceparent,
     semconv,
     span,
-    tracing,
+    tracing_enabled,
 )
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, encode
@@ -51,34 +51,36 @@ from pointsman_schemas.ids import derive_id, span_id_for
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Answerer", "Job"]
+__all__ = ["HandoffProcessor", "InFlightHandoff"]
 
-_TELLING = 0.5  # seconds of an attempt before it is told that it has begun: a shorter one has its result then
+_STARTED_REPORT_DELAY_S = (
+    0.5  # seconds of an attempt before it is told that it has begun: a shorter one has its result then
+)
 
 _log = get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class InFlightHandoff:
     """A delivery in hand, with its attempt once it is read."""
 
-    desk: Desk
+    desk: AgentSlots
     delivery: Delivery
     task: asyncio.Task[Any] | None
     attempt: Attempt | None = None
 
 
-class Answerer:
-    """Answers the handoffs of a worker. `handlers` is where it runs agents, `meters` what bounds their calls of models;
-    `cancelled` holds, by workflow and task, what nobody waits for any more."""
+class HandoffProcessor:
+    """Answers the handoffs of a worker. `executor` is where it runs agents, `rate_limiter` what bounds their calls of
+    models; `cancelled` holds, by workflow and task, what nobody waits for any more."""
 
     def __init__(
         self, bus: Bus, subjects: Subjects, settings: Settings, clock: Clock, cancelled: Container[tuple[str, str]]
     ) -> None:
-        self.handlers: Handlers = InlineHandlers()
-        self.meters: BusMeters | None = None
-        self.deadlines = Deadlines[Attempt](clock, lambda attempt: attempt.interrupt("timeout"))
-        self.beginnings = Deadlines[Attempt](clock, Attempt.tell_begun)
+        self.executor: Executor = InlineExecutor()
+        self.rate_limiter: BusRateLimiter | None = None
+        self.timeouts = TimeoutScheduler[Attempt](clock, lambda attempt: attempt.interrupt("timeout"))
+        self.start_reports = TimeoutScheduler[Attempt](clock, Attempt.report_started)
         self.since: datetime | None = None
         """What was stored before that may have been answered, though it comes for the first time as far as the broker
         remembers."""
@@ -88,16 +90,16 @@ class Answerer:
         self._clock = clock
         self._cancelled = cancelled
 
-    async def answer(self, job: Job) -> None:
+    async def process(self, job: InFlightHandoff) -> None:
         """Return once the handoff is settled."""
         try:
-            envelope, handoff = read_handoff(job.delivery.message, self._subjects)
+            envelope, handoff = decode_handoff(job.delivery.message, self._subjects)
         except ContractError as error:
-            await self._bury(job, error)
+            await self._dead_letter(job, error)
         else:
-            await self._process(job, envelope, handoff)
+            await self._run_handoff(job, envelope, handoff)
 
-    async def _bury(self, job: Job, error: ContractError) -> None:
+    async def _dead_letter(self, job: InFlightHandoff, error: ContractError) -> None:
         message, agent = job.delivery.message, job.desk.name
         workflow: str | None = None
         task: str | None = None
@@ -107,7 +109,7 @@ class Answerer:
         cause = AttemptError(kind=error.kind, message=describe_error(error))
 
         async def store() -> DeadLetter:
-            return await bury(
+            return await dead_letter(
                 self._bus,
                 self._subjects,
                 self._clock,
@@ -119,7 +121,7 @@ class Answerer:
                 task=task,
             )
 
-        letter = await insist(store, self._clock)
+        letter = await retry_while_unavailable(store, self._clock)
         _log.warning(
             "handoff_dead_lettered",
             agent=agent,
@@ -128,14 +130,14 @@ class Answerer:
             cause=str(error),
             hint=f"pointsman dead show {letter.id}",
         )
-        job.desk.count(0.0, error.kind)
+        job.desk.record_request(0.0, error.kind)
         await job.delivery.term(f"{error.kind}: {letter.id}")
 
-    async def _process(self, job: Job, envelope: Envelope, handoff: Handoff) -> None:
+    async def _run_handoff(self, job: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> None:
         delivery, desk = job.delivery, job.desk
-        if delivery.delivered == 1 and metrics.measuring():
+        if delivery.delivered == 1 and metrics.metrics_enabled():
             waited = (self._clock.now() - delivery.message.at).total_seconds()
-            metrics.measure(semconv.QUEUE_DURATION, max(0.0, waited), metrics.of_agent(desk.name))
+            metrics.observe_series(semconv.QUEUE_DURATION, max(0.0, waited), metrics.agent_series(desk.name))
         began = self._clock.monotonic()
         with (
             bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=desk.name,
@@ -143,17 +145,17 @@ class Answerer:
             self._span(job, envelope, handoff) as spot,
         ):  # fmt: skip
             try:
-                result = await self._answer(job, envelope, handoff, spot)
+                result = await self._run_attempt(job, envelope, handoff, spot)
             except BaseException:  # it is delivered again, and its span is ended then
-                spot.leave()
+                spot.discard()
                 raise
             if result is None:
-                spot.leave()
+                spot.discard()
                 return
             asks = result.approvals if handoff.role is Role.WORK else ()
             error = None if asks else result.error
             if error is not None:
-                spot.fail(error.kind, error.message)
+                spot.set_failed(error.kind, error.message)
                 _log.warning(
                     "attempt_failed",
                     status=result.status,
@@ -162,17 +164,19 @@ class Answerer:
                     retryable=error.retryable,
                 )
             elif asks:
-                _log.info("attempt_waits_for_approval", tools=[call.tool for call in asks])
+                _log.info("attempt_awaiting_approval", tools=[call.tool for call in asks])
             else:
                 _log.debug("attempt_succeeded")
         seconds = self._clock.monotonic() - began
         kind = error.kind if error else None
-        desk.count(seconds, kind)
-        if metrics.measuring():
-            of = _series(self._subjects.namespace, desk.name, self._bus.server, kind)
-            metrics.measure(semconv.PROCESS_DURATION, seconds, of)
+        desk.record_request(seconds, kind)
+        if metrics.metrics_enabled():
+            of = _duration_attributes(self._subjects.namespace, desk.name, self._bus.server, kind)
+            metrics.observe_series(semconv.PROCESS_DURATION, seconds, of)
 
-    def _about(self, job: Job, envelope: Envelope, handoff: Handoff) -> tuple[str, semconv.Attributes]:
+    def _log_context(
+        self, job: InFlightHandoff, envelope: Envelope, handoff: Handoff
+    ) -> tuple[str, semconv.Attributes]:
         return semconv.process_handoff(
             self._subjects.namespace,
             job.desk.name,
@@ -189,23 +193,25 @@ class Answerer:
             server=self._bus.server,
         )
 
-    def _span(self, job: Job, envelope: Envelope, handoff: Handoff) -> AbstractContextManager[Span]:
+    def _span(self, job: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> AbstractContextManager[Span]:
         """An attempt has one span, whichever delivery of it comes to an end: what earlier ones did is below it."""
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
-        own = span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt) if tracing() else None
+        own = span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt) if tracing_enabled() else None
         links = (parent,) if parent and job.delivery.delivered > 1 else ()
-        about = partial(self._about, job, envelope, handoff)
+        about = partial(self._log_context, job, envelope, handoff)
         return span(about, kind="consumer", parent=parent, span_id=own, links=links)
 
-    async def _answer(self, job: Job, envelope: Envelope, handoff: Handoff, spot: Span) -> Result | None:
+    async def _run_attempt(
+        self, job: InFlightHandoff, envelope: Envelope, handoff: Handoff, spot: Span
+    ) -> Result | None:
         """The result that was stored; None where nothing was run, or it was not run to its end."""
         delivery, desk = job.delivery, job.desk
         again = delivery.delivered > 1
         if again:
-            spot.note(semconv.REDELIVERED, {semconv.DELIVERED: delivery.delivered})
+            spot.add_event(semconv.HANDOFF_REDELIVERED, {semconv.DELIVERED: delivery.delivered})
         older = self.since is not None and delivery.message.at < self.since
-        maybe_known = again or older or RESENT in delivery.message.headers
-        reporter = BusReporter(
+        maybe_known = again or older or RESENT_HEADER in delivery.message.headers
+        reporter = BusProgressPublisher(
             self._bus,
             self._subjects,
             source=desk.source,
@@ -213,36 +219,38 @@ class Answerer:
             causation_id=envelope.id,
             clock=self._clock,
         )
-        journal = self._journal(job, handoff, envelope, fresh=not maybe_known) if self._settings.journal else None
+        journal = self._open_journal(job, handoff, envelope, fresh=not maybe_known) if self._settings.journal else None
         job.attempt = attempt = Attempt(
-            desk.agent, handoff, reporter, self.handlers, self._clock, self.deadlines, journal, self.meters,
+            desk.agent, handoff, reporter, self.executor, self._clock, self.timeouts, journal, self.rate_limiter,
             delivery.delivered,
         )  # fmt: skip
         if maybe_known and await self._has_result(handoff):
             await job.delivery.ack()
             return None
-        passed("worker.received")
-        self.beginnings.watch(attempt, _TELLING)
+        fault_point("worker.received")
+        self.start_reports.watch(attempt, _STARTED_REPORT_DELAY_S)
         try:
-            result = await self._given_up(job, attempt) or await attempt.run()
+            result = await self._rejection(job, attempt) or await attempt.run()
         finally:
-            self.beginnings.forget(attempt)
-        if attempt.left_running:
-            desk.left.append(attempt)
+            self.start_reports.cancel(attempt)
+        if attempt.orphaned_handlers:
+            desk.unfinished.append(attempt)
         if result is None:
             _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
             await job.delivery.nak()
             return None
-        passed("worker.ran")
+        fault_point("worker.ran")
         await reporter.flush()
-        result = await self._store(result, handoff, envelope, spot, desk)
-        passed("worker.answered")
+        result = await self._store_result(result, handoff, envelope, spot, desk)
+        fault_point("worker.answered")
         await job.delivery.ack()
-        passed("worker.acked")
+        fault_point("worker.acked")
         return result
 
-    def _journal(self, job: Job, handoff: Handoff, envelope: Envelope, *, fresh: bool) -> BusJournal:
-        return BusJournal(
+    def _open_journal(
+        self, job: InFlightHandoff, handoff: Handoff, envelope: Envelope, *, fresh: bool
+    ) -> BusStepJournal:
+        return BusStepJournal(
             self._bus,
             self._subjects,
             handoff,
@@ -253,20 +261,22 @@ class Answerer:
             fresh=fresh,
         )
 
-    async def _given_up(self, job: Job, attempt: Attempt) -> Result | None:
+    async def _rejection(self, job: InFlightHandoff, attempt: Attempt) -> Result | None:
         """The answer to a handoff that is not to be started."""
-        handoff, most = attempt.handoff, self._settings.deliveries
+        handoff, most = attempt.handoff, self._settings.max_deliveries
         if job.delivery.delivered > most:
-            return await attempt.not_started(
+            return await attempt.not_started_result(
                 ErrorKind.CRASHED,
                 f"no worker of {job.desk.name} lived to answer it in {most} deliver{'y' if most == 1 else 'ies'}, as "
                 "many as a handoff may have; it was not started again",
             )
         if (handoff.workflow_id, handoff.task_id) in self._cancelled:
-            return attempt.failed(ErrorKind.CANCELLED, "nobody waits for the task any more; it was not started")
+            return attempt.failed_result(ErrorKind.CANCELLED, "nobody waits for the task any more; it was not started")
         return None
 
-    async def _store(self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, desk: Desk) -> Result:
+    async def _store_result(
+        self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, desk: AgentSlots
+    ) -> Result:
         """Store the result, or in its place the failure to store it. Returns when the broker has one."""
         here = spot.context
         traceparent = here.traceparent if here else None
@@ -286,7 +296,7 @@ class Answerer:
         )
         body = dump(result)
         try:
-            await store_first(self._bus, self._clock, handoff.return_to, body, headers)
+            await publish_once(self._bus, self._clock, handoff.return_to, body, headers)
         except OversizeEventError:
             result = result.model_copy(
                 update={
@@ -301,16 +311,16 @@ class Answerer:
                     ),
                 }
             )
-            await store_first(self._bus, self._clock, handoff.return_to, dump(result), headers)
+            await publish_once(self._bus, self._clock, handoff.return_to, dump(result), headers)
         return result
 
     async def _has_result(self, handoff: Handoff) -> bool:
         async def look() -> bool:
             return await self._bus.last("work", handoff.return_to) is not None
 
-        return await insist(look, self._clock)
+        return await retry_while_unavailable(look, self._clock)
 
 
 @lru_cache(256)
-def _series(namespace: str, agent: str, server: Server | None, error: str | None) -> metrics.Labels:
-    return metrics.labels(semconv.processed_handoff(namespace, agent, server, error))
+def _duration_attributes(namespace: str, agent: str, server: Server | None, error: str | None) -> metrics.Labels:
+    return metrics.labels(semconv.handoff_duration_attributes(namespace, agent, server, error))

@@ -7,27 +7,27 @@ from collections.abc import Mapping
 from contextlib import suppress
 from uuid import uuid4
 
-from pointsman.engine.process.retrying import insist
-from pointsman.engine.worker.executors import on_loop
+from pointsman.engine.process.retrying import retry_while_unavailable
+from pointsman.engine.worker.executors import run_on_loop
 from pointsman.errors import PointsmanError
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
-from pointsman.telemetry import current, get_logger, metrics, semconv
+from pointsman.telemetry import current_context, get_logger, metrics, semconv
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Delta, Progress
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["BusReporter"]
+__all__ = ["BusProgressPublisher"]
 
-_OUTSTANDING = 256  # reports of one attempt under way at a time; more come from a loop nobody could watch anyway
-_GATHER = 0.05  # seconds of text in one broadcast: twenty a second look like writing
-_FLUSH = 1.0  # seconds that a result waits for the reports before it
+_MAX_OUTSTANDING = 256  # reports of one attempt under way at a time; more come from a loop nobody could watch anyway
+_BATCH_DELAY_S = 0.05  # seconds of text in one broadcast: twenty a second look like writing
+_FLUSH_TIMEOUT_S = 1.0  # seconds that a result waits for the reports before it
 
 _log = get_logger(__name__)
 
 
-class BusReporter:
+class BusProgressPublisher:
     """A `Reporter` for one attempt. It publishes on the loop it was made on, whatever thread reports come from."""
 
     def __init__(
@@ -41,31 +41,31 @@ class BusReporter:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._said: list[Delta] = []
+        self._pending_text: list[Delta] = []
         self._dropped = 0
 
     def report(self, progress: Progress) -> None:
         try:
             subject = self._subjects.event(progress.workflow_id, progress.task_id)
             body, headers = dump(progress), self._headers(progress, uuid4().hex)
-            self._loop.call_soon_threadsafe(self._send, subject, body, headers)
+            self._loop.call_soon_threadsafe(self._publish_best_effort, subject, body, headers)
         except (ValueError, RuntimeError) as error:  # text that cannot be sent; or the worker is gone
             _log.debug("report_dropped", kind=progress.kind, error=repr(error))
 
-    def say(self, delta: Delta) -> None:
+    def stream_text(self, delta: Delta) -> None:
         with suppress(RuntimeError):  # the worker is gone
-            self._loop.call_soon_threadsafe(self._gather, delta)
+            self._loop.call_soon_threadsafe(self._broadcast_later, delta)
 
     async def emit(self, event: Progress, event_id: str) -> None:
         subject = self._subjects.event(event.workflow_id, event.name)
         storing = self._store(subject, dump(event), self._headers(event, event_id), event_id)
-        await on_loop(self._loop, storing)
+        await run_on_loop(self._loop, storing)
 
     async def flush(self) -> None:
         """Wait, for a bounded time, until what was reported is stored; what is not by then is dropped."""
         self._broadcast()
         if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=_FLUSH)
+            _, late = await asyncio.wait(self._tasks, timeout=_FLUSH_TIMEOUT_S)
             for task in late:
                 task.cancel()
             self._dropped += len(late)
@@ -73,16 +73,16 @@ class BusReporter:
             metrics.count(semconv.TELEMETRY_DROPPED, self._dropped, {semconv.SIGNAL: "reports"})
             _log.warning("reports_dropped", count=self._dropped, hint="the work itself is not affected")
 
-    def _gather(self, delta: Delta) -> None:
+    def _broadcast_later(self, delta: Delta) -> None:
         """Models write in pieces of a few letters; people read them as well in pieces of a few words."""
-        if not self._said:
-            self._loop.call_later(_GATHER, self._broadcast)
-        self._said.append(delta)
+        if not self._pending_text:
+            self._loop.call_later(_BATCH_DELAY_S, self._broadcast)
+        self._pending_text.append(delta)
 
     def _broadcast(self) -> None:
-        if not self._said:
+        if not self._pending_text:
             return
-        said, self._said = self._said, []
+        said, self._pending_text = self._pending_text, []
         whole = said[0].model_copy(update={"text": "".join(delta.text for delta in said)})
         body = dump(whole)
         headers = encode(
@@ -96,23 +96,25 @@ class BusReporter:
                 causation_id=self._causation_id,
             )
         )
-        task = self._loop.create_task(self._tell(self._subjects.live(whole.workflow_id, "delta"), body, headers))
+        task = self._loop.create_task(
+            self._publish_later(self._subjects.live(whole.workflow_id, "delta"), body, headers)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+    async def _publish_later(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         with suppress(PointsmanError):
             await self._bus.broadcast(subject, body, headers)
 
-    def _send(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        if len(self._tasks) >= _OUTSTANDING:
+    def _publish_best_effort(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+        if len(self._tasks) >= _MAX_OUTSTANDING:
             self._dropped += 1
             return
-        task = self._loop.create_task(self._try(subject, body, headers))
+        task = self._loop.create_task(self._publish_once(subject, body, headers))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _try(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+    async def _publish_once(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         try:
             await self._bus.publish(subject, body, headers)
         except PointsmanError as error:
@@ -120,10 +122,12 @@ class BusReporter:
 
     async def _store(self, subject: str, body: bytes, headers: Mapping[str, str], event_id: str) -> None:
         # It may have been stored, though nobody said so: the message id makes the second one vanish.
-        await insist(lambda: self._bus.publish(subject, body, headers, message_id=event_id), self._clock)
+        await retry_while_unavailable(
+            lambda: self._bus.publish(subject, body, headers, message_id=event_id), self._clock
+        )
 
     def _headers(self, event: Progress, event_id: str) -> Mapping[str, str]:
-        here = current()
+        here = current_context()
         traceparent = here.traceparent if here else None
         return encode(
             Envelope(

@@ -15,11 +15,11 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from pointsman.authoring.ports import Admission
+from pointsman.authoring.ports import CallPermit
 from pointsman.core.budget.token_bucket import BucketState, ModelLimits, acquire, release
-from pointsman.engine.process.retrying import insist
-from pointsman.engine.worker.executors import on_loop
-from pointsman.errors import Conflict, ModelError, PointsmanError, describe_error
+from pointsman.engine.process.retrying import retry_while_unavailable
+from pointsman.engine.worker.executors import run_on_loop
+from pointsman.errors import ConflictError, ModelError, PointsmanError, describe_error
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model
@@ -28,17 +28,17 @@ from pointsman_schemas.ids import derive_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["BusMeters"]
+__all__ = ["BusRateLimiter"]
 
 _log = get_logger(__name__)
 
-_LONGEST_CALL = 300.0  # seconds after which a call that nobody gave back has died with its process
-_GIVING = 0.5  # seconds, when leaving, for what is being given back
-_JITTER = 0.02  # seconds that those who wait for the same come apart
+_MAX_CALL_S = 300.0  # seconds after which a call that nobody gave back has died with its process
+_CLOSE_TIMEOUT_S = 0.5  # seconds, when leaving, for what is being given back
+_JITTER_S = 0.02  # seconds that those who wait for the same come apart
 
 
 @dataclass(slots=True)
-class _Meter:
+class _Bucket:
     subject: str
     limits: ModelLimits
     known: BucketState | None = None
@@ -46,7 +46,7 @@ class _Meter:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class BusMeters:
+class BusRateLimiter:
     """The meters of the models that `limits` names, as `provider:model`, or as `provider` for each of its models."""
 
     def __init__(self, bus: Bus, subjects: Subjects, limits: Mapping[str, ModelLimits], clock: Clock) -> None:
@@ -54,47 +54,49 @@ class BusMeters:
         self._subjects = subjects
         self._limits = limits
         self._clock = clock
-        self._meters: dict[str, _Meter] = {}
+        self._buckets: dict[str, _Bucket] = {}
         self._loop = asyncio.get_running_loop()
-        self._giving: set[asyncio.Task[None]] = set()
+        self._releases: set[asyncio.Task[None]] = set()
 
-    async def admit(self, model: Model, tokens: int, patience: float) -> Admission | None:
-        meter = self._meter(model)
+    async def acquire(self, model: Model, tokens: int, patience: float) -> CallPermit | None:
+        meter = self._bucket(model)
         if meter is None:
             return None
         call = uuid4().hex[:12]
 
         def done(used: int, retry_after: float | None) -> None:
             with suppress(RuntimeError):  # the worker is gone
-                self._loop.call_soon_threadsafe(self._give, meter, call, tokens - used, retry_after)
+                self._loop.call_soon_threadsafe(self._release, meter, call, tokens - used, retry_after)
 
         try:
-            await on_loop(self._loop, self._take(meter, call, tokens, patience, f"{model.provider}:{model.name}"))
+            await run_on_loop(
+                self._loop, self._acquire(meter, call, tokens, patience, f"{model.provider}:{model.name}")
+            )
         except asyncio.CancelledError:
             done(0, None)  # its place may be taken already, at the broker
             raise
-        return Admission(done)
+        return CallPermit(done)
 
     async def close(self) -> None:
         """Wait a little for what is being given back."""
-        if self._giving:
-            await asyncio.wait(self._giving, timeout=_GIVING)
+        if self._releases:
+            await asyncio.wait(self._releases, timeout=_CLOSE_TIMEOUT_S)
 
-    def _meter(self, model: Model) -> _Meter | None:
+    def _bucket(self, model: Model) -> _Bucket | None:
         limits = self._limits.get(f"{model.provider}:{model.name}") or self._limits.get(model.provider)
         if limits is None:
             return None
         name = derive_id("limit", model.provider, model.name, model.account)
-        if name not in self._meters:
-            self._meters[name] = _Meter(self._subjects.limit(name), limits)
-        return self._meters[name]
+        if name not in self._buckets:
+            self._buckets[name] = _Bucket(self._subjects.limit(name), limits)
+        return self._buckets[name]
 
-    async def _take(self, meter: _Meter, call: str, tokens: int, patience: float, name: str) -> None:
+    async def _acquire(self, meter: _Bucket, call: str, tokens: int, patience: float, name: str) -> None:
         began = self._clock.monotonic()
         while True:
             now = self._clock.now()
-            until = now + timedelta(seconds=_LONGEST_CALL)
-            wait = await self._change(
+            until = now + timedelta(seconds=_MAX_CALL_S)
+            wait = await self._update(
                 meter,
                 lambda known: acquire(known, meter.limits, now, call, tokens, until),  # noqa: B023  # it runs now
             )
@@ -109,27 +111,29 @@ class BusMeters:
                     retry_after=wait,
                     kind="rate_limited",
                 )
-            await self._clock.sleep(wait + random.uniform(0, _JITTER))
+            await self._clock.sleep(wait + random.uniform(0, _JITTER_S))
 
-    def _give(self, meter: _Meter, call: str, tokens: int, closed: float | None) -> None:
+    def _release(self, meter: _Bucket, call: str, tokens: int, closed: float | None) -> None:
         async def back() -> None:
             try:
-                await self._change(
+                await self._update(
                     meter, lambda known: release(known, meter.limits, self._clock.now(), call, tokens, closed)
                 )
             except PointsmanError as error:
                 _log.warning(
-                    "model_limit_not_given_back",
+                    "model_limit_release_failed",
                     subject=meter.subject,
                     error=describe_error(error),
-                    hint=f"its place is free again in {_LONGEST_CALL:g} s",
+                    hint=f"its place is free again in {_MAX_CALL_S:g} s",
                 )
 
         task = self._loop.create_task(back())
-        self._giving.add(task)
-        task.add_done_callback(self._giving.discard)
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
-    async def _change(self, meter: _Meter, change: Callable[[BucketState | None], BucketState | float]) -> float | None:
+    async def _update(
+        self, meter: _Bucket, change: Callable[[BucketState | None], BucketState | float]
+    ) -> float | None:
         """None once the change is stored; the seconds to wait when it says that it must wait."""
 
         async def once() -> float | None:
@@ -141,16 +145,16 @@ class BusMeters:
                     return wanted
                 try:
                     meter.sequence = await self._bus.publish(meter.subject, dump(wanted), {}, expect=meter.sequence)
-                except Conflict:
+                except ConflictError:
                     await self._read(meter)
                 else:
                     meter.known = wanted
                     return None
 
         async with meter.lock:
-            return await insist(once, self._clock)
+            return await retry_while_unavailable(once, self._clock)
 
-    async def _read(self, meter: _Meter) -> int:
+    async def _read(self, meter: _Bucket) -> int:
         stored = await self._bus.last("limits", meter.subject)
         meter.sequence = stored.sequence if stored else 0
         try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from pointsman.engine.process.retrying import insist, store_first
-from pointsman.engine.worker.executors import on_loop
+from pointsman.engine.process.retrying import publish_once, retry_while_unavailable
+from pointsman.engine.worker.executors import run_on_loop
 from pointsman.errors import ContractError
-from pointsman.ports.bus import Bus, Stored
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Handoff, Step
@@ -16,11 +16,11 @@ from pointsman_schemas.ids import derive_id
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["BusJournal"]
+__all__ = ["BusStepJournal"]
 
 
-class BusJournal:
-    """The `Journal` of `handoff`. It speaks to the bus on the loop it was made on, whatever loop asks.
+class BusStepJournal:
+    """The `StepJournal` of `handoff`. It speaks to the bus on the loop it was made on, whatever loop asks.
 
     `fresh`: the handoff came for the first time, so that there is nothing to recall, and nothing is read.
     """
@@ -36,33 +36,35 @@ class BusJournal:
         self._correlation_id = correlation_id
         self._causation_id = causation_id
         self._clock = clock
-        self._fresh = fresh and not handoff.continued_attempts
+        self._is_first_attempt = fresh and not handoff.continued_attempts
         self._loop = asyncio.get_running_loop()
 
-    async def recall(self) -> Mapping[str, Step]:
-        if self._fresh:
+    async def load(self) -> Mapping[str, Step]:
+        if self._is_first_attempt:
             return {}
-        return await on_loop(self._loop, insist(self._recall, self._clock))
+        return await run_on_loop(self._loop, retry_while_unavailable(self._load, self._clock))
 
-    async def keep(self, step: Step) -> Step:
-        return await on_loop(self._loop, self._keep(step))
+    async def append(self, step: Step) -> Step:
+        return await run_on_loop(self._loop, self._append(step))
 
-    async def _recall(self) -> dict[str, Step]:
+    async def _load(self) -> dict[str, Step]:
         handoff = self._handoff
         steps: dict[str, Step] = {}
         for attempt in (*handoff.continued_attempts, handoff.attempt):
             filter = self._subjects.attempt_steps(handoff.workflow_id, handoff.task_id, attempt)
-            steps |= {step.name: step async for stored in self._bus.read("work", filter) if (step := _step(stored))}
+            steps |= {
+                step.name: step async for stored in self._bus.read("work", filter) if (step := _parse_step(stored))
+            }
         return steps
 
-    async def _keep(self, step: Step) -> Step:
+    async def _append(self, step: Step) -> Step:
         subject = self._subjects.step(step.workflow_id, step.task_id, step.attempt, step.name)
         body = dump(step)
-        there = await store_first(self._bus, self._clock, subject, body, self._headers(step))
+        there = await publish_once(self._bus, self._clock, subject, body, self._headers(step))
         if there is None or there.body == body:
             return step
-        self._fresh = False  # another worker is at it, too
-        return _step(there)
+        self._is_first_attempt = False  # another worker is at it, too
+        return _parse_step(there)
 
     def _headers(self, step: Step) -> Mapping[str, str]:
         return encode(
@@ -78,7 +80,7 @@ class BusJournal:
         )
 
 
-def _step(stored: Stored) -> Step:
+def _parse_step(stored: StoredMessage) -> Step:
     try:
         return parse(Step, decode(stored.headers, stored.body)[1])
     except ContractError as error:

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from pointsman_schemas.strict_json import compact_json
 
-__all__ = ["Sources", "arguments", "missing", "required_of"]
+__all__ = ["Sources", "extract_arguments", "missing_arguments", "required_properties"]
 
 _EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w")
 _URL = re.compile(r"https?://[^\s<>\"']+")
@@ -19,7 +19,7 @@ _DATE = re.compile(r"\b\d{4}-\d{2}-\d{2}\b")
 _MONEY = re.compile(r"[$€£]\s?(\d+(?:[.,]\d{1,2})?)|\b(\d+(?:\.\d{1,2})?)\s?(?:dollars|euros|pounds|USD|EUR|GBP)\b")
 _NUMBER = re.compile(r"(?<![\w-])-?\d+(?:\.\d+)?(?![\w-])")
 _FORMATS = {"email": _EMAIL, "uri": _URL, "date": _DATE}
-_ABSENT: Final[Any] = object()
+_MISSING: Final[Any] = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,59 +34,61 @@ class Sources:
     data: Sequence[JsonValue] = ()
 
 
-def arguments(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue] | None:
+def extract_arguments(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue] | None:
     """The arguments that `schema` asks for as far as they can be found, or None when a required one cannot."""
-    found = _found(schema, sources)
-    return None if _lacking(schema, found) else found
+    found = _find_arguments(schema, sources)
+    return None if _missing_names(schema, found) else found
 
 
-def missing(schema: Mapping[str, JsonValue], sources: Sources) -> list[str]:
+def missing_arguments(schema: Mapping[str, JsonValue], sources: Sources) -> list[str]:
     """The required arguments that cannot be found, each with what `schema` says of it, or with its choices."""
-    described = {name: _resolved(each, schema) for name, each in _properties(schema).items()}
-    return [_hinted(name, described[name]) for name in _lacking(schema, _found(schema, sources))]
+    described = {name: _resolve_schema(each, schema) for name, each in _properties(schema).items()}
+    return [
+        _describe_argument(name, described[name]) for name in _missing_names(schema, _find_arguments(schema, sources))
+    ]
 
 
-def required_of(schema: Mapping[str, JsonValue]) -> frozenset[str]:
+def required_properties(schema: Mapping[str, JsonValue]) -> frozenset[str]:
     """The names of the properties that `schema` requires."""
     names = schema.get("required")
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
 
 
-def _found(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue]:
-    required = required_of(schema)
+def _find_arguments(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue]:
+    required = required_properties(schema)
     values = {
-        name: _value(name, _resolved(described, schema), sources, required=name in required)
+        name: _find_value(name, _resolve_schema(described, schema), sources, required=name in required)
         for name, described in _properties(schema).items()
     }
-    return {name: value for name, value in values.items() if value is not _ABSENT}
+    return {name: value for name, value in values.items() if value is not _MISSING}
 
 
-def _lacking(schema: Mapping[str, JsonValue], found: Mapping[str, JsonValue]) -> list[str]:
-    return [name for name in _properties(schema) if name in required_of(schema) and name not in found]
+def _missing_names(schema: Mapping[str, JsonValue], found: Mapping[str, JsonValue]) -> list[str]:
+    return [name for name in _properties(schema) if name in required_properties(schema) and name not in found]
 
 
-def _hinted(name: str, schema: Mapping[str, JsonValue]) -> str:
+def _describe_argument(name: str, schema: Mapping[str, JsonValue]) -> str:
     choices = schema.get("enum")
     hint = schema.get("description") or (", ".join(map(str, choices)) if isinstance(choices, list) else "")
     return f"{name} ({hint})" if hint else name
 
 
-def _value(name: str, schema: Mapping[str, JsonValue], sources: Sources, *, required: bool) -> Any:
+def _find_value(name: str, schema: Mapping[str, JsonValue], sources: Sources, *, required: bool) -> Any:
     kind, text = schema.get("type"), "\n".join(sources.texts)
     if isinstance(enum := schema.get("enum"), list):
-        choice = next((option for option in enum if re.search(rf"\b{re.escape(str(option))}\b", text, re.I)), _ABSENT)
-        return choice if choice is not _ABSENT else _by_key(name, schema, sources)
+        choice = next((option for option in enum if re.search(rf"\b{re.escape(str(option))}\b", text, re.I)), _MISSING)
+        return choice if choice is not _MISSING else _by_key(name, schema, sources)
     if (pattern := _pattern(name, schema)) is not None:
         if (match := pattern.search(text)) is not None:
             return match[0]
         return _by_key(name, schema, sources)
-    if (keyed := _by_key(name, schema, sources)) is not _ABSENT:
+    if (keyed := _by_key(name, schema, sources)) is not _MISSING:
         return keyed
     if kind in ("number", "integer"):
         return _number(text, integer=kind == "integer")
     if kind == "string" and required and sources.texts:
         return sources.texts[0]
-    return _ABSENT
+    return _MISSING
 
 
 def _pattern(name: str, schema: Mapping[str, JsonValue]) -> re.Pattern[str] | None:
@@ -103,7 +105,7 @@ def _pattern(name: str, schema: Mapping[str, JsonValue]) -> re.Pattern[str] | No
         return _EMAIL
     examples = schema.get("examples")
     if isinstance(examples, list) and examples and all(_is_code(example) for example in examples):
-        return re.compile("|".join(rf"(?<![\w-]){_shape(str(example))}(?![\w-])" for example in examples))
+        return re.compile("|".join(rf"(?<![\w-]){_pattern_of(str(example))}(?![\w-])" for example in examples))
     return None
 
 
@@ -111,21 +113,21 @@ def _is_code(example: JsonValue) -> bool:
     return isinstance(example, str) and " " not in example and any(char.isdigit() for char in example)
 
 
-def _shape(example: str) -> str:
+def _pattern_of(example: str) -> str:
     """A pattern for everything of the form of `example`: its digits may be others."""
     return re.sub(r"\d+", lambda digits: rf"\d{{{len(digits[0])}}}", re.escape(example))
 
 
 def _by_key(name: str, schema: Mapping[str, JsonValue], sources: Sources) -> Any:
-    found = [value for data in sources.data if (value := _first(name, schema, data)) is not _ABSENT]
+    found = [value for data in sources.data if (value := _first_match(name, schema, data)) is not _MISSING]
     if len(found) > 1 and all(isinstance(value, list) for value in found):
         return list({compact_json(item): item for value in found for item in value}.values())
-    return found[0] if found else _ABSENT
+    return found[0] if found else _MISSING
 
 
-def _first(name: str, schema: Mapping[str, JsonValue], data: JsonValue) -> Any:
-    fitting = (value for key, value in _items(data) if _plain(key) == _plain(name) and _fits(value, schema))
-    return next(fitting, _ABSENT)
+def _first_match(name: str, schema: Mapping[str, JsonValue], data: JsonValue) -> Any:
+    fitting = (value for key, value in _items(data) if _plain_name(key) == _plain_name(name) and _fits(value, schema))
+    return next(fitting, _MISSING)
 
 
 def _items(data: JsonValue) -> Iterator[tuple[str, JsonValue]]:
@@ -166,7 +168,7 @@ def _number(text: str, *, integer: bool) -> Any:
         return float((money[1] or money[2]).replace(",", "."))
     number = _NUMBER.search(text)
     if number is None:
-        return _ABSENT
+        return _MISSING
     return float(number[0]) if not integer else int(float(number[0]))
 
 
@@ -177,7 +179,7 @@ def _properties(schema: Mapping[str, JsonValue]) -> Mapping[str, Mapping[str, Js
     return {name: value for name, value in properties.items() if isinstance(value, dict)}
 
 
-def _resolved(schema: Mapping[str, JsonValue], root: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+def _resolve_schema(schema: Mapping[str, JsonValue], root: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     """`schema` with its reference followed and `X or null` read as X."""
     if isinstance(reference := schema.get("$ref"), str):
         definitions, name = root.get("$defs"), reference.rpartition("/")[2]
@@ -186,9 +188,9 @@ def _resolved(schema: Mapping[str, JsonValue], root: Mapping[str, JsonValue]) ->
     if isinstance(options := schema.get("anyOf"), list):
         real = [option for option in options if isinstance(option, dict) and option.get("type") != "null"]
         if len(real) == 1:
-            return {**_resolved(real[0], root), **{key: value for key, value in schema.items() if key != "anyOf"}}
+            return {**_resolve_schema(real[0], root), **{key: value for key, value in schema.items() if key != "anyOf"}}
     return schema
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["FITS", "Described", "Matcher", "clauses", "stems"]
+__all__ = ["MATCH_THRESHOLD", "MatchEntry", "Matcher", "clauses", "stems"]
 
-FITS: Final = 0.2
+MATCH_THRESHOLD: Final = 0.2
 """Share of a clause's meaning that an agent or a tool must have in its description: one word of five."""
 
-_SILENT = """
+_STOP_WORDS_TEXT = """
 a about after again all also am an and any anything are aren as ask at be because been before being but by can cannot
 could couldn did do does doesn doing don each else few for from get gets give got had has hasn have haven he hello help
 her hers hey hi him his how i if in into is isn it its just kindly know let like ll m make may me might mine my need no
@@ -29,56 +29,60 @@ everyone everybody everything shall must been whose whom another always already 
 suggest suggests ca wo
 """
 """Function words and courtesies: in every request, of no domain."""
-_STOP = frozenset(_SILENT.split())
+_STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
 
 _SUFFIXES = (
     *("ations", "ation", "ments", "ment", "ings", "ing", "ers", "ies", "ied", "ed", "er", "es", "ly"),
     *("s", "e", "y"),
 )
-_SHORTEST = 3  # letters a stem keeps, so that "is", "red" and "used" stay words
+_MIN_STEM_CHARS = 3  # letters a stem keeps, so that "is", "red" and "used" stay words
 _WORD = re.compile(r"[a-z0-9]+")
 _ID = re.compile(r"\b[A-Za-z]{1,5}[-_]\d+\b")
 
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+|(?<=[?!;])")
-_SOFT = re.compile(r",\s+(?:(?:and|but|also|then)\s+)*|\s+(?:and|but|then|plus)(?:\s+(?:also|then))?\s+", re.IGNORECASE)
+_SOFT_BREAK = re.compile(
+    r",\s+(?:(?:and|but|also|then)\s+)*|\s+(?:and|but|then|plus)(?:\s+(?:also|then))?\s+", re.IGNORECASE
+)
 
 
 def stems(text: str) -> tuple[str, ...]:
     """The stems of the words of `text` that mean something, each once, in order. Ids such as `C-1001` are left out."""
     words = _WORD.findall(_ID.sub(" ", text.lower().replace("n't", " ")))
-    return tuple(dict.fromkeys(_stem(word) for word in words if word not in _STOP and (len(word) > 1)))
+    return tuple(dict.fromkeys(_stem(word) for word in words if word not in _STOP_WORDS and (len(word) > 1)))
 
 
 def clauses(text: str) -> tuple[str, ...]:
     """The parts of `text` that can be asked of different agents: sentences, and what commas and `and` join."""
-    parts = (part.strip(" \t.,;!") for sentence in _SENTENCE.split(text) for part in _SOFT.split(sentence) if part)
+    parts = (
+        part.strip(" \t.,;!") for sentence in _SENTENCE.split(text) for part in _SOFT_BREAK.split(sentence) if part
+    )
     return tuple(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
-    """Something to choose: `marks` are the words that name it, `text` is what else is said of it, `asked` are requests
-    for it: people say more than the point."""
+class MatchEntry:
+    """Something to choose: `keywords` are the words that name it, `text` is what else is said of it, `examples` are
+    requests for it: people say more than the point."""
 
     name: str
-    marks: str
+    keywords: str
     text: str
-    asked: str = ""
+    examples: str = ""
 
 
 class Matcher:
     """Scores texts against a menu. A stem that few of the menu have counts more than one that all have."""
 
-    MARK = 1.5
+    KEYWORD_WEIGHT = 1.5
     """A word in the name, the skills or the intents counts this much more than one in a description."""
-    ASKED = 0.5
+    EXAMPLE_WEIGHT = 0.5
     """A word that only an example has counts half: "How many requests may I send?" is not about sending."""
 
-    def __init__(self, menu: Sequence[Described]) -> None:
+    def __init__(self, menu: Sequence[MatchEntry]) -> None:
         self._weights: dict[str, Mapping[str, float]] = {
-            item.name: dict.fromkeys(stems(item.asked), self.ASKED)
+            item.name: dict.fromkeys(stems(item.examples), self.EXAMPLE_WEIGHT)
             | dict.fromkeys(stems(item.text), 1.0)
-            | dict.fromkeys(stems(_spaced(item.marks)), self.MARK)
+            | dict.fromkeys(stems(_split_name(item.keywords)), self.KEYWORD_WEIGHT)
             for item in menu
         }
         self._rare = math.log1p(len(menu))
@@ -119,7 +123,7 @@ class Matcher:
         return tuple(chosen)
 
 
-def _spaced(name: str) -> str:
+def _split_name(name: str) -> str:
     return re.sub(r"[_-]", " ", name)
 
 
@@ -127,11 +131,11 @@ def _stem(word: str) -> str:
     if word.isdecimal():
         return word
     for suffix in _SUFFIXES:
-        if word.endswith(suffix) and len(word) - len(suffix) >= _SHORTEST:
+        if word.endswith(suffix) and len(word) - len(suffix) >= _MIN_STEM_CHARS:
             word = word[: -len(suffix)]
             break
-    if word[-1] in "ey" and len(word) > _SHORTEST:
+    if word[-1] in "ey" and len(word) > _MIN_STEM_CHARS:
         word = word[:-1]
-    if len(word) > _SHORTEST and word[-1] == word[-2]:
+    if len(word) > _MIN_STEM_CHARS and word[-1] == word[-2]:
         word = word[:-1]
     return word

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from pointsman.llm.offline.roles import ROLES
+from pointsman.llm.offline.roles import ROLE_HANDLERS
 from pointsman.llm.offline.words import OFFLINE_NOTE
 from pointsman.llm.offline.work import reply, work
-from pointsman.llm.prompt import read_task
+from pointsman.llm.prompt import parse_task
 from pointsman.ports.model import ModelReply, ModelRequest
 from pointsman_schemas.strict_json import as_json_value
 
@@ -27,8 +27,8 @@ class OfflineModel:
     account = ""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        task = read_task(next((turn.text for turn in request.turns if turn.role == "user"), ""))
-        if request.output_schema is not None and (role := ROLES.get(request.output_name)) is not None:
+        task = parse_task(next((turn.text for turn in request.turns if turn.role == "user"), ""))
+        if request.output_schema is not None and (role := ROLE_HANDLERS.get(request.output_name)) is not None:
             try:
                 return reply(data=as_json_value(role(task)))
             except ValidationError:

@@ -8,29 +8,31 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from pointsman.llm.offline.arguments import Sources, arguments
-from pointsman.llm.offline.keyword_matching import FITS, Described, Matcher, clauses, stems
-from pointsman.llm.offline.words import in_words, short
+from pointsman.llm.offline.arguments import Sources, extract_arguments
+from pointsman.llm.offline.keyword_matching import MATCH_THRESHOLD, MatchEntry, Matcher, clauses, stems
+from pointsman.llm.offline.words import request_as_text, shorten
 from pointsman.llm.prompt import TaskPrompt
 from pointsman_schemas.events import TaskReport
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
 from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerInput, RequestInput
 
-__all__ = ["TELL", "plan", "selection"]
+__all__ = ["TELL_CALLER_PREFIX", "plan", "selection"]
 
-TELL: Final = "Tell the caller that "
+TELL_CALLER_PREFIX: Final = "Tell the caller that "
 """How a plan's last instruction begins that says what could not be planned."""
 
-_SURE = 0.5
+_MIN_CONFIDENCE = 0.5
 """Share from which a classifier is sure: people say more than the point, so half of it is as good as all."""
-_SUREST = 0.95
+_MAX_CONFIDENCE = 0.95
 """A matcher of words is never certain."""
-_MEANS_SOMETHING = 2  # stems from which a clause that nobody serves is reported rather than taken for a courtesy
-_FRAGMENT = 4  # words below which a clause that nobody serves belongs to the one before it: "errors and timeouts"
-_LONGEST = 1_000  # characters of what a plan repeats of a request: the log keeps it with each task
-_CUT = "; ..."
+_MIN_MEANINGFUL_STEMS = 2  # stems from which a clause that nobody serves is reported rather than taken for a courtesy
+_MIN_CLAUSE_WORDS = (
+    4  # words below which a clause that nobody serves belongs to the one before it: "errors and timeouts"
+)
+_MAX_QUOTED_CHARS = 1_000  # characters of what a plan repeats of a request: the log keeps it with each task
+_ELLIPSIS = "; ..."
 
-_THEN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
+_THEN_PATTERN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?:that|this|it))\W*$", re.IGNORECASE)
 
 
 # Planning
@@ -40,15 +42,15 @@ def plan(task: TaskPrompt) -> Plan:
     """What a planner answers: all tasks, or where it is asked step by step the next one. Raises `ValidationError`."""
     asked = PlannerInput.model_validate(task.input)
     whole = _whole_plan(asked)
-    return _next_step(whole, asked) if asked.adaptive else whole
+    return _next_task(whole, asked) if asked.adaptive else whole
 
 
 def _whole_plan(asked: PlannerInput) -> Plan:
-    matcher = _menu(asked.agents)
-    text = _wanted(asked.request, matcher)
+    matcher = _build_matcher(asked.agents)
+    text = _request_text(asked.request, matcher)
     if asked.problems:
         return Plan(
-            goal=short(text),
+            goal=shorten(text),
             cannot="the offline planner has no other plan than the one that was refused: "
             + "; ".join(asked.problems[:3]),
         )
@@ -56,37 +58,37 @@ def _whole_plan(asked: PlannerInput) -> Plan:
     unserved: list[str] = []
     last = ""
     for clause in _parts(text, matcher):
-        earlier = [report for report in asked.results if _speaks_of(report, clause, matcher)]
+        earlier = [report for report in asked.results if _covers(report, clause, matcher)]
         if any(report.status == "succeeded" for report in earlier):
             continue
         tried = {report.agent for report in earlier}
-        if best := _best(matcher, clause, without=tried):
+        if best := _best_match(matcher, clause, without=tried):
             shares.setdefault(best, []).append(clause)
             last = best
-        elif last and stems(clause) and len(clause.split()) < _FRAGMENT:
+        elif last and stems(clause) and len(clause.split()) < _MIN_CLAUSE_WORDS:
             shares[last].append(clause)
-        elif len(stems(clause)) >= _MEANS_SOMETHING:
+        elif len(stems(clause)) >= _MIN_MEANINGFUL_STEMS:
             unserved.append(clause)
-    if (asked.adaptive or not shares) and (best := _suggested(matcher, asked)):
+    if (asked.adaptive or not shares) and (best := _best_replan_match(matcher, asked)):
         shares, unserved = {best: [asked.replan_reason], **{name: shares[name] for name in shares if name != best}}, []
     tasks, left = _tasks(shares, text, asked)
-    told = [f"nobody here can help with: {_quoted(unserved)}"] if unserved else []
+    told = [f"nobody here can help with: {_quote(unserved)}"] if unserved else []
     if left:
-        told.append(f"this needs a request of its own, as one has at most {asked.max_tasks} tasks: {_quoted(left)}")
-    instruction = f"{TELL}{'; '.join(told)}." if told else "Answer every part of the request."
-    cannot = "" if tasks else _nobody(text, asked.agents, done=bool(asked.results))
-    return Plan(goal=short(text), tasks=tuple(tasks), cannot=cannot, final_instruction=instruction)
+        told.append(f"this needs a request of its own, as one has at most {asked.max_tasks} tasks: {_quote(left)}")
+    instruction = f"{TELL_CALLER_PREFIX}{'; '.join(told)}." if told else "Answer every part of the request."
+    cannot = "" if tasks else _no_match_reason(text, asked.agents, done=bool(asked.results))
+    return Plan(goal=shorten(text), tasks=tuple(tasks), cannot=cannot, final_instruction=instruction)
 
 
 def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> tuple[list[PlannedTask], list[str]]:
     """The tasks for `shares`, and the parts of those that would be too many."""
     menu = {item.name: item for item in asked.agents}
-    needs, apart = _needs(asked.instructions, tuple(menu)), _apart(asked.instructions, tuple(menu))
+    needs, apart = _dependencies(asked.instructions, tuple(menu)), _split_agents(asked.instructions, tuple(menu))
     ids: dict[str, list[str]] = {}
     for report in asked.results:
         if report.status == "succeeded":
             ids.setdefault(report.agent, []).append(report.task_id)
-    shares = _with_needs(shares, needs, ids)
+    shares = _order_by_dependencies(shares, needs, ids)
     split = [
         (agent, share)
         for agent, parts in shares.items()
@@ -95,15 +97,15 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
     tasks: list[PlannedTask] = []
     for number, (agent, parts) in enumerate(split[: asked.max_tasks], _next_number(asked.results)):
         after = {task_id for need in needs.get(agent, ()) for task_id in ids.get(need, ())}
-        if tasks and _THEN.search(text[: text.find(parts[0])]):
+        if tasks and _THEN_PATTERN.search(text[: text.find(parts[0])]):
             after.add(tasks[-1].id)
-        name, skill = _whom(menu[agent], asked.agents)
+        name, skill = _agent_or_skill(menu[agent], asked.agents)
         tasks.append(
             PlannedTask(
                 id=f"t{number}",
                 agent=name,
                 skill=skill,
-                intent=_cut("; ".join(parts)),
+                intent=_truncate("; ".join(parts)),
                 input=_input(menu[agent], parts, text, asked),
                 depends_on=tuple(sorted(after)),
             )
@@ -112,26 +114,26 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
     return tasks, [part for _, parts in split[asked.max_tasks :] for part in parts]
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     """`text`, as far as a log should have it beside the request, which whoever is to do it is given, too."""
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + _CUT
+    return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + _ELLIPSIS
 
 
-def _speaks_of(report: TaskReport, clause: str, matcher: Matcher) -> bool:
+def _covers(report: TaskReport, clause: str, matcher: Matcher) -> bool:
     """Whether the task was to do it: by its intent or, where that was cut, by whom it is for."""
-    cut = report.intent.endswith(_CUT)
-    return clause in report.intent or (cut and _best(matcher, clause, without=set()) == report.agent)
+    cut = report.intent.endswith(_ELLIPSIS)
+    return clause in report.intent or (cut and _best_match(matcher, clause, without=set()) == report.agent)
 
 
 def _parts(text: str, matcher: Matcher) -> Iterator[str]:
     """The clauses of `text`. One that asks two agents, "a page with pictures", is parted at its `with`."""
     for clause in clauses(text):
         halves = clause.split(" with ")
-        best = {_best(matcher, half, without=set()) for half in halves}
+        best = {_best_match(matcher, half, without=set()) for half in halves}
         yield from halves if len(best) == len(halves) and None not in best else (clause,)
 
 
-def _needs(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _dependencies(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Whose results an agent needs, where the team's owner says so in as many words: "writing needs research"."""
     found: dict[str, tuple[str, ...]] = {}
     for sentence in _sentences(instructions):
@@ -143,7 +145,7 @@ def _needs(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...
     return found
 
 
-def _apart(instructions: str, agents: Sequence[str]) -> frozenset[str]:
+def _split_agents(instructions: str, agents: Sequence[str]) -> frozenset[str]:
     """Who gets each part of a request by itself, where the owner says so: "each part is one for research"."""
     said = {word for sentence in _sentences(instructions) if "each part" in sentence for word in _words(sentence)}
     return frozenset(agent for agent in agents if agent.lower() in said)
@@ -157,7 +159,7 @@ def _words(text: str) -> list[str]:
     return re.findall(r"[a-z0-9_-]+", text)
 
 
-def _with_needs(
+def _order_by_dependencies(
     shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Container[str]
 ) -> dict[str, list[str]]:
     """`shares` in an order in which each comes after whom it needs; who was not asked for gets the parts of those who
@@ -175,7 +177,7 @@ def _with_needs(
     return ordered
 
 
-def _next_step(plan: Plan, asked: PlannerInput) -> Plan:
+def _next_task(plan: Plan, asked: PlannerInput) -> Plan:
     """The first of the plan's tasks, knowing all that was done; without any, the work is done."""
     done = tuple(report.task_id for report in asked.results if report.status == "succeeded")
     if plan.tasks:
@@ -183,10 +185,10 @@ def _next_step(plan: Plan, asked: PlannerInput) -> Plan:
     return plan.model_copy(update={"done": True, "cannot": ""}) if done else plan
 
 
-def _suggested(matcher: Matcher, asked: PlannerInput) -> str | None:
+def _best_replan_match(matcher: Matcher, asked: PlannerInput) -> str | None:
     """Who fits best what a result suggests, of those who were not asked yet."""
     used = {*asked.agents_used, *(report.agent for report in asked.results)}
-    return _best(matcher, asked.replan_reason, without=used) if asked.results and asked.replan_reason else None
+    return _best_match(matcher, asked.replan_reason, without=used) if asked.results and asked.replan_reason else None
 
 
 def _input(item: AvailableAgent, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
@@ -195,24 +197,24 @@ def _input(item: AvailableAgent, parts: Sequence[str], text: str, asked: Planner
     request: JsonValue = asked.request if isinstance(asked.request, dict) else None
     if item.input_schema.get("properties"):
         sources = Sources(["; ".join(parts), text], [data for data in (request, asked.metadata) if data])
-        if (found := arguments(item.input_schema, sources)) is not None:
+        if (found := extract_arguments(item.input_schema, sources)) is not None:
             return found
     if item.input_schema.get("type") == "string":
         return "; ".join(parts)
     return None if isinstance(asked.request, str) else {**asked.metadata, "request": asked.request}
 
 
-def _nobody(text: str, agents: Sequence[AvailableAgent], *, done: bool) -> str:
+def _no_match_reason(text: str, agents: Sequence[AvailableAgent], *, done: bool) -> str:
     if not agents:
         return "no agent is running that could take a task; start one and send the request again"
     topics = "; ".join(f"{item.name}: {item.description.rstrip('.')}" for item in agents[:10])
     nobody = "no other agent here" if done else "no agent here"
     known = "as far as the offline model can tell from their descriptions"
-    return f"{nobody} can help with {short(text)!r}, {known} ({topics})"
+    return f"{nobody} can help with {shorten(text)!r}, {known} ({topics})"
 
 
-def _quoted(parts: Sequence[str]) -> str:
-    return _cut("; ".join(f'"{part}"' for part in parts))
+def _quote(parts: Sequence[str]) -> str:
+    return _truncate("; ".join(f'"{part}"' for part in parts))
 
 
 def _next_number(results: Sequence[TaskReport]) -> int:
@@ -226,25 +228,25 @@ def _next_number(results: Sequence[TaskReport]) -> int:
 def selection(task: TaskPrompt) -> Selection:
     """What a classifier answers: the surest first, and a question where nobody is sure. Raises `ValidationError`."""
     asked = ClassifierInput.model_validate(task.input)
-    matcher = _menu(asked.agents)
+    matcher = _build_matcher(asked.agents)
     found: dict[tuple[str, str], tuple[float, list[str]]] = {}
     unserved: list[str] = []
-    whom = {item.name: _whom(item, asked.agents) for item in asked.agents}
-    for clause in clauses(_wanted(asked.request, matcher)):
+    whom = {item.name: _agent_or_skill(item, asked.agents) for item in asked.agents}
+    for clause in clauses(_request_text(asked.request, matcher)):
         scores: dict[tuple[str, str], float] = {}
         for name, score in matcher.scores(clause).items():
             scores[whom[name]] = max(score, scores.get(whom[name], 0.0))
         whole = sum(scores.values())
-        if max(scores.values(), default=0.0) < FITS and len(stems(clause)) >= _MEANS_SOMETHING:
+        if max(scores.values(), default=0.0) < MATCH_THRESHOLD and len(stems(clause)) >= _MIN_MEANINGFUL_STEMS:
             unserved.append(clause)
         for one, score in scores.items():
-            if score < FITS:
+            if score < MATCH_THRESHOLD:
                 continue
-            confidence = round(min(_SUREST, score / _SURE) * score / whole, 2)
+            confidence = round(min(_MAX_CONFIDENCE, score / _MIN_CONFIDENCE) * score / whole, 2)
             best, parts = found.get(one, (0.0, []))
             found[one] = (max(best, confidence), [*parts, clause] if confidence >= asked.threshold else parts)
     surest = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
-    question = "" if surest and surest[0][1][0] >= asked.threshold else _question(asked.agents)
+    question = "" if surest and surest[0][1][0] >= asked.threshold else _clarifying_question(asked.agents)
     return Selection(
         question=question,
         unserved="; ".join(unserved),
@@ -255,7 +257,7 @@ def selection(task: TaskPrompt) -> Selection:
     )
 
 
-def _question(agents: Sequence[AvailableAgent]) -> str:
+def _clarifying_question(agents: Sequence[AvailableAgent]) -> str:
     topics = "; ".join(item.description.rstrip(".") for item in agents[:10])
     return f"Could you say more about what you need? This can be asked here: {topics}."
 
@@ -263,22 +265,22 @@ def _question(agents: Sequence[AvailableAgent]) -> str:
 # Both
 
 
-def _wanted(request: RequestInput, matcher: Matcher) -> str:
+def _request_text(request: RequestInput, matcher: Matcher) -> str:
     """What is asked: of an object its `request`, beside which may stand what it is about. A team that is handed a task
     has its part in the `intent`, unless that was cut, beside the whole of the request."""
     if isinstance(request, dict):
         for said in (request.get("intent"), request.get("request")):
-            whole = said if isinstance(said, str) and not said.endswith(_CUT) else ""
-            if any(_best(matcher, clause, without=set()) for clause in clauses(whole)):
+            whole = said if isinstance(said, str) and not said.endswith(_ELLIPSIS) else ""
+            if any(_best_match(matcher, clause, without=set()) for clause in clauses(whole)):
                 return whole
         request = {name: value for name, value in request.items() if name != "intent"} or request
-    return in_words(request)
+    return request_as_text(request)
 
 
-def _menu(agents: Sequence[AvailableAgent]) -> Matcher:
+def _build_matcher(agents: Sequence[AvailableAgent]) -> Matcher:
     return Matcher(
         [
-            Described(
+            MatchEntry(
                 item.name,
                 " ".join((item.name, *item.skills, *item.intents)),
                 item.description,
@@ -289,11 +291,13 @@ def _menu(agents: Sequence[AvailableAgent]) -> Matcher:
     )
 
 
-def _best(matcher: Matcher, text: str, *, without: set[str]) -> str | None:
-    return next((name for name, score in matcher.scores(text).items() if score >= FITS and name not in without), None)
+def _best_match(matcher: Matcher, text: str, *, without: set[str]) -> str | None:
+    return next(
+        (name for name, score in matcher.scores(text).items() if score >= MATCH_THRESHOLD and name not in without), None
+    )
 
 
-def _whom(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> tuple[str, str]:
+def _agent_or_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> tuple[str, str]:
     """The agent by its name or, where any of several will do, by a skill."""
     skill = _shared_skill(chosen, menu)
     return ("", skill) if skill else (chosen.name, "")

@@ -9,8 +9,8 @@ from typing import Final
 
 from pydantic import BaseModel, JsonValue
 
-from pointsman.llm.offline.planning import TELL, plan, selection
-from pointsman.llm.offline.words import OFFLINE_NOTE, in_words, short, spoken, strings, without_note
+from pointsman.llm.offline.planning import TELL_CALLER_PREFIX, plan, selection
+from pointsman.llm.offline.words import OFFLINE_NOTE, as_text, request_as_text, shorten, strings, without_note
 from pointsman.llm.prompt import TaskPrompt
 from pointsman_schemas.events import Conflict, ErrorKind, Gap
 from pointsman_schemas.role_io import (
@@ -24,9 +24,9 @@ from pointsman_schemas.role_io import (
     SynthesizerInput,
 )
 
-__all__ = ["ROLES"]
+__all__ = ["ROLE_HANDLERS"]
 
-_MAY_BE_TOLD: Final = frozenset(
+_PUBLIC_ERROR_KINDS: Final = frozenset(
     {
         ErrorKind.CANCELLED,
         ErrorKind.CIRCUIT,
@@ -41,22 +41,26 @@ _MAY_BE_TOLD: Final = frozenset(
 )
 """Failures whose reason is in words of ours, or of an agent that means them for the caller. What an exception said
 stands in the outcome's gaps, for those who run it."""
-_FIGURE = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: what has a digit in it
-_FIGURES_STAND = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
+_FIGURE_PATTERN = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: what has a digit in it
+_FIGURES_CRITERION = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
 
 def _synthesis(task: TaskPrompt) -> Synthesis:
     asked = SynthesizerInput.model_validate(task.input)
     reports = {str(report.get("task_id")): report for report in task.results}
     paragraphs = [
-        without_note(spoken(report.get("output")))
+        without_note(as_text(report.get("output")))
         for report in task.results
         if report.get("status") == "succeeded" and report.get("output") is not None
     ]
-    told = asked.final_instruction.removeprefix(TELL) if asked.final_instruction.startswith(TELL) else ""
+    told = (
+        asked.final_instruction.removeprefix(TELL_CALLER_PREFIX)
+        if asked.final_instruction.startswith(TELL_CALLER_PREFIX)
+        else ""
+    )
     if not paragraphs:
-        paragraphs = [f"I could not help with this request: {short(in_words(asked.request))!r}."]
-    paragraphs += _missing(asked.gaps, reports)
+        paragraphs = [f"I could not help with this request: {shorten(request_as_text(asked.request))!r}."]
+    paragraphs += _gap_sentences(asked.gaps, reports)
     if asked.conflicts:
         paragraphs.append(f"They disagree. {'. '.join(asked.conflicts)}.")
     if told:
@@ -66,12 +70,12 @@ def _synthesis(task: TaskPrompt) -> Synthesis:
     return Synthesis(answer="\n\n".join([*paragraphs, OFFLINE_NOTE]))
 
 
-def _missing(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
+def _gap_sentences(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
     """A sentence for each gap. Those that were asked the same are told apart by whom."""
     wanted = [str(reports.get(gap.task_id, {}).get("intent", gap.task_id)) for gap in gaps]
     for gap, intent in zip(gaps, wanted, strict=True):
         error = reports.get(gap.task_id, {}).get("error")
-        may_be_told = not isinstance(error, Mapping) or error.get("kind") in _MAY_BE_TOLD
+        may_be_told = not isinstance(error, Mapping) or error.get("kind") in _PUBLIC_ERROR_KINDS
         reason = gap.reason.rstrip(".") if may_be_told else "something went wrong on our side"
         by = f" by {gap.agent}" if gap.agent and wanted.count(intent) > 1 else ""
         yield f"This could not be done{by}: {intent.rstrip('.')}. The reason: {reason}."
@@ -106,10 +110,12 @@ def _review(task: TaskPrompt) -> Review:
     made = [report.get("output") for report in task.results if report.get("task_id") == asked.task_id]
     words = without_note(" ".join(strings(made)))
     wrong = "" if words else "there is nothing in it to read"
-    if _FIGURES_STAND.search(asked.criteria):
+    if _FIGURES_CRITERION.search(asked.criteria):
         before = [report.get("output") for report in task.results if report.get("task_id") != asked.task_id]
-        there = {figure for said in (*_scalars(before), *_scalars(asked.request)) for figure in _FIGURE.findall(said)}
-        if invented := [each for each in dict.fromkeys(_FIGURE.findall(words)) if each not in there]:
+        there = {
+            figure for said in (*_scalars(before), *_scalars(asked.request)) for figure in _FIGURE_PATTERN.findall(said)
+        }
+        if invented := [each for each in dict.fromkeys(_FIGURE_PATTERN.findall(words)) if each not in there]:
             wrong = f"{', '.join(invented)} stands in no result and not in the request; leave out what does not"
     if wrong:
         return Review(verdict="stop" if asked.is_last_attempt else "again", reason=wrong)
@@ -125,7 +131,7 @@ def _scalars(value: JsonValue) -> Iterator[str]:
             yield str(value)
 
 
-ROLES: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
+ROLE_HANDLERS: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
     "plan": plan,
     "selection": selection,
     "synthesis": _synthesis,

@@ -9,10 +9,10 @@ from pydantic import JsonValue
 
 from pointsman_schemas.role_io import RequestInput
 
-__all__ = ["OFFLINE_NOTE", "in_words", "short", "spoken", "spoken_key", "strings", "without_note"]
+__all__ = ["OFFLINE_NOTE", "as_text", "request_as_text", "shorten", "strings", "text_key", "without_note"]
 
 OFFLINE_NOTE: Final = "(Written by the offline model: put together from the results, no language model was called.)"
-_SPOKEN_KEYS = ("summary", "answer", "message", "text", "result", "output")
+_TEXT_KEYS = ("summary", "answer", "message", "text", "result", "output")
 
 
 def strings(value: JsonValue) -> list[str]:
@@ -27,12 +27,12 @@ def strings(value: JsonValue) -> list[str]:
     return []
 
 
-def in_words(request: RequestInput) -> str:
+def request_as_text(request: RequestInput) -> str:
     """A request as one text."""
     return request if isinstance(request, str) else ". ".join(strings(request))
 
 
-def spoken(value: JsonValue) -> str:
+def as_text(value: JsonValue) -> str:
     """`value` in words: the sentence a tool or an agent gave along, or else its keys and values."""
     match value:
         case None:
@@ -40,19 +40,19 @@ def spoken(value: JsonValue) -> str:
         case str():
             return value.strip()
         case dict():
-            if isinstance(text := value.get(spoken_key(value)), str):
+            if isinstance(text := value.get(text_key(value)), str):
                 return text.strip()
-            return "; ".join(f"{key.replace('_', ' ')}: {spoken(part)}" for key, part in value.items())
+            return "; ".join(f"{key.replace('_', ' ')}: {as_text(part)}" for key, part in value.items())
         case list():
-            return ", ".join(spoken(part) for part in value) or "none"
+            return ", ".join(as_text(part) for part in value) or "none"
         case bool():
             return "yes" if value else "no"
     return str(value)
 
 
-def spoken_key(value: Mapping[str, JsonValue]) -> str:
+def text_key(value: Mapping[str, JsonValue]) -> str:
     """The key of the sentence that goes along with an object; empty when none does."""
-    return next((key for key in _SPOKEN_KEYS if isinstance(text := value.get(key), str) and text.strip()), "")
+    return next((key for key in _TEXT_KEYS if isinstance(text := value.get(key), str) and text.strip()), "")
 
 
 def without_note(text: str) -> str:
@@ -60,7 +60,7 @@ def without_note(text: str) -> str:
     return text.replace(OFFLINE_NOTE, "").strip()
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """`text` in one line of 200 characters at most, and dots where it was longer."""
     text = " ".join(text.split())
     return text if len(text) <= 200 else text[:200] + "..."

@@ -23,24 +23,24 @@ from pointsman.telemetry.semconv import Value
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import HistogramDataPoint, Metric, MetricReader, MetricsData
 
-__all__ = ["MOST", "OVERFLOW", "Histograms", "Labels"]
+__all__ = ["MAX_SERIES", "OVERFLOW_LABELS", "Histograms", "Labels"]
 
 Labels: TypeAlias = frozenset[tuple[str, Value]]
 """What a series is known by, in whatever order it is given."""
-Described: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
+HistogramSpecs: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
 """Unit, description and boundaries of histograms, by name."""
-MOST: Final = 2000  # series of one metric: the standard's limit
-OVERFLOW: Final[Labels] = frozenset({("otel.metric.overflow", True)})
+MAX_SERIES: Final = 2000  # series of one metric: the standard's limit
+OVERFLOW_LABELS: Final[Labels] = frozenset({("otel.metric.overflow", True)})
 """The series that those beyond it share."""
 _INFINITE: Final = float("inf")
-_PLACE: Final = "pointsman.histograms"
+_INSTRUMENT_NAME: Final = "pointsman.histograms"
 _Reader = TypeVar("_Reader", bound="MetricReader")
 
 
 class Histograms:
     """All histograms of a meter, as `described`. Any thread may add, and any may read."""
 
-    def __init__(self, described: Described) -> None:
+    def __init__(self, described: HistogramSpecs) -> None:
         self._described: Final = described
         self._series: dict[str, dict[Labels, _Series]] = {}
         self._lock = threading.RLock()  # a collected generator may measure what it leaves while it is held
@@ -54,44 +54,44 @@ class Histograms:
                 found = self._series[name] = {}
             series = found.get(labels)
             if series is None:
-                series = self._another(found, labels, self._described[name][2])
+                series = self._new_series(found, labels, self._described[name][2])
             series.add(value)
 
-    def _another(self, series: dict[Labels, _Series], labels: Labels, bounds: tuple[float, ...]) -> _Series:
-        if len(series) >= MOST:
-            labels = OVERFLOW
+    def _new_series(self, series: dict[Labels, _Series], labels: Labels, bounds: tuple[float, ...]) -> _Series:
+        if len(series) >= MAX_SERIES:
+            labels = OVERFLOW_LABELS
         if (found := series.get(labels)) is None:
             found = series[labels] = _Series(bounds)
         return found
 
-    def join(self, meter: Meter) -> None:
+    def register(self, meter: Meter) -> None:
         """Be read as if they were that meter's. The SDK has nothing for a reader that it has added up nothing for, so
         there is a gauge in it, in whose place its readers get these."""
-        meter.create_observable_gauge(_PLACE, [lambda _: [Observation(1)]])
+        meter.create_observable_gauge(_INSTRUMENT_NAME, [lambda _: [Observation(1)]])
 
     def counts(self, name: str, _: CallbackOptions) -> list[Observation]:
         """How many measurements each series of the histogram has had."""
         with self._lock:
             return [Observation(each.count, dict(labels)) for labels, each in self._series.get(name, {}).items()]
 
-    def read_by(self, kind: type[_Reader]) -> type[_Reader]:
+    def reader_class(self, kind: type[_Reader]) -> type[_Reader]:
         """A reader of that kind that gets these histograms beside what the SDK has added up."""
         histograms = self
 
         class Reading(kind):  # type: ignore[valid-type, misc]
             def _receive_metrics(self, metrics_data: MetricsData, *args: Any, **kwargs: Any) -> None:
-                if (filled := histograms._filled(metrics_data)) is not None:
+                if (filled := histograms._merge(metrics_data)) is not None:
                     super()._receive_metrics(filled, *args, **kwargs)
 
         return Reading  # pyright: ignore[reportReturnType]
 
-    def _filled(self, data: MetricsData) -> MetricsData | None:
+    def _merge(self, data: MetricsData) -> MetricsData | None:
         """`data` with these in their place; None when nothing is left that a reader could be told."""
         ours = self._metrics()
         resources = [
             replace(resource, scope_metrics=[
                 replace(scope, metrics=[
-                    metric for one in scope.metrics for metric in (ours if one.name == _PLACE else (one,))
+                    metric for one in scope.metrics for metric in (ours if one.name == _INSTRUMENT_NAME else (one,))
                 ])
                 for scope in resource.scope_metrics
             ])

@@ -24,19 +24,19 @@ from pointsman.telemetry.logs import get_logger
 from pointsman.telemetry.semconv import Attributes
 from pointsman.telemetry.trace_context import TraceContext, new_id, to_otel
 
-__all__ = ["LeanSpan", "Recorder", "Written"]
+__all__ = ["EncodedSpan", "LeanSpan", "SpanRecorder"]
 
-_RUN: Final = 32  # spans that are encoded in a row: half a millisecond, and all but the first find warm caches
-_MOST: Final = 128  # attributes of a span or an event, and events and links of a span: the standard's default
-_HINT: Final = "look at the name, events and times that a tool or a library gives to the span it runs in"
-_UNSET: Final = (otel.StatusCode.UNSET.value, "")
-_Told: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any], dict[str, Any]]
+_ENCODE_BATCH: Final = 32  # spans that are encoded in a row: half a millisecond, and all but the first find warm caches
+_MAX_ATTRIBUTES: Final = 128  # attributes of a span or an event, and events and links of a span: the standard's default
+_ENCODE_HINT: Final = "look at the name, events and times that a tool or a library gives to the span it runs in"
+_UNSET_STATUS: Final = (otel.StatusCode.UNSET.value, "")
+_SpanData: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any], dict[str, Any]]
 _Link: TypeAlias = tuple[str, str, bool, Mapping[str, Any]]
-_PLAIN: Final = frozenset({str, int, bool, float})
+_PLAIN_TYPES: Final = frozenset({str, int, bool, float})
 _log = get_logger(__name__)
 
 
-class _Sampled:
+class _SampledFlag:
     """What a queue of the SDK looks at, and nothing more: it does with each span."""
 
     __slots__ = ()
@@ -45,17 +45,17 @@ class _Sampled:
 
 class _Context:
     __slots__ = ()
-    trace_flags = _Sampled()
+    trace_flags = _SampledFlag()
 
 
-class Written:
+class EncodedSpan:
     """An ended span, as a queue of the SDK takes it."""
 
     __slots__ = ("_encoded", "_told")
     context: ClassVar = _Context()
 
-    def __init__(self, told: _Told) -> None:
-        self._told: _Told | None = told
+    def __init__(self, told: _SpanData) -> None:
+        self._told: _SpanData | None = told
         self._encoded = b""
 
     def encoded(self) -> bytes:
@@ -65,23 +65,25 @@ class Written:
         if told is not None:
             name, kind, place, parent_id, attributes, more = told
             try:
-                self._encoded = otlp_encoder.span(
+                self._encoded = otlp_encoder.encode_span(
                     name, kind, place.trace_id, place.span_id, parent_id, attributes, **more
                 )
             except Exception as error:
-                _log.warning("span_not_sent", span=str(name), error=f"{type(error).__name__}: {error}", hint=_HINT)
+                _log.warning(
+                    "span_encode_failed", span=str(name), error=f"{type(error).__name__}: {error}", hint=_ENCODE_HINT
+                )
             self._told = None
         return self._encoded
 
 
-class Recorder:
+class SpanRecorder:
     """Makes spans, and gives each to `take` when it has ended, which says whether anybody has it now."""
 
-    def __init__(self, take: Callable[[Written], bool]) -> None:
-        self._take = take
-        self._taken: list[Written] = []  # and not encoded yet
+    def __init__(self, take: Callable[[EncodedSpan], bool]) -> None:
+        self._sink = take
+        self._pending: list[EncodedSpan] = []  # and not encoded yet
 
-    def begin(
+    def start_span(
         self,
         name: str,
         kind: int,
@@ -97,7 +99,7 @@ class Recorder:
         said = {key: value for key, value in attributes.items() if value is not None} if attributes else {}
         return LeanSpan(self, name, kind, place, parent.span_id, remote, said, links)
 
-    def write(
+    def record_span(
         self,
         name: str,
         kind: int,
@@ -110,11 +112,11 @@ class Recorder:
     ) -> None:
         """A span that has ended; `more` is as `encoder.span` has it."""
         if links:
-            more["links"] = _linked(links)
+            more["links"] = _clean_links(links)
             more["dropped"] = (0, 0, len(links) - len(more["links"]))
-        self.put(name, kind, place, parent_id, attributes, more)
+        self.record_span_with_links(name, kind, place, parent_id, attributes, more)
 
-    def put(
+    def record_span_with_links(
         self,
         name: str,
         kind: int,
@@ -127,11 +129,11 @@ class Recorder:
         if place.tracestate:
             state = to_otel(place).trace_state
             more["tracestate"] = ",".join([f"{key}={value}" for key, value in state.items()])
-        span = Written((name, kind, place, parent_id, attributes, more))
-        if self._take(span):
-            self._taken.append(span)
-            if len(self._taken) >= _RUN:
-                taken, self._taken = self._taken, []
+        span = EncodedSpan((name, kind, place, parent_id, attributes, more))
+        if self._sink(span):
+            self._pending.append(span)
+            if len(self._pending) >= _ENCODE_BATCH:
+                taken, self._pending = self._pending, []
                 for one in taken:
                     one.encoded()
 
@@ -141,11 +143,11 @@ class LeanSpan(otel.Span):
 
     __slots__ = ("_attributes", "_context", "_dropped", "_ended", "_events", "_events_dropped", "_kind", "_links",
                  "_links_dropped", "_name", "_parent_id", "_recorder", "_remote", "_started", "_status",
-                 "place")  # fmt: skip
+                 "context")  # fmt: skip
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: SpanRecorder,
         name: str,
         kind: int,
         place: TraceContext,
@@ -154,7 +156,7 @@ class LeanSpan(otel.Span):
         attributes: dict[str, Any],
         links: Sequence[TraceContext],
     ) -> None:
-        self.place = place
+        self.context = place
         """Where it is in its trace."""
         self._recorder = recorder
         self._name = name
@@ -162,10 +164,10 @@ class LeanSpan(otel.Span):
         self._parent_id = parent_id
         self._remote = remote
         self._attributes = attributes
-        self._links = _linked(links) if links else None
+        self._links = _clean_links(links) if links else None
         self._links_dropped = len(links) - len(self._links or ())
         self._events: deque[tuple[str, int, Mapping[str, Any]]] | None = None  # few have any, and a deque is large
-        self._status = _UNSET
+        self._status = _UNSET_STATUS
         self._dropped = 0
         self._events_dropped = 0
         self._context: SpanContext | None = None
@@ -182,7 +184,7 @@ class LeanSpan(otel.Span):
 
     def get_span_context(self) -> SpanContext:
         if self._context is None:
-            self._context = to_otel(self.place, remote=False)
+            self._context = to_otel(self.context, remote=False)
         return self._context
 
     def is_recording(self) -> bool:
@@ -191,13 +193,15 @@ class LeanSpan(otel.Span):
     def set_attribute(self, key: str, value: Any) -> None:
         if self._ended:
             return
-        if type(value) not in _PLAIN or type(key) is not str or not key:
-            found = _clean({key: value})
+        if type(value) not in _PLAIN_TYPES or type(key) is not str or not key:
+            found = _clean_attributes({key: value})
             if key not in found:
                 self._dropped += 1
                 return
             value = found[key]
-        if key not in self._attributes and len(self._attributes) >= _MOST:  # the oldest gives way, as in the SDK
+        if (
+            key not in self._attributes and len(self._attributes) >= _MAX_ATTRIBUTES
+        ):  # the oldest gives way, as in the SDK
             self._attributes.pop(next(iter(self._attributes)))
             self._dropped += 1
         self._attributes[key] = value
@@ -205,7 +209,7 @@ class LeanSpan(otel.Span):
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Of several at once the SDK makes a key that is no text into one, as it does not of one alone."""
         if not all(type(key) is str for key in attributes):
-            known, attributes = len(attributes), _clean(attributes)
+            known, attributes = len(attributes), _clean_attributes(attributes)
             self._dropped += known - len(attributes)
         for key, value in attributes.items():
             self.set_attribute(key, value)
@@ -214,18 +218,18 @@ class LeanSpan(otel.Span):
         if self._ended:
             return
         if self._events is None:
-            self._events = deque(maxlen=_MOST)
-        self._events_dropped += len(self._events) == _MOST
-        self._events.append((name, time_ns() if timestamp is None else timestamp, _clean(attributes)))
+            self._events = deque(maxlen=_MAX_ATTRIBUTES)
+        self._events_dropped += len(self._events) == _MAX_ATTRIBUTES
+        self._events.append((name, time_ns() if timestamp is None else timestamp, _clean_attributes(attributes)))
 
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
         if self._ended or not (context.is_valid or attributes or context.trace_state):
             return
         if self._links is None:
-            self._links = _linked(())
-        self._links_dropped += len(self._links) == _MOST
+            self._links = _clean_links(())
+        self._links_dropped += len(self._links) == _MAX_ATTRIBUTES
         ids = f"{context.trace_id:032x}", f"{context.span_id:016x}"
-        self._links.append((*ids, context.is_remote, _clean(attributes)))
+        self._links.append((*ids, context.is_remote, _clean_attributes(attributes)))
 
     def update_name(self, name: str) -> None:
         if not self._ended:
@@ -265,20 +269,22 @@ class LeanSpan(otel.Span):
         }
         if self._events:
             more["events"] = self._events
-        if self._status is not _UNSET:
+        if self._status is not _UNSET_STATUS:
             more["status"] = self._status
         if self._links:
             more["links"] = self._links
         if self._dropped or self._events_dropped or self._links_dropped:
             more["dropped"] = (self._dropped, self._events_dropped, self._links_dropped)
-        self._recorder.put(self._name, self._kind, self.place, self._parent_id, self._attributes, more)
+        self._recorder.record_span_with_links(
+            self._name, self._kind, self.context, self._parent_id, self._attributes, more
+        )
 
 
-def _linked(links: Sequence[TraceContext]) -> deque[_Link]:
+def _clean_links(links: Sequence[TraceContext]) -> deque[_Link]:
     """What was made elsewhere; the newest, where they are too many."""
-    return deque(((link.trace_id, link.span_id, True, {}) for link in links), maxlen=_MOST)
+    return deque(((link.trace_id, link.span_id, True, {}) for link in links), maxlen=_MAX_ATTRIBUTES)
 
 
-def _clean(attributes: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _clean_attributes(attributes: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """As the SDK would keep them: values of a kind that OTLP has none of are left out, and it says so."""
-    return dict(BoundedAttributes(_MOST, dict(attributes), immutable=False)) if attributes else {}
+    return dict(BoundedAttributes(_MAX_ATTRIBUTES, dict(attributes), immutable=False)) if attributes else {}

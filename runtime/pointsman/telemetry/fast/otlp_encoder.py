@@ -12,30 +12,43 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-__all__ = ["request", "span"]
+__all__ = ["encode_request", "encode_span"]
 
-_PAIRS: Final = 1024  # that are kept encoded: an attribute of nearly every span is one that was there before
-_KEPT: Final = 24  # characters of a value that is kept: what is longer is an id, as a rule, and not said twice
-_HEADS: Final = 4096  # of texts that are not kept: what stands before one follows from its key and its length
-_SIZES: Final = 4096  # of what is written: spans of one kind have nearly the same
-_INTEGERS: Final = 1 << 63  # below this, and not below its negative
+_PAIR_CACHE_SIZE: Final = 1024  # that are kept encoded: an attribute of nearly every span is one that was there before
+_MAX_CACHED_CHARS: Final = (
+    24  # characters of a value that is kept: what is longer is an id, as a rule, and not said twice
+)
+_HEAD_CACHE_SIZE: Final = 4096  # of texts that are not kept: what stands before one follows from its key and its length
+_SIZE_CACHE_SIZE: Final = 4096  # of what is written: spans of one kind have nearly the same
+_INT64_BOUND: Final = 1 << 63  # below this, and not below its negative
 _UTF8: Final = ("utf-8", "backslashreplace")
 
-_times: Final = struct.Struct("<BQBQ").pack
-_time: Final = struct.Struct("<BQ").pack
-_double: Final = struct.Struct("<Bd").pack
-_flags: Final = {remote: struct.pack("<HI", 0x185, 0x300 if remote else 0x100) for remote in (False, True)}
-_link_flags: Final = {remote: struct.pack("<BI", 0x35, 0x300 if remote else 0x100) for remote in (False, True)}
+_pack_times: Final = struct.Struct("<BQBQ").pack
+_pack_time: Final = struct.Struct("<BQ").pack
+_pack_double: Final = struct.Struct("<Bd").pack
+_SPAN_FLAGS: Final = {remote: struct.pack("<HI", 0x185, 0x300 if remote else 0x100) for remote in (False, True)}
+_LINK_FLAGS: Final = {remote: struct.pack("<BI", 0x35, 0x300 if remote else 0x100) for remote in (False, True)}
 
 
-def request(resource: Mapping[str, Any], schema: str, scope: tuple[str, str, str], spans: Iterable[bytes]) -> bytes:
+def encode_request(
+    resource: Mapping[str, Any], schema: str, scope: tuple[str, str, str], spans: Iterable[bytes]
+) -> bytes:
     """An `ExportTraceServiceRequest` with `spans`; the scope is its name, version and schema."""
     name, version, scope_schema = scope
-    within = _field(0x0A, _text(0x0A, name) + _text(0x12, version)) + b"".join(spans) + _text(0x1A, scope_schema)
-    return _field(0x0A, _field(0x0A, _attributes(0x0A, resource)) + _field(0x12, within) + _text(0x1A, schema))
+    within = (
+        _encode_field(0x0A, _encode_text(0x0A, name) + _encode_text(0x12, version))
+        + b"".join(spans)
+        + _encode_text(0x1A, scope_schema)
+    )
+    return _encode_field(
+        0x0A,
+        _encode_field(0x0A, _encode_attributes(0x0A, resource))
+        + _encode_field(0x12, within)
+        + _encode_text(0x1A, schema),
+    )
 
 
-def span(
+def encode_span(
     name: str,
     kind: int,
     trace_id: str,
@@ -57,71 +70,77 @@ def span(
     another process, and attributes. `dropped` is how many attributes, events and links had no room."""
     parents = f"2208{parent_id}" if parent_id else ""
     if tracestate:
-        parts = [bytes.fromhex(f"0a10{trace_id}1208{span_id}"), _text(0x1A, tracestate), bytes.fromhex(parents)]
+        parts = [bytes.fromhex(f"0a10{trace_id}1208{span_id}"), _encode_text(0x1A, tracestate), bytes.fromhex(parents)]
     else:
         parts = [bytes.fromhex(f"0a10{trace_id}1208{span_id}{parents}")]
-    parts += (_named(name, kind), _times(0x39, started, 0x41, ended))
-    _add(parts, 0x4A, attributes)
+    parts += (_encode_name(name, kind), _pack_times(0x39, started, 0x41, ended))
+    _append_attributes(parts, 0x4A, attributes)
     if dropped[0]:
-        parts.append(_number(0x50, dropped[0]))
+        parts.append(_encode_number(0x50, dropped[0]))
     for what, at, about in events:
-        parts.append(_field(0x5A, _time(0x09, at) + _text(0x12, what) + _attributes(0x1A, about)))
+        parts.append(
+            _encode_field(0x5A, _pack_time(0x09, at) + _encode_text(0x12, what) + _encode_attributes(0x1A, about))
+        )
     if dropped[1]:
-        parts.append(_number(0x60, dropped[1]))
+        parts.append(_encode_number(0x60, dropped[1]))
     for trace, to, elsewhere, about in links:
         place = bytes.fromhex(f"0a10{trace}1208{to}")
-        parts.append(_field(0x6A, place + _attributes(0x22, about) + _link_flags[elsewhere]))
+        parts.append(_encode_field(0x6A, place + _encode_attributes(0x22, about) + _LINK_FLAGS[elsewhere]))
     if dropped[2]:
-        parts.append(_number(0x70, dropped[2]))
+        parts.append(_encode_number(0x70, dropped[2]))
     code, message = status
-    parts.append(_field(0x7A, _text(0x12, message) + _number(0x18, code)) if message or code else b"\x7a\0")
-    parts.append(_flags[remote and parent_id is not None])
-    return _field(0x12, b"".join(parts))
+    parts.append(
+        _encode_field(0x7A, _encode_text(0x12, message) + _encode_number(0x18, code)) if message or code else b"\x7a\0"
+    )
+    parts.append(_SPAN_FLAGS[remote and parent_id is not None])
+    return _encode_field(0x12, b"".join(parts))
 
 
-@lru_cache(_PAIRS)
-def _named(name: str, kind: int) -> bytes:
-    return _text(0x2A, name) + b"\x30" + _ONE[kind]
+@lru_cache(_PAIR_CACHE_SIZE)
+def _encode_name(name: str, kind: int) -> bytes:
+    return _encode_text(0x2A, name) + b"\x30" + _ONE_BYTE_VARINTS[kind]
 
 
-def _attributes(tag: int, attributes: Mapping[str, Any]) -> bytes:
+def _encode_attributes(tag: int, attributes: Mapping[str, Any]) -> bytes:
     parts: list[bytes] = []
-    _add(parts, tag, attributes)
+    _append_attributes(parts, tag, attributes)
     return b"".join(parts)
 
 
-def _add(parts: list[bytes], tag: int, attributes: Mapping[str, Any]) -> None:
+def _append_attributes(parts: list[bytes], tag: int, attributes: Mapping[str, Any]) -> None:
     for key, value in attributes.items():
         kind = type(value)
-        if kind is str and len(value) > _KEPT:
+        if kind is str and len(value) > _MAX_CACHED_CHARS:
             text = value.encode() if value.isascii() else value.encode(*_UTF8)
-            parts += (_head(tag, key, len(text)), text)
+            parts += (_encode_head(tag, key, len(text)), text)
         elif kind is str or kind is int:
-            parts.append(_kept_pair(tag, key, value))
+            parts.append(_cached_pair(tag, key, value))
         elif value is not None:
-            parts.append(_pair(tag, key, value))
+            parts.append(_encode_pair(tag, key, value))
 
 
-def _pair(tag: int, key: str, value: Any) -> bytes:
+def _encode_pair(tag: int, key: str, value: Any) -> bytes:
     """A key and its value as a field; nothing where there is no way to write it."""
     try:
-        return _field(tag, _field(0x0A, key.encode(*_UTF8)) + _field(0x12, _value(value)))
+        return _encode_field(tag, _encode_field(0x0A, key.encode(*_UTF8)) + _encode_field(0x12, _encode_value(value)))
     except (TypeError, ValueError):
         return b""
 
 
-_kept_pair: Final = lru_cache(_PAIRS)(_pair)  # of texts and integers, which no two are equal of but the same
+_cached_pair: Final = lru_cache(_PAIR_CACHE_SIZE)(
+    _encode_pair
+)  # of texts and integers, which no two are equal of but the same
 
 
-@lru_cache(_HEADS)
-def _head(tag: int, key: str, size: int) -> bytes:
+@lru_cache(_HEAD_CACHE_SIZE)
+def _encode_head(tag: int, key: str, size: int) -> bytes:
     """A pair whose value is a text of `size` bytes, up to the text."""
-    value = b"\x0a" + _varint(size)
-    pair = _field(0x0A, key.encode(*_UTF8)) + b"\x12" + _varint(len(value) + size) + value
-    return _ONE[tag] + _varint(len(pair) + size) + pair
+    value = b"\x0a" + _encode_varint(size)
+    pair = _encode_field(0x0A, key.encode(*_UTF8)) + b"\x12" + _encode_varint(len(value) + size) + value
+    return _ONE_BYTE_VARINTS[tag] + _encode_varint(len(pair) + size) + pair
 
 
-def _value(value: Any) -> bytes:
+def _encode_value(value: Any) -> bytes:
     """Exactly one field, whatever its value: which one it is says what kind of value it is."""
     match value:
         case None:
@@ -129,48 +148,50 @@ def _value(value: Any) -> bytes:
         case bool():
             return b"\x10\x01" if value else b"\x10\x00"
         case str():
-            return _field(0x0A, value.encode(*_UTF8))
+            return _encode_field(0x0A, value.encode(*_UTF8))
         case int():
-            if not -_INTEGERS <= value < _INTEGERS:
+            if not -_INT64_BOUND <= value < _INT64_BOUND:
                 raise ValueError(f"an integer of {value.bit_length()} bits: OTLP has 64")
-            return b"\x18" + _varint(value)
+            return b"\x18" + _encode_varint(value)
         case float():
-            return _double(0x21, value)
+            return _pack_double(0x21, value)
         case bytes():
-            return _field(0x3A, value)
+            return _encode_field(0x3A, value)
         case Sequence():
-            return _field(0x2A, b"".join([_field(0x0A, _value(each)) for each in value]))
+            return _encode_field(0x2A, b"".join([_encode_field(0x0A, _encode_value(each)) for each in value]))
         case Mapping():
-            return _field(0x32, b"".join([
-                _field(0x0A, _field(0x0A, str(key).encode(*_UTF8)) + _field(0x12, _value(each)))
+            return _encode_field(0x32, b"".join([
+                _encode_field(
+                    0x0A, _encode_field(0x0A, str(key).encode(*_UTF8)) + _encode_field(0x12, _encode_value(each))
+                )
                 for key, each in value.items()
             ]))  # fmt: skip
         case _:
             raise TypeError(f"a value of type {type(value).__name__}: OTLP has none of that kind")
 
 
-def _field(tag: int, content: bytes) -> bytes:
-    return _ONE[tag] + _sized(content)
+def _encode_field(tag: int, content: bytes) -> bytes:
+    return _ONE_BYTE_VARINTS[tag] + _with_size(content)
 
 
-def _sized(content: bytes) -> bytes:
-    return _varint(len(content)) + content
+def _with_size(content: bytes) -> bytes:
+    return _encode_varint(len(content)) + content
 
 
-def _text(tag: int, text: str | None) -> bytes:
+def _encode_text(tag: int, text: str | None) -> bytes:
     """A text that is empty is left out, as is a number that is 0: it is what a reader takes for one that is missing."""
-    return _field(tag, text.encode(*_UTF8)) if text else b""
+    return _encode_field(tag, text.encode(*_UTF8)) if text else b""
 
 
-def _number(tag: int, number: int) -> bytes:
-    return _ONE[tag] + _varint(number) if number else b""
+def _encode_number(tag: int, number: int) -> bytes:
+    return _ONE_BYTE_VARINTS[tag] + _encode_varint(number) if number else b""
 
 
-@lru_cache(_SIZES)
-def _varint(number: int) -> bytes:
+@lru_cache(_SIZE_CACHE_SIZE)
+def _encode_varint(number: int) -> bytes:
     """Seven bits a byte, the lowest first; a negative one as 64 bits."""
     if 0 <= number < 128:
-        return _ONE[number]
+        return _ONE_BYTE_VARINTS[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF
     found = bytearray()
     while number > 127:
@@ -180,4 +201,4 @@ def _varint(number: int) -> bytes:
     return bytes(found)
 
 
-_ONE: Final = [bytes((number,)) for number in range(128)]
+_ONE_BYTE_VARINTS: Final = [bytes((number,)) for number in range(128)]

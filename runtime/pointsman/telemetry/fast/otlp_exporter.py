@@ -7,17 +7,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pointsman.telemetry.fast import otlp_encoder
-from pointsman.telemetry.fast.lean_spans import Written
-from pointsman.telemetry.otel_env import variable
+from pointsman.telemetry.fast.lean_spans import EncodedSpan
+from pointsman.telemetry.otel_env import read_variable
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
-__all__ = ["span_exporter", "use_written"]
+__all__ = ["enable_encoded_spans", "span_exporter"]
 
-_LARGEST: Final = 64 * 1024 * 1024  # bytes of a request: as the SDK has it
-_FOLLOWING: Final = ("", "always_on", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio")
-_LIMITS: Final = (
+_MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024  # bytes of a request: as the SDK has it
+_PARENT_BASED_SAMPLERS: Final = (
+    "",
+    "always_on",
+    "parentbased_always_on",
+    "parentbased_always_off",
+    "parentbased_traceidratio",
+)
+_LIMIT_VARIABLES: Final = (
     "OTEL_ATTRIBUTE_COUNT_LIMIT",
     "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT",
     "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT",
@@ -54,34 +60,35 @@ def _otlp() -> Any:
 
         def export(self, spans: Sequence[Any]) -> SpanExportResult:
             self.left_out = 0
-            ours = [span for span in spans if isinstance(span, Written)]
+            ours = [span for span in spans if isinstance(span, EncodedSpan)]
             if not ours or self._shutdown or self.about is None:
                 return super().export(spans)
-            others = [span for span in spans if not isinstance(span, Written)]
+            others = [span for span in spans if not isinstance(span, EncodedSpan)]
             resource, scope = self.about
-            encoded = list(map(Written.encoded, ours))
+            encoded = list(map(EncodedSpan.encoded, ours))
             self.left_out = encoded.count(b"")
-            body = otlp_encoder.request(resource.attributes, resource.schema_url, scope, encoded)
+            body = otlp_encoder.encode_request(resource.attributes, resource.schema_url, scope, encoded)
             if others:  # two messages in a row are one with the fields of both
                 body += encode_spans(others).SerializePartialToString()
-            if len(body) > _LARGEST:
+            if len(body) > _MAX_REQUEST_BYTES:
                 raise ValueError(
-                    f"a batch of {len(spans)} spans is a request of {len(body)} bytes, and {_LARGEST} are the most:"
+                    f"a batch of {len(spans)} spans is a request of {len(body)} bytes, and {_MAX_REQUEST_BYTES}"
+                    " are the most:"
                     " lower OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
                 )
             return SpanExportResult.SUCCESS if self._client.export(body).success else SpanExportResult.FAILURE
 
     plain = (
-        variable("OTEL_TRACES_SAMPLER").lower() in _FOLLOWING
-        and not any(map(variable, _LIMITS))
-        and variable("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED").lower() != "true"
+        read_variable("OTEL_TRACES_SAMPLER").lower() in _PARENT_BASED_SAMPLERS
+        and not any(map(read_variable, _LIMIT_VARIABLES))
+        and read_variable("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED").lower() != "true"
     )
     exporter = Sending() if plain else OTLPSpanExporter()
     known = callable(getattr(getattr(exporter, "_client", None), "export", None)) and hasattr(exporter, "_shutdown")
     return exporter if known else OTLPSpanExporter()
 
 
-def use_written(exporters: Sequence[Any], resource: Resource, scope: tuple[str, str, str]) -> bool:
+def enable_encoded_spans(exporters: Sequence[Any], resource: Resource, scope: tuple[str, str, str]) -> bool:
     """Whether all of them send written spans; they are of `resource` then, and `scope` is its name, version, schema."""
     if not all(hasattr(exporter, "about") for exporter in exporters):
         return False

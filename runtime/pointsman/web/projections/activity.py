@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Course", "course_of"]
+__all__ = ["Activity", "activity_of"]
 
-_MOST = 60  # columns: as many as a phone can show
-_STEPS = (
+_MAX_COLUMNS = 60  # columns: as many as a phone can show
+_STEP_SECONDS = (
     0.1,
     0.2,
     0.5,
@@ -32,12 +32,12 @@ _STEPS = (
     86400,
     604800,
 )  # seconds
-_PART = {"completed": 0, "failed": 1, "partial": 1, "cancelled": 2}
-_OPEN = 3
+_SERIES_INDEX = {"completed": 0, "failed": 1, "partial": 1, "cancelled": 2}
+_OPEN_INDEX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class Activity:
     """`columns` are of `step` seconds each, the first from `start` (since 1970) on: of the workflows that began within
     it, how many have completed, how many have failed or are partial, were cancelled, have not ended."""
 
@@ -46,19 +46,19 @@ class Course:
     columns: Sequence[Sequence[int]]
 
 
-def course_of(begun: Sequence[tuple[float, str]], *, since: float | None, now: float) -> Course | None:
+def activity_of(begun: Sequence[tuple[float, str]], *, since: float | None, now: float) -> Activity | None:
     """Of workflows by when they began (seconds since 1970) and their status. None of less than two."""
     if len(begun) < 2:
         return None
     first = min(at for at, _ in begun) if since is None else since
     whole = max(now - first, 1.0)
-    step = next((each for each in _STEPS if whole / each < _MOST), whole / (_MOST - 1))
+    step = next((each for each in _STEP_SECONDS if whole / each < _MAX_COLUMNS), whole / (_MAX_COLUMNS - 1))
     start = first - first % step
-    columns = [[0, 0, 0, 0] for _ in range(max(1, min(_MOST, int((now - start) // step) + 1)))]
+    columns = [[0, 0, 0, 0] for _ in range(max(1, min(_MAX_COLUMNS, int((now - start) // step) + 1)))]
     last = len(columns) - 1
-    part, parts = _PART.get, _OPEN + 1
-    counted = Counter([int((at - start) / step) * parts + part(status, _OPEN) for at, status in begun])
+    part, parts = _SERIES_INDEX.get, _OPEN_INDEX + 1
+    counted = Counter([int((at - start) / step) * parts + part(status, _OPEN_INDEX) for at, status in begun])
     for place, count in counted.items():
         column, of = divmod(place, parts)
         columns[max(0, min(last, column))][of] += count
-    return Course(start, step, columns)
+    return Activity(start, step, columns)

@@ -8,20 +8,20 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from pointsman.engine.log.reader import closeable
-from pointsman.engine.operations.dead_letters import letter_of
-from pointsman.errors import BusUnavailable, ContractError
-from pointsman.ports.bus import Bus, Stored
+from pointsman.engine.log.reader import as_async_generator
+from pointsman.engine.operations.dead_letters import read_dead_letter
+from pointsman.errors import BusUnavailableError, ContractError
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.web import views
-from pointsman.web.projections.projection import Folded
+from pointsman.web.projections.projection import Projection
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LetterIndex", "LetterRow"]
 
-_KEPT = 20_000  # letters, the newest; a row is about 1.5 kB
-_HISTORY = 100_000  # messages read at the start: what was dealt with leaves an empty one in its place
-_SEARCHED = 1_000  # characters of a cause that a search looks at
-_SWEEP = 60.0  # seconds between two looks for what has aged out, which nobody tells
+_MAX_ROWS = 20_000  # letters, the newest; a row is about 1.5 kB
+_MAX_HISTORY = 100_000  # messages read at the start: what was dealt with leaves an empty one in its place
+_SEARCHED_CHARS = 1_000  # characters of a cause that a search looks at
+_SWEEP_INTERVAL_S = 60.0  # seconds between two looks for what has aged out, which nobody tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,15 @@ class LetterRow:
 
     sequence: int
     id: str
-    shown: Mapping[str, object]
-    hay: str
+    data: Mapping[str, object]
+    search_text: str
 
 
-class LetterIndex(Folded):
+class LetterIndex(Projection):
     """Rows of one namespace."""
 
-    def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _KEPT) -> None:
-        super().__init__(bus, "dead", subjects.dead_letters, history=_HISTORY)
+    def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS) -> None:
+        super().__init__(bus, "dead", subjects.dead_letters, history=_MAX_HISTORY)
         self._limit = kept
         self._rows: dict[str, LetterRow] = {}  # by subject, in the order of the stream
 
@@ -47,25 +47,25 @@ class LetterIndex(Folded):
 
     def page(self, text: str, *, offset: int, limit: int) -> tuple[Sequence[LetterRow], int]:
         """The rows from the `offset`th that fits `text` on, newest first, and how many fit."""
-        fitting = self.fitting(text)
+        fitting = self.matching(text)
         return list(islice(reversed(fitting), offset, offset + limit)), len(fitting)
 
-    def fitting(self, text: str, *, until: int | None = None) -> Sequence[LetterRow]:
+    def matching(self, text: str, *, until: int | None = None) -> Sequence[LetterRow]:
         """All rows that fit `text`, in folded case, and stand no later in the stream than `until`, oldest first."""
         rows = self._rows.values()
-        return [row for row in rows if text in row.hay and (until is None or row.sequence <= until)]
+        return [row for row in rows if text in row.search_text and (until is None or row.sequence <= until)]
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(super().run())
             group.create_task(self._sweep())
 
-    async def take(self, stored: Stored) -> None:
+    async def apply(self, stored: StoredMessage) -> None:
         self._rows.pop(stored.subject, None)
         if not stored.body:
             return  # it was replayed or discarded
         try:
-            content = letter_of(stored).content
+            content = read_dead_letter(stored).content
         except ContractError:  # somebody else's
             return
         searched = (
@@ -73,30 +73,30 @@ class LetterIndex(Folded):
             content.origin,
             content.workflow_id or "",
             content.cause.kind,
-            content.cause.message[:_SEARCHED],
+            content.cause.message[:_SEARCHED_CHARS],
         )
         hay = " ".join(searched).casefold()
-        self._rows[stored.subject] = LetterRow(stored.sequence, content.id, views.letter_row(content), hay)
+        self._rows[stored.subject] = LetterRow(stored.sequence, content.id, views.dead_letter_row(content), hay)
         while len(self._rows) > self._limit:
             del self._rows[next(iter(self._rows))]
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self._rows.clear()
 
-    def gone(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """The letter called `name` is not there any more."""
         self._drop([subject for subject, row in self._rows.items() if row.id == name])
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(_SWEEP)
-            with suppress(BusUnavailable):
+            await asyncio.sleep(_SWEEP_INTERVAL_S)
+            with suppress(BusUnavailableError):
                 await self.drop_aged()
 
     async def drop_aged(self) -> None:
         """Drop the rows before the first message that the stream still holds."""
         seen = self.sequence
-        async with aclosing(closeable(self._bus.read(self._stream, self._subject))) as messages:
+        async with aclosing(as_async_generator(self._bus.read(self._stream, self._subject))) as messages:
             first = await anext(messages, None)
         begin = first.sequence if first else seen + 1
         self._drop([subject for subject, row in self._rows.items() if row.sequence < begin])
@@ -105,4 +105,4 @@ class LetterIndex(Folded):
         for subject in subjects:
             del self._rows[subject]
         if subjects:
-            self.changed()
+            self.notify()

@@ -11,13 +11,22 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pointsman.core.views.formatting import request_text
-from pointsman.engine.log.reader import commit_of, started_of
-from pointsman.errors import ContractError, NotFound
-from pointsman.ports.bus import Bus, Stored
+from pointsman.engine.log.reader import read_commit, read_workflow_started
+from pointsman.errors import ContractError, NotFoundError
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.telemetry import get_logger
-from pointsman.web.projections.activity import course_of
-from pointsman.web.projections.projection import Folded
-from pointsman.web.projections.rows import SEARCHED, SHOWN, AgentRecord, Page, Row, Search, Totals, share_of
+from pointsman.web.projections.activity import activity_of
+from pointsman.web.projections.projection import Projection
+from pointsman.web.projections.rows import (
+    SEARCHED_CHARS,
+    SHOWN_CHARS,
+    AgentRecord,
+    Page,
+    Search,
+    Totals,
+    WorkflowRow,
+    percentile,
+)
 from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.log import AttemptFailed, Entry, TaskAdded, TaskSucceeded, WorkflowStarted
 from pointsman_schemas.subjects import Subjects
@@ -26,19 +35,19 @@ __all__ = ["WorkflowIndex"]
 
 _log = get_logger(__name__)
 
-_KEPT = 20_000  # workflows: twice the 10,000 that must stay quick; a row is about 2 kB
-_HISTORY = 300_000  # messages of the log read at the start: about 30 a workflow, its agents' reports among them
+_MAX_ROWS = 20_000  # workflows: twice the 10,000 that must stay quick; a row is about 2 kB
+_MAX_HISTORY = 300_000  # messages of the log read at the start: about 30 a workflow, its agents' reports among them
 
 
-class WorkflowIndex(Folded):
+class WorkflowIndex(Projection):
     """Rows and agents' records of one namespace."""
 
-    def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _KEPT) -> None:
-        super().__init__(bus, "log", subjects.team_logs(), history=_HISTORY)
+    def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS) -> None:
+        super().__init__(bus, "log", subjects.team_logs(), history=_MAX_HISTORY)
         self._subjects = subjects
         self._limit = kept
-        self._rows: dict[str, Row] = {}  # in the order they began
-        self._changed: dict[str, Row] = {}  # in the order they changed
+        self._rows: dict[str, WorkflowRow] = {}  # in the order they began
+        self._changed: dict[str, WorkflowRow] = {}  # in the order they changed
         self._teams: dict[str, int] = {}
         self.agents: dict[str, AgentRecord] = {}
 
@@ -51,9 +60,9 @@ class WorkflowIndex(Folded):
 
     def page(self, search: Search, *, offset: int = 0, limit: int = 100) -> Page:
         """The rows from the `offset`th that fits on, at most `limit`, and the totals of all that fit."""
-        fitting = [row for row in reversed(self._rows.values()) if search.fits(row)]
+        fitting = [row for row in reversed(self._rows.values()) if search.matches(row)]
         of = Counter([row.status for row in fitting])
-        took = sorted([row.took for row in fitting if row.took is not None])
+        took = sorted([row.elapsed for row in fitting if row.elapsed is not None])
         since = search.since.timestamp() if search.since else None
         totals = Totals(
             count=len(fitting),
@@ -61,54 +70,54 @@ class WorkflowIndex(Folded):
             failed=of["failed"] + of["partial"],
             tokens=sum([row.usage.tokens for row in fitting]),
             cost=sum([row.usage.cost for row in fitting]),
-            usual=share_of(took, 0.5),
-            slow=share_of(took, 0.95),
-            course=course_of([(row.begun, row.status) for row in fitting], since=since, now=time.time()),
+            median_seconds=percentile(took, 0.5),
+            p95_seconds=percentile(took, 0.95),
+            activity=activity_of([(row.started_tasks, row.status) for row in fitting], since=since, now=time.time()),
         )
         return Page(fitting[offset : offset + limit], totals, self.sequence)
 
-    def changed_since(self, sequence: int) -> Iterator[Row]:
+    def changed_since(self, sequence: int) -> Iterator[WorkflowRow]:
         """The rows that changed above `sequence`, the newest change first."""
         for row in reversed(self._changed.values()):
             if row.sequence <= sequence:
                 return
             yield row
 
-    async def take(self, stored: Stored) -> None:
+    async def apply(self, stored: StoredMessage) -> None:
         try:
-            entries = commit_of(stored).entries
+            entries = read_commit(stored).entries
         except ContractError as error:  # another release wrote it: shown by its own page, with the reason
             _log.warning("commit_unreadable", subject=stored.subject, sequence=stored.sequence, error=str(error))
             entries = ()
         workflow = stored.subject.rpartition(".")[2]
-        row = self._rows.get(workflow) or await self._begin(stored, entries)
+        row = self._rows.get(workflow) or await self._add_row(stored, entries)
         if row is not None:
             for entry in entries:
                 self._count(row, entry)
-                row.take(entry)
+                row.apply(entry)
             row.sequence = stored.sequence
             self._changed.pop(row.id, None)
             self._changed[row.id] = row
 
-    async def _begin(self, stored: Stored, entries: Sequence[Entry]) -> Row | None:
+    async def _add_row(self, stored: StoredMessage, entries: Sequence[Entry]) -> WorkflowRow | None:
         first = entries[0] if entries else None
         if not isinstance(first, WorkflowStarted):
             # It began before what was read. While the history is read, these are the oldest: left out.
-            if self.read < 1:
+            if self.progress < 1:
                 return None
             try:
-                first = await started_of(self._bus, self._subjects, stored.subject)
-            except (NotFound, ContractError):
+                first = await read_workflow_started(self._bus, self._subjects, stored.subject)
+            except (NotFoundError, ContractError):
                 return None
         asked = request_text(first.input)
-        row = Row(
+        row = WorkflowRow(
             id=first.workflow_id,
             team=first.team,
-            began=stored.sequence,
+            first_sequence=stored.sequence,
             sequence=stored.sequence,
             started_at=first.at,
-            input=asked[:SHOWN],
-            hay=f"{first.workflow_id} {first.correlation_id} {asked[:SEARCHED]}".casefold(),
+            input=asked[:SHOWN_CHARS],
+            search_text=f"{first.workflow_id} {first.correlation_id} {asked[:SEARCHED_CHARS]}".casefold(),
         )
         self._rows[row.id] = row
         self._teams[row.team] = self._teams.get(row.team, 0) + 1
@@ -123,11 +132,11 @@ class WorkflowIndex(Folded):
         if not self._teams[gone.team]:
             del self._teams[gone.team]
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         for known in (self._rows, self._changed, self._teams, self.agents):
             known.clear()
 
-    def _count(self, row: Row, entry: Entry) -> None:
+    def _count(self, row: WorkflowRow, entry: Entry) -> None:
         match entry:
             case TaskAdded():
                 self._agent(entry.agent).role = entry.role.value
@@ -137,7 +146,7 @@ class WorkflowIndex(Folded):
                 asks = entry.error.kind == ErrorKind.NEEDS_APPROVAL
                 self._attempt(row, entry, succeeded=None if asks else False)
 
-    def _attempt(self, row: Row, entry: TaskSucceeded | AttemptFailed, *, succeeded: bool | None) -> None:
+    def _attempt(self, row: WorkflowRow, entry: TaskSucceeded | AttemptFailed, *, succeeded: bool | None) -> None:
         """What an attempt says of its agent. One that ended to ask a person has neither succeeded nor failed."""
         result = entry.result
         assert result is not None
@@ -150,10 +159,10 @@ class WorkflowIndex(Folded):
             record.recent.append(succeeded)
         record.usage += result.usage
         record.last_at = result.ended_at
-        record.works.append((result.ended_at - result.started_at).total_seconds())
-        handed = row.handed.pop((entry.task_id, entry.attempt), None)
+        record.work_seconds.append((result.ended_at - result.started_at).total_seconds())
+        handed = row.dispatched.pop((entry.task_id, entry.attempt), None)
         if handed is not None:
-            record.waits.append(max(0.0, (result.started_at - handed).total_seconds()))
+            record.queue_seconds.append(max(0.0, (result.started_at - handed).total_seconds()))
 
     def _agent(self, name: str) -> AgentRecord:
         return self.agents.setdefault(name, AgentRecord(name))

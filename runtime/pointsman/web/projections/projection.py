@@ -6,20 +6,20 @@ import asyncio
 from abc import ABC, abstractmethod
 from contextlib import aclosing
 
-from pointsman.engine.log.reader import closeable
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Bus, Stored, StreamKind
+from pointsman.engine.log.reader import as_async_generator
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman.telemetry import get_logger
 
-__all__ = ["Folded"]
+__all__ = ["Projection"]
 
 _log = get_logger(__name__)
 
-_BREATH = 200  # messages folded before others get the loop: 5 ms
-_PAUSE = 1.0  # seconds before the stream is followed again after the broker refused
+_YIELD_EVERY = 200  # messages folded before others get the loop: 5 ms
+_RETRY_PAUSE_S = 1.0  # seconds before the stream is followed again after the broker refused
 
 
-class Folded(ABC):
+class Projection(ABC):
     """What the messages on `subject` come to. `run` keeps it current; everything else reads what is there.
 
     At most `history` messages are read at the start. `sequence` is where the newest message stands that was folded;
@@ -33,21 +33,21 @@ class Folded(ABC):
         self._subject = subject
         self._history = history
         self._end = 0
-        self._news = asyncio.Event()
+        self._changed_event = asyncio.Event()
         self.sequence = 0
         self.changes = 0
         self.epoch = 0
 
     @abstractmethod
-    async def take(self, stored: Stored) -> None:
+    async def apply(self, stored: StoredMessage) -> None:
         """Fold one message."""
 
     @abstractmethod
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Begin with nothing again."""
 
     @property
-    def read(self) -> float:
+    def progress(self) -> float:
         """The share of the stream's history that has been folded, 0 to 1."""
         return 1.0 if self.sequence >= self._end else self.sequence / max(1, self._end)
 
@@ -56,47 +56,47 @@ class Folded(ABC):
         while True:
             try:
                 await self._follow()
-            except BusUnavailable as error:
+            except BusUnavailableError as error:
                 if self._bus.closed:
                     raise
                 _log.info("stream_unavailable", stream=self._stream, error=str(error))
-                await asyncio.sleep(_PAUSE)
+                await asyncio.sleep(_RETRY_PAUSE_S)
 
-    async def news(self, seen: int) -> None:
+    async def wait_for_change(self, seen: int) -> None:
         """Return when `changes` is not `seen`, at once or as soon as it is so."""
         while self.changes == seen:
-            await self._news.wait()
+            await self._changed_event.wait()
 
-    def changed(self) -> None:
+    def notify(self) -> None:
         """Tell whoever waits for news."""
         self.changes += 1
-        news, self._news = self._news, asyncio.Event()
+        news, self._changed_event = self._changed_event, asyncio.Event()
         news.set()
 
     async def _follow(self) -> None:
         last = await self._bus.last(self._stream, self._subject)
         end = last.sequence if last else 0
         if end < self.sequence:
-            self._begin_anew()
+            self._restart()
         self._end = end
         after = max(self.sequence, end - self._history)
-        messages = closeable(self._bus.follow(self._stream, [self._subject], after=after))
+        messages = as_async_generator(self._bus.follow(self._stream, [self._subject], after=after))
         async with aclosing(messages):
             folded = 0
             async for stored in messages:
                 if stored.sequence <= self.sequence:
-                    self._begin_anew()
-                await self.take(stored)
+                    self._restart()
+                await self.apply(stored)
                 self.sequence = stored.sequence
-                self.changed()
+                self.notify()
                 folded += 1
-                if folded % _BREATH == 0:
+                if folded % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         """The stream goes back: it was made anew, or lost its end. What was read is not what is there."""
-        _log.warning("stream_began_anew", stream=self._stream, was_at=self.sequence)
-        self.forget()
+        _log.warning("stream_recreated", stream=self._stream, was_at=self.sequence)
+        self.reset()
         self.sequence, self._end = 0, 0
         self.epoch += 1
-        self.changed()
+        self.notify()

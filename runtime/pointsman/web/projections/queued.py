@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from pointsman.client.client import Client, WorkflowSummary
 from pointsman.core.views.formatting import request_text
-from pointsman.web.projections.rows import SEARCHED, SHOWN, Row
+from pointsman.web.projections.rows import SEARCHED_CHARS, SHOWN_CHARS, WorkflowRow
 
-__all__ = ["look_for_waiting"]
+__all__ = ["queued_rows"]
 
-_MOST = 100  # of each team, the newest: a page of the list
+_MAX_PER_TEAM = 100  # of each team, the newest: a page of the list
 
 
-async def look_for_waiting(client: Client) -> list[Row]:
+async def queued_rows(client: Client) -> list[WorkflowRow]:
     """The newest first."""
-    found = await client.unadmitted(limit=_MOST)
+    found = await client.queued_requests(limit=_MAX_PER_TEAM)
     supervised = {card.name for card in await client.teams()} if found else set()
-    rows = [_row(each, supervised) for each in found]
-    return sorted(rows, key=lambda row: row.started_at, reverse=True)[:_MOST]
+    rows = [_queued_row(each, supervised) for each in found]
+    return sorted(rows, key=lambda row: row.started_at, reverse=True)[:_MAX_PER_TEAM]
 
 
-def _row(request: WorkflowSummary, supervised: set[str]) -> Row:
+def _queued_row(request: WorkflowSummary, supervised: set[str]) -> WorkflowRow:
     asked = request_text(request.input)
-    return Row(
+    return WorkflowRow(
         id=request.id,
         team=request.team,
-        began=0,
+        first_sequence=0,
         sequence=0,
         started_at=request.started_at,
-        input=asked[:SHOWN],
-        hay=f"{request.id} {asked[:SEARCHED]}".casefold(),
+        input=asked[:SHOWN_CHARS],
+        search_text=f"{request.id} {asked[:SEARCHED_CHARS]}".casefold(),
         status=request.status,
-        reason=_reason(request.team, supervised),
+        reason=_queued_reason(request.team, supervised),
     )
 
 
-def _reason(team: str, supervised: set[str]) -> str:
+def _queued_reason(team: str, supervised: set[str]) -> str:
     if team not in supervised:
         return f"team {team} has no supervisor"
     return f"the supervisors of {team} have as many workflows as they may, or have not come to it yet"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pointsman.web.projections.activity import Course
+from pointsman.web.projections.activity import Activity
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import (
@@ -27,25 +27,25 @@ from pointsman_schemas.log import (
     WorkflowEnded,
 )
 
-__all__ = ["SEARCHED", "SHOWN", "AgentRecord", "Page", "Row", "Search", "Totals", "share_of"]
+__all__ = ["SEARCHED_CHARS", "SHOWN_CHARS", "AgentRecord", "Page", "Search", "Totals", "WorkflowRow", "percentile"]
 
-SEARCHED = 1_000  # characters of a request that a search looks at
-SHOWN = 200  # characters of it in the list
+SEARCHED_CHARS = 1_000  # characters of a request that a search looks at
+SHOWN_CHARS = 200  # characters of it in the list
 
-_SAMPLES = 200  # newest attempts of an agent that its latency is told from
+_MAX_SAMPLES = 200  # newest attempts of an agent that its latency is told from
 
 
 @dataclass(slots=True)
-class Row:
-    """One workflow in the list. `sequence` is where in the log it changed last, `began` where it began."""
+class WorkflowRow:
+    """One workflow in the list. `sequence` is where in the log it changed last, `first_sequence` where it began."""
 
     id: str
     team: str
-    began: int
+    first_sequence: int
     sequence: int
     started_at: datetime
     input: str
-    hay: str
+    search_text: str
     """What a search for text looks at: the id, the correlation id, the request, the agents that had a part in it."""
     status: str = "running"
     reason: str = ""
@@ -56,50 +56,50 @@ class Row:
     done: int = 0
     total: int = 0
     failed: int = 0
-    handed: dict[tuple[str, int], datetime] = field(default_factory=dict)
+    dispatched: dict[tuple[str, int], datetime] = field(default_factory=dict)
     delegated: set[tuple[str, int]] = field(default_factory=set)
     """The attempts of teams: what they do is told by workflows of their own."""
-    asked: set[str] = field(default_factory=set)
+    pending_approvals: set[str] = field(default_factory=set)
     """Approvals that it waits for."""
-    begun: float = field(init=False)
+    started_tasks: float = field(init=False)
     """Seconds since 1970."""
-    took: float | None = None
+    elapsed: float | None = None
     """Seconds, once it has ended."""
 
     def __post_init__(self) -> None:
-        self.begun = self.started_at.timestamp()
+        self.started_tasks = self.started_at.timestamp()
 
-    def take(self, entry: Entry) -> None:
+    def apply(self, entry: Entry) -> None:
         match entry:
             case PlanAccepted():
                 for task in entry.plan.tasks:
                     self.work.setdefault(task.id, "open")
             case TaskDispatched():
-                self.handed[entry.task_id, entry.attempt] = entry.at
-                self._gets(entry)
+                self.dispatched[entry.task_id, entry.attempt] = entry.at
+                self._assign(entry)
             case RetryScheduled():
-                self._gets(entry)
+                self._assign(entry)
             case TaskSucceeded():
                 self.usage += entry.result.usage
-                self._settle(entry.task_id, "succeeded")
+                self._set_task_state(entry.task_id, "succeeded")
             case AttemptFailed() if entry.result is not None:
                 self.usage += entry.result.usage
             case TaskFailed() | TaskSkipped() | TaskAbandoned():
-                self._settle(entry.task_id, "failed")
+                self._set_task_state(entry.task_id, "failed")
             case TaskReopened():
-                self._settle(entry.task_id, "open")
+                self._set_task_state(entry.task_id, "open")
             case ApprovalRequested() | ApprovalDecided():
                 wanted = isinstance(entry, ApprovalRequested)
-                self.asked.add(entry.approval) if wanted else self.asked.discard(entry.approval)
-                self.status = "waiting for approval" if self.asked else "running"
+                self.pending_approvals.add(entry.approval) if wanted else self.pending_approvals.discard(entry.approval)
+                self.status = "waiting for approval" if self.pending_approvals else "running"
             case TimerArmed():
                 self.reason = entry.reason  # who must come before it can begin
                 return
             case WorkflowEnded():
                 outcome = entry.outcome
                 self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
-                self.ended_at, self.took = entry.at, entry.at.timestamp() - self.begun
-                for kept in (self.work, self.handed, self.delegated, self.asked):
+                self.ended_at, self.elapsed = entry.at, entry.at.timestamp() - self.started_tasks
+                for kept in (self.work, self.dispatched, self.delegated, self.pending_approvals):
                     kept.clear()
                 return
             case _:
@@ -108,17 +108,17 @@ class Row:
         self.failed = sum(1 for state in self.work.values() if state == "failed")
         self.done = sum(1 for state in self.work.values() if state == "succeeded")
 
-    def _gets(self, entry: TaskDispatched | RetryScheduled) -> None:
+    def _assign(self, entry: TaskDispatched | RetryScheduled) -> None:
         if entry.team:
             self.delegated.add((entry.task_id, entry.attempt))
-        if entry.agent.casefold() not in self.hay:
-            self.hay += f" {entry.agent.casefold()}"
+        if entry.agent.casefold() not in self.search_text:
+            self.search_text += f" {entry.agent.casefold()}"
 
-    def _settle(self, task: str, state: str) -> None:
+    def _set_task_state(self, task: str, state: str) -> None:
         if task in self.work:
             self.work[task] = state
 
-    def shown(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """The row as the page gets it."""
         return {
             "id": self.id,
@@ -133,7 +133,7 @@ class Row:
             "total": self.total,
             "tokens": self.usage.tokens,
             "cost": self.usage.cost,
-            "began": self.began,
+            "began": self.first_sequence,
         }
 
 
@@ -147,11 +147,11 @@ class AgentRecord:
     failed: int = 0
     usage: Usage = field(default_factory=Usage)
     last_at: datetime | None = None
-    waits: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
-    works: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
-    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    queue_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
+    work_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
+    recent: deque[bool] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
 
-    def shown(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         return {
             "role": self.role,
             "succeeded": self.succeeded,
@@ -160,29 +160,29 @@ class AgentRecord:
             "tokens": self.usage.tokens,
             "cost": self.usage.cost,
             "last_at": self.last_at,
-            "wait": share_of(self.waits, 0.5),
-            "median": share_of(self.works, 0.5),
-            "slow": share_of(self.works, 0.95),
+            "wait": percentile(self.queue_seconds, 0.5),
+            "median": percentile(self.work_seconds, 0.5),
+            "slow": percentile(self.work_seconds, 0.95),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a page asks for. `text`, in folded case, is looked for in each row's `hay`."""
+    """What a page asks for. `text`, in folded case, is looked for in each row's `search_text`."""
 
     team: str = ""
     status: str = ""
     text: str = ""
     since: datetime | None = None
 
-    def fits(self, row: Row) -> bool:
+    def matches(self, row: WorkflowRow) -> bool:
         if self.team and row.team != self.team:
             return False
         if self.status and row.status != self.status:
             return False
         if self.since is not None and row.started_at < self.since:
             return False
-        return self.text in row.hay
+        return self.text in row.search_text
 
 
 @dataclass(slots=True)
@@ -195,23 +195,23 @@ class Totals:
     failed: int = 0
     tokens: int = 0
     cost: float = 0.0
-    usual: float | None = None
+    median_seconds: float | None = None
     """Seconds that half of those that have ended took at most."""
-    slow: float | None = None
+    p95_seconds: float | None = None
     """Seconds that all but the slowest twentieth took at most."""
-    course: Course | None = None
+    activity: Activity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """Some rows that fit a search, newest first, and the sum of all that fit."""
 
-    rows: Sequence[Row]
+    rows: Sequence[WorkflowRow]
     totals: Totals
     sequence: int
 
 
-def share_of(values: Sequence[float] | deque[float], share: float) -> float | None:
+def percentile(values: Sequence[float] | deque[float], share: float) -> float | None:
     """What that share of `values` is at most; None where there are none."""
     if not values:
         return None

@@ -8,18 +8,18 @@ from datetime import datetime
 
 from pointsman.core.views import timeline
 from pointsman.core.views.timeline import Tone
-from pointsman.ports.bus import Stored
+from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.events import Progress
 from pointsman_schemas.log import Entry
 
-__all__ = ["Line", "Story"]
+__all__ = ["TimelineRow", "TimelineRows"]
 
-_LONGEST = 300  # characters of a line; the whole stands in the event's body
-_CALLS = {"tool": "tool_called", "chat": "model_called"}
+_MAX_LINE_CHARS = 300  # characters of a line; the whole stands in the event's body
+_CALL_KINDS = {"tool": "tool_called", "chat": "model_called"}
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TimelineRow:
     """One entry, the `part`th of the message at `sequence`, or one report."""
 
     sequence: int
@@ -27,26 +27,26 @@ class Line:
     at: datetime
     kind: str
     tone: Tone
-    who: str
-    what: str
+    actor: str
+    detail: str
     task: str
 
 
-class Story:
+class TimelineRows:
     """The lines of one workflow, in the order of its log."""
 
     def __init__(self) -> None:
-        self._story = timeline.Timeline()
+        self._timeline = timeline.Timeline()
 
-    def of_commit(self, stored: Stored, entries: Iterable[Entry]) -> Iterator[Line]:
+    def from_commit(self, stored: StoredMessage, entries: Iterable[Entry]) -> Iterator[TimelineRow]:
         for part, entry in enumerate(entries):
             task = getattr(entry, "task_id", None) or ""
-            yield self._line(stored, part, self._story.render(entry), entry.kind, task)
+            yield self._line(stored, part, self._timeline.render(entry), entry.kind, task)
 
-    def of_report(self, stored: Stored, report: Progress) -> Line:
-        kind = _CALLS.get(report.kind, report.kind)
-        return self._line(stored, 0, self._story.render(report), kind, report.task_id)
+    def from_report(self, stored: StoredMessage, report: Progress) -> TimelineRow:
+        kind = _CALL_KINDS.get(report.kind, report.kind)
+        return self._line(stored, 0, self._timeline.render(report), kind, report.task_id)
 
-    def _line(self, stored: Stored, part: int, told: timeline.TimelineLine, kind: str, task: str) -> Line:
-        what = f"{told.text} {told.detail}".strip(" :")[:_LONGEST]
-        return Line(stored.sequence, part, told.at, kind, told.tone, told.actor, what, task)
+    def _line(self, stored: StoredMessage, part: int, told: timeline.TimelineLine, kind: str, task: str) -> TimelineRow:
+        what = f"{told.text} {told.detail}".strip(" :")[:_MAX_LINE_CHARS]
+        return TimelineRow(stored.sequence, part, told.at, kind, told.tone, told.actor, what, task)

@@ -65,8 +65,8 @@ function lineElement(line, start) {
     h("summary", {},
       h("span", { class: "number when", text: `+${seconds(Math.max(0, offset))}`, title: line.at }),
       h("span", { class: "mark", "aria-hidden": "true" }),
-      h("b", { class: "who", text: line.who }),
-      h("span", { class: "what", text: line.what })),
+      h("b", { class: "who", text: line.actor }),
+      h("span", { class: "what", text: line.detail })),
     body);
   element.addEventListener("toggle", async () => {
     if (!element.open || body.textContent) return;

@@ -101,10 +101,10 @@ export function workflowsPage(main) {
       figure("Workflows", number(sums.count)), figure("Running", number(sums.running), sums.running && "running"),
       ...(sums.waiting ? [figure("Not admitted", number(sums.waiting), "warn")] : []),
       figure("Failed or partial", number(sums.failed), sums.failed && "bad"),
-      figure("Usually took", seconds(sums.usual) || "–"), figure("Slowest 5 %", seconds(sums.slow) || "–"),
+      figure("Usually took", seconds(sums.median_seconds) || "–"), figure("Slowest 5 %", seconds(sums.p95_seconds) || "–"),
       figure("Tokens", compact(sums.tokens)), figure("Cost", money(sums.cost) || "$0.00"),
     ]);
-    course.show(sums.course);
+    course.show(sums.activity);
     head.hidden = !shown.length;
     const filtered = search.value || team.value || status.value || time.value;
     nothing.replaceChildren(...(shown.length ? [] : [filtered

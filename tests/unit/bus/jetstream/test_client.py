@@ -10,9 +10,9 @@ import pytest
 from support.waiting import until
 
 from pointsman.bus.jetstream.client import Msg, NatsClient
-from pointsman.bus.jetstream.protocol import Arrival
-from pointsman.bus.jetstream.request_reply import Asking
-from pointsman.errors import BusUnavailable
+from pointsman.bus.jetstream.protocol import WireMessage
+from pointsman.bus.jetstream.request_reply import RequestClient
+from pointsman.errors import BusUnavailableError
 
 INFO = b'INFO {"server_id":"S","version":"2.15.0","headers":true,"max_payload":1048576}\r\n'
 _LIMIT = 1 << 20  # bytes that a client keeps for a server that does not read
@@ -56,7 +56,7 @@ async def connected(
         yield client
     finally:
         server.reads.set()
-        await client.shut()
+        await client.shutdown()
         listening.close()
 
 
@@ -94,7 +94,7 @@ async def test_the_answer_to_a_flush_that_was_given_up_does_no_harm() -> None:
         assert client.is_connected
         assert told == []
     finally:
-        await client.shut()
+        await client.shutdown()
         listening.close()
         await left.wait()
 
@@ -104,7 +104,7 @@ async def test_a_message_is_sent_in_the_turn_in_which_it_is_handed_over() -> Non
 
     async with connected(server) as client:
         server.reads.set()
-        client.put("a", "", b"", b"x")
+        client.publish_raw("a", "", b"", b"x")
         await asyncio.sleep(0)
 
         assert client.pending_data_size == 0
@@ -118,8 +118,8 @@ async def test_what_a_server_does_not_read_is_kept_up_to_a_bound_then_waited_for
 
         async def send() -> None:
             for size in sizes:
-                client.put("a", "", b"", b"x" * size)
-                await client.keep_up()
+                client.publish_raw("a", "", b"", b"x" * size)
+                await client.wait_for_capacity()
                 await asyncio.sleep(0)
 
         sending = asyncio.create_task(send())
@@ -140,17 +140,17 @@ async def test_what_is_asked_of_a_server_that_does_not_read_is_kept_up_to_the_sa
     server = Server()
 
     async with connected(server) as client:
-        asking = Asking(client, 0.1, unheard=lambda subject: None)
+        asking = RequestClient(client, 0.1, unheard=lambda subject: None)
         asking.up.set()
-        asked = asking.ask("a")
+        asked = asking.request("a")
         for _ in range(2_000):  # 20 MB: more than the sockets between take
-            asked = asking.ask("a", b"x" * size)
+            asked = asking.request("a", b"x" * size)
             await asyncio.sleep(0)
         waiting = client.pending_data_size
-        with pytest.raises(BusUnavailable):
+        with pytest.raises(BusUnavailableError):
             await asked()
         server.reads.set()
-        await client.shut()
+        await client.shutdown()
         await server.left.wait()
 
     assert waiting < _LIMIT + size + 100
@@ -194,8 +194,8 @@ async def test_messages_are_heard_whole_and_in_order_however_the_socket_cuts_the
         others.append(message.data)
 
     async with connected(Server()) as client:
-        await client.hear("a", lambda each: heard.append((each.subject, each.reply, each.data, each.block)))
-        await client.call("b", kept)
+        await client.subscribe_raw("a", lambda each: heard.append((each.subject, each.reply, each.data, each.block)))
+        await client.subscribe_async("b", kept)
         for begin in range(0, len(SAID), size):
             _come(client, SAID[begin : begin + size])
             for _ in range(between):
@@ -218,7 +218,7 @@ async def test_a_message_is_heard_in_the_turn_in_which_it_came() -> None:
     heard: list[bytes] = []
 
     async with connected(Server()) as client:
-        await client.hear("a", lambda each: heard.append(each.data))
+        await client.subscribe_raw("a", lambda each: heard.append(each.data))
         _come(client, b"MSG a 1 2\r\nm0\r\n")
 
         assert heard == [b"m0"]
@@ -231,13 +231,13 @@ async def test_what_cannot_be_dealt_with_is_told_of_and_the_next_message_is_hear
     async def told(error: Exception) -> None:
         errors.append(error)
 
-    def deal_with(message: Arrival) -> None:
+    def deal_with(message: WireMessage) -> None:
         if message.data == b"m0":
             raise ValueError("not this one")
         heard.append(message.data)
 
     async with connected(Server(), told) as client:
-        await client.hear("a", deal_with)
+        await client.subscribe_raw("a", deal_with)
         _come(client, b"MSG a 1 2\r\nm0\r\nMSG a 1 2\r\nm1\r\n")
         await asyncio.sleep(0)
 
@@ -249,8 +249,8 @@ async def test_nothing_is_heard_any_more_of_what_was_dropped() -> None:
     heard: list[bytes] = []
 
     async with connected(Server()) as client:
-        inbox = await client.hear("a", lambda each: heard.append(each.data))
-        await inbox.drop()
+        inbox = await client.subscribe_raw("a", lambda each: heard.append(each.data))
+        await inbox.unsubscribe()
         _come(client, b"MSG a 1 2\r\nm0\r\n")
         await asyncio.sleep(0)
 

@@ -10,16 +10,16 @@ import pytest
 from structlog.testing import capture_logs
 from support.waiting import until
 
-from pointsman.bus.jetstream.forwarding import Handing
-from pointsman.bus.jetstream.protocol import Arrival, HandingConnection
-from pointsman.errors import BusUnavailable
-from pointsman.ports.bus import Delivery, Stored
+from pointsman.bus.jetstream.forwarding import Forwarder
+from pointsman.bus.jetstream.protocol import ForwardingConnection, WireMessage
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import Delivery, StoredMessage
 
 FORGETFUL, KEPT = (f"$JS.ACK.{stream}.agent-a.1.95.7.1700000000000000000.0" for stream in ("OWN_HANDOFFS", "OWN_WORK"))
 
 
 class Inbox:
-    async def drop(self) -> None: ...
+    async def unsubscribe(self) -> None: ...
     async def drain(self) -> None: ...
 
 
@@ -31,12 +31,12 @@ class Broker:
     def __init__(self) -> None:
         self.restarts = 0
         self.settled: list[tuple[str, bytes]] = []
-        self.heard: dict[str, Callable[[Arrival], None]] = {}
+        self.heard: dict[str, Callable[[WireMessage], None]] = {}
 
     def new_inbox(self) -> str:
         return "_INBOX.x"
 
-    async def hear(self, subject: str, heard: Callable[[Arrival], None]) -> Inbox:
+    async def subscribe(self, subject: str, heard: Callable[[WireMessage], None]) -> Inbox:
         self.heard[subject] = heard
         return Inbox()
 
@@ -44,13 +44,13 @@ class Broker:
         self.settled.append((subject, body))
 
 
-def handing(broker: Broker, whole: BaseException | None = None) -> Handing:
-    async def fetched(stored: Stored) -> Stored:
+def handing(broker: Broker, whole: BaseException | None = None) -> Forwarder:
+    async def fetched(stored: StoredMessage) -> StoredMessage:
         if whole is not None:
             raise whole
         return stored
 
-    return Handing(cast(HandingConnection, broker), "own", 15, fetched)
+    return Forwarder(cast(ForwardingConnection, broker), "own", 15, fetched)
 
 
 @pytest.mark.parametrize(("reply", "settles"), [(FORGETFUL, False), (KEPT, True)], ids=["forgets", "keeps"])
@@ -59,8 +59,8 @@ async def test_what_was_received_before_a_start_of_the_broker_is_settled_only_if
 ) -> None:
     broker, received = Broker(), list[Delivery]()
 
-    async with handing(broker).receiving("two", received.append):
-        broker.heard["own.handed.two.>"](Arrival("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{reply}", b"1"))
+    async with handing(broker).receive("two", received.append):
+        broker.heard["own.handed.two.>"](WireMessage("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{reply}", b"1"))
         await received[0].nak()
         broker.restarts += 1
         await received[0].ack()
@@ -69,24 +69,24 @@ async def test_what_was_received_before_a_start_of_the_broker_is_settled_only_if
     assert broker.settled == [(reply, b"-NAK"), *([(reply, b"+ACK")] if settles else [])]
 
 
-@pytest.mark.parametrize("wrong", [BusUnavailable("away"), ValueError("not that")], ids=["away", "something else"])
+@pytest.mark.parametrize("wrong", [BusUnavailableError("away"), ValueError("not that")], ids=["away", "something else"])
 async def test_what_cannot_be_made_whole_is_handed_back(wrong: Exception) -> None:
     broker, received = Broker(), list[Delivery]()
 
     with capture_logs() as logs:
-        async with handing(broker, wrong).receiving("two", received.append):
-            broker.heard["own.handed.two.>"](Arrival("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
+        async with handing(broker, wrong).receive("two", received.append):
+            broker.heard["own.handed.two.>"](WireMessage("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
 
     assert received == []
     assert broker.settled == [(KEPT, b'-NAK {"delay": 500000000}')]
-    assert [line["event"] for line in logs] == ["body_not_fetched"]
+    assert [line["event"] for line in logs] == ["body_fetch_failed"]
 
 
 async def test_what_is_being_made_whole_is_handed_back_when_that_is_cancelled() -> None:
     broker, received = Broker(), list[Delivery]()
 
-    async with handing(broker, asyncio.CancelledError()).receiving("two", received.append):
-        broker.heard["own.handed.two.>"](Arrival("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
+    async with handing(broker, asyncio.CancelledError()).receive("two", received.append):
+        broker.heard["own.handed.two.>"](WireMessage("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
         await until(lambda: bool(broker.settled))
 
     assert broker.settled == [(KEPT, b"-NAK")]
@@ -98,8 +98,8 @@ async def test_what_nobody_received_is_handed_back_unless_the_broker_that_said_s
 ) -> None:
     broker = Broker()
 
-    async with handing(broker).receiving("one", lambda _: None):
-        broker.heard["_INBOX.x.>"](Arrival(f"_INBOX.x.two.{reply}", "", b"", b"NATS/1.0 503\r\n\r\n"))
+    async with handing(broker).receive("one", lambda _: None):
+        broker.heard["_INBOX.x.>"](WireMessage(f"_INBOX.x.two.{reply}", "", b"", b"NATS/1.0 503\r\n\r\n"))
         broker.restarts += 1
 
     assert broker.settled == ([(reply, b"-NAK")] if settles else [])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pointsman.bus.jetstream.message_tracing import hop_of, is_sampled
-from pointsman.ports.bus import Hop, HopStep
+from pointsman.bus.jetstream.message_tracing import is_sampled, parse_hop
+from pointsman.ports.bus import TraceHop, TraceHopStep
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -33,23 +33,23 @@ def at(microsecond: int) -> datetime:
 
 
 def test_a_stored_message_has_its_arrival_and_its_stream() -> None:
-    assert hop_of(account(STORED)) == Hop(
+    assert parse_hop(account(STORED)) == TraceHop(
         "ns.log.crew.w",
         {"traceparent": PARENT, "nats-trace-dest": "_INBOX.x"},
         "n1",
-        (HopStep("received", at(480777), ""), HopStep("stored", at(480925), "NS_LOG")),
+        (TraceHopStep("received", at(480777), ""), TraceHopStep("stored", at(480925), "NS_LOG")),
     )
 
 
 def test_a_refused_one_says_why() -> None:
-    hop = hop_of(account({**STORED, "error": "last sequence by subject mismatch: 0 vs 1"}))
+    hop = parse_hop(account({**STORED, "error": "last sequence by subject mismatch: 0 vs 1"}))
 
     assert hop is not None
     assert (hop.steps[-1].kind, hop.error) == ("refused", "last sequence by subject mismatch: 0 vs 1")
 
 
 def test_what_a_later_server_adds_is_left_out() -> None:
-    hop = hop_of(account({"type": "xx", "ts": "?"}, {"type": "eg", "ts": "2026-01-02T03:04:06Z", "name": "n2"}))
+    hop = parse_hop(account({"type": "xx", "ts": "?"}, {"type": "eg", "ts": "2026-01-02T03:04:06Z", "name": "n2"}))
 
     assert hop is not None
     assert [(step.kind, step.where) for step in hop.steps] == [("received", ""), ("handed_on", "n2")]
@@ -61,7 +61,7 @@ def test_what_a_later_server_adds_is_left_out() -> None:
      b'{"events": [{"type": "in", "ts": "yesterday", "subj": "a.b"}]}', b"\xff"],
 )  # fmt: skip
 def test_what_is_no_account_is_none(told: bytes) -> None:
-    assert hop_of(told) is None
+    assert parse_hop(told) is None
 
 
 @pytest.mark.parametrize(

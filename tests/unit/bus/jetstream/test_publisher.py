@@ -10,13 +10,20 @@ from typing import Any, cast
 
 import pytest
 
-from pointsman.bus.jetstream.message_tracing import TRACE_DESTINATION
-from pointsman.bus.jetstream.protocol import UnderWay, header_lines
-from pointsman.bus.jetstream.publisher import StreamWriter
+from pointsman.bus.jetstream.message_tracing import TRACE_DESTINATION_HEADER
+from pointsman.bus.jetstream.protocol import PendingCall, header_lines
+from pointsman.bus.jetstream.publisher import StreamPublisher
 from pointsman.bus.jetstream.reader import StreamReader
-from pointsman.bus.validation import EXPECTED_OF, EXPECTED_SEQUENCE, header_size
-from pointsman.errors import BusUnavailable, Conflict, OversizeEventError, PeerError, PointsmanError, UnknownOutcome
-from pointsman.ports.bus import Hop, Server, Stored
+from pointsman.bus.validation import EXPECTED_SEQUENCE_HEADER, EXPECTED_SUBJECT_HEADER, header_size
+from pointsman.errors import (
+    BusUnavailableError,
+    ConflictError,
+    OversizeEventError,
+    PeerError,
+    PointsmanError,
+    PublishOutcomeUnknownError,
+)
+from pointsman.ports.bus import Server, StoredMessage, TraceHop
 from pointsman.testing import VirtualClock
 
 HEADERS = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
@@ -35,34 +42,39 @@ class Stream:
         self.asked: list[str] = []
         self.sent: list[dict[str, str]] = []
 
-    def ask(
-        self, subject: str, body: bytes = b"", headers: bytes = b"", *, lost: type[BusUnavailable] = BusUnavailable
-    ) -> UnderWay[bytes]:
+    def request(
+        self,
+        subject: str,
+        body: bytes = b"",
+        headers: bytes = b"",
+        *,
+        lost: type[BusUnavailableError] = BusUnavailableError,
+    ) -> PendingCall[bytes]:
         self.sent.append(header_lines(headers))
         return self._told
 
     async def _told(self) -> bytes:
         return json.dumps(self.answer).encode()
 
-    async def from_leader(self, stream: str, query: Mapping[str, Any]) -> Stored | None:
+    async def get_from_leader(self, stream: str, query: Mapping[str, Any]) -> StoredMessage | None:
         self.asked.append(query["last_by_subj"])
         at = datetime(2026, 1, 1, tzinfo=UTC)
-        return Stored(query["last_by_subj"], b"", {}, self.newest, at) if self.newest else None
+        return StoredMessage(query["last_by_subj"], b"", {}, self.newest, at) if self.newest else None
 
 
 class Watching:
     def __init__(self) -> None:
         self.errors: list[str | None] = []
 
-    def sent(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
+    def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         self.errors.append(error)
 
-    def received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None: ...
-    def passed(self, hop: Hop) -> None: ...
+    def on_received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None: ...
+    def on_hop(self, hop: TraceHop) -> None: ...
 
 
-def writer(stream: Stream, watching: Watching | None = None) -> StreamWriter:
-    return StreamWriter(stream, cast(StreamReader, stream), VirtualClock(), watching)
+def writer(stream: Stream, watching: Watching | None = None) -> StreamPublisher:
+    return StreamPublisher(stream, cast(StreamReader, stream), VirtualClock(), watching)
 
 
 def refusal(number: int, code: int = 400) -> dict[str, Any]:
@@ -72,10 +84,10 @@ def refusal(number: int, code: int = 400) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("answer", "raised"),
     [
-        (refusal(10071), Conflict),
+        (refusal(10071), ConflictError),
         (refusal(10054), OversizeEventError),
         (refusal(10097), OversizeEventError),
-        (refusal(10077, 503), BusUnavailable),
+        (refusal(10077, 503), BusUnavailableError),
         (refusal(10060), PeerError),
     ],
 )
@@ -85,21 +97,21 @@ async def test_a_refusal_is_an_error_of_its_kind_and_told_as_such(
     watching = Watching()
 
     with pytest.raises(raised) as caught:
-        await writer(Stream(answer), watching).store("ns.log.a.w", b"", {EXPECTED_SEQUENCE: "0"})
+        await writer(Stream(answer), watching).publish("ns.log.a.w", b"", {EXPECTED_SEQUENCE_HEADER: "0"})
 
     assert caught.type is raised
     assert watching.errors == [raised.kind]
 
 
-@pytest.mark.parametrize(("newest", "raised"), [(0, UnknownOutcome), (3, Conflict)])
+@pytest.mark.parametrize(("newest", "raised"), [(0, PublishOutcomeUnknownError), (3, ConflictError)])
 async def test_a_message_under_way_is_a_conflict_only_once_it_is_there(
     newest: int, raised: type[PointsmanError]
 ) -> None:
     stream = Stream(refusal(10164), newest)
 
     with pytest.raises(raised):
-        await writer(stream).store(
-            "ns.schedule.w.a", b"", {EXPECTED_SEQUENCE: "0", EXPECTED_OF: "ns.inbox.a.w.timer.a"}
+        await writer(stream).publish(
+            "ns.schedule.w.a", b"", {EXPECTED_SEQUENCE_HEADER: "0", EXPECTED_SUBJECT_HEADER: "ns.inbox.a.w.timer.a"}
         )
 
     assert stream.asked == ["ns.inbox.a.w.timer.a"]
@@ -110,12 +122,12 @@ async def test_servers_are_asked_to_tell_of_a_message_where_there_is_room_to_ask
     stream = Stream()
     watched = writer(stream, Watching())
     watched.hops = HOPS
-    room = stream.max_payload - header_size({**HEADERS, TRACE_DESTINATION: HOPS})
+    room = stream.max_payload - header_size({**HEADERS, TRACE_DESTINATION_HEADER: HOPS})
 
-    sequence = await watched.store("ns.log.a.w", b"x" * (room - spare), HEADERS)
+    sequence = await watched.publish("ns.log.a.w", b"x" * (room - spare), HEADERS)
 
     assert sequence == 7
-    assert stream.sent == [{**HEADERS, TRACE_DESTINATION: HOPS} if asks else HEADERS]
+    assert stream.sent == [{**HEADERS, TRACE_DESTINATION_HEADER: HOPS} if asks else HEADERS]
 
 
 @pytest.mark.parametrize("watching", [None, Watching()])
@@ -125,7 +137,7 @@ async def test_a_message_is_on_its_way_when_it_is_stored_whether_somebody_watche
     """So that several need no task each."""
     stream = Stream()
 
-    storing = writer(stream, watching).store("ns.log.a.w", b"", {})
+    storing = writer(stream, watching).publish("ns.log.a.w", b"", {})
 
     assert stream.sent == [{}]
     assert await storing == 7
@@ -138,7 +150,7 @@ async def test_a_message_given_up_before_it_is_waited_for_leaves_nothing_that_wa
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
 
-        writer(Stream(), watching).store("ns.log.a.w", b"", {}).close()
+        writer(Stream(), watching).publish("ns.log.a.w", b"", {}).close()
 
     assert [str(each.message) for each in warned] == []
 
@@ -147,6 +159,6 @@ async def test_a_message_that_is_not_even_sent_is_told_as_well() -> None:
     watching = Watching()
 
     with pytest.raises(OversizeEventError):
-        await writer(Stream(), watching).store("ns.log.a.w", b"x" * 2_000, {})
+        await writer(Stream(), watching).publish("ns.log.a.w", b"x" * 2_000, {})
 
     assert watching.errors == [OversizeEventError.kind]

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from pointsman.bus.jetstream.protocol import Arrival, HandingConnection
+from pointsman.bus.jetstream.protocol import ForwardingConnection, WireMessage
 from pointsman.bus.jetstream.pull_consumer import PullDelivery
 
 REPLY = "$JS.ACK.OWN_HANDOFFS.agent-a.1.95.7.1700000000000000000.0"
@@ -23,7 +23,7 @@ class Broker:
         assert subject == REPLY
         self.heard.append(body)
 
-    async def hand_on(self, name: str, _: Arrival) -> bool:
+    async def forward(self, name: str, _: WireMessage) -> bool:
         self.handed.append(name)
         return True
 
@@ -35,7 +35,7 @@ class Broker:
 )
 async def test_a_number_that_may_be_another_message_by_now_is_not_settled(since: int | None, settles: bool) -> None:
     broker = Broker(restarts=3)
-    delivery = PullDelivery(cast(HandingConnection, broker), Arrival("own.handoff.a.w.t.1", REPLY, b""), since)
+    delivery = PullDelivery(cast(ForwardingConnection, broker), WireMessage("own.handoff.a.w.t.1", REPLY, b""), since)
 
     await delivery.ack()
     await delivery.nak()
@@ -54,9 +54,9 @@ async def test_a_number_that_may_be_another_message_by_now_is_not_settled(since:
 )
 async def test_a_number_that_may_be_another_message_by_now_is_not_handed_on(since: int | None, handed: bool) -> None:
     broker = Broker(restarts=3)
-    delivery = PullDelivery(cast(HandingConnection, broker), Arrival("own.handoff.a.w.t.1", REPLY, b""), since)
+    delivery = PullDelivery(cast(ForwardingConnection, broker), WireMessage("own.handoff.a.w.t.1", REPLY, b""), since)
 
-    assert await delivery.hand_on("two") is handed
+    assert await delivery.forward("two") is handed
     assert broker.handed == (["two"] if handed else [])
 
 
@@ -67,6 +67,6 @@ async def test_what_may_be_forgotten_is_not_settled_while_it_is_unknown_which_br
     broker = Broker(restarts=3)
     broker.connected = False
 
-    await PullDelivery(cast(HandingConnection, broker), Arrival("own.handoff.a.w.t.1", REPLY, b""), since).ack()
+    await PullDelivery(cast(ForwardingConnection, broker), WireMessage("own.handoff.a.w.t.1", REPLY, b""), since).ack()
 
     assert broker.heard == words

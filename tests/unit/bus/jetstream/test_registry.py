@@ -10,7 +10,7 @@ from datetime import datetime
 from structlog.testing import capture_logs
 
 from pointsman.bus.jetstream.registry import KeyValueRegistry
-from pointsman.ports.bus import Stored
+from pointsman.ports.bus import StoredMessage
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.card import AgentCard
 
@@ -22,32 +22,32 @@ class Bucket:
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        self.kept: list[Stored] = []
+        self.kept: list[StoredMessage] = []
         self.closed = False
         self.broken: Exception | None = None
         self._grew = asyncio.Event()
 
-    async def store(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
+    async def publish(self, subject: str, body: bytes, wire: dict[str, str]) -> int:
         own = {name: value for name, value in wire.items() if not name.startswith("Nats-")}
-        self.kept.append(Stored(subject, body, own, len(self.kept) + 1, self.clock.now()))
+        self.kept.append(StoredMessage(subject, body, own, len(self.kept) + 1, self.clock.now()))
         self._grew.set()
         return len(self.kept)
 
-    async def now(self, stream: str) -> datetime:
+    async def broker_time(self, stream: str) -> datetime:
         return self.clock.now()
 
     async def expire(self, card: AgentCard) -> None:
-        await self.store(f"$KV.cards.{card.name}.{card.instance}", b"", {"Nats-Marker-Reason": "MaxAge"})
+        await self.publish(f"$KV.cards.{card.name}.{card.instance}", b"", {"Nats-Marker-Reason": "MaxAge"})
 
     def break_watches(self, error: Exception) -> None:
         self.broken = error
         self._grew.set()
 
-    async def read(self, stream: str, subject: str, after: int) -> AsyncIterator[Stored]:
+    async def read(self, stream: str, subject: str, after: int) -> AsyncIterator[StoredMessage]:
         for stored in self.kept[after:]:
             yield stored
 
-    async def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[Stored]:
+    async def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[StoredMessage]:
         while True:
             while len(self.kept) > after:
                 after += 1
@@ -84,10 +84,10 @@ async def test_who_was_alive_before_an_outage_is_so_for_a_time_to_live_after_it(
             await registry.announce(card(instance))
         before = await alive(registry, clock)
 
-        registry.broker_left()
+        registry.on_connection_lost()
         await clock.advance(10 * LIVES)
         during = await alive(registry, clock)
-        registry.broker_came_back()
+        registry.on_connection_restored()
         for instance in ("a", "b", "c"):
             await bucket.expire(card(instance))
         after = await alive(registry, clock)
@@ -114,8 +114,8 @@ async def test_who_was_gone_before_an_outage_stays_gone() -> None:
         await registry.announce(card("a"))
         await clock.advance(LIVES + 1)
 
-        registry.broker_left()
-        registry.broker_came_back()
+        registry.on_connection_lost()
+        registry.on_connection_restored()
         after = await alive(registry, clock)
 
     assert after == []
@@ -149,7 +149,7 @@ async def test_a_message_the_watch_cannot_bear_is_not_read_for_ever() -> None:
 
     with capture_logs() as lines:
         async with watched(bucket, clock) as registry:
-            await bucket.store("$KV.cards.writer.x", Poisonous(), {})
+            await bucket.publish("$KV.cards.writer.x", Poisonous(), {})
             await registry.announce(card("a"))
             await clock.advance(5)
             after = await alive(registry, clock)

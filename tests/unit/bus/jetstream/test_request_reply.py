@@ -6,48 +6,48 @@ import asyncio
 
 import pytest
 
-from pointsman.bus.jetstream.protocol import Arrival
-from pointsman.bus.jetstream.request_reply import Abandoned, Replies
+from pointsman.bus.jetstream.protocol import WireMessage
+from pointsman.bus.jetstream.request_reply import ConnectionLostError, ReplyInbox
 
 LONG = 60.0
 
 
 async def test_each_answer_finds_who_waits_for_it_whatever_their_order() -> None:
-    replies = Replies("_INBOX.x", LONG)
-    (one, first), (other, second) = replies.expect(), replies.expect()
+    replies = ReplyInbox("_INBOX.x", LONG)
+    (one, first), (other, second) = replies.register(), replies.register()
 
-    replies.arrived(Arrival(other, "", b"2"))
-    replies.arrived(Arrival(one, "", b"1"))
+    replies.on_message(WireMessage(other, "", b"2"))
+    replies.on_message(WireMessage(one, "", b"1"))
 
     assert [(await first).data, (await second).data] == [b"1", b"2"]
 
 
 async def test_an_answer_that_does_not_come_is_a_timeout_and_its_neighbours_wait_on() -> None:
-    replies = Replies("_INBOX.x", 0.05)
-    reply, late = replies.expect()
+    replies = ReplyInbox("_INBOX.x", 0.05)
+    reply, late = replies.register()
     with pytest.raises(TimeoutError):
         await late
-    _, next_one = replies.expect()
+    _, next_one = replies.register()
 
-    replies.arrived(Arrival(reply, "", b"too late"))
+    replies.on_message(WireMessage(reply, "", b"too late"))
 
     assert not next_one.done()
     next_one.cancel()
 
 
 async def test_a_lost_connection_ends_all_that_wait() -> None:
-    replies = Replies("_INBOX.x", LONG)
-    waiting = [replies.expect()[1] for _ in range(3)]
+    replies = ReplyInbox("_INBOX.x", LONG)
+    waiting = [replies.register()[1] for _ in range(3)]
 
-    replies.abandon()
+    replies.fail_all()
 
     found = await asyncio.gather(*waiting, return_exceptions=True)
-    assert [type(error) for error in found] == [Abandoned] * 3
+    assert [type(error) for error in found] == [ConnectionLostError] * 3
 
 
 def test_a_status_line_is_told_from_headers() -> None:
-    status = Arrival("s", "", b"", b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\n\r\n")
-    event = Arrival("s", "r", b"{}", b"NATS/1.0\r\nce-id: 1\r\n\r\n")
+    status = WireMessage("s", "", b"", b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\n\r\n")
+    event = WireMessage("s", "r", b"{}", b"NATS/1.0\r\nce-id: 1\r\n\r\n")
 
     assert status.status == "408 Request Timeout"
     assert status.headers == {"Nats-Pending-Messages": "3"}
@@ -58,12 +58,12 @@ def test_a_status_line_is_told_from_headers() -> None:
 async def test_an_answer_that_nobody_waits_for_any_more_is_no_error_that_was_overlooked() -> None:
     overlooked: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, told: overlooked.append(told["message"]))
-    lost, late = Replies("_INBOX.x", LONG), Replies("_INBOX.y", 0.0)
-    lost.expect()
-    late.expect()
-    _, last = late.expect()
+    lost, late = ReplyInbox("_INBOX.x", LONG), ReplyInbox("_INBOX.y", 0.0)
+    lost.register()
+    late.register()
+    _, last = late.register()
 
-    lost.abandon()
+    lost.fail_all()
     await asyncio.wait([last])
     del last  # a future tells it as it goes
 

@@ -25,12 +25,12 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 def test_a_team_whose_supervisor_is_gone_is_bad_to_doctor_though_nothing_waits(client: Client) -> None:
-    gone = asyncio.run(doctor._supervisor(client, "shop"))
+    gone = asyncio.run(doctor._check_supervisor(client, "shop"))
     asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
-    there = asyncio.run(doctor._supervisor(client, "shop"))
+    there = asyncio.run(doctor._check_supervisor(client, "shop"))
 
-    assert [(check.ok, check.seen) for check in gone] == [(False, "none of shop alive")]
-    assert [(check.ok, check.seen) for check in there] == [(True, "1 of shop alive")]
+    assert [(check.ok, check.finding) for check in gone] == [(False, "none of shop alive")]
+    assert [(check.ok, check.finding) for check in there] == [(True, "1 of shop alive")]
 
 
 def test_what_doctor_saw_goes_on_below_where_it_began(
@@ -72,7 +72,7 @@ def test_a_reader_that_leaves_early_ends_the_connection_of_doctor_where_it_began
             raise BrokenPipeError
 
     monkeypatch.setattr(doctor, "session", session)
-    monkeypatch.setattr(doctor, "emit", emit)
+    monkeypatch.setattr(doctor, "print_json", emit)
 
     with pytest.raises(BrokenPipeError):
         doctor.doctor(None, url=None, namespace=None, json=True)
@@ -96,7 +96,7 @@ def test_agents_of_one_name_with_different_schemas_are_shown_and_bad_to_doctor(
     checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     [schemas] = [check for check in checks if check["name"] == "schemas"]
     assert schemas["ok"] is not told
-    assert ("tea: 2 versions with different schemas" in schemas["seen"]) is told
+    assert ("tea: 2 versions with different schemas" in schemas["finding"]) is told
 
 
 SHOP = Team(name="shop", agents=("stock", "buyer"))
@@ -124,7 +124,7 @@ def test_supervisors_with_different_definitions_of_one_team_are_shown_and_bad_to
     checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     [definitions] = [check for check in checks if check["name"] == "definitions"]
     assert definitions["ok"] is not told
-    assert ("shop: 2 different definitions" in definitions["seen"]) is told
+    assert ("shop: 2 different definitions" in definitions["finding"]) is told
 
 
 @pytest.mark.parametrize(("left", "told"), [((0, 0), ""), ((1, 0), "1 told to stop still runs"),
@@ -147,7 +147,7 @@ def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
     checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     [handlers] = [check for check in checks if check["name"] == "handlers"]
     assert handlers["ok"] is not bool(told)
-    assert told in handlers["seen"]
+    assert told in handlers["finding"]
 
 
 @pytest.mark.parametrize(
@@ -175,5 +175,5 @@ def test_a_circuit_is_bad_to_doctor_while_its_time_runs_and_its_agent_is_alive(
 
     [circuits] = [check for check in checks if check["name"] == "circuits"]
     assert circuits["ok"] is ok
-    assert circuits["seen"].startswith(seen)
+    assert circuits["finding"].startswith(seen)
     assert (seen.removeprefix("tea: ") in capsys.readouterr().out) is alive

@@ -17,8 +17,8 @@ from pointsman.cli.commands import evaluate
 from pointsman.cli.render.output import Code
 from pointsman.cli.support import local_system
 from pointsman.client.client import Client
-from pointsman.errors import BusUnavailable, ConfigurationError, NotFound
-from pointsman.evaluation.runner import NOBODY, Case, Report, Scored, Suite
+from pointsman.errors import BusUnavailableError, ConfigurationError, NotFoundError
+from pointsman.evaluation.runner import NO_AGENT, Case, CaseResult, EvaluationReport, Suite
 from pointsman.settings import Settings
 from pointsman.testing import running_team
 from pointsman_agents.planner import planner
@@ -44,16 +44,16 @@ SUITE = Suite(team="shop", target="shop.py", cases=(Case(input="tea"),))
 async def test_a_suite_for_somebody_who_is_not_there_is_told_so_and_nothing_is_sent(
     suite: Suite, who: str, looks: str, start: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(evaluate, "_PATIENCE", 0.0)
-    monkeypatch.setattr(evaluate, "_LONGEST", 0.02)
-    monkeypatch.setattr(evaluate, "_LOOK", 0.005)
+    monkeypatch.setattr(evaluate, "_WAIT_NOTICE_AFTER_S", 0.0)
+    monkeypatch.setattr(evaluate, "_WAIT_TIMEOUT_S", 0.02)
+    monkeypatch.setattr(evaluate, "_POLL_INTERVAL_S", 0.005)
     client = Client(MemoryBroker("pointsman").connect())
     await client.bus.set_up()
 
     with pytest.raises(
-        NotFound, match=rf"{who} did not .* nothing was sent; start it, as with `{start}`, .*--embedded"
+        NotFoundError, match=rf"{who} did not .* nothing was sent; start it, as with `{start}`, .*--embedded"
     ):
-        await evaluate._attended(client, suite)
+        await evaluate._wait_until_served(client, suite)
 
     assert capsys.readouterr().err == (
         f"pointsman: nobody is there to take the requests: is {who} running? `{looks}` looks for what is missing; or "
@@ -87,20 +87,20 @@ async def test_a_suite_for_somebody_whom_its_target_does_not_define_starts_nothi
     suite = SUITE.model_copy(update={"target": str(tmp_path / "house.py"), **asked})
 
     with pytest.raises(ConfigurationError, match=said):
-        await evaluate._evaluated(suite, embedded=True, parallel=1, url=None, namespace=None)
+        await evaluate._evaluate(suite, embedded=True, parallel=1, url=None, namespace=None)
 
 
 async def test_who_comes_up_meanwhile_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     team = Team(name="shop", agents=(), strategy=PlanAndExecute())
 
     async with running_team(team, [planner, synthesizer]) as client:
-        await asyncio.wait_for(evaluate._attended(client, SUITE), 20)
+        await asyncio.wait_for(evaluate._wait_until_served(client, SUITE), 20)
 
     assert capsys.readouterr().err == ""
 
 
 async def test_an_agent_with_the_team_s_name_is_not_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "_LONGEST", 0.0)
+    monkeypatch.setattr(evaluate, "_WAIT_TIMEOUT_S", 0.0)
 
     @agent(name="shop", description="Says it again")
     async def shop(text: str) -> str:
@@ -108,23 +108,23 @@ async def test_an_agent_with_the_team_s_name_is_not_the_team(monkeypatch: pytest
 
     other = Team(name="other", strategy=Pipeline(stages=(Stage(agent="shop"),)))
     async with running_team(other, [shop]) as client:
-        await evaluate._attended(client, SUITE.model_copy(update={"team": None, "agent": "shop"}))
-        with pytest.raises(NotFound, match="a supervisor of 'shop'"):
-            await evaluate._attended(client, SUITE)
+        await evaluate._wait_until_served(client, SUITE.model_copy(update={"team": None, "agent": "shop"}))
+        with pytest.raises(NotFoundError, match="a supervisor of 'shop'"):
+            await evaluate._wait_until_served(client, SUITE)
 
 
-WRONG = Scored(
+WRONG = CaseResult(
     "where\nis it", ("the answer does not contain '04:12'", "x" * 500), None, (), "It is\nat noon. " * 40, "completed",
     "wf_1", 1.25, Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.5),
 )  # fmt: skip
-MUTE = Scored("mute", ("it had not ended after 1 s",), ("tea",), (), None, "running", "", 1.0, Usage())
-AGENT = Scored("agent", ("no",), ("tea",), ("cake",), "", "completed", "eval_1", 1.0, Usage())
-GOOD = Scored("n" * 120, (), ("tea",), ("tea",), "yes", "completed", "wf_2", 0.5, Usage(calls=1, input_tokens=1))
-CONFUSION = {("tea", "tea"): 11, ("tea", NOBODY): 1, ("tea", "cake"): 2}
+MUTE = CaseResult("mute", ("it had not ended after 1 s",), ("tea",), (), None, "running", "", 1.0, Usage())
+AGENT = CaseResult("agent", ("no",), ("tea",), ("cake",), "", "completed", "eval_1", 1.0, Usage())
+GOOD = CaseResult("n" * 120, (), ("tea",), ("tea",), "yes", "completed", "wf_2", 0.5, Usage(calls=1, input_tokens=1))
+CONFUSION = {("tea", "tea"): 11, ("tea", NO_AGENT): 1, ("tea", "cake"): 2}
 
 
-def told(report: Report, kept: bool, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    evaluate._tell(report, kept=kept)
+def told(report: EvaluationReport, kept: bool, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    evaluate._print_report(report, kept=kept)
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
@@ -133,7 +133,7 @@ def test_each_case_is_a_line_with_what_is_wrong_below_it(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "600")
 
-    evaluate._tell(Report("shop", 0.2, [WRONG, MUTE, AGENT, GOOD], 1.5), kept=True)
+    evaluate._print_report(EvaluationReport("shop", 0.2, [WRONG, MUTE, AGENT, GOOD], 1.5), kept=True)
     out, err = capsys.readouterr()
     lines = [line.rstrip() for line in out.splitlines()]
 
@@ -160,21 +160,21 @@ def test_each_case_is_a_line_with_what_is_wrong_below_it(
 def test_the_table_has_who_was_expected_in_rows_and_who_was_used_in_columns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    lines = told(Report("shop", 1.0, [GOOD], 1.0, CONFUSION), True, capsys)
+    lines = told(EvaluationReport("shop", 1.0, [GOOD], 1.0, CONFUSION), True, capsys)
 
     assert [line.split() for line in lines[2:5]] == [
         ["expected", "↓", "used", "→"], ["cake", "tea", "(nobody)"], ["tea", "2", "11", "1"],
     ]  # fmt: skip
-    whole = told(Report("shop", 1.0, [GOOD], 1.0, {("tea", "tea"): 1, ("cake", "cake"): 1}), True, capsys)
+    whole = told(EvaluationReport("shop", 1.0, [GOOD], 1.0, {("tea", "tea"): 1, ("cake", "cake"): 1}), True, capsys)
     assert [line.split() for line in whole[2:6]] == [
         ["expected", "↓", "used", "→"], ["cake", "tea"], ["cake", "1", "·"], ["tea", "·", "1"],
     ]  # fmt: skip
 
 
 def test_what_a_broker_that_is_gone_kept_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    report = Report("shop", 1.0, [WRONG], 1.0)
+    report = EvaluationReport("shop", 1.0, [WRONG], 1.0)
 
-    evaluate._tell(report, kept=False)
+    evaluate._print_report(report, kept=False)
 
     out, err = capsys.readouterr()
     assert "pointsman show" not in out
@@ -200,8 +200,8 @@ class Stand:
         (folder / "house.py").write_text(HOUSE)
         monkeypatch.chdir(folder)
         monkeypatch.setattr(evaluate, "session", self.session)
-        monkeypatch.setattr(local_system, "embedded", self.embedded)
-        monkeypatch.setattr(evaluate, "_attended", self.attended)
+        monkeypatch.setattr(local_system, "local_system", self.embedded)
+        monkeypatch.setattr(evaluate, "_wait_until_served", self.attended)
         monkeypatch.setattr(evaluate, "evaluate", self.evaluate)
 
     @asynccontextmanager
@@ -217,10 +217,10 @@ class Stand:
     async def attended(self, client: str, suite: Suite) -> None:
         self.asked.append(client)
 
-    async def evaluate(self, suite: Suite, client: str, *, parallel: int) -> Report:
+    async def evaluate(self, suite: Suite, client: str, *, parallel: int) -> EvaluationReport:
         assert client == "the client"
         self.suite, self.parallel = suite, parallel
-        return Report("shop", suite.threshold, [WRONG], 1.0)
+        return EvaluationReport("shop", suite.threshold, [WRONG], 1.0)
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_options_come_before_what_stands_in_the_suite_and_results_go_where_they_
 
     assert code == Code.OK
     assert (stand.suite.target, stand.suite.threshold) == ("elsewhere.py", 0.0)
-    report = Report("shop", 0.0, [WRONG], 1.0)
+    report = EvaluationReport("shop", 0.0, [WRONG], 1.0)
     assert junit.read_bytes() == report.as_junit()
     out, err = capsys.readouterr()
     assert json.loads(out)["cases"][0]["problems"] == list(WRONG.problems)
@@ -270,13 +270,13 @@ def test_options_come_before_what_stands_in_the_suite_and_results_go_where_they_
 def test_results_there_are_stay_until_there_are_new_ones(
     stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(suite: Suite, client: str, *, parallel: int) -> Report:
-        raise BusUnavailable("away")
+    async def away(suite: Suite, client: str, *, parallel: int) -> EvaluationReport:
+        raise BusUnavailableError("away")
 
     monkeypatch.setattr(evaluate, "evaluate", away)
     (tmp_path / "junit.xml").write_text("<old/>")
 
-    with pytest.raises(BusUnavailable):
+    with pytest.raises(BusUnavailableError):
         evaluate.run(stand.path, **{**OPTIONS, "junit": tmp_path / "junit.xml"})
     with pytest.raises(ConfigurationError, match="cannot be written: Is a directory"):
         evaluate.run(stand.path, **{**OPTIONS, "junit": tmp_path})

@@ -15,9 +15,9 @@ from support.waiting import until
 
 from pointsman.authoring.agent import agent
 from pointsman.cli.commands import mcp_server
-from pointsman.cli.commands.mcp_server import answer
+from pointsman.cli.commands.mcp_server import answer_call
 from pointsman.client.client import Client
-from pointsman.errors import BusUnavailable, ContractError, NotFound, PeerError, PointsmanError, TaskError
+from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, PeerError, PointsmanError, TaskError
 from pointsman.testing import running_team
 from pointsman_schemas.team import FanOut, Limits, Pipeline, Stage, Team
 
@@ -40,9 +40,9 @@ def team(first: str, *more: str) -> Team:
 
 async def test_an_answer_is_told_as_text_whatever_it_is() -> None:
     async with in_memory(team("echo"), [echo("echo")]) as client:
-        text = await answer(client, "shop", "tea", 20)
+        text = await answer_call(client, "shop", "tea", 20)
     async with in_memory(team("tables"), [tables]) as client:
-        fields = await answer(client, "shop", "tea", 20)
+        fields = await answer_call(client, "shop", "tea", 20)
 
     assert text == "echo: tea"
     assert fields == '{"sold":3}'
@@ -50,7 +50,7 @@ async def test_an_answer_is_told_as_text_whatever_it_is() -> None:
 
 async def test_what_a_partial_answer_lacks_is_told_with_it() -> None:
     async with in_memory(team("echo", "broken"), [echo("echo"), broken]) as client:
-        text = await answer(client, "shop", "tea", 20)
+        text = await answer_call(client, "shop", "tea", 20)
 
     assert "echo: tea" in text
     assert text.endswith("\n\nNot answered:\n- broken (broken): the shop is closed")
@@ -59,7 +59,7 @@ async def test_what_a_partial_answer_lacks_is_told_with_it() -> None:
 async def test_a_failure_is_an_error_that_names_the_workflow_and_says_why() -> None:
     async with in_memory(team("broken"), [broken]) as client:
         with pytest.raises(PeerError, match=r"workflow wf_.* failed: .*the shop is closed"):
-            await answer(client, "shop", "tea", 20)
+            await answer_call(client, "shop", "tea", 20)
 
 
 async def test_who_gives_up_asking_ends_the_workflow() -> None:
@@ -72,7 +72,7 @@ async def test_who_gives_up_asking_ends_the_workflow() -> None:
         return request
 
     async with in_memory(team("slow"), [slow]) as client:
-        asking = asyncio.create_task(answer(client, "shop", "tea", 25))
+        asking = asyncio.create_task(answer_call(client, "shop", "tea", 25))
         await begun.wait()
         asking.cancel()
         await asyncio.wait({asking})
@@ -108,12 +108,12 @@ class Workflow:
             raise self.failure
 
 
-@pytest.mark.parametrize("failure", [None, BusUnavailable("away"), NotFound("it has ended")])
+@pytest.mark.parametrize("failure", [None, BusUnavailableError("away"), NotFoundError("it has ended")])
 async def test_who_gives_up_has_given_up_whether_or_not_it_can_be_told(failure: PointsmanError | None) -> None:
     workflow: Any = Workflow(asyncio.CancelledError(), failure)
 
     with pytest.raises(asyncio.CancelledError):
-        await answer(workflow, "shop", "tea", 3.0)
+        await answer_call(workflow, "shop", "tea", 3.0)
 
     assert workflow.asked == [("shop", "tea", 3.0), 8.0, "the MCP client gave up"]
 
@@ -169,7 +169,7 @@ def test_a_team_that_nobody_described_is_offered_by_its_name_and_its_failure_is_
 def test_a_team_that_is_not_there_yet_is_offered_and_waited_for_as_long_as_was_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pointsman.cli.commands.mcp_server.LATE", 0.0)
+    monkeypatch.setattr("pointsman.cli.commands.mcp_server.ANSWER_GRACE_S", 0.0)
 
     described, result, _ = offered(monkeypatch, team("echo"), echo("echo"), name="absent", timeout=0.05)
 
@@ -186,7 +186,7 @@ def test_a_name_that_is_none_is_refused_before_anything_is_looked_for(monkeypatc
 
 
 async def test_a_team_that_nobody_runs_is_an_error_that_says_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.cli.commands.mcp_server.LATE", 0.0)
+    monkeypatch.setattr("pointsman.cli.commands.mcp_server.ANSWER_GRACE_S", 0.0)
     async with in_memory(team("echo"), [echo("echo")]) as client:
         with pytest.raises(PeerError, match=r"is its supervisor running.*pointsman doctor nobody"):
-            await answer(client, "nobody", "tea", 0.05)
+            await answer_call(client, "nobody", "tea", 0.05)

@@ -70,15 +70,15 @@ def test_what_cannot_be_read_or_has_no_possible_team_does_not_hide_the_others(cl
 
 
 def test_doctor_counts_what_waits_for_a_team_without_a_supervisor(client: Client) -> None:
-    assert run(doctor._requests(client)).ok
+    assert run(doctor._check_requests(client)).ok
 
     for team in ("shpo", "shpo", "shop"):
         asked(client, team)
     announce(client, "shop")
 
-    check = run(doctor._requests(client))
+    check = run(doctor._check_requests(client))
     assert not check.ok
-    assert check.seen == "1 waits for shop; 2 wait for shpo, which has no supervisor, did you mean shop?"
+    assert check.finding == "1 waits for shop; 2 wait for shpo, which has no supervisor, did you mean shop?"
     assert "`pointsman supervisor MODULE`" in check.advice
     assert "`pointsman cancel ID`" in check.advice
 
@@ -95,13 +95,13 @@ def test_what_is_asked_to_end_says_so_and_is_no_longer_bad_to_doctor(
     assert told.out == f"Asked {workflow.id} to end.\n"
     assert f"team shpo has no supervisor; {workflow.id} ends, with nothing done for it, once one starts" in told.err
     assert [each.status for each in asyncio.run(client.list())] == ["asked to end"]
-    assert run(doctor._requests(client)).ok
+    assert run(doctor._check_requests(client)).ok
 
 
 def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "PATIENCE", 0.0)
+    monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)
     announce(client, "shop")
     announce(client, "newsroom")
     workflow = asked(client)
@@ -114,7 +114,7 @@ def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
 def test_an_agent_that_is_asked_like_a_team_is_called_one(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "PATIENCE", 0.0)
+    monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)
     announce(client, "shop")
     asyncio.run(client.bus.registry.announce(card("shpo", instance="a1")))
     workflow = asked(client)
@@ -127,7 +127,7 @@ def test_an_agent_that_is_asked_like_a_team_is_called_one(
 def test_a_team_that_has_a_supervisor_is_not_doubted(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submit, "PATIENCE", 0.0)
+    monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)
     announce(client, "shop")
 
     asyncio.run(submit._explain_silence(client, asked(client, "shop")))
@@ -142,12 +142,12 @@ async def test_what_was_admitted_waits_no_more() -> None:
         await done.outcome(timeout=20)
         waiting = await client.submit("nobody", "help")
 
-        assert [each.id for each in await client.unadmitted()] == [waiting.id]
+        assert [each.id for each in await client.queued_requests()] == [waiting.id]
         assert [(each.id, each.status) for each in await client.list()] == [
             (waiting.id, "waiting for admission"),
             (done.id, "completed"),
         ]
-        assert list(await client.unadmitted("crew")) == []
+        assert list(await client.queued_requests("crew")) == []
 
 
 def test_whoever_stops_waiting_is_told_that_the_work_goes_on(
@@ -156,7 +156,7 @@ def test_whoever_stops_waiting_is_told_that_the_work_goes_on(
     async def interrupted(*_: object, **__: object) -> Outcome:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(submit, "_outcome", interrupted)
+    monkeypatch.setattr(submit, "_wait_for_outcome", interrupted)
 
     with pytest.raises(asyncio.CancelledError):
         submit.submit(

@@ -18,9 +18,9 @@ from support.waiting import until
 from pointsman.cli.commands import agents, approvals, dead_letters, doctor, workflows
 from pointsman.cli.render import wait_notices as waiting
 from pointsman.cli.render.follow import print_outcome
-from pointsman.client.client import Answer, Client, Workflow
+from pointsman.client.client import AnswerResult, Client, Workflow
 from pointsman.engine.process.heartbeat import team_card
-from pointsman.errors import NotFound
+from pointsman.errors import NotFoundError
 from pointsman.ports.bus import QueueDepth
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import ATTEMPT_STARTED, Outcome, Progress
@@ -54,7 +54,7 @@ def test_what_was_given_up_on_is_offered_where_something_was(
 
 
 def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
-    dead_letters.list_(dead_letters.Choice(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.list_(dead_letters.LetterFilter(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
     return capsys.readouterr().out.strip()
 
 
@@ -118,7 +118,7 @@ def test_an_agent_that_is_there_is_not_waited_for(client: Client, capsys: pytest
 
 
 async def test_an_agent_that_comes_ends_the_wait_for_it(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    waiting = asyncio.create_task(agents._there(client, ["tea"]))
+    waiting = asyncio.create_task(agents._wait_for_agents(client, ["tea"]))
     said: list[str] = []
 
     async def told() -> bool:
@@ -136,19 +136,19 @@ async def test_an_agent_that_comes_ends_the_wait_for_it(client: Client, capsys: 
 async def test_an_agent_that_does_not_come_is_waited_for_only_so_long(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "_LATE", 0.0)
+    monkeypatch.setattr(agents, "_WAIT_NOTICE_AFTER_S", 0.0)
 
-    with pytest.raises(NotFound, match=r"^cake, tea did not come up within"):
-        await agents._there(client, ["tea", "cake"])
-    with pytest.raises(NotFound, match=r"^tea did not come up within 0\.001 s"):
-        await agents._there(client, ["tea"], 0.001)
+    with pytest.raises(NotFoundError, match=r"^cake, tea did not come up within"):
+        await agents._wait_for_agents(client, ["tea", "cake"])
+    with pytest.raises(NotFoundError, match=r"^tea did not come up within 0\.001 s"):
+        await agents._wait_for_agents(client, ["tea"], 0.001)
 
 
 def test_an_id_is_printed_as_it_is_typed(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def approve(approval: str, **_: object) -> Answer:
-        return Answer(True, f"{approval} is approved")
+    async def approve(approval: str, **_: object) -> AnswerResult:
+        return AnswerResult(True, f"{approval} is approved")
 
     monkeypatch.setattr(client, "approve", approve)
 
@@ -163,9 +163,9 @@ def test_an_answer_is_kept_under_the_name_of_who_gave_it(
 ) -> None:
     said: list[object] = []
 
-    async def reject(approval: str, *, by: str, **_: object) -> Answer:
+    async def reject(approval: str, *, by: str, **_: object) -> AnswerResult:
         said.append(by)
-        return Answer(True, f"{approval} is rejected")
+        return AnswerResult(True, f"{approval} is rejected")
 
     monkeypatch.setattr(client, "reject", reject)
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
@@ -244,9 +244,9 @@ def test_a_task_whose_agent_is_gone_is_waiting_for_it_wherever_one_looks(
     shown = capsys.readouterr().out
     workflows.trace(WORKFLOW, follow=False, otlp=None, **NOWHERE)  # type: ignore[arg-type]
     drawn = capsys.readouterr().out
-    gone = asyncio.run(doctor._tasks(client, "shop"))
+    gone = asyncio.run(doctor._check_tasks(client, "shop"))
     asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
-    there = asyncio.run(doctor._tasks(client, "shop"))
+    there = asyncio.run(doctor._check_tasks(client, "shop"))
     workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
 
     assert f"t1 is {said}" in shown
@@ -255,7 +255,7 @@ def test_a_task_whose_agent_is_gone_is_waiting_for_it_wherever_one_looks(
     bar = next(line for line in drawn.splitlines() if "t1" in line and "fitter" in line)
     assert "█" not in bar
     assert "─" in bar
-    assert (gone.ok, gone.seen) == (False, "1 waits for an agent named fitter: none is alive")
+    assert (gone.ok, gone.finding) == (False, "1 waits for an agent named fitter: none is alive")
     assert there.ok
     assert "waiting" not in capsys.readouterr().out
 
@@ -332,20 +332,20 @@ def test_a_task_whose_worker_says_that_it_has_begun_is_running_to_show(
 async def test_who_waits_for_an_answer_is_told_once_which_agent_it_waits_for(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "PATIENCE", 0.0)
+    monkeypatch.setattr(waiting, "NOTICE_AFTER_S", 0.0)
     log = [started(team="shop"), *planned(PlannedTask(id="t1", agent="fitter", intent="fit"))]
     await store(client.bus, *log, dispatched("t1", "fitter", 1), team="shop")
     looks: list[None] = []
-    alive = client.alive
+    alive = client.live_names
 
     async def looked() -> frozenset[str]:
         looks.append(None)
         return await alive()
 
-    monkeypatch.setattr(client, "alive", looked)
+    monkeypatch.setattr(client, "live_names", looked)
 
     telling = asyncio.create_task(
-        waiting.tell_who_is_awaited(
+        waiting.report_missing_agents(
             client, Workflow(client.bus, client.subjects, WORKFLOW, "shop", source=client.source)
         )
     )

@@ -16,12 +16,12 @@ from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.cli.commands import workflows
 from pointsman.cli.render.follow import follow
-from pointsman.cli.render.live_trace import Growing
-from pointsman.cli.render.tree import lines_of
-from pointsman.cli.render.viewport import within
+from pointsman.cli.render.live_trace import LiveTrace
+from pointsman.cli.render.tree import tree_height
+from pointsman.cli.render.viewport import fit_to_lines
 from pointsman.client.client import Client, Workflow
 from pointsman.core.views.trace import TraceNode, build_trace
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailableError
 from pointsman.testing import running_team
 from pointsman_schemas.plan import PlannedTask
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
@@ -49,7 +49,7 @@ async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
 
     async with in_memory(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow(release)]) as client:
         workflow = await client.submit("crew", "help")
-        drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
+        drawing = asyncio.ensure_future(workflows._draw_live_trace(client, workflow, screen.console))
 
         await until(lambda: screen.shows("\u2713 invoke_agent a", "\u2026 invoke_agent slow"))
         assert not drawing.done()
@@ -59,18 +59,18 @@ async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
 
 async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
     client, screen = Client(MemoryBus()), Screen()
-    there, alive = [False, True], client.alive
+    there, alive = [False, True], client.live_names
 
     async def sometimes() -> frozenset[str]:
         if not there.pop(0):
-            raise BusUnavailable("it is away")
+            raise BusUnavailableError("it is away")
         there.append(True)
         return await alive()
 
-    monkeypatch.setattr(client, "alive", sometimes)
+    monkeypatch.setattr(client, "live_names", sometimes)
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
     drawing = asyncio.ensure_future(
-        workflows._draw_while_it_runs(
+        workflows._draw_live_trace(
             client, Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source), screen.console
         )
     )
@@ -108,7 +108,7 @@ async def test_what_a_team_below_it_does_is_in_the_tree_while_it_does_it() -> No
 
     async with running_team([desk, crew], [echo("a"), slow(release)]) as client:
         workflow = await client.submit("desk", "help")
-        drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
+        drawing = asyncio.ensure_future(workflows._draw_live_trace(client, workflow, screen.console))
 
         await until(
             lambda: screen.shows("\u2026 invoke_workflow crew", "\u2713 invoke_agent a", "\u2026 invoke_agent slow")
@@ -122,7 +122,7 @@ async def test_a_task_whose_agent_is_not_alive_is_drawn_as_one_that_waits_for_it
     client, screen = Client(MemoryBus()), Screen()
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
     workflow = Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source)
-    drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
+    drawing = asyncio.ensure_future(workflows._draw_live_trace(client, workflow, screen.console))
 
     await until(lambda: screen.shows("\u00b7 invoke_agent fitter", "waiting for an agent named fitter"))
 
@@ -135,7 +135,7 @@ async def test_tasks_that_wait_for_agents_share_a_line_where_there_is_no_room_an
     handed = [dispatched(f"t{n}", "fitter", 1) for n in range(50)]
     await store(client.bus, started(), *handed)
     workflow = Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source)
-    drawing = asyncio.ensure_future(workflows._draw_while_it_runs(client, workflow, screen.console))
+    drawing = asyncio.ensure_future(workflows._draw_live_trace(client, workflow, screen.console))
 
     await until(lambda: screen.shows("50 tasks waiting for an agent"))
 
@@ -151,10 +151,10 @@ def test_a_tree_that_is_higher_than_the_screen_gives_up_what_is_over_and_keeps_w
     log += [succeeded(f"t{n}", "fitter", 2, 3) for n in range(37)]
     root = build_trace(log, [tool("drill", 2, 3, task="t0"), tool("begun", 2, 2, task="t37", kind="progress")])
 
-    assert within(root, 100) == root
-    assert "drill" not in names(within(root, lines_of(root) - 1))
-    small = within(root, 24)
-    assert lines_of(small) <= 24
+    assert fit_to_lines(root, 100) == root
+    assert "drill" not in names(fit_to_lines(root, tree_height(root) - 1))
+    small = fit_to_lines(root, 24)
+    assert tree_height(small) <= 24
     assert names(small)[2:] == ["38 tasks done", "invoke_agent fitter", "2 tasks handed over", "20 tasks that wait"]
     assert small.usage == root.usage
 
@@ -168,7 +168,7 @@ async def test_a_team_below_it_that_never_begins_does_not_hold_up_its_end() -> N
     handed = dispatched("t1", "desk", 1).model_copy(update={"team": True})
     client = Client(MemoryBus())
     await store(client.bus, started(), handed, ended("cancelled", 3))
-    growing = Growing(client, Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source))
+    growing = LiveTrace(client, Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source))
 
     await asyncio.wait_for(growing.follow(), 20)
 

@@ -11,12 +11,12 @@ from rich.console import Console, RenderableType
 from support.history import at, completed, dispatched, ended, failing, started, succeeded, tool
 
 from pointsman.cli.render import outcome as render
-from pointsman.cli.render.output import TOLD_FROM, say
-from pointsman.cli.render.tree import tree
+from pointsman.cli.render.output import EVENT_TEXT_COLUMN, print_event
+from pointsman.cli.render.tree import render_tree
 from pointsman.client.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.views.formatting import format_seconds
 from pointsman.core.views.trace import build_trace
-from pointsman.engine.operations.dead_letters import Letter
+from pointsman.engine.operations.dead_letters import DeadLetterEntry
 from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Progress, Usage
 from pointsman_schemas.log import (
     ApprovalDecided,
@@ -40,7 +40,7 @@ def plain(renderable: RenderableType, width: int = 140) -> str:
 
 
 def told(*events: WorkflowEvent) -> list[str]:
-    story = render.Story()
+    story = render.EventPrinter()
     return [line.plain for event in events for line in story.lines(event)]
 
 
@@ -104,7 +104,7 @@ def test_an_agents_escape_sequences_are_shown_and_not_obeyed() -> None:
 def test_the_outcome_names_every_gap_and_what_running_side_by_side_saved() -> None:
     outcome = ended("partial", 3, gaps=[Gap(task_id="t1", agent="fitter", reason="out of bolts")]).outcome
 
-    text = plain(render.outcome(outcome))
+    text = plain(render.render_outcome(outcome))
 
     assert "t1 (fitter): out of bolts" in text
     assert "partial in 3.0 s; one after another: 6.0 s; 360 tokens" in text
@@ -115,8 +115,8 @@ def test_what_is_missing_of_many_tasks_for_one_reason_is_told_once_and_not_again
     why = "; ".join(f"{gap.task_id}: {gap.reason}" for gap in missing)
     more = f"{why}; the deadline came"
 
-    alone = plain(render.outcome(ended("partial", 3, "sorry", reason=why, gaps=missing).outcome), 400)
-    with_more = plain(render.outcome(ended("partial", 3, "sorry", reason=more, gaps=missing).outcome), 400)
+    alone = plain(render.render_outcome(ended("partial", 3, "sorry", reason=why, gaps=missing).outcome), 400)
+    with_more = plain(render.render_outcome(ended("partial", 3, "sorry", reason=more, gaps=missing).outcome), 400)
 
     assert alone.count("no fitter") == 1
     assert "t0, t1, t2" in alone
@@ -126,7 +126,7 @@ def test_what_is_missing_of_many_tasks_for_one_reason_is_told_once_and_not_again
 
 
 def test_what_ran_one_after_another_is_not_compared_with_itself() -> None:
-    text = plain(render.outcome(ended("completed", 9).outcome.model_copy(update={"sequential": 6.0})))
+    text = plain(render.render_outcome(ended("completed", 9).outcome.model_copy(update={"sequential": 6.0})))
 
     assert "completed in 9.0 s; 360 tokens" in text
 
@@ -139,8 +139,8 @@ def test_ids_are_never_cut_off(width: int) -> None:
         cause=AttemptError(kind="handler_error", message="out of bolts " * 20),
     )  # fmt: skip
 
-    lists = plain(render.summaries([summary], at(2), width), width)
-    dead = plain(render.letters([Letter(1, "pointsman.dead.a.w.d", letter)], width), width)
+    lists = plain(render.workflow_table([summary], at(2), width), width)
+    dead = plain(render.dead_letter_table([DeadLetterEntry(1, "pointsman.dead.a.w.d", letter)], width), width)
 
     assert WORKFLOW in lists
     assert "completed" in lists
@@ -157,7 +157,7 @@ def test_why_when_and_by_whom_work_was_given_up_on_is_told_at_every_width(width:
         cause=AttemptError(kind="handler_error", message="out of bolts " * 20),
     )  # fmt: skip
 
-    dead = plain(render.letters([Letter(1, "pointsman.dead.a.w.d", letter)] * 2, width), width)
+    dead = plain(render.dead_letter_table([DeadLetterEntry(1, "pointsman.dead.a.w.d", letter)] * 2, width), width)
 
     assert len(re.findall(r"fitter .*handler_error: out", dead)) == 2
     assert dead.count(f"{at(1).astimezone():%m-%d %H:%M:%S}") == 2
@@ -166,11 +166,11 @@ def test_why_when_and_by_whom_work_was_given_up_on_is_told_at_every_width(width:
 
 
 def test_an_outcome_without_an_answer_says_why() -> None:
-    assert render.answer(ended("cancelled", 1, None, reason="asked to").outcome) == "No answer: asked to."
+    assert render.render_answer(ended("cancelled", 1, None, reason="asked to").outcome) == "No answer: asked to."
 
 
 def test_show_has_the_request_the_plan_the_results_and_the_answer_but_repeats_no_plan_as_a_result() -> None:
-    text = plain(render.show(completed(), (), at(9), ()))
+    text = plain(render.render_workflow(completed(), (), at(9), ()))
 
     for part in ("mend it", "Plan 1", "t2", "Result of t1", "completed in 6.0 s"):
         assert part in text
@@ -178,7 +178,7 @@ def test_show_has_the_request_the_plan_the_results_and_the_answer_but_repeats_no
 
 
 def test_show_begins_with_how_it_stands_and_tells_what_each_task_took() -> None:
-    first, *rest = plain(render.show(completed(), (), at(9), ())).splitlines()
+    first, *rest = plain(render.render_workflow(completed(), (), at(9), ())).splitlines()
     rows = [" ".join(line.split()) for line in rest]
 
     assert first == f"{WORKFLOW}  completed after 6.0 s"
@@ -189,7 +189,7 @@ def test_show_of_one_that_runs_has_its_tasks_as_they_are_now() -> None:
     log = [*completed()[:6], dispatched("t1", "fitter", 1)]
     begun = tool("drill", 2, 2)
 
-    first, *rest = plain(render.show(log, [begun], at(9), ("fitter",))).splitlines()
+    first, *rest = plain(render.render_workflow(log, [begun], at(9), ("fitter",))).splitlines()
     rows = [" ".join(line.split()) for line in rest]
 
     assert first == f"{WORKFLOW}  running for 9.0 s"
@@ -199,21 +199,23 @@ def test_show_of_one_that_runs_has_its_tasks_as_they_are_now() -> None:
 
 @pytest.mark.parametrize(("width", "whole"), [(40, False), (80, True), (140, True)])
 def test_what_goes_wrong_is_not_cut_at_the_edge_of_a_terminal(width: int, whole: bool) -> None:
-    story = render.Story()
+    story = render.EventPrinter()
     lines = [line for event in failing(message="out of bolts " * 6 + "and nuts") for line in story.lines(event)]
     terminal = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
 
     for line in lines:
-        say(terminal, line)
+        print_event(terminal, line)
 
     told = terminal.file.getvalue()  # type: ignore[attr-defined]
     assert all(len(line) <= width for line in told.splitlines())
     assert ("and nuts" in told) is whole
-    assert all(line.startswith(" " * TOLD_FROM) or re.match(r" +\d+\.\d{3}s ", line) for line in told.splitlines())
+    assert all(
+        line.startswith(" " * EVENT_TEXT_COLUMN) or re.match(r" +\d+\.\d{3}s ", line) for line in told.splitlines()
+    )
 
 
 def test_show_says_that_a_workflow_still_runs() -> None:
-    assert "still running" in plain(render.show(failing(), (), at(9), ()))
+    assert "still running" in plain(render.render_workflow(failing(), (), at(9), ()))
 
 
 def test_show_names_what_a_person_has_not_answered_yet() -> None:
@@ -227,7 +229,7 @@ def test_show_names_what_a_person_has_not_answered_yet() -> None:
 
     handed = dispatched("t1", "fitter", 2)
 
-    text = plain(render.show([started(), accepted, *asked, decided, handed], (), at(9), ()))
+    text = plain(render.render_workflow([started(), accepted, *asked, decided, handed], (), at(9), ()))
 
     assert "waiting for approval" in text
     assert "t1 is waiting for an agent named fitter" in text, "nor is what else it waits for left out"
@@ -254,7 +256,7 @@ def test_show_has_what_was_answered_and_by_whom(about: dict[str, Any], said: dic
     task = PlannedTask(id="t1", agent="fitter", intent="fit it")
     accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=(task,)))
 
-    lines = plain(render.show([started(), accepted, asked, answer], (), at(9), ())).splitlines()
+    lines = plain(render.render_workflow([started(), accepted, asked, answer], (), at(9), ())).splitlines()
 
     assert shown in [line.rstrip() for line in lines]
 
@@ -273,7 +275,9 @@ def test_show_has_what_a_person_is_asked_about_and_the_commands_that_answer(abou
     accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=(task,)))
     asked = ApprovalRequested(at=at(1), approval="wf-1", expires_at=at(99), **about)
 
-    _, stands = plain(render.show([started(), accepted, asked], (), at(9), ())).split("waiting for approval.")
+    _, stands = plain(render.render_workflow([started(), accepted, asked], (), at(9), ())).split(
+        "waiting for approval."
+    )
 
     assert shown in stands
     assert "`pointsman approve wf-1`" in stands
@@ -288,7 +292,7 @@ def test_an_attempt_that_asked_a_person_is_drawn_as_waiting_and_not_as_failed() 
     log.append(ApprovalRequested(at=at(3), approval="wf-1", about="tool", task_id="t1", expires_at=at(99)))
 
     root = build_trace(log)
-    text, narrow = plain(tree(root, at(9), 200), 200), plain(tree(root, at(9), 80), 80)
+    text, narrow = plain(render_tree(root, at(9), 200), 200), plain(render_tree(root, at(9), 80), 80)
     (line,) = (line for line in text.splitlines() if "invoke_agent fitter" in line)
 
     assert "‖ invoke_agent fitter t1" in line
@@ -301,7 +305,7 @@ def test_an_attempt_that_asked_a_person_is_drawn_as_waiting_and_not_as_failed() 
 
 
 def test_bars_are_to_scale_on_one_axis() -> None:
-    lines = plain(tree(build_trace(completed()), at(9)), 140).splitlines()
+    lines = plain(render_tree(build_trace(completed()), at(9)), 140).splitlines()
 
     def bar(name: str) -> tuple[int, int]:
         line = next(line for line in lines if name in line)
@@ -322,7 +326,7 @@ def test_a_trace_tells_attempts_and_what_was_paid() -> None:
     root = build_trace(failing(), [tool("a", 2, 3)])
     task = root.children[0].children[0].model_copy(update={"attempt": 2, "usage": usage})
     workflow = root.children[0].model_copy(update={"children": (task,), "usage": usage})
-    text = plain(tree(root.model_copy(update={"children": (workflow,), "usage": usage}), at(9), 140))
+    text = plain(render_tree(root.model_copy(update={"children": (workflow,), "usage": usage}), at(9), 140))
 
     (line,) = [line for line in text.splitlines() if task.name in line]
     assert f"{task.name} x2" in line
@@ -335,7 +339,9 @@ def test_a_task_is_thick_while_somebody_works_on_it_and_thin_while_it_waits() ->
         started(), dispatched("t1", "fitter", 0), succeeded("t1", "fitter", 4, 8), ended("completed", 8),
     ]  # fmt: skip
 
-    (line,) = [line for line in plain(tree(build_trace(log), at(9))).splitlines() if "invoke_agent fitter" in line]
+    (line,) = [
+        line for line in plain(render_tree(build_trace(log), at(9))).splitlines() if "invoke_agent fitter" in line
+    ]
 
     assert line.count("─") == line.count("█") == 16
     assert line.index("─") < line.index("█")
@@ -345,7 +351,7 @@ def test_a_task_that_nobody_is_known_to_have_begun_is_thin_and_has_its_own_mark(
     log: list[Entry] = [started(), dispatched("t1", "fitter", 0)]
 
     def line(*reports: Progress) -> str:
-        text = plain(tree(build_trace(log, reports), at(8)))
+        text = plain(render_tree(build_trace(log, reports), at(8)))
         return next(line for line in text.splitlines() if "invoke_agent fitter" in line)
 
     assert ("·" in line(), line().count("─"), line().count("█")) == (True, 32, 0)
@@ -354,8 +360,8 @@ def test_a_task_that_nobody_is_known_to_have_begun_is_thin_and_has_its_own_mark(
 
 
 def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> None:
-    once = plain(tree(build_trace(completed(), [tool("find_bolts", 2, 2.5)]), at(9)))
-    again = plain(tree(build_trace(failing()), at(9)))
+    once = plain(render_tree(build_trace(completed(), [tool("find_bolts", 2, 2.5)]), at(9)))
+    again = plain(render_tree(build_trace(failing()), at(9)))
 
     assert "attempt" not in once
     assert "│ └ ✓ execute_tool find_bolts" in once
@@ -365,14 +371,14 @@ def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> N
 def test_what_goes_on_tells_how_long_until_now() -> None:
     log: list[Entry] = [started(), dispatched("t1", "fitter", 2)]
 
-    lines = [line.split() for line in plain(tree(build_trace(log), at(9))).splitlines()]
+    lines = [line.split() for line in plain(render_tree(build_trace(log), at(9))).splitlines()]
 
     assert ["9.0", "s"] in [line[-2:] for line in lines if "invoke_workflow" in line]
     assert ["7.0", "s"] in [line[-2:] for line in lines if "invoke_agent" in line]
 
 
 def test_tasks_of_one_agent_are_told_apart() -> None:
-    text = plain(tree(build_trace(completed()), at(9)))
+    text = plain(render_tree(build_trace(completed()), at(9)))
 
     assert "invoke_agent fitter t1" in text
     assert "synthesize synthesizer" in text
@@ -382,7 +388,7 @@ def test_tasks_of_one_agent_are_told_apart() -> None:
 def test_what_went_wrong_is_told_whole_once_below_the_tree_where_there_is_no_room_beside_it(
     width: int,
 ) -> None:
-    lines = plain(tree(build_trace(failing(message="out of bolts " * 6 + "and nuts")), at(9), width), width)
+    lines = plain(render_tree(build_trace(failing(message="out of bolts " * 6 + "and nuts")), at(9), width), width)
 
     assert " ".join(lines.split()).count("out of bolts and nuts") >= 1
     assert len(re.findall(r"^✗ helper t1: ", lines, re.M)) == (width < 300)
@@ -392,7 +398,7 @@ def test_what_went_wrong_is_told_whole_once_below_the_tree_where_there_is_no_roo
 def test_the_trace_fits_its_terminal(width: int) -> None:
     reports = [tool("a_tool_with_quite_a_long_name_for_a_tool", 2, 3, error="why " * 50)]
 
-    lines = plain(tree(build_trace(completed(), reports), at(9), width), width).splitlines()
+    lines = plain(render_tree(build_trace(completed(), reports), at(9), width), width).splitlines()
 
     assert len(lines) >= 10
     assert all(len(line) <= width for line in lines)
@@ -401,7 +407,9 @@ def test_the_trace_fits_its_terminal(width: int) -> None:
 
 @pytest.mark.parametrize("width", [50, 60, 70])
 def test_where_the_tree_has_few_columns_it_says_who_and_how_long_the_whole_took(width: int) -> None:
-    head, *lines = plain(tree(build_trace(completed(), [tool("look_up", 2, 3)]), at(9), width), width).splitlines()
+    head, *lines = plain(
+        render_tree(build_trace(completed(), [tool("look_up", 2, 3)]), at(9), width), width
+    ).splitlines()
 
     assert "to 6.0 s" in head
     assert [
@@ -420,11 +428,11 @@ def test_durations_read_at_a_glance(value: float, text: str) -> None:
 
 
 def test_what_is_being_written_is_told_in_whole_lines_without_control_characters() -> None:
-    story = render.Story()
+    story = render.EventPrinter()
 
     def said(text: str) -> list[str]:
         delta = Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="writer", text=text)
-        return [line.plain.split("writer")[1].strip() for line in story.heard(delta)]
+        return [line.plain.split("writer")[1].strip() for line in story.delta_lines(delta)]
 
     assert said("It was a dark") == []
     assert said(" night.\n\x1b[31mThen") == ["It was a dark night."]

@@ -6,8 +6,8 @@ import pytest
 import typer
 
 from pointsman import errors
-from pointsman.cli.render.output import Code, clean, code_for, command, emit, one_line
-from pointsman.engine.operations.dead_letters import NotReplayable
+from pointsman.cli.render.output import Code, code_for, command, escape_control, one_line, print_json
+from pointsman.engine.operations.dead_letters import NotReplayableError
 from pointsman_schemas.events import Usage
 
 
@@ -16,11 +16,11 @@ from pointsman_schemas.events import Usage
     [
         (errors.ConfigurationError("x"), Code.USAGE),
         (errors.InvalidTokenError("x"), Code.USAGE),
-        (errors.NotFound("x"), Code.NOT_FOUND),
-        (errors.BusUnavailable("x"), Code.UNREACHABLE),
-        (errors.UnknownOutcome("x"), Code.UNREACHABLE),
-        (errors.Conflict("x"), Code.FAILED),
-        (NotReplayable("x"), Code.FAILED),
+        (errors.NotFoundError("x"), Code.NOT_FOUND),
+        (errors.BusUnavailableError("x"), Code.UNREACHABLE),
+        (errors.PublishOutcomeUnknownError("x"), Code.UNREACHABLE),
+        (errors.ConflictError("x"), Code.FAILED),
+        (NotReplayableError("x"), Code.FAILED),
         (errors.InvariantError("x"), None),
         (ValueError("x"), None),
     ],
@@ -46,14 +46,14 @@ def test_a_commands_result_is_its_exit_code() -> None:
 
 
 def test_an_error_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(errors.NotFound("no such\nthing \x1b[31mhere")) == 3
+    assert run(errors.NotFoundError("no such\nthing \x1b[31mhere")) == 3
 
     out, err = capsys.readouterr()
     assert (out, err) == ("", "pointsman: no such thing \\x1b[31mhere\n")
 
 
 def test_the_only_error_of_a_task_group_is_said_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(ExceptionGroup("group", [ExceptionGroup("inner", [errors.BusUnavailable("away")])])) == 4
+    assert run(ExceptionGroup("group", [ExceptionGroup("inner", [errors.BusUnavailableError("away")])])) == 4
 
     assert capsys.readouterr().err == "pointsman: away\n"
 
@@ -61,9 +61,12 @@ def test_the_only_error_of_a_task_group_is_said_itself(capsys: pytest.CaptureFix
 def test_of_several_errors_of_a_task_group_the_first_is_said_unless_one_is_a_bug(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    away = errors.BusUnavailable("away")
+    away = errors.BusUnavailableError("away")
 
-    assert run(ExceptionGroup("group", [away, errors.NotFound("nowhere"), ExceptionGroup("inner", [away, away])])) == 4
+    assert (
+        run(ExceptionGroup("group", [away, errors.NotFoundError("nowhere"), ExceptionGroup("inner", [away, away])]))
+        == 4
+    )
     assert capsys.readouterr().err == "pointsman: away\n"
     with pytest.raises(ExceptionGroup):
         run(ExceptionGroup("group", [away, ExceptionGroup("inner", [away, ZeroDivisionError()])]))
@@ -83,7 +86,7 @@ def test_a_bug_keeps_its_traceback() -> None:
 
 
 def test_control_characters_cannot_reach_the_terminal() -> None:
-    assert clean("a\x1b]0;title\x07\x9bm\nb\tc\u202e") == "a\\x1b]0;title\\x07\\x9bm\nb\tc\\x202e"
+    assert escape_control("a\x1b]0;title\x07\x9bm\nb\tc\u202e") == "a\\x1b]0;title\\x07\\x9bm\nb\tc\\x202e"
 
 
 def test_a_line_is_one_line_of_bounded_length() -> None:
@@ -91,7 +94,7 @@ def test_a_line_is_one_line_of_bounded_length() -> None:
 
 
 def test_json_is_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    emit({"usage": Usage(calls=1), "none": None})
+    print_json({"usage": Usage(calls=1), "none": None})
 
     assert capsys.readouterr().out == (
         '{"usage":{"calls":1,"input_tokens":0,"output_tokens":0,"cost":0.0},"none":null}\n'

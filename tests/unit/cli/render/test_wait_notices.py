@@ -13,7 +13,7 @@ from support.waiting import until
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.cli.commands import submit, workflows
 from pointsman.cli.render import wait_notices
-from pointsman.cli.render.output import complain
+from pointsman.cli.render.output import print_error
 from pointsman.client.client import Client
 
 HERE = {"url": None, "namespace": None, "json": True}
@@ -43,12 +43,12 @@ def test_a_command_that_waits_says_that_the_broker_is_away_and_not_among_what_pr
     ending: list[object] = []
 
     def said_so(message: str) -> None:
-        complain(message)
+        print_error(message)
         ending.append(asyncio.ensure_future(store(client.bus, end, number=2)))
 
     asyncio.run(store(client.bus, *before))
     monkeypatch.setattr(MemoryBus, "connected", False)
-    monkeypatch.setattr(wait_notices, "complain", said_so)
+    monkeypatch.setattr(wait_notices, "print_error", said_so)
 
     command()
 
@@ -61,10 +61,10 @@ async def test_each_outage_is_told_of_once_and_so_is_its_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = [True, False, False, True, True, False, True]
-    monkeypatch.setattr(wait_notices, "_GLANCE", 0.0)
+    monkeypatch.setattr(wait_notices, "_BROKER_CHECK_INTERVAL_S", 0.0)
     monkeypatch.setattr(MemoryBus, "connected", property(lambda _: seen.pop(0) if len(seen) > 1 else seen[0]))
 
-    telling = asyncio.create_task(wait_notices.tell_of_outages(MemoryBus()))
+    telling = asyncio.create_task(wait_notices.report_outages(MemoryBus()))
     await until(lambda: len(seen) == 1)
     await asyncio.sleep(0)
     telling.cancel()

@@ -10,25 +10,25 @@ from support.history import WORKFLOW, started, store
 from support.letters import bury
 
 from pointsman.cli.commands import approvals, archive, dead_letters, workflows
-from pointsman.cli.support.ids import the_workflow
-from pointsman.client.client import Answer, Client
-from pointsman.errors import ConfigurationError, NotFound
+from pointsman.cli.support.ids import resolve_workflow_id
+from pointsman.client.client import AnswerResult, Client
+from pointsman.errors import ConfigurationError, NotFoundError
 
 NOWHERE = {"url": None, "namespace": None, "json": False}
 
 
 def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
-    dead_letters.list_(dead_letters.Choice(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.list_(dead_letters.LetterFilter(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
     return capsys.readouterr().out.strip()
 
 
 def test_the_beginning_of_an_id_is_enough_to_look_where_one_begins_so(client: Client) -> None:
     workflow = asyncio.run(client.submit("shop", "hello"))
 
-    assert asyncio.run(the_workflow(client, workflow.id[:10])) == workflow.id
-    assert asyncio.run(the_workflow(client, workflow.id)) == workflow.id
-    assert asyncio.run(the_workflow(client, "wf_none")) == "wf_none"
-    assert asyncio.run(the_workflow(client, "wf_")) == "wf_"
+    assert asyncio.run(resolve_workflow_id(client, workflow.id[:10])) == workflow.id
+    assert asyncio.run(resolve_workflow_id(client, workflow.id)) == workflow.id
+    assert asyncio.run(resolve_workflow_id(client, "wf_none")) == "wf_none"
+    assert asyncio.run(resolve_workflow_id(client, "wf_")) == "wf_"
 
 
 def test_the_beginning_of_several_ids_is_refused_with_their_names(client: Client) -> None:
@@ -36,7 +36,7 @@ def test_the_beginning_of_several_ids_is_refused_with_their_names(client: Client
     digit = next(each[3] for each in some if sum(other[3] == each[3] for other in some) > 1)  # of 16 there are
 
     with pytest.raises(ConfigurationError, match=f"workflows begin with wf_{digit}: .*give more of the id"):
-        asyncio.run(the_workflow(client, f"wf_{digit}"))
+        asyncio.run(resolve_workflow_id(client, f"wf_{digit}"))
 
 
 def test_a_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,9 +78,9 @@ def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
     asyncio.run(store(client.bus, started()))
     answered: list[str] = []
 
-    async def reject(approval: str, **_: object) -> Answer:
+    async def reject(approval: str, **_: object) -> AnswerResult:
         answered.append(approval)
-        return Answer(True, f"{approval} is rejected")
+        return AnswerResult(True, f"{approval} is rejected")
 
     monkeypatch.setattr(client, "reject", reject)
 
@@ -111,9 +111,9 @@ def test_dead_letters_are_named_by_the_beginnings_of_their_ids_and_of_their_work
     assert "c0ffee" in capsys.readouterr().out
     assert "c0fa11" not in dead(capsys, workflow=WORKFLOW[:9])
     with pytest.raises(ConfigurationError, match="2 dead letters begin with c0f: c0ffee, c0fa11; give more of the id"):
-        dead_letters.discard(dead_letters.Choice(("c0f",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
-    dead_letters.discard(dead_letters.Choice(("c0fa",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
+        dead_letters.discard(dead_letters.LetterFilter(("c0f",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.discard(dead_letters.LetterFilter(("c0fa",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
 
     assert capsys.readouterr().out == "c0fa11: discarded\n"
-    with pytest.raises(NotFound, match="no dead letter 'c0fa'"):
+    with pytest.raises(NotFoundError, match="no dead letter 'c0fa'"):
         dead_letters.show("c0fa", **NOWHERE)  # type: ignore[arg-type]

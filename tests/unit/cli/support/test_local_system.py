@@ -15,10 +15,10 @@ import pytest
 from pointsman import app
 from pointsman.cli.commands import up
 from pointsman.cli.support import local_system
-from pointsman.cli.support.topology import cast_of
+from pointsman.cli.support.topology import topology_of
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
-from pointsman.util.child_processes import obituary
+from pointsman.util.child_processes import exit_message
 
 
 def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
@@ -35,33 +35,36 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no lock there")
 def test_a_second_one_on_the_same_folder_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
-    with local_system.alone(tmp_path), pytest.raises(ConfigurationError, match="end it, or give --dir another"):  # noqa: SIM117
-        with local_system.alone(tmp_path):
-            pass
+    with (
+        local_system.exclusive_lock(tmp_path),
+        pytest.raises(ConfigurationError, match="end it, or give --dir another"),
+        local_system.exclusive_lock(tmp_path),
+    ):
+        pass
 
-    with local_system.alone(tmp_path):
+    with local_system.exclusive_lock(tmp_path):
         pass
 
 
 def test_a_port_that_is_listened_on_is_taken_and_one_with_lingering_connections_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        taken = not up._is_free(port)
+        taken = not up._is_port_free(port)
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = server.accept()
             accepted.close()  # who closes first keeps the port in TIME-WAIT
             assert client.recv(1) == b""
 
     assert taken
-    assert up._is_free(port)
+    assert up._is_port_free(port)
 
 
 def test_a_kill_is_told_as_such_and_only_a_code_of_its_own_is_explained_by_the_log(tmp_path: Path) -> None:
     log = tmp_path / "billing.log"
     log.write_text("started\nno such model\n")
 
-    assert str(obituary("billing", -9, log)) == f"the process billing was killed by signal 9; its log is {log}"
-    assert str(obituary("billing", 1, log)) == (
+    assert str(exit_message("billing", -9, log)) == f"the process billing was killed by signal 9; its log is {log}"
+    assert str(exit_message("billing", 1, log)) == (
         f"the process billing ended with code 1: no such model; its log is {log}"
     )
 
@@ -99,7 +102,7 @@ def test_what_a_script_starts_in_the_background_ends_on_a_signal_that_it_inherit
 
 
 def test_a_file_with_several_teams_is_asked_through_the_one_it_calls_team(capsys: pytest.CaptureFixture[str]) -> None:
-    cast = cast_of("pointsman_agents.service_desk")
+    cast = topology_of("pointsman_agents.service_desk")
 
     assert cast.team.name == "service-desk"
     assert set(cast.workers) == {"agents", "planner", "synthesizer"}
@@ -114,7 +117,7 @@ async def test_a_broker_of_its_own_is_not_started_for_a_team_whose_agents_nobody
     file.write_text("from pointsman import Team\nteam = Team(name='depot', agents=('buyer', 'stock'))\n")
 
     with pytest.raises(ConfigurationError, match=r"depot.py does not define buyer, stock, .* import it there, or do"):
-        async with local_system.embedded(str(file), Settings(), tmp_path / "home", team=True):
+        async with local_system.local_system(str(file), Settings(), tmp_path / "home", team=True):
             pass
     assert not (tmp_path / "home").exists()
 

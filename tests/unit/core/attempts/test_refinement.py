@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.core import Story, card, cards, failure, task
+from support.core import WorkflowDriver, card, cards, failure, task
 
 from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.card import Role
@@ -12,14 +12,14 @@ from pointsman_schemas.team import Limits
 AGENTS = (*cards("worker", "other"), card("refiner", role=Role.REFINE))
 
 
-def failed_twice() -> Story:
-    story = Story(cards=AGENTS, limits=Limits(attempts=4)).planned(task("t1"))
-    story.fail("t1", failure("invalid_output", retryable=True))
-    story.fail("t1", failure("invalid_output", retryable=True))
+def failed_twice() -> WorkflowDriver:
+    story = WorkflowDriver(cards=AGENTS, limits=Limits(attempts=4)).planned(task("t1"))
+    story.fail_task("t1", failure("invalid_output", retryable=True))
+    story.fail_task("t1", failure("invalid_output", retryable=True))
     return story
 
 
-def refiner_of(story: Story) -> str:
+def refiner_of(story: WorkflowDriver) -> str:
     return story.task("t1").refined_by
 
 
@@ -38,27 +38,27 @@ def test_after_the_second_failure_the_refiner_is_asked_and_knows_the_error() -> 
 
 
 def test_the_refiner_is_told_what_the_task_was_given() -> None:
-    story = Story(cards=AGENTS).planned({**task("t1"), "input": {"port": "Kiel"}})
+    story = WorkflowDriver(cards=AGENTS).planned({**task("t1"), "input": {"port": "Kiel"}})
 
-    story.fail("t1", failure(retryable=True))
-    story.fail("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
 
-    asked = story.told(refiner_of(story))
+    asked = story.handoff_input(refiner_of(story))
     assert asked["task_input"] == {"port": "Kiel"}
 
 
 def test_the_next_attempt_has_the_better_words_and_the_attempts_are_no_more() -> None:
     story = failed_twice()
 
-    story.succeed(refiner_of(story), {"intent": "do it in JSON"})
+    story.complete_task(refiner_of(story), {"intent": "do it in JSON"})
 
     assert story.statuses() == {"t1": "backing_off"}
     assert story.handoff("t1").intent == "do it in JSON"
     assert story.task("t1").attempt == 3
     assert not list(replay_log(story.commits))
-    story.fail("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
     assert story.statuses() == {"t1": "backing_off"}, "no second refinement"
-    story.fail("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
     assert story.statuses() == {"t1": "failed"}
 
 
@@ -67,27 +67,27 @@ def test_a_refiner_that_fails_or_talks_leaves_the_task_as_it_was() -> None:
         story = failed_twice()
 
         if answer == "fails":
-            story.fail(refiner_of(story))
+            story.fail_task(refiner_of(story))
         else:
-            story.succeed(refiner_of(story), "hm")
+            story.complete_task(refiner_of(story), "hm")
 
         assert story.statuses() == {"t1": "backing_off"}
         assert story.handoff("t1").intent == "do the work of t1"
-        assert story.of(TaskRefined)[0].intent == ""
+        assert story.entries_of(TaskRefined)[0].intent == ""
 
 
 def test_without_a_refiner_a_task_is_tried_again_as_it_was() -> None:
-    story = Story().planned(task("t1"))
-    story.fail("t1", failure(retryable=True))
-    story.fail("t1", failure(retryable=True))
+    story = WorkflowDriver().planned(task("t1"))
+    story.fail_task("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
 
     assert story.statuses() == {"t1": "backing_off"}
 
 
 def test_a_team_that_wants_no_refiner_has_none_though_one_lives() -> None:
-    story = Story(cards=AGENTS, refiner=None).planned(task("t1"))
-    story.fail("t1", failure(retryable=True))
-    story.fail("t1", failure(retryable=True))
+    story = WorkflowDriver(cards=AGENTS, refiner=None).planned(task("t1"))
+    story.fail_task("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
 
     assert story.statuses() == {"t1": "backing_off"}
 
@@ -95,6 +95,6 @@ def test_a_team_that_wants_no_refiner_has_none_though_one_lives() -> None:
 def test_a_result_that_comes_while_the_words_are_found_counts_for_nothing() -> None:
     story = failed_twice()
 
-    story.feed(story.result("t1", {"late": True}, event_id="late"))
+    story.decide_and_apply(story.result("t1", {"late": True}, event_id="late"))
 
     assert story.statuses() == {"t1": "refining"}

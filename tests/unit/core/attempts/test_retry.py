@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from support.core import Story, card, cards, failure, messages, task
+from support.core import WorkflowDriver, card, cards, failure, messages, task
 
 from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed
@@ -15,15 +15,15 @@ TRANSIENT = failure("provider_error", retryable=True)
 WITH_FALLBACK = (card("worker", fallback="other"), card("other"))
 
 
-def pauses(story: Story) -> list[float]:
-    return [(entry.not_before - entry.at).total_seconds() for entry in story.of(RetryScheduled)]
+def pauses(story: WorkflowDriver) -> list[float]:
+    return [(entry.not_before - entry.at).total_seconds() for entry in story.entries_of(RetryScheduled)]
 
 
 def test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth() -> None:
-    story = Story(limits=Limits(attempts=4)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(attempts=4)).planned(task("a"))
 
     for _ in range(3):
-        story.fail("a", TRANSIENT)
+        story.fail_task("a", TRANSIENT)
         story.wait(10)
 
     assert pauses(story) == [pytest.approx(1, rel=0.2), pytest.approx(2, rel=0.2), pytest.approx(4, rel=0.2)]
@@ -31,9 +31,9 @@ def test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth() -
 
 def test_the_jitter_spreads_tasks_that_failed_together_and_is_the_same_when_decided_again() -> None:
     tasks = [task(f"t{number}") for number in range(20)]
-    first, second = Story().planned(*tasks), Story().planned(*tasks)
+    first, second = WorkflowDriver().planned(*tasks), WorkflowDriver().planned(*tasks)
     for story in (first, second):
-        story.feed(*(story.result(each["id"], error=TRANSIENT) for each in tasks))
+        story.decide_and_apply(*(story.result(each["id"], error=TRANSIENT) for each in tasks))
 
     assert len(set(pauses(first))) == 20
     assert pauses(first) == pauses(second)
@@ -41,10 +41,12 @@ def test_the_jitter_spreads_tasks_that_failed_together_and_is_the_same_when_deci
 
 
 def test_the_backoff_is_never_longer_than_five_minutes_and_a_fifth() -> None:
-    story = Story(limits=Limits(attempts=20, backoff=100, deadline=100_000, task_timeout=10)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(attempts=20, backoff=100, deadline=100_000, task_timeout=10)).planned(
+        task("a")
+    )
 
     for _ in range(10):
-        story.fail("a", TRANSIENT)
+        story.fail_task("a", TRANSIENT)
         story.wait(400)
 
     assert max(pauses(story)) <= 360
@@ -52,18 +54,18 @@ def test_the_backoff_is_never_longer_than_five_minutes_and_a_fifth() -> None:
 
 @pytest.mark.parametrize("asked", [0.0, 17.0])
 def test_what_the_other_side_asked_for_comes_before_our_own_backoff(asked: float) -> None:
-    story = Story().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
 
-    story.fail("a", failure(retryable=True, retry_after=asked))
+    story.fail_task("a", failure(retryable=True, retry_after=asked))
 
     assert pauses(story) == [asked]
 
 
 def test_the_next_attempt_waits_in_a_schedule_of_the_broker() -> None:
-    story = Story().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
     first = story.handoff("a")
 
-    story.fail("a", TRANSIENT)
+    story.fail_task("a", TRANSIENT)
 
     (message,) = [each for each in messages(story.state) if each.event == story.handoff("a")]
     assert message.schedule is not None
@@ -73,12 +75,12 @@ def test_the_next_attempt_waits_in_a_schedule_of_the_broker() -> None:
 
 
 def test_a_retry_that_succeeds_leaves_no_gap() -> None:
-    story = Story().planned(task("a"))
-    story.fail("a", TRANSIENT)
+    story = WorkflowDriver().planned(task("a"))
+    story.fail_task("a", TRANSIENT)
     story.wait(2)
 
-    story.succeed("a")
-    story.succeed("synthesis", {"answer": "done"})
+    story.complete_task("a")
+    story.complete_task("synthesis", {"answer": "done"})
 
     assert story.outcome.status == "completed"
     assert [(each.task_id, each.attempts) for each in story.outcome.tasks] == [
@@ -89,46 +91,46 @@ def test_a_retry_that_succeeds_leaves_no_gap() -> None:
 
 
 def test_a_terminal_error_is_not_retried() -> None:
-    story = Story().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
 
-    story.fail("a", failure("handler_error", retryable=False))
+    story.fail_task("a", failure("handler_error", retryable=False))
 
-    assert story.of(RetryScheduled) == []
-    assert story.of(TaskFailed)[0].attempts == 1
+    assert story.entries_of(RetryScheduled) == []
+    assert story.entries_of(TaskFailed)[0].attempts == 1
 
 
 def test_a_refusal_without_a_reason_is_terminal() -> None:
-    story = Story().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
 
-    story.feed(story.result("a", status="refused"))
+    story.decide_and_apply(story.result("a", status="refused"))
 
-    assert story.of(TaskFailed)[0].error.kind == ErrorKind.REFUSED
+    assert story.entries_of(TaskFailed)[0].error.kind == ErrorKind.REFUSED
 
 
 def test_a_failure_without_a_reason_is_the_handler_s_and_goes_to_the_fallback() -> None:
-    story = Story(cards=WITH_FALLBACK).planned(task("a"))
+    story = WorkflowDriver(cards=WITH_FALLBACK).planned(task("a"))
 
-    story.feed(story.result("a", status="failed"))
+    story.decide_and_apply(story.result("a", status="failed"))
 
     assert story.task("a").agent == "other"
-    assert story.of(AttemptFailed)[0].error.kind == ErrorKind.HANDLER
+    assert story.entries_of(AttemptFailed)[0].error.kind == ErrorKind.HANDLER
 
 
 def test_attempts_are_capped() -> None:
-    story = Story(limits=Limits(attempts=3)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(attempts=3)).planned(task("a"))
 
     for _ in range(3):
-        story.fail("a", TRANSIENT)
+        story.fail_task("a", TRANSIENT)
         story.wait(10)
 
-    assert story.of(TaskFailed)[0].attempts == 3
+    assert story.entries_of(TaskFailed)[0].attempts == 3
     assert story.outcome.status == "failed"
 
 
 def test_a_pause_beyond_the_deadline_ends_the_task_now() -> None:
-    story = Story(limits=Limits(deadline=60)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(deadline=60)).planned(task("a"))
 
-    story.fail("a", failure(retryable=True, retry_after=60))
+    story.fail_task("a", failure(retryable=True, retry_after=60))
 
     assert story.statuses() == {"a": "failed"}
 
@@ -137,102 +139,104 @@ def test_a_pause_beyond_the_deadline_ends_the_task_now() -> None:
 
 
 def test_the_fallback_gets_one_attempt_when_the_agent_is_exhausted() -> None:
-    story = Story(cards=WITH_FALLBACK, limits=Limits(attempts=2)).planned(task("a"))
+    story = WorkflowDriver(cards=WITH_FALLBACK, limits=Limits(attempts=2)).planned(task("a"))
     for _ in range(2):
-        story.fail("a", TRANSIENT)
+        story.fail_task("a", TRANSIENT)
         story.wait(10)
 
     assert (story.task("a").agent, story.task("a").attempt) == ("other", 3)
-    assert story.of(RetryScheduled)[-1].not_before == story.of(RetryScheduled)[-1].at
-    story.fail("a", TRANSIENT)
-    assert story.of(TaskFailed)[0].attempts == 3
+    assert story.entries_of(RetryScheduled)[-1].not_before == story.entries_of(RetryScheduled)[-1].at
+    story.fail_task("a", TRANSIENT)
+    assert story.entries_of(TaskFailed)[0].attempts == 3
 
 
 def test_the_fallback_gets_the_task_at_once_after_a_terminal_error_and_its_answer_counts() -> None:
-    story = Story(cards=WITH_FALLBACK).planned(task("a"))
+    story = WorkflowDriver(cards=WITH_FALLBACK).planned(task("a"))
 
-    story.fail("a", failure("handler_error"))
-    late = story.succeed("a", "late", agent="worker", attempt=1, event_id="late")
-    story.succeed("a", "from the fallback")
+    story.fail_task("a", failure("handler_error"))
+    late = story.complete_task("a", "late", agent="worker", attempt=1, event_id="late")
+    story.complete_task("a", "from the fallback")
 
     assert [entry.kind for entry in late] == ["result_ignored"]
     assert story.handoff("synthesis").context[0].agent == "other"
 
 
 def test_the_fallback_gets_the_task_of_an_agent_that_is_gone() -> None:
-    story = Story(cards=WITH_FALLBACK, limits=Limits(task_timeout=20)).planned(task("a"))
+    story = WorkflowDriver(cards=WITH_FALLBACK, limits=Limits(task_timeout=20)).planned(task("a"))
     story.cards = (card("other"),)
 
-    story.fire()
+    story.fire_timer()
 
     assert (story.task("a").agent, story.task("a").attempt) == ("other", 2)
-    assert not story.of(TaskFailed)
+    assert not story.entries_of(TaskFailed)
 
 
 def test_a_refusal_does_not_go_to_the_fallback() -> None:
-    story = Story(cards=WITH_FALLBACK).planned(task("a"))
+    story = WorkflowDriver(cards=WITH_FALLBACK).planned(task("a"))
 
-    story.fail("a", failure("refused"), status="refused")
+    story.fail_task("a", failure("refused"), status="refused")
 
     assert story.statuses() == {"a": "failed"}
 
 
 def test_what_may_have_been_done_is_not_done_again_by_the_fallback() -> None:
-    story = Story(cards=WITH_FALLBACK).planned(task("a"))
+    story = WorkflowDriver(cards=WITH_FALLBACK).planned(task("a"))
 
-    story.fail("a", failure("outcome_unknown"))
+    story.fail_task("a", failure("outcome_unknown"))
 
     assert story.statuses() == {"a": "failed"}
 
 
 def test_a_fallback_that_is_not_alive_gets_nothing() -> None:
-    story = Story(cards=WITH_FALLBACK).planned(task("a"))
+    story = WorkflowDriver(cards=WITH_FALLBACK).planned(task("a"))
     story.cards = cards("worker")
 
-    story.fail("a", failure("handler_error"))
+    story.fail_task("a", failure("handler_error"))
 
     assert story.statuses() == {"a": "failed"}
 
 
 def test_an_agent_is_not_its_own_fallback() -> None:
-    story = Story(cards=(card("worker", fallback="worker"),)).planned(task("a"))
+    story = WorkflowDriver(cards=(card("worker", fallback="worker"),)).planned(task("a"))
 
-    story.fail("a", failure("handler_error"))
+    story.fail_task("a", failure("handler_error"))
 
     assert story.statuses() == {"a": "failed"}
 
 
 def test_two_agents_that_name_each_other_do_not_pass_a_task_to_and_fro() -> None:
-    story = Story(cards=(card("worker", fallback="other"), card("other", fallback="worker"))).planned(task("a"))
+    story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other", fallback="worker"))).planned(
+        task("a")
+    )
 
-    story.fail("a", failure("handler_error"))
-    story.fail("a", failure("handler_error"))
+    story.fail_task("a", failure("handler_error"))
+    story.fail_task("a", failure("handler_error"))
 
-    assert story.of(TaskFailed)[0].attempts == 2
+    assert story.entries_of(TaskFailed)[0].attempts == 2
 
 
 # Overdue
 
 
 def test_a_silent_agent_times_out_a_second_after_its_deadline_and_is_tried_again() -> None:
-    story = Story(limits=Limits(task_timeout=20)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(task_timeout=20)).planned(task("a"))
     assert story.handoff("a").deadline == story.now + timedelta(seconds=20)
 
-    story.fire()
+    story.fire_timer()
 
     assert story.now == story.commits[0].entries[0].at + timedelta(seconds=21)
     assert story.task("a").error is not None
-    assert story.of(RetryScheduled)[0].reason == "attempt 1 failed: timeout"
+    assert story.entries_of(RetryScheduled)[0].reason == "attempt 1 failed: timeout"
     assert story.statuses() == {"a": "backing_off"}
 
 
 def test_an_agent_that_is_gone_is_named_and_the_task_is_not_tried_again() -> None:
-    story = Story(limits=Limits(task_timeout=20)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(task_timeout=20)).planned(task("a"))
     story.cards = ()
 
-    story.fire()
+    story.fire_timer()
 
-    error = story.of(TaskFailed)[0].error
+    error = story.entries_of(TaskFailed)[0].error
     assert (error.kind, error.message) == (
         "no_worker",
         "no result came, and no agent named worker is alive: nobody took it, or who did has stopped; it waited 21 s",
@@ -240,14 +244,14 @@ def test_an_agent_that_is_gone_is_named_and_the_task_is_not_tried_again() -> Non
 
 
 def test_the_card_s_own_timeout_bounds_an_attempt() -> None:
-    story = Story(cards=(card("worker", timeout=5),)).planned(task("a"))
+    story = WorkflowDriver(cards=(card("worker", timeout=5),)).planned(task("a"))
 
     assert story.handoff("a").deadline == story.now + timedelta(seconds=5)
 
 
 def test_an_attempt_s_time_begins_after_its_backoff() -> None:
-    story = Story(limits=Limits(task_timeout=20)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(task_timeout=20)).planned(task("a"))
 
-    story.fail("a", failure(retryable=True, retry_after=30))
+    story.fail_task("a", failure(retryable=True, retry_after=30))
 
     assert story.handoff("a").deadline == story.now + timedelta(seconds=50)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from support.core import WORKFLOW, Story, card, cards, failure
+from support.core import WORKFLOW, WorkflowDriver, card, cards, failure
 
 from pointsman.core.completion.caller_messages import generic_failure
 from pointsman.core.replay.replayer import replay_log
@@ -35,15 +35,15 @@ AGAIN = {"verdict": "again", "reason": "It names no amount."}
 STOP = {"verdict": "stop", "reason": "It threatens the customer."}
 
 
-def written(**given: Any) -> Story:
+def written(**given: Any) -> WorkflowDriver:
     """A pipeline whose second stage has made something."""
-    story = Story(strategy=STAGES, cards=AGENTS, **given).start("refund me")
-    story.succeed("find", {"charge": "ch-1"})
-    story.succeed("write", "Dear customer")
+    story = WorkflowDriver(strategy=STAGES, cards=AGENTS, **given).start("refund me")
+    story.complete_task("find", {"charge": "ch-1"})
+    story.complete_task("write", "Dear customer")
     return story
 
 
-def judge_of(story: Story) -> str:
+def judge_of(story: WorkflowDriver) -> str:
     return next(task.id for task in story.state.tasks.values() if task.role is Role.JUDGE and not task.settled)
 
 
@@ -70,11 +70,11 @@ def test_nothing_goes_on_before_the_judge_has_let_it_pass() -> None:
 
     assert story.statuses() == {"find": "succeeded", "write": "in_review", "send": "waiting"}
     assert (story.state.phase, story.state.open_tasks) == ("running", 2)
-    story.succeed("judge-write", PASS)
+    story.complete_task("judge-write", PASS)
 
     assert story.statuses() == {"find": "succeeded", "write": "succeeded", "send": "running"}
     assert [report.output for report in story.handoff("send").context] == [{"charge": "ch-1"}, "Dear customer"]
-    story.succeed("send", "sent")
+    story.complete_task("send", "sent")
     assert (story.outcome.status, story.outcome.answer) == ("completed", "sent")
     assert not list(replay_log(story.commits))
 
@@ -83,7 +83,7 @@ def test_what_it_took_is_counted_once_and_before_the_judge_is_asked() -> None:
     story = written()
     asked, before = story.state.usage.calls, story.task("write")
 
-    story.succeed("judge-write", PASS)
+    story.complete_task("judge-write", PASS)
 
     assert (asked, story.state.usage.calls) == (2, 3)
     assert (
@@ -96,52 +96,52 @@ def test_what_it_took_is_counted_once_and_before_the_judge_is_asked() -> None:
 @pytest.mark.parametrize("said", [PASS, AGAIN, STOP])
 def test_what_a_team_has_planned_for_a_stage_is_counted_once_whatever_is_said_of_it(said: Any) -> None:
     agents = (card("find"), card("write", team=True), card("send"), card("reviewer", role=Role.JUDGE))
-    story = Story(strategy=STAGES, cards=agents).start()
-    story.succeed("find")
-    story.succeed("write", "Dear customer", plan_usage={"tasks": 2})
+    story = WorkflowDriver(strategy=STAGES, cards=agents).start()
+    story.complete_task("find")
+    story.complete_task("write", "Dear customer", plan_usage={"tasks": 2})
 
-    story.succeed("judge-write", said)
+    story.complete_task("judge-write", said)
 
     assert story.state.child_plan_usage == PlanUsage(tasks=2)
     assert not list(replay_log(story.commits))
 
 
 def test_an_output_that_does_not_pass_its_check_is_not_shown_to_the_judge() -> None:
-    story = Story(strategy=STAGES, cards=AGENTS).start()
-    story.succeed("find")
+    story = WorkflowDriver(strategy=STAGES, cards=AGENTS).start()
+    story.complete_task("find")
 
-    story.succeed("write", "Hm")
+    story.complete_task("write", "Hm")
 
-    assert story.of(ReviewRequested) == []
+    assert story.entries_of(ReviewRequested) == []
     assert story.handoff("write").attempt == 2
 
 
 def test_what_is_sent_back_is_done_again_at_once_by_who_is_told_the_judge_s_words() -> None:
     story = written()
 
-    story.succeed("judge-write", AGAIN)
+    story.complete_task("judge-write", AGAIN)
 
     handoff = story.handoff("write")
     assert (handoff.attempt, handoff.feedback) == (2, "reviewer sent it back: It names no amount.")
     assert story.task("write").not_before == story.now
     assert (story.task("write").result, story.task("write").returned_by_review) == (None, True)
-    story.succeed("write", "Dear customer, $49")
+    story.complete_task("write", "Dear customer, $49")
     assert story.handoff("judge-write-2").context[-1].output == "Dear customer, $49"
-    story.succeed("judge-write-2", PASS)
-    story.succeed("send", "sent")
+    story.complete_task("judge-write-2", PASS)
+    story.complete_task("send", "sent")
     assert story.outcome.status == "completed"
     assert not list(replay_log(story.commits))
 
 
 def test_it_is_sent_back_once_and_the_judge_is_told_when_it_cannot_be() -> None:
     story = written(limits=Limits(attempts=5))
-    story.succeed("judge-write", AGAIN)
-    story.succeed("write", "Dear friend")
+    story.complete_task("judge-write", AGAIN)
+    story.complete_task("write", "Dear friend")
 
     asked = story.handoff("judge-write-2").input
     assert isinstance(asked, dict)
     assert asked["is_last_attempt"] is True
-    story.succeed("judge-write-2", AGAIN)
+    story.complete_task("judge-write-2", AGAIN)
 
     assert story.outcome.status == "partial"
     assert story.outcome.answer == {"charge": "ch-1"}
@@ -158,7 +158,7 @@ def test_a_stage_without_an_attempt_left_is_not_sent_back() -> None:
     asked = story.handoff("judge-write").input
     assert isinstance(asked, dict)
     assert asked["is_last_attempt"] is True
-    story.succeed("judge-write", AGAIN)
+    story.complete_task("judge-write", AGAIN)
 
     assert story.outcome.status == "partial"
 
@@ -166,10 +166,10 @@ def test_a_stage_without_an_attempt_left_is_not_sent_back() -> None:
 def test_a_judge_may_stop_the_pipeline_and_no_fallback_is_asked_instead() -> None:
     story = written()
 
-    story.succeed("judge-write", STOP)
+    story.complete_task("judge-write", STOP)
 
     assert story.statuses() == {"find": "succeeded", "write": "failed", "send": "skipped"}
-    assert story.of(AttemptFailed)[-1].error.kind == "rejected"
+    assert story.entries_of(AttemptFailed)[-1].error.kind == "rejected"
     assert not story.task("write").returned_by_review
     assert "reviewer did not let it pass: It threatens the customer." in story.outcome.reason
     assert "Dear customer" not in str(story.outcome.answer)
@@ -179,7 +179,7 @@ def test_a_judge_may_stop_the_pipeline_and_no_fallback_is_asked_instead() -> Non
 def test_a_judge_that_fails_has_let_nothing_pass() -> None:
     story = written()
 
-    story.fail("judge-write", failure("provider_error"))
+    story.fail_task("judge-write", failure("provider_error"))
 
     assert story.outcome.status == "partial"
     assert "reviewer could not judge it: provider_error was seen" in story.outcome.reason
@@ -188,10 +188,10 @@ def test_a_judge_that_fails_has_let_nothing_pass() -> None:
 
 def test_a_judge_s_refusal_is_not_the_stage_s_and_not_told_to_who_asked() -> None:
     stages = Pipeline(stages=(Stage(agent="write", check=Check(judge="reviewer")),))
-    story = Story(strategy=stages, cards=AGENTS).start()
-    story.succeed("write")
+    story = WorkflowDriver(strategy=stages, cards=AGENTS).start()
+    story.complete_task("write")
 
-    story.fail("judge-write", failure("refused"), status="refused")
+    story.fail_task("judge-write", failure("refused"), status="refused")
 
     assert story.outcome.answer == generic_failure(WORKFLOW)
     assert "reviewer could not judge it: refused was seen" in story.outcome.reason
@@ -200,7 +200,7 @@ def test_a_judge_s_refusal_is_not_the_stage_s_and_not_told_to_who_asked() -> Non
 def test_what_a_judge_s_review_lacks_is_not_told_to_who_makes_the_stage() -> None:
     story = written(limits=Limits(attempts=1))
 
-    story.succeed("judge-write", "fine")
+    story.complete_task("judge-write", "fine")
 
     error = story.task("write").error
     assert error is not None
@@ -212,7 +212,7 @@ def test_what_a_judge_s_review_lacks_is_not_told_to_who_makes_the_stage() -> Non
 def test_a_judge_that_talks_is_asked_again_and_told_what_a_review_is(said: Any) -> None:
     story = written()
 
-    story.succeed("judge-write", said)
+    story.complete_task("judge-write", said)
 
     assert story.statuses()["write"] == "in_review"
     handoff = story.handoff("judge-write")
@@ -223,19 +223,19 @@ def test_a_judge_that_talks_is_asked_again_and_told_what_a_review_is(said: Any) 
 def test_a_result_that_comes_again_while_it_is_judged_changes_nothing() -> None:
     story = written()
 
-    again = story.feed(story.result("write", "Dear customer"))
-    other = story.feed(story.result("write", "Another", event_id="other"))
+    again = story.decide_and_apply(story.result("write", "Dear customer"))
+    other = story.decide_and_apply(story.result("write", "Another", event_id="other"))
 
     assert again == ()
     assert [entry.kind for entry in other] == ["result_ignored"]
-    story.succeed("judge-write", PASS)
-    assert story.of(TaskSucceeded)[-1].result.output == "Dear customer"
+    story.complete_task("judge-write", PASS)
+    assert story.entries_of(TaskSucceeded)[-1].result.output == "Dear customer"
 
 
 def test_a_deadline_that_comes_while_it_is_judged_leaves_what_was_made_out_of_the_answer() -> None:
     story = written(limits=Limits(deadline=10, task_timeout=60))
 
-    story.fire()
+    story.fire_timer()
 
     assert (story.outcome.status, story.outcome.answer) == ("partial", {"charge": "ch-1"})
     assert story.statuses()["write"] == "abandoned"
@@ -244,9 +244,9 @@ def test_a_deadline_that_comes_while_it_is_judged_leaves_what_was_made_out_of_th
 def test_the_trace_shows_who_judged_what_and_what_was_said() -> None:
     story = written()
     while_judged = build_trace(story.log).children[0].children
-    story.succeed("judge-write", AGAIN)
-    story.succeed("write", "Dear customer, $49")
-    story.succeed("judge-write-2", PASS)
+    story.complete_task("judge-write", AGAIN)
+    story.complete_task("write", "Dear customer, $49")
+    story.complete_task("judge-write-2", PASS)
 
     nodes = {node.task_id: node for node in build_trace(story.log).children[0].children}
 

@@ -9,8 +9,8 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.core import Story, card, failure, plan, task
-from support.world import AGENTS, World, audit, some_limits, some_strategy
+from support.core import WorkflowDriver, card, failure, plan, task
+from support.world import AGENTS, World, audit, random_limits, random_strategy
 
 from pointsman.core.budget.reservation import reserve, reserved
 from pointsman.core.model.state import State
@@ -28,97 +28,99 @@ def calls(count: int) -> Usage:
 
 
 def test_tasks_that_start_together_share_equally_and_a_call_is_kept_for_the_answer() -> None:
-    story = Story(limits=Limits(calls=8)).planned(task("a"), task("b"), task("c"))
+    story = WorkflowDriver(limits=Limits(calls=8)).planned(task("a"), task("b"), task("c"))
 
     assert [story.handoff(name).budget for name in "abc"] == [Budget(calls=2)] * 3
     assert reserved(story.state)["calls"] == 6
 
 
 def test_a_planner_leaves_half_of_it_to_the_work() -> None:
-    story = Story(limits=Limits(calls=9)).start()
+    story = WorkflowDriver(limits=Limits(calls=9)).start()
 
     assert story.handoff("plan-1").budget == Budget(calls=4)
 
 
 def test_a_classifier_leaves_half_of_it_to_the_work() -> None:
-    story = Story(limits=Limits(calls=9), strategy=Router()).start()
-    (asked,) = story.of(TaskDispatched)
+    story = WorkflowDriver(limits=Limits(calls=9), strategy=Router()).start()
+    (asked,) = story.entries_of(TaskDispatched)
 
     assert story.handoff(asked.task_id).budget == Budget(calls=4)
 
 
 def test_a_single_call_is_as_much_as_an_attempt_needs_at_least() -> None:
-    wide = Story(limits=Limits(calls=41), strategy=BARE).start()
-    wide.succeed("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
+    wide = WorkflowDriver(limits=Limits(calls=41), strategy=BARE).start()
+    wide.complete_task("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
 
     assert [each.budget for each in wide.state.plan_tasks() if each.active] == [Budget(calls=1)] * 40
 
 
 def test_a_share_is_kept_for_what_comes_after_tasks_that_start() -> None:
-    story = Story(limits=Limits(calls=7), strategy=BARE).planned(task("a"), task("b"), task("c", needs=["a", "b"]))
+    story = WorkflowDriver(limits=Limits(calls=7), strategy=BARE).planned(
+        task("a"), task("b"), task("c", needs=["a", "b"])
+    )
 
     assert [story.handoff(name).budget for name in "ab"] == [Budget(calls=2)] * 2
 
 
 def test_as_many_calls_as_it_takes_are_enough() -> None:
-    story = Story(limits=Limits(calls=5)).planned(task("a"), task("b"), task("c", needs=["a"]))
+    story = WorkflowDriver(limits=Limits(calls=5)).planned(task("a"), task("b"), task("c", needs=["a"]))
 
     for name in ("a", "b", "c", "synthesis"):
-        story.succeed(name, {"answer": "whole"})
+        story.complete_task(name, {"answer": "whole"})
 
     assert (story.outcome.status, story.outcome.usage.calls) == ("completed", 5)
 
 
 def test_what_an_attempt_does_not_use_comes_back_with_its_result() -> None:
-    story = Story(limits=Limits(calls=9), strategy=BARE).planned(task("a"), task("b", needs=["a"]))
+    story = WorkflowDriver(limits=Limits(calls=9), strategy=BARE).planned(task("a"), task("b", needs=["a"]))
 
-    story.succeed("a", usage=calls(1))
+    story.complete_task("a", usage=calls(1))
 
     assert story.handoff("b").budget == Budget(calls=7)
 
 
 def test_a_task_for_which_all_is_set_aside_waits_and_gets_what_comes_back() -> None:
-    story = Story(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"), task("c"))
+    story = WorkflowDriver(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"), task("c"))
     assert story.statuses() == {"a": "running", "b": "running", "c": "awaiting_budget"}
-    assert [(entry.task_id, entry.limit) for entry in story.of(BudgetAwaited)] == [("c", "calls")]
+    assert [(entry.task_id, entry.limit) for entry in story.entries_of(BudgetAwaited)] == [("c", "calls")]
 
-    story.succeed("b", usage=calls(0))
+    story.complete_task("b", usage=calls(0))
 
     assert story.statuses()["c"] == "running"
     assert story.handoff("c").budget == Budget(calls=1)
 
 
 def test_when_nothing_is_left_the_outcome_names_the_limit_and_gives_what_there_is() -> None:
-    story = Story(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"), task("c"))
+    story = WorkflowDriver(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"), task("c"))
 
-    story.succeed("a", "found")
-    story.succeed("b", "seen")
+    story.complete_task("a", "found")
+    story.complete_task("b", "seen")
 
-    assert [entry.limit for entry in story.of(LimitReached)] == ["calls"]
+    assert [entry.limit for entry in story.entries_of(LimitReached)] == ["calls"]
     assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 calls is used up: 3 used")
     assert story.outcome.answer == {"a": "found", "b": "seen"}
     assert [gap.reason for gap in story.outcome.gaps] == ["the limit of 3 calls is used up: 3 used"]
 
 
 def test_a_workflow_that_cannot_even_plan_says_so() -> None:
-    story = Story(limits=Limits(calls=1)).start()
+    story = WorkflowDriver(limits=Limits(calls=1)).start()
 
     assert story.outcome.status == "failed"
     assert story.outcome.reason == "the limit of 1 calls is used up: 0 used; the rest is for the answer"
 
 
 def test_an_answer_for_which_nothing_is_left_is_the_bare_results() -> None:
-    story = Story(limits=Limits(tokens=440)).planned(task("a"), task("b"))
+    story = WorkflowDriver(limits=Limits(tokens=440)).planned(task("a"), task("b"))
 
-    story.succeed("a", "found", usage=Usage(calls=1, input_tokens=165))
-    story.succeed("b", "seen", usage=Usage(calls=1, input_tokens=165))
+    story.complete_task("a", "found", usage=Usage(calls=1, input_tokens=165))
+    story.complete_task("b", "seen", usage=Usage(calls=1, input_tokens=165))
 
     assert (story.outcome.status, story.outcome.answer) == ("partial", {"a": "found", "b": "seen"})
     assert story.outcome.reason == "the limit of 440 tokens is used up: 440 used"
 
 
 def test_of_a_small_limit_a_twentieth_is_kept_for_the_answer() -> None:
-    story = Story(limits=Limits(cost=0.1, tokens=10_000)).start()
+    story = WorkflowDriver(limits=Limits(cost=0.1, tokens=10_000)).start()
 
     given = story.handoff("plan-1").budget
     assert given is not None
@@ -127,7 +129,9 @@ def test_of_a_small_limit_a_twentieth_is_kept_for_the_answer() -> None:
 
 
 def test_an_attempt_has_as_much_as_it_needs_at_least_or_waits() -> None:
-    story = Story(limits=Limits(tokens=1_000), strategy=BARE).planned(*(task(f"t{number}") for number in range(20)))
+    story = WorkflowDriver(limits=Limits(tokens=1_000), strategy=BARE).planned(
+        *(task(f"t{number}") for number in range(20))
+    )
 
     (waits, *_) = [name for name, status in story.statuses().items() if status == "awaiting_budget"]
     given = [each.budget.tokens for each in story.state.plan_tasks() if each.budget]
@@ -137,9 +141,9 @@ def test_an_attempt_has_as_much_as_it_needs_at_least_or_waits() -> None:
 
 
 def test_the_answer_may_have_less_than_an_attempt_needs_at_least() -> None:
-    story = Story(limits=Limits(tokens=1_000)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(tokens=1_000)).planned(task("a"))
 
-    story.succeed("a", usage=Usage(calls=1, input_tokens=860))
+    story.complete_task("a", usage=Usage(calls=1, input_tokens=860))
 
     assert story.handoff("synthesis").budget == Budget(tokens=30)
 
@@ -157,72 +161,74 @@ def test_the_answer_may_have_less_than_an_attempt_needs_at_least() -> None:
 def test_the_rest_is_for_the_answer_where_there_is_a_rest_and_somebody_to_write_it(
     strategy: PlanAndExecute, limits: Limits, used: Usage, reason: str
 ) -> None:
-    story = Story(limits=limits, strategy=strategy).planned(task("a"), task("b", needs=["a"]))
+    story = WorkflowDriver(limits=limits, strategy=strategy).planned(task("a"), task("b", needs=["a"]))
 
-    story.succeed("a", usage=used)
+    story.complete_task("a", usage=used)
 
-    assert story.of(LimitReached)[0].detail == reason
+    assert story.entries_of(LimitReached)[0].detail == reason
 
 
 def test_a_limit_that_ended_the_work_is_not_reached_again_by_the_answer_it_leaves_nothing_for() -> None:
-    story = Story(limits=Limits(calls=4)).planned(task("a"), task("b"))
-    story.succeed("a", "found", usage=calls(1))
+    story = WorkflowDriver(limits=Limits(calls=4)).planned(task("a"), task("b"))
+    story.complete_task("a", "found", usage=calls(1))
 
-    story.succeed("b", usage=calls(9))
+    story.complete_task("b", usage=calls(9))
 
-    assert [entry.detail for entry in story.of(LimitReached)] == ["the limit of 4 calls was passed: 11 used"]
+    assert [entry.detail for entry in story.entries_of(LimitReached)] == ["the limit of 4 calls was passed: 11 used"]
     assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 4 calls was passed: 11 used")
     (synthesis,) = (each for each in story.state.tasks.values() if each.role is Role.SYNTHESIZE)
     assert (synthesis.status, synthesis.reason) == ("abandoned", "the limit of 4 calls is used up: 11 used")
 
 
 def test_a_retry_waits_for_budget_like_a_first_attempt_and_for_its_time_as_well() -> None:
-    story = Story(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"))
+    story = WorkflowDriver(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"))
 
-    story.fail("a", failure(retryable=True, retry_after=30))
+    story.fail_task("a", failure(retryable=True, retry_after=30))
     assert story.statuses()["a"] == "awaiting_budget"
-    story.wait(5).succeed("b", usage=calls(0))
+    story.wait(5).complete_task("b", usage=calls(0))
 
     assert story.statuses()["a"] == "backing_off"
-    (retry,) = story.of(RetryScheduled)
+    (retry,) = story.entries_of(RetryScheduled)
     assert ((retry.not_before - story.now).total_seconds(), retry.budget) == (25, Budget(calls=1))
 
 
 def test_a_retry_has_what_its_last_attempt_did_not_use_at_once() -> None:
-    story = Story(limits=Limits(calls=9), strategy=BARE).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(calls=9), strategy=BARE).planned(task("a"))
 
-    story.fail("a", failure(retryable=True, retry_after=30), usage=calls(2))
+    story.fail_task("a", failure(retryable=True, retry_after=30), usage=calls(2))
 
-    assert story.of(BudgetAwaited) == []
-    (retry,) = story.of(RetryScheduled)
+    assert story.entries_of(BudgetAwaited) == []
+    (retry,) = story.entries_of(RetryScheduled)
     assert (retry.budget, retry.reason) == (Budget(calls=6), "attempt 1 failed: provider_error")
 
 
 def test_a_new_plan_waits_for_what_is_under_way_to_give_something_back() -> None:
-    story = Story(limits=Limits(calls=4, replans=1), strategy=BARE).planned(task("a"), task("b"), task("c"))
+    story = WorkflowDriver(limits=Limits(calls=4, replans=1), strategy=BARE).planned(task("a"), task("b"), task("c"))
 
-    story.succeed("a", replan_hint="there is a better way")
+    story.complete_task("a", replan_hint="there is a better way")
     assert story.task("plan-2").status == "awaiting_budget"
-    story.succeed("b", usage=calls(0))
+    story.complete_task("b", usage=calls(0))
 
     assert story.handoff("plan-2").budget == Budget(calls=1)
 
 
 def test_an_approved_task_waits_for_budget_too() -> None:
-    story = Story(cards=(card("worker"), card("payer", approval="required")), limits=Limits(calls=2), strategy=BARE)
+    story = WorkflowDriver(
+        cards=(card("worker"), card("payer", approval="required")), limits=Limits(calls=2), strategy=BARE
+    )
     story.planned(task("a"), task("pay", "payer"))
 
     story.control("approve", approval="wf_1-a1")
     assert story.statuses() == {"a": "running", "pay": "awaiting_budget"}
-    story.succeed("a", usage=calls(0))
+    story.complete_task("a", usage=calls(0))
 
     assert story.statuses() == {"a": "succeeded", "pay": "running"}
 
 
 def test_small_shares_are_not_dealt_out_fewer_run_at_a_time() -> None:
-    story = Story(limits=Limits(tokens=5_000), strategy=Pipeline(stages=(Stage(agent="worker"),)))
-    wide = Story(limits=Limits(tokens=5_000), strategy=BARE).start()
-    wide.succeed("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
+    story = WorkflowDriver(limits=Limits(tokens=5_000), strategy=Pipeline(stages=(Stage(agent="worker"),)))
+    wide = WorkflowDriver(limits=Limits(tokens=5_000), strategy=BARE).start()
+    wide.complete_task("plan-1", plan(*(task(f"t{number}") for number in range(40))), usage=calls(1))
 
     running = [each for each in wide.state.plan_tasks() if each.active]
 
@@ -231,7 +237,7 @@ def test_small_shares_are_not_dealt_out_fewer_run_at_a_time() -> None:
 
 
 def test_what_is_plenty_is_shared_among_all_though_of_another_limit_there_is_enough_for_few() -> None:
-    story = Story(limits=Limits(calls=6, tokens=100_000), strategy=BARE)
+    story = WorkflowDriver(limits=Limits(calls=6, tokens=100_000), strategy=BARE)
     story.planned(*(task(f"t{number}") for number in range(10)))
 
     assert [each.budget for each in story.state.plan_tasks() if each.active] == [Budget(calls=1, tokens=9_989)] * 5
@@ -239,42 +245,44 @@ def test_what_is_plenty_is_shared_among_all_though_of_another_limit_there_is_eno
 
 def test_a_refiner_leaves_half_of_it_to_the_work() -> None:
     agents = (card("worker"), card("refiner", role=Role.REFINE))
-    story = Story(limits=Limits(calls=10), strategy=BARE, cards=agents).planned(task("t1"))
+    story = WorkflowDriver(limits=Limits(calls=10), strategy=BARE, cards=agents).planned(task("t1"))
 
     for _ in range(2):
-        story.fail("t1", failure(retryable=True), usage=calls(1))
+        story.fail_task("t1", failure(retryable=True), usage=calls(1))
 
     assert story.handoff(story.task("t1").refined_by).budget == Budget(calls=3)
 
 
 def test_what_comes_back_is_not_offered_to_all_that_wait_once_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = Story(limits=Limits(calls=10), strategy=BARE).planned(*(task(f"t{number}") for number in range(60)))
+    story = WorkflowDriver(limits=Limits(calls=10), strategy=BARE).planned(
+        *(task(f"t{number}") for number in range(60))
+    )
     asked = Mock(side_effect=reserve)
     monkeypatch.setattr("pointsman.core.tasks.dispatch.reserve", asked)
 
-    story.succeed("t0", usage=calls(0))
+    story.complete_task("t0", usage=calls(0))
 
     assert [each.id for each in story.state.plan_tasks() if each.active] == [f"t{number}" for number in range(1, 10)]
     assert asked.call_count == 2  # the one that gets it, and the one for whom there is none
 
 
 def test_the_tighter_of_the_requests_and_the_teams_limits_is_shared() -> None:
-    story = Story(limits=Limits(calls=10, cost=4), strategy=BARE).start(budget=Budget(calls=4))
-    story.succeed("plan-1", plan(task("a")))
+    story = WorkflowDriver(limits=Limits(calls=10, cost=4), strategy=BARE).start(budget=Budget(calls=4))
+    story.complete_task("plan-1", plan(task("a")))
 
     assert story.handoff("a").budget == Budget(calls=3, cost=3.75)
 
 
 def test_where_nothing_is_bounded_no_attempt_has_an_allowance() -> None:
-    story = Story().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
 
-    assert all(entry.budget is None for entry in story.of(TaskDispatched))
+    assert all(entry.budget is None for entry in story.entries_of(TaskDispatched))
     assert story.handoff("a").budget is None
 
 
 def test_children_of_one_workflow_share_what_it_has() -> None:
     desk = card("desk", team=True)
-    story = Story(limits=Limits(calls=21), cards=(desk,), agents=("desk",), strategy=BARE)
+    story = WorkflowDriver(limits=Limits(calls=21), cards=(desk,), agents=("desk",), strategy=BARE)
 
     story.planned(task("a", "desk"), task("b", "desk"))
 
@@ -282,11 +290,11 @@ def test_children_of_one_workflow_share_what_it_has() -> None:
 
 
 def test_a_planner_is_told_what_all_the_work_may_still_take() -> None:
-    story = Story(limits=Limits(calls=10, deadline=60, replans=2), strategy=BARE).start(deadline=30)
+    story = WorkflowDriver(limits=Limits(calls=10, deadline=60, replans=2), strategy=BARE).start(deadline=30)
     first: Any = story.handoff("plan-1").input
-    story.wait(5).succeed("plan-1", plan(task("a"), task("b", needs=["a"])))
+    story.wait(5).complete_task("plan-1", plan(task("a"), task("b", needs=["a"])))
 
-    story.wait(5).succeed("a", replan_hint="there is a better way")
+    story.wait(5).complete_task("a", replan_hint="there is a better way")
 
     again: Any = story.handoff("plan-2").input
     assert first["remaining_limits"] == {"seconds": 30, "replans": 2, "calls": 10}
@@ -295,7 +303,7 @@ def test_a_planner_is_told_what_all_the_work_may_still_take() -> None:
 
 
 def test_where_only_time_is_bounded_a_planner_is_told_of_that() -> None:
-    given: Any = Story().start().handoff("plan-1").input
+    given: Any = WorkflowDriver().start().handoff("plan-1").input
 
     assert given["remaining_limits"] == {"seconds": 600, "replans": 0}
 
@@ -339,13 +347,13 @@ def test_however_results_interleave_what_is_used_and_set_aside_stays_within_ever
         "tokens": chance.choice([None, 700, 5_000]),
         "cost": chance.choice([None, 0.2, 3.0]),
     }
-    limits = some_limits(chance).model_copy(update=bounded)
-    story = Story(strategy=some_strategy(chance), limits=limits, cards=AGENTS).start()
+    limits = random_limits(chance).model_copy(update=bounded)
+    story = WorkflowDriver(strategy=random_strategy(chance), limits=limits, cards=AGENTS).start()
     world = Thrifty(chance, story)
 
     for _ in range(chance.randint(10, 60)):
         _holds(story.state, limits)
-        world.turn()
+        world.step()
     world.drain()
 
     _holds(story.state, limits)
@@ -354,11 +362,11 @@ def test_however_results_interleave_what_is_used_and_set_aside_stays_within_ever
 
 @pytest.mark.parametrize("role", [Role.PLAN, Role.WORK])
 def test_an_agent_that_uses_more_than_its_share_ends_the_work_when_the_limit_is_passed(role: Role) -> None:
-    story = Story(limits=Limits(calls=4), strategy=BARE).start()
+    story = WorkflowDriver(limits=Limits(calls=4), strategy=BARE).start()
     if role is Role.WORK:
-        story.succeed("plan-1", plan(task("a"), task("b")))
+        story.complete_task("plan-1", plan(task("a"), task("b")))
 
     name = "plan-1" if role is Role.PLAN else "a"
-    story.succeed(name, plan(task("a")), usage=calls(9))
+    story.complete_task(name, plan(task("a")), usage=calls(9))
 
     assert "calls was passed" in story.outcome.reason

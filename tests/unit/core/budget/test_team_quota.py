@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.core import SUBJECTS, T0, Story, card, failure, plan, task
+from support.core import SUBJECTS, T0, WorkflowDriver, card, failure, plan, task
 
 from pointsman.core.budget.team_quota import plan_usage
 from pointsman.core.decide import decide
@@ -49,11 +49,13 @@ DESK = card("desk", team=True)
 BARE = PlanAndExecute(synthesizer=None)
 
 
-def desks(limits: Limits, **given: Any) -> Story:
-    return Story(limits=limits, cards=(DESK, card("worker")), agents=("desk", "worker"), strategy=BARE, **given)
+def desks(limits: Limits, **given: Any) -> WorkflowDriver:
+    return WorkflowDriver(
+        limits=limits, cards=(DESK, card("worker")), agents=("desk", "worker"), strategy=BARE, **given
+    )
 
 
-def shares(story: Story, *names: str) -> list[Budget | None]:
+def shares(story: WorkflowDriver, *names: str) -> list[Budget | None]:
     return [story.handoff(name).budget for name in names]
 
 
@@ -67,7 +69,7 @@ def test_what_a_team_has_not_planned_comes_back_with_its_result() -> None:
     story = desks(Limits(tasks=10)).planned(task("a", "desk"), task("b", "desk", needs=["a"]))
     assert shares(story, "a") == [Budget(tasks=4, replans=0)]
 
-    story.succeed("a", plan_usage={"tasks": 3})
+    story.complete_task("a", plan_usage={"tasks": 3})
 
     assert shares(story, "b") == [Budget(tasks=5, replans=0)]
 
@@ -76,10 +78,10 @@ def test_a_re_plan_is_kept_for_the_team_itself_and_the_rest_is_shared() -> None:
     story = desks(Limits(tasks=50, replans=3)).planned(task("a", "desk"), task("b", "desk"))
 
     assert [each.replans for each in shares(story, "a", "b") if each] == [1, 1]
-    story.succeed("a", plan_usage={"replans": 1}, replan_hint="there is a better way")
-    story.succeed("plan-2", plan(task("c", "desk")))
-    story.succeed("b", plan_usage={"replans": 1})
-    story.fail("c")
+    story.complete_task("a", plan_usage={"replans": 1}, replan_hint="there is a better way")
+    story.complete_task("plan-2", plan(task("c", "desk")))
+    story.complete_task("b", plan_usage={"replans": 1})
+    story.fail_task("c")
 
     assert story.state.replans == 1
     assert story.outcome.reason == "the limit of 3 re-plans is used up"
@@ -88,7 +90,7 @@ def test_a_re_plan_is_kept_for_the_team_itself_and_the_rest_is_shared() -> None:
 def test_what_nobody_tells_of_counts_as_used() -> None:
     story = desks(Limits(tasks=9, attempts=1)).planned(task("a", "desk"), task("b", "worker"))
 
-    story.fire()  # the desk never answers
+    story.fire_timer()  # the desk never answers
 
     assert story.state.child_plan_usage == PlanUsage(tasks=7)
 
@@ -96,7 +98,7 @@ def test_what_nobody_tells_of_counts_as_used() -> None:
 def test_a_team_of_an_earlier_release_counts_as_having_used_its_share() -> None:
     story = desks(Limits(tasks=9)).planned(task("a", "desk"), task("b", "worker"))
 
-    story.succeed("a")
+    story.complete_task("a")
 
     assert story.state.child_plan_usage == PlanUsage(tasks=7)
 
@@ -104,9 +106,9 @@ def test_a_team_of_an_earlier_release_counts_as_having_used_its_share() -> None:
 def test_a_team_for_which_no_task_is_left_waits_and_others_do_not_wait_behind_it() -> None:
     story = desks(Limits(tasks=4, calls=4)).planned(task("a", "desk"), task("b", "desk"), task("c"))
     assert story.statuses() == {"a": "running", "b": "awaiting_budget", "c": "running"}
-    assert [entry.limit for entry in story.of(BudgetAwaited)] == ["tasks"]
+    assert [entry.limit for entry in story.entries_of(BudgetAwaited)] == ["tasks"]
 
-    story.succeed("a", plan_usage={}, usage=Usage(calls=1))
+    story.complete_task("a", plan_usage={}, usage=Usage(calls=1))
 
     assert story.statuses()["b"] == "running"
 
@@ -115,8 +117,8 @@ def test_a_team_for_which_no_task_is_left_ends_no_work_that_needs_none() -> None
     story = desks(Limits(tasks=3)).planned(task("a", "desk"), task("b"), task("c", needs=["b"]))
     assert story.statuses() == {"a": "awaiting_budget", "b": "running", "c": "waiting"}
 
-    story.succeed("b")
-    story.succeed("c", "found")
+    story.complete_task("b")
+    story.complete_task("c", "found")
 
     assert story.statuses() == {"a": "abandoned", "b": "succeeded", "c": "succeeded"}
     assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 tasks is used up: 3 planned")
@@ -125,12 +127,12 @@ def test_a_team_for_which_no_task_is_left_ends_no_work_that_needs_none() -> None
 
 def test_work_that_a_person_must_allow_outlasts_a_team_for_which_no_task_is_left() -> None:
     cards = (DESK, card("worker", approval="required"))
-    story = Story(limits=Limits(tasks=2), cards=cards, agents=("desk", "worker"), strategy=BARE)
+    story = WorkflowDriver(limits=Limits(tasks=2), cards=cards, agents=("desk", "worker"), strategy=BARE)
     story.planned(task("a", "desk"), task("b"))
     assert story.statuses() == {"a": "awaiting_budget", "b": "awaiting_approval"}
 
     story.control("approve", approval=next(iter(story.state.approvals)))
-    story.succeed("b", "found")
+    story.complete_task("b", "found")
 
     assert story.statuses() == {"a": "abandoned", "b": "succeeded"}
     assert story.outcome.reason == "the limit of 2 tasks is used up: 2 planned"
@@ -142,8 +144,8 @@ def test_work_that_is_held_outlasts_a_team_for_which_no_task_is_left() -> None:
     assert story.statuses() == {"a": "awaiting_budget", "b": "held"}
 
     story.circuits = {}
-    story.wait(6).fire()
-    story.succeed("b", "found")
+    story.wait(6).fire_timer()
+    story.complete_task("b", "found")
 
     assert story.statuses() == {"a": "abandoned", "b": "succeeded"}
 
@@ -151,18 +153,18 @@ def test_work_that_is_held_outlasts_a_team_for_which_no_task_is_left() -> None:
 def test_when_no_task_can_come_back_the_outcome_names_the_limit() -> None:
     story = desks(Limits(tasks=3)).planned(task("a", "desk"), task("b", "desk"))
 
-    story.succeed("a", "found", plan_usage={"tasks": 1})
+    story.complete_task("a", "found", plan_usage={"tasks": 1})
 
-    assert [entry.limit for entry in story.of(LimitReached)] == ["tasks"]
+    assert [entry.limit for entry in story.entries_of(LimitReached)] == ["tasks"]
     assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 tasks is used up: 3 planned")
 
 
 def test_a_planner_may_plan_what_the_teams_have_left() -> None:
     story = desks(Limits(tasks=10, replans=1)).planned(task("a", "desk"), task("b"))
 
-    story.succeed("a", plan_usage={"tasks": 3}, replan_hint="there is a better way")
+    story.complete_task("a", plan_usage={"tasks": 3}, replan_hint="there is a better way")
     asked: Any = story.handoff("plan-2").input
-    story.succeed("plan-2", plan(*(task(f"t{number}") for number in range(6))))
+    story.complete_task("plan-2", plan(*(task(f"t{number}") for number in range(6))))
 
     assert asked["max_tasks"] == 5
     again: Any = story.handoff("plan-3").input
@@ -172,13 +174,13 @@ def test_a_planner_may_plan_what_the_teams_have_left() -> None:
 @pytest.mark.parametrize("verdict", ["approve", "reject"])
 def test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_it(verdict: Any) -> None:
     cards = (card("worker"), card("guarded", approval="required"))
-    story = Story(limits=Limits(tasks=4, replans=1), cards=cards, strategy=BARE)
+    story = WorkflowDriver(limits=Limits(tasks=4, replans=1), cards=cards, strategy=BARE)
     story.planned(task("look"), task("pay", "guarded"), task("last", needs=["look", "pay"]))
 
-    story.succeed("look", replan_hint="there is a better way")
+    story.complete_task("look", replan_hint="there is a better way")
     asked: Any = story.handoff("plan-2").input
     story.control(verdict, approval=next(iter(story.state.approvals)))
-    story.succeed("plan-2", plan(*(task(f"t{number}") for number in range(asked["max_tasks"]))))
+    story.complete_task("plan-2", plan(*(task(f"t{number}") for number in range(asked["max_tasks"]))))
 
     assert asked["max_tasks"] == 2
     assert plan_usage(story.state).tasks == 4
@@ -187,36 +189,36 @@ def test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_
 def test_fixed_stages_that_are_more_than_there_may_be_end_it_with_the_limit() -> None:
     stages = Pipeline(stages=tuple(Stage(agent="worker", name=name) for name in "abc"))
 
-    story = Story(strategy=stages).start(budget=Budget(tasks=2))
+    story = WorkflowDriver(strategy=stages).start(budget=Budget(tasks=2))
 
     assert story.outcome.status == "failed"
     assert story.outcome.reason == "the limit of 2 tasks leaves 2, and serving the request takes 3"
 
 
 def test_a_team_that_may_plan_nothing_asks_no_planner() -> None:
-    story = Story().start(budget=Budget(tasks=0))
+    story = WorkflowDriver().start(budget=Budget(tasks=0))
 
     assert story.outcome.reason == "the limit of 0 tasks leaves 0, and serving the request takes 1"
     assert list(story.state.tasks) == []
 
 
 def test_whoever_is_not_alive_may_be_a_team_and_gets_a_share_which_is_decided_so_again() -> None:
-    story = Story(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=5)).start()
+    story = WorkflowDriver(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=5)).start()
 
     assert shares(story, "ghost") == [Budget(tasks=4, replans=0)]
     assert list(replay_log(story.commits)) == []
 
 
 def test_whoever_is_not_alive_gets_its_task_when_no_task_is_left_for_a_team_to_plan_for_it_may_be_none() -> None:
-    story = Story(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=1)).start()
+    story = WorkflowDriver(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=1)).start()
 
     assert shares(story, "ghost") == [Budget(tasks=0, replans=0)]
 
 
 def test_shares_are_decided_so_again() -> None:
     story = desks(Limits(tasks=9, replans=1)).planned(task("a", "desk"), task("b"), task("c", "desk", needs=["b"]))
-    story.fail("a", failure(retryable=True), plan_usage={"tasks": 1})
-    story.succeed("b")
+    story.fail_task("a", failure(retryable=True), plan_usage={"tasks": 1})
+    story.complete_task("b")
 
     assert list(replay_log(story.commits)) == []
 
@@ -234,9 +236,9 @@ def test_the_time_of_a_child_and_of_its_children_is_within_their_parents() -> No
     for depth in range(1, 4):
         asked = child_request(handoff, Team(name="desk", limits=Limits(deadline=10_000, task_timeout=10_000)), T0)
         assert isinstance(asked, Request)
-        below = Story(limits=Limits(deadline=10_000, task_timeout=10_000), cards=(DESK,), agents=("desk",))
+        below = WorkflowDriver(limits=Limits(deadline=10_000, task_timeout=10_000), cards=(DESK,), agents=("desk",))
         below.start(deadline=asked.deadline)
-        below.succeed("plan-1", plan(task("a", "desk")))
+        below.complete_task("plan-1", plan(task("a", "desk")))
 
         inner = below.handoff("a")
 

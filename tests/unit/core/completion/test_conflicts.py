@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.core import Story, card, cards, failure, task
+from support.core import WorkflowDriver, card, cards, failure, task
 
 from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.card import Role
@@ -16,11 +16,11 @@ SAYS = "due: t1 says Monday; t2 says Friday"
 RULED = {"decisions": [{"description": SAYS, "decision": "Friday", "reason": "t2 read the contract"}]}
 
 
-def contradicting(**given: Any) -> Story:
-    story = Story(**{"cards": AGENTS, **given})
+def contradicting(**given: Any) -> WorkflowDriver:
+    story = WorkflowDriver(**{"cards": AGENTS, **given})
     story.planned(task("t1", "worker"), task("t2", "other"))
-    story.succeed("t1", {"due": "Monday"})
-    story.succeed("t2", {"due": "Friday"})
+    story.complete_task("t1", {"due": "Monday"})
+    story.complete_task("t2", {"due": "Friday"})
     return story
 
 
@@ -31,9 +31,9 @@ def test_a_contradiction_is_decided_before_the_answer_is_written() -> None:
     assert asked.role is Role.JUDGE
     assert asked.input == {"request": "do it", "conflicts": [SAYS]}
     assert [report.task_id for report in asked.context] == ["t1", "t2"]
-    story.succeed("judge", RULED)
-    assert story.told("synthesis")["decisions"] == RULED["decisions"]
-    story.succeed("synthesis", {"answer": "on Friday"})
+    story.complete_task("judge", RULED)
+    assert story.handoff_input("synthesis")["decisions"] == RULED["decisions"]
+    story.complete_task("synthesis", {"answer": "on Friday"})
 
     assert story.outcome.status == "completed"
     assert story.outcome.conflicts == (Conflict(description=SAYS, decision="Friday", reason="t2 read the contract"),)
@@ -43,7 +43,7 @@ def test_a_contradiction_is_decided_before_the_answer_is_written() -> None:
 def test_without_a_synthesizer_the_decision_stands_in_the_outcome() -> None:
     story = contradicting(strategy=PlanAndExecute(synthesizer=None))
 
-    story.succeed("judge", RULED)
+    story.complete_task("judge", RULED)
 
     assert story.outcome.conflicts[0].decision == "Friday"
 
@@ -51,9 +51,9 @@ def test_without_a_synthesizer_the_decision_stands_in_the_outcome() -> None:
 def test_a_judge_that_fails_holds_nothing_up() -> None:
     story = contradicting()
 
-    story.fail("judge", failure())
-    written = story.told("synthesis")
-    story.succeed("synthesis", {"answer": "on Monday or Friday"})
+    story.fail_task("judge", failure())
+    written = story.handoff_input("synthesis")
+    story.complete_task("synthesis", {"answer": "on Monday or Friday"})
 
     assert written["conflicts"] == [SAYS]
     assert story.outcome.status == "completed"
@@ -63,13 +63,13 @@ def test_a_judge_that_fails_holds_nothing_up() -> None:
 def test_where_no_judge_lives_the_contradiction_is_told_to_who_writes_the_answer() -> None:
     story = contradicting(cards=cards("worker", "other"))
 
-    assert story.told("synthesis")["conflicts"] == [SAYS]
+    assert story.handoff_input("synthesis")["conflicts"] == [SAYS]
 
 
 def test_results_that_agree_go_to_no_judge() -> None:
-    story = Story(cards=AGENTS).planned(task("t1"), task("t2", "other"))
-    story.succeed("t1", {"due": "Friday"})
-    story.succeed("t2", {"due": "friday"})
+    story = WorkflowDriver(cards=AGENTS).planned(task("t1"), task("t2", "other"))
+    story.complete_task("t1", {"due": "Friday"})
+    story.complete_task("t2", {"due": "friday"})
 
     assert "judge" not in story.state.tasks
 
@@ -78,4 +78,4 @@ def test_a_team_that_wants_no_judge_has_none_though_one_lives_and_takes_nothing_
     story = contradicting(judge=None)
 
     assert "judge" not in story.state.tasks
-    assert "conflicts" not in story.told("synthesis")
+    assert "conflicts" not in story.handoff_input("synthesis")

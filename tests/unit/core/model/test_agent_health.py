@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
-from support.core import T0, WORKFLOW, Story, card, failure, task
+from support.core import T0, WORKFLOW, WorkflowDriver, card, failure, task
 
 from pointsman.core.decide import make_decision
 from pointsman.core.model.agent_health import (
@@ -94,7 +94,7 @@ def test_an_agent_is_blamed_for_what_another_time_would_go_well(error: AttemptEr
 
 
 def test_a_task_for_an_agent_that_keeps_failing_is_held_and_not_burnt() -> None:
-    story = Story(circuits={"worker": open_until(8)})
+    story = WorkflowDriver(circuits={"worker": open_until(8)})
     story.planned(task("t1"))
 
     assert story.statuses() == {"t1": "held"}
@@ -102,25 +102,25 @@ def test_a_task_for_an_agent_that_keeps_failing_is_held_and_not_burnt() -> None:
     assert story.state.timer_due == at(8)
 
     story.circuits = {}
-    story.fire()
+    story.fire_timer()
     assert story.statuses() == {"t1": "running"}
-    story.succeed("t1")
-    story.succeed("synthesis", {"answer": "done"})
+    story.complete_task("t1")
+    story.complete_task("synthesis", {"answer": "done"})
     assert story.outcome.status == "completed"
 
 
 def test_when_its_time_has_come_one_task_is_the_probe_and_the_others_wait_for_what_it_shows() -> None:
-    story = Story(circuits={"worker": open_until(8)})
+    story = WorkflowDriver(circuits={"worker": open_until(8)})
     story.planned(task("t1"), task("t2"))
 
-    story.fire()
+    story.fire_timer()
 
     assert story.statuses() == {"t1": "running", "t2": "held"}
     assert story.task("t2").not_before == at(8 + 10)
 
 
 def test_a_probe_is_named_with_the_time_until_which_it_is_waited_for() -> None:
-    story = Story(circuits={"worker": open_until(8)}, limits=Limits(task_timeout=30))
+    story = WorkflowDriver(circuits={"worker": open_until(8)}, limits=Limits(task_timeout=30))
     story.planned(task("t1"), task("t2"))
     story.wait(8)
 
@@ -133,7 +133,7 @@ def test_a_probe_is_named_with_the_time_until_which_it_is_waited_for() -> None:
 
 
 def test_while_another_workflows_probe_is_on_its_way_a_task_is_held() -> None:
-    story = Story(circuits={"worker": open_until(60, probe="wf_2/t9/1")})
+    story = WorkflowDriver(circuits={"worker": open_until(60, probe="wf_2/t9/1")})
     story.planned(task("t1"))
 
     assert story.statuses() == {"t1": "held"}
@@ -141,30 +141,32 @@ def test_while_another_workflows_probe_is_on_its_way_a_task_is_held() -> None:
 
 
 def test_a_probe_that_was_claimed_for_a_task_goes_to_it_when_that_is_decided_again() -> None:
-    story = Story(circuits={"worker": open_until(60, probe=probe_id(WORKFLOW, "t1", 1))})
+    story = WorkflowDriver(circuits={"worker": open_until(60, probe=probe_id(WORKFLOW, "t1", 1))})
     story.planned(task("t1"), task("t2"))
 
     assert story.statuses() == {"t1": "running", "t2": "held"}
 
 
 def test_the_fallback_stands_in_for_an_agent_that_keeps_failing() -> None:
-    story = Story(cards=(card("worker", fallback="other"), card("other")), circuits={"worker": open_until(60)})
+    story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other")), circuits={"worker": open_until(60)})
     story.planned(task("t1"))
 
-    (sent,) = [entry for entry in story.of(TaskDispatched) if entry.task_id == "t1"]
+    (sent,) = [entry for entry in story.entries_of(TaskDispatched) if entry.task_id == "t1"]
     assert (sent.agent, sent.fallback_for, sent.fallback) == ("other", "worker", None)
     assert story.handoff("t1").to_agent == "other"
 
 
 def test_a_fallback_that_nobody_runs_stands_in_for_nobody() -> None:
-    story = Story(cards=(card("worker", fallback="gone"),), circuits={"worker": open_until(60)}).planned(task("t1"))
+    story = WorkflowDriver(cards=(card("worker", fallback="gone"),), circuits={"worker": open_until(60)}).planned(
+        task("t1")
+    )
 
     assert story.statuses() == {"t1": "held"}
 
 
 def test_a_fallback_that_a_person_must_allow_is_asked_for_first() -> None:
     cards = (card("worker", fallback="other"), card("other", approval="required"))
-    story = Story(cards=cards, circuits={"worker": open_until(60)})
+    story = WorkflowDriver(cards=cards, circuits={"worker": open_until(60)})
     story.planned(task("t1"))
 
     assert story.statuses() == {"t1": "awaiting_approval"}
@@ -173,8 +175,8 @@ def test_a_fallback_that_a_person_must_allow_is_asked_for_first() -> None:
 
 
 def test_what_a_person_allowed_an_agent_to_do_is_not_done_by_its_fallback() -> None:
-    story = Story(cards=(card("worker", fallback="other"), card("other"))).planned(task("t1"))
-    story.fail("t1", error=None, approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
+    story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other"))).planned(task("t1"))
+    story.fail_task("t1", error=None, approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
     story.circuits = {"worker": open_until(60)}
     story.control("approve", approval=next(iter(story.state.approvals)))
 
@@ -183,44 +185,44 @@ def test_what_a_person_allowed_an_agent_to_do_is_not_done_by_its_fallback() -> N
 
 def test_a_task_whose_fallback_keeps_failing_too_waits_for_the_first_of_them() -> None:
     cards = (card("worker", fallback="other"), card("other", fallback="worker"))
-    story = Story(cards=cards, circuits={"worker": open_until(9), "other": open_until(4)})
+    story = WorkflowDriver(cards=cards, circuits={"worker": open_until(9), "other": open_until(4)})
     story.planned(task("t1"))
 
     assert story.task("t1").not_before == at(4)
-    story.fire()
+    story.fire_timer()
     assert story.handoff("t1").to_agent == "other"
 
 
 def test_agents_that_are_each_others_fallback_end_a_task_after_one_of_each() -> None:
     cards = (card("worker", fallback="other"), card("other", fallback="worker"))
-    story = Story(cards=cards, circuits={"worker": open_until(60)}, refiner=None)
+    story = WorkflowDriver(cards=cards, circuits={"worker": open_until(60)}, refiner=None)
     story.planned(task("t1"))
 
-    story.fail("t1")
+    story.fail_task("t1")
 
-    assert [entry.agent for entry in story.of(TaskDispatched) if entry.task_id == "t1"] == ["other"]
-    assert story.of(RetryScheduled) == []
+    assert [entry.agent for entry in story.entries_of(TaskDispatched) if entry.task_id == "t1"] == ["other"]
+    assert story.entries_of(RetryScheduled) == []
     assert story.statuses() == {"t1": "failed"}
 
 
 def test_fallbacks_in_a_circle_end_a_task_after_one_of_each() -> None:
-    story = Story(cards=(card("worker", fallback="other"), card("other", fallback="worker")))
+    story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other", fallback="worker")))
     story.planned(task("t1"))
 
-    story.fail("t1")
-    story.fail("t1")
+    story.fail_task("t1")
+    story.fail_task("t1")
 
-    assert [entry.agent for entry in story.of(RetryScheduled)] == ["other"]
+    assert [entry.agent for entry in story.entries_of(RetryScheduled)] == ["other"]
     assert story.statuses() == {"t1": "failed"}
 
 
 def test_an_exhausted_agent_whose_fallback_keeps_failing_is_a_failure_that_says_so() -> None:
-    story = Story(cards=(card("worker", fallback="other"), card("other")), circuits={"other": open_until(60)})
+    story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other")), circuits={"other": open_until(60)})
     story.planned(task("t1"))
 
-    story.fail("t1", failure("context_overflow"))
+    story.fail_task("t1", failure("context_overflow"))
 
-    (failed,) = story.of(TaskFailed)
+    (failed,) = story.entries_of(TaskFailed)
     assert failed.error.kind == "context_overflow"
     assert failed.error.message == (
         "context_overflow was seen; its fallback other keeps failing, too, and is sent no work"
@@ -228,24 +230,24 @@ def test_an_exhausted_agent_whose_fallback_keeps_failing_is_a_failure_that_says_
 
 
 def test_a_retry_of_an_agent_that_keeps_failing_is_held_without_an_attempt() -> None:
-    story = Story(refiner=None)
+    story = WorkflowDriver(refiner=None)
     story.planned(task("t1"))
     story.circuits = {"worker": open_until(9)}
-    story.fail("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
 
     assert story.statuses() == {"t1": "held"}
-    story.fire()
+    story.fire_timer()
     assert (story.statuses(), story.task("t1").attempt) == ({"t1": "running"}, 2)
 
 
 def test_a_retry_that_waited_for_budget_is_held_too_when_its_agent_keeps_failing_by_then() -> None:
-    story = Story(limits=Limits(calls=3), strategy=PlanAndExecute(synthesizer=None), refiner=None)
+    story = WorkflowDriver(limits=Limits(calls=3), strategy=PlanAndExecute(synthesizer=None), refiner=None)
     story.planned(task("a"), task("b", "other"))
-    story.fail("a", failure(retryable=True, retry_after=5))
+    story.fail_task("a", failure(retryable=True, retry_after=5))
     assert story.statuses()["a"] == "awaiting_budget"
 
     story.circuits = {"worker": open_until(9)}
-    story.succeed("b", usage=Usage())
+    story.complete_task("b", usage=Usage())
 
     assert story.statuses()["a"] == "held"
 
@@ -253,85 +255,87 @@ def test_a_retry_that_waited_for_budget_is_held_too_when_its_agent_keeps_failing
 def test_who_stands_in_for_an_agent_when_there_is_budget_again_is_allowed_by_a_person_first() -> None:
     cards = (card("worker", fallback="standby"), card("standby", approval="required"), card("other"))
     for wait in (None, 30):  # its time has come by then, or not
-        story = Story(limits=Limits(calls=3), strategy=PlanAndExecute(synthesizer=None), refiner=None, cards=cards)
+        story = WorkflowDriver(
+            limits=Limits(calls=3), strategy=PlanAndExecute(synthesizer=None), refiner=None, cards=cards
+        )
         story.planned(task("a"), task("b", "other"))
-        story.fail("a", failure(retryable=True, retry_after=wait))
+        story.fail_task("a", failure(retryable=True, retry_after=wait))
         story.circuits = {"worker": open_until(60)}
-        story.wait(9).succeed("b", usage=Usage())
+        story.wait(9).complete_task("b", usage=Usage())
 
         assert story.statuses()["a"] == "awaiting_approval", wait
 
 
 def test_a_retry_goes_to_the_fallback_while_its_agent_keeps_failing_and_to_nobody_after_it() -> None:
-    story = Story(cards=(card("worker", fallback="other"), card("other", fallback="worker")), refiner=None)
+    story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other", fallback="worker")), refiner=None)
     story.planned(task("t1"))
     story.circuits = {"worker": open_until(60)}
 
-    story.fail("t1", failure(retryable=True))
-    (retry,) = story.of(RetryScheduled)
+    story.fail_task("t1", failure(retryable=True))
+    (retry,) = story.entries_of(RetryScheduled)
     assert retry.agent == "other"
     assert "worker keeps failing, other stands in" in retry.reason
 
     story.circuits = {"other": open_until(8)}
-    story.fail("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
     assert story.statuses() == {"t1": "held"}, "worker is well again and had its attempt"
-    story.fire()
+    story.fire_timer()
     assert story.handoff("t1").to_agent == "other"
-    story.fail("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
     assert story.statuses() == {"t1": "failed"}, "the fallback's own fallback is who it stands in for"
 
 
 def test_at_the_deadline_what_is_held_is_a_gap_that_says_why() -> None:
-    story = Story(limits=Limits(deadline=25), strategy=PlanAndExecute(synthesizer=None))
+    story = WorkflowDriver(limits=Limits(deadline=25), strategy=PlanAndExecute(synthesizer=None))
     story.circuits = {"worker": open_until(3600)}
     story.planned(task("t1"), task("t2", "other"))
-    story.succeed("t2")
+    story.complete_task("t2")
 
     while not story.state.ended:
-        story.fire()
+        story.fire_timer()
 
     (gap,) = story.outcome.gaps
     assert story.outcome.status == "partial"
     assert "the deadline of 25 s was reached; worker kept failing and was sent no work" in gap.reason
-    held = [each.until for each in story.of(TaskHeld)]
+    held = [each.until for each in story.entries_of(TaskHeld)]
     assert sorted(held) == [at(10), at(20), at(25)], "looked at every ten seconds, and no later than there is use in it"
 
 
 def test_a_synthesizer_that_keeps_failing_leaves_the_results_after_the_deadline() -> None:
-    story = Story(limits=Limits(deadline=25), circuits={"synthesizer": open_until(3600)})
+    story = WorkflowDriver(limits=Limits(deadline=25), circuits={"synthesizer": open_until(3600)})
     story.planned(task("t1"))
-    story.succeed("t1")
+    story.complete_task("t1")
 
     assert story.task("synthesis").held
     while not story.state.ended:
-        story.fire()
+        story.fire_timer()
 
     assert story.outcome.status == "partial"
     assert "synthesizer keeps failing" in story.outcome.reason
 
 
 def test_a_planner_is_told_who_keeps_failing() -> None:
-    story = Story(circuits={"worker": open_until(60)}).start()
+    story = WorkflowDriver(circuits={"worker": open_until(60)}).start()
 
-    notes = {item["name"]: item.get("note", "") for item in story.told("plan-1")["agents"]}
+    notes = {item["name"]: item.get("note", "") for item in story.handoff_input("plan-1")["agents"]}
     assert notes["other"] == ""
     assert "keeps failing" in notes["worker"]
 
 
 def test_stages_and_members_that_keep_failing_are_waited_for() -> None:
     for strategy in (Pipeline(stages=(Stage(agent="worker"),)), FanOut(synthesizer=None)):
-        story = Story(strategy=strategy, agents=("worker",), circuits={"worker": open_until(8)}).start()
+        story = WorkflowDriver(strategy=strategy, agents=("worker",), circuits={"worker": open_until(8)}).start()
         assert list(story.statuses().values()) == ["held"]
-        story.fire()
+        story.fire_timer()
         assert list(story.statuses().values()) == ["running"]
 
 
 def test_what_is_held_gives_way_to_a_new_plan() -> None:
-    story = Story(limits=Limits(replans=1), circuits={"worker": open_until(8)})
+    story = WorkflowDriver(limits=Limits(replans=1), circuits={"worker": open_until(8)})
     story.planned(task("t1"), task("t2", "other"))
-    story.succeed("t2", replan_hint="it is configuration")
+    story.complete_task("t2", replan_hint="it is configuration")
 
     story.wait(20)
-    story.succeed("plan-2", {"goal": "g", "tasks": [task("t3", "other")]})
+    story.complete_task("plan-2", {"goal": "g", "tasks": [task("t3", "other")]})
 
     assert story.statuses() == {"t2": "succeeded", "t3": "running"}

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.core import T0, Story, failure, task
+from support.core import T0, WorkflowDriver, failure, task
 
 from pointsman.core.evolve import apply_commit, evolve, fold_entries
 from pointsman.core.model.diagram import render_page
@@ -52,7 +52,7 @@ def test_an_open_task_can_always_be_settled() -> None:
 
 
 def running() -> State:
-    return Story().planned(task("a")).state
+    return WorkflowDriver().planned(task("a")).state
 
 
 def entry_to(status: TaskStatus) -> Entry:
@@ -87,7 +87,7 @@ def test_a_task_makes_the_moves_of_the_table_and_no_others(source: TaskStatus, t
 
 
 def test_nothing_is_folded_after_the_end() -> None:
-    story = Story().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
     story.control("cancel")
 
     with pytest.raises(InvariantError, match="timer_armed comes after wf_1 ended as cancelled"):
@@ -95,7 +95,7 @@ def test_nothing_is_folded_after_the_end() -> None:
 
 
 def test_a_log_begins_with_its_workflow_and_only_once() -> None:
-    started = Story().start().log[0]
+    started = WorkflowDriver().start().log[0]
 
     with pytest.raises(InvariantError, match="timer_armed comes before workflow_started"):
         fold_entries([TimerArmed(at=T0, name="wake-1", due=T0)])
@@ -126,13 +126,13 @@ def test_a_task_is_added_once() -> None:
     clash = Plan(tasks=(PlannedTask(id="a", agent="worker", intent="again"),))
 
     with pytest.raises(InvariantError, match="plan-1 of wf_1 was added twice"):
-        evolve(Story().start().state, again)
+        evolve(WorkflowDriver().start().state, again)
     with pytest.raises(InvariantError, match=r"names tasks that exist: \['a'\]"):
         evolve(running(), PlanAccepted(at=T0, revision=2, plan=clash))
 
 
 def test_commits_follow_each_other_without_a_gap_and_none_is_the_first_and_empty() -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
     ignored = ResultIgnored(at=T0, event_id="e", task_id="a", attempt=1, agent="worker", reason="late")
 
     with pytest.raises(InvariantError, match="commit 3 follows commit 1; expected 2"):

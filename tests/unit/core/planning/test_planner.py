@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
-from support.core import T0, Story, admission, card, cards, failure, messages, plan, task
+from support.core import T0, WorkflowDriver, admission, card, cards, failure, messages, plan, task
 
 from pointsman.core.model.agent_health import Circuit
 from pointsman.core.model.inputs import RequestReceived, RequestRefused
@@ -17,7 +17,7 @@ from pointsman_schemas.log import PlanAccepted, PlanRejected
 from pointsman_schemas.team import Limits, PlanAndExecute, Router
 
 
-def asked(story: Story, task_id: str) -> Any:
+def asked(story: WorkflowDriver, task_id: str) -> Any:
     """What the planner is given."""
     return story.handoff(task_id).input
 
@@ -26,7 +26,7 @@ def asked(story: Story, task_id: str) -> Any:
 
 
 def test_a_request_is_planned_by_an_agent_that_knows_the_menu() -> None:
-    story = Story(cards=(*cards("worker", "other"), card("planner", role=Role.PLAN))).start({"topic": "tides"})
+    story = WorkflowDriver(cards=(*cards("worker", "other"), card("planner", role=Role.PLAN))).start({"topic": "tides"})
 
     given = asked(story, "plan-1")
 
@@ -41,8 +41,8 @@ def test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes() ->
         "tides", skills=("water",), intents=("ask_tides",), examples=("High water at noon?",), input_schema=schema
     )
 
-    planner = asked(Story(cards=(tides,)).start(), "plan-1")
-    classifier = asked(Story(cards=(tides,), strategy=Router()).start(), "classify-1")
+    planner = asked(WorkflowDriver(cards=(tides,)).start(), "plan-1")
+    classifier = asked(WorkflowDriver(cards=(tides,), strategy=Router()).start(), "classify-1")
 
     (item,) = planner["agents"]
     assert item["description"] == "does what tides does"
@@ -52,7 +52,7 @@ def test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes() ->
 
 
 def test_a_planner_is_told_the_metadata_the_instructions_of_its_owner_and_how_many_tasks_it_may_plan() -> None:
-    story = Story(strategy=PlanAndExecute(instructions="Ask the tides first."), limits=Limits(tasks=7))
+    story = WorkflowDriver(strategy=PlanAndExecute(instructions="Ask the tides first."), limits=Limits(tasks=7))
 
     given = asked(story.start(metadata={"customer": "C-1"}), "plan-1")
 
@@ -64,7 +64,7 @@ def test_a_planner_is_told_the_metadata_the_instructions_of_its_owner_and_how_ma
 def test_a_planner_is_told_which_agents_keep_failing() -> None:
     circuits = {"other": Circuit(since=T0, until=T0 + timedelta(seconds=10))}
 
-    items = asked(Story(circuits=circuits).start(), "plan-1")["agents"]
+    items = asked(WorkflowDriver(circuits=circuits).start(), "plan-1")["agents"]
 
     assert {item["name"]: item.get("note") for item in items} == {
         "worker": None,
@@ -74,7 +74,7 @@ def test_a_planner_is_told_which_agents_keep_failing() -> None:
 
 def test_each_role_is_played_by_who_the_team_names() -> None:
     named = {role: card(f"own-{role}", role=role) for role in (Role.PLAN, Role.SYNTHESIZE, Role.REFINE, Role.JUDGE)}
-    story = Story(
+    story = WorkflowDriver(
         cards=(*cards("worker", "other"), *named.values()),
         strategy=PlanAndExecute(planner="own-plan", synthesizer="own-synthesize"),
         refiner="own-refine",
@@ -82,14 +82,16 @@ def test_each_role_is_played_by_who_the_team_names() -> None:
     )
 
     story.planned(task("t1"), task("t2", "other"))
-    story.fail("t1", failure(retryable=True))
-    story.fail("t1", failure(retryable=True))
-    story.succeed(story.task("t1").refined_by, {"intent": "do it better"})
-    story.succeed("t1", {"due": "Monday"})
-    story.succeed("t2", {"due": "Friday"})
-    story.succeed("judge", {"decisions": [{"description": "due", "decision": "Friday", "reason": "it was looked up"}]})
-    story.succeed("synthesis", {"answer": "on Friday"})
-    routed = Story(strategy=Router(classifier="own-classify")).start()
+    story.fail_task("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
+    story.complete_task(story.task("t1").refined_by, {"intent": "do it better"})
+    story.complete_task("t1", {"due": "Monday"})
+    story.complete_task("t2", {"due": "Friday"})
+    story.complete_task(
+        "judge", {"decisions": [{"description": "due", "decision": "Friday", "reason": "it was looked up"}]}
+    )
+    story.complete_task("synthesis", {"answer": "on Friday"})
+    routed = WorkflowDriver(strategy=Router(classifier="own-classify")).start()
 
     played = {each.role: each.agent for each in story.state.tasks.values() if each.role is not Role.WORK}
     assert played == {role: each.name for role, each in named.items()}
@@ -97,23 +99,23 @@ def test_each_role_is_played_by_who_the_team_names() -> None:
 
 
 def test_the_menu_holds_only_the_agents_of_the_team() -> None:
-    story = Story(agents=("other",)).start()
+    story = WorkflowDriver(agents=("other",)).start()
 
     assert [item["name"] for item in asked(story, "plan-1")["agents"]] == ["other"]
-    story.succeed("plan-1", plan(task("a", "worker")))
-    assert "'worker', which is not one of: other" in story.of(PlanRejected)[0].problems[0]
+    story.complete_task("plan-1", plan(task("a", "worker")))
+    assert "'worker', which is not one of: other" in story.entries_of(PlanRejected)[0].problems[0]
 
 
 def test_the_same_request_again_changes_nothing() -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
 
-    assert story.feed(RequestReceived(admission(PlanAndExecute(), Limits()), Request(input="do it"))) == ()
+    assert story.decide_and_apply(RequestReceived(admission(PlanAndExecute(), Limits()), Request(input="do it"))) == ()
 
 
 def test_a_request_that_cannot_be_read_gets_an_outcome_that_says_why() -> None:
-    story = Story()
+    story = WorkflowDriver()
 
-    story.feed(
+    story.decide_and_apply(
         RequestRefused(admission(PlanAndExecute(), Limits()), AttemptError(kind="undecodable", message="not JSON"))
     )
 
@@ -123,31 +125,31 @@ def test_a_request_that_cannot_be_read_gets_an_outcome_that_says_why() -> None:
 
 
 def test_a_planner_that_cannot_ends_the_workflow_with_its_own_words() -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
 
-    story.succeed("plan-1", {"tasks": [], "cannot": "nobody here cooks"})
+    story.complete_task("plan-1", {"tasks": [], "cannot": "nobody here cooks"})
 
     assert (story.outcome.status, story.outcome.reason) == ("failed", "nobody here cooks")
 
 
 def test_a_refused_plan_goes_back_with_every_reason() -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
 
-    story.succeed("plan-1", plan(task("a", "ghost"), task("b", intent="?")))
+    story.complete_task("plan-1", plan(task("a", "ghost"), task("b", intent="?")))
 
-    assert asked(story, "plan-2")["problems"] == list(story.of(PlanRejected)[0].problems)
+    assert asked(story, "plan-2")["problems"] == list(story.entries_of(PlanRejected)[0].problems)
     assert len(asked(story, "plan-2")["problems"]) == 2
-    story.succeed("plan-2", plan(task("a")))
+    story.complete_task("plan-2", plan(task("a")))
     assert story.statuses() == {"a": "running"}
 
 
 def test_plans_are_sent_back_a_bounded_number_of_times() -> None:
-    story = Story(limits=Limits(plan_repairs=2)).start()
+    story = WorkflowDriver(limits=Limits(plan_repairs=2)).start()
 
     for number in (1, 2, 3):
-        story.succeed(f"plan-{number}", "no idea")
+        story.complete_task(f"plan-{number}", "no idea")
 
-    assert len(story.of(PlanRejected)) == 3
+    assert len(story.entries_of(PlanRejected)) == 3
     assert story.outcome.status == "failed"
     assert story.outcome.reason.startswith("no valid plan after 3 tries: the answer is plain text")
     assert [each.status for each in story.outcome.tasks] == ["succeeded", "succeeded", "failed"]
@@ -156,9 +158,9 @@ def test_plans_are_sent_back_a_bounded_number_of_times() -> None:
 
 
 def test_a_planner_that_fails_for_good_ends_the_workflow() -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
 
-    story.fail("plan-1", failure("refused"))
+    story.fail_task("plan-1", failure("refused"))
 
     assert story.outcome.reason == "planner could not plan: refused was seen"
 
@@ -168,59 +170,59 @@ GUARDED = PlanAndExecute(fallback="other")
 
 @pytest.mark.parametrize("answer", ["ask the other", {"tasks": [], "cannot": "nobody here cooks"}, {"tasks": "t1"}])
 def test_the_fallback_gets_the_request_that_no_plan_could_be_had_for(answer: JsonValue) -> None:
-    story = Story(strategy=GUARDED, limits=Limits(plan_repairs=0)).start({"topic": "tides"})
+    story = WorkflowDriver(strategy=GUARDED, limits=Limits(plan_repairs=0)).start({"topic": "tides"})
 
-    story.succeed("plan-1", answer)
+    story.complete_task("plan-1", answer)
 
     assert story.statuses() == {"other": "running"}
     assert story.handoff("other").input == {"topic": "tides"}
 
 
 def test_the_fallback_gets_the_request_of_a_planner_that_fails() -> None:
-    story = Story(strategy=GUARDED).start()
+    story = WorkflowDriver(strategy=GUARDED).start()
 
-    story.fail("plan-1", failure("refused"))
+    story.fail_task("plan-1", failure("refused"))
 
     assert story.statuses() == {"other": "running"}
 
 
 def test_a_planner_may_repair_its_plan_before_the_fallback_is_asked() -> None:
-    story = Story(strategy=GUARDED, limits=Limits(plan_repairs=1)).start()
+    story = WorkflowDriver(strategy=GUARDED, limits=Limits(plan_repairs=1)).start()
 
-    story.succeed("plan-1", "no idea")
-    story.succeed("plan-2", plan(task("a")))
+    story.complete_task("plan-1", "no idea")
+    story.complete_task("plan-2", plan(task("a")))
 
     assert story.statuses() == {"a": "running"}
 
 
 def test_the_fallback_does_not_take_the_place_of_a_plan_that_is_there() -> None:
-    story = Story(strategy=GUARDED, limits=Limits(replans=1)).planned(task("a"), task("b"))
-    story.succeed("b")
+    story = WorkflowDriver(strategy=GUARDED, limits=Limits(replans=1)).planned(task("a"), task("b"))
+    story.complete_task("b")
 
-    story.fail("a")
-    story.fail("plan-2", failure("refused"))
+    story.fail_task("a")
+    story.fail_task("plan-2", failure("refused"))
 
     assert "other" not in story.statuses()
 
 
 def test_no_task_may_take_the_planner_s_id_or_wait_for_its_work() -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
 
-    story.succeed("plan-1", plan(task("plan-1"), task("b", needs=["plan-1"])))
-    story.succeed("plan-2", plan(task("b", needs=["plan-1"])))
+    story.complete_task("plan-1", plan(task("plan-1"), task("b", needs=["plan-1"])))
+    story.complete_task("plan-2", plan(task("b", needs=["plan-1"])))
 
-    first, second = story.of(PlanRejected)
+    first, second = story.entries_of(PlanRejected)
     assert "the id 'plan-1' belongs to a task that has already started" in first.problems[0]
     assert second.problems == ("task 'b' depends on 'plan-1', which is not a task of the plan",)
 
 
 def test_tasks_may_have_the_names_that_the_runtime_would_have_chosen() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("synthesis"), task("plan-2"))
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("synthesis"), task("plan-2"))
 
-    story.succeed("synthesis", replan_hint="look elsewhere")
-    story.succeed("plan-2-2", plan(task("c")))
-    story.succeed("plan-2")
-    story.succeed("c")
+    story.complete_task("synthesis", replan_hint="look elsewhere")
+    story.complete_task("plan-2-2", plan(task("c")))
+    story.complete_task("plan-2")
+    story.complete_task("c")
 
     assert story.statuses() == {"synthesis": "succeeded", "plan-2": "succeeded", "c": "succeeded"}
     assert story.state.tasks["synthesis-2"].role is Role.SYNTHESIZE
@@ -230,20 +232,20 @@ def test_tasks_may_have_the_names_that_the_runtime_would_have_chosen() -> None:
 
 
 def test_without_replans_a_failure_is_a_gap() -> None:
-    story = Story().planned(task("a"), task("b"))
-    story.succeed("b")
+    story = WorkflowDriver().planned(task("a"), task("b"))
+    story.complete_task("b")
 
-    story.fail("a")
+    story.fail_task("a")
 
     assert story.state.phase == "synthesizing"
 
 
 def test_a_failure_asks_for_another_plan_once_the_rest_is_done() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("a"), task("b", "other"), task("c", needs=["a"]))
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b", "other"), task("c", needs=["a"]))
 
-    story.fail("a")
+    story.fail_task("a")
     assert story.state.phase == "running"
-    story.succeed("b", "found")
+    story.complete_task("b", "found")
 
     given = asked(story, "plan-2")
     assert given["replan_reason"] == "worker could not do a"
@@ -256,96 +258,96 @@ def test_a_failure_asks_for_another_plan_once_the_rest_is_done() -> None:
 
 
 def test_a_new_plan_may_name_again_what_never_started_and_builds_on_what_succeeded() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("a"), task("b"), task("c", needs=["a", "b"]))
-    story.fail("a")
-    story.succeed("b", "found")
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b"), task("c", needs=["a", "b"]))
+    story.fail_task("a")
+    story.complete_task("b", "found")
 
-    story.succeed("plan-2", plan(task("a2", "other"), task("c", needs=["a2", "b"])))
-    story.succeed("a2", "found too")
+    story.complete_task("plan-2", plan(task("a2", "other"), task("c", needs=["a2", "b"])))
+    story.complete_task("a2", "found too")
 
     assert story.statuses() == {"a": "failed", "b": "succeeded", "a2": "succeeded", "c": "running"}
     assert [each.output for each in story.handoff("c").context] == ["found too", "found"]
 
 
 def test_a_hint_changes_the_plan_while_other_tasks_run_on() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("a"), task("b", "other"), task("c", needs=["a"]))
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b", "other"), task("c", needs=["a"]))
 
-    story.succeed("a", replan_hint="it is the configuration")
+    story.complete_task("a", replan_hint="it is the configuration")
 
     assert asked(story, "plan-2")["replan_reason"] == "worker suggests it: it is the configuration"
     assert story.statuses() == {"a": "succeeded", "b": "running", "c": "waiting"}
-    story.succeed("plan-2", plan(task("d", "other", needs=["b"])))
+    story.complete_task("plan-2", plan(task("d", "other", needs=["b"])))
     assert story.statuses() == {"a": "succeeded", "b": "running", "d": "waiting"}
-    story.succeed("b")
+    story.complete_task("b")
     assert story.statuses()["d"] == "running"
 
 
 def test_a_hint_that_comes_while_the_planner_thinks_asks_for_no_other_plan() -> None:
-    story = Story(limits=Limits(replans=2)).planned(task("a"), task("b", "other"))
-    story.succeed("a", replan_hint="it is the configuration")
+    story = WorkflowDriver(limits=Limits(replans=2)).planned(task("a"), task("b", "other"))
+    story.complete_task("a", replan_hint="it is the configuration")
 
-    story.succeed("b", replan_hint="it is the cable")
+    story.complete_task("b", replan_hint="it is the cable")
 
     assert "plan-3" not in story.state.tasks
-    story.succeed("plan-2", plan(task("c", "other")))
+    story.complete_task("plan-2", plan(task("c", "other")))
     assert story.statuses() == {"a": "succeeded", "b": "succeeded", "c": "running"}
 
 
 def test_what_finishes_while_the_planner_thinks_counts() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("a"), task("b"))
-    story.succeed("a", replan_hint="look again")
-    story.fail("b")
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b"))
+    story.complete_task("a", replan_hint="look again")
+    story.fail_task("b")
 
-    story.succeed("plan-2", plan(task("c", needs=["a"]), task("d", needs=["b"])))
+    story.complete_task("plan-2", plan(task("c", needs=["a"]), task("d", needs=["b"])))
 
-    assert story.of(PlanRejected)[0].problems == ("task 'd' depends on 'b', which is not a task of the plan",)
+    assert story.entries_of(PlanRejected)[0].problems == ("task 'd' depends on 'b', which is not a task of the plan",)
 
 
 def test_a_result_and_the_plan_that_drops_what_waited_for_it_may_arrive_together() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("a"), task("b"), task("c", needs=["b"]))
-    story.succeed("a", replan_hint="look again")
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b"), task("c", needs=["b"]))
+    story.complete_task("a", replan_hint="look again")
 
-    story.feed(story.result("b"), story.result("plan-2", plan(task("d"))))
+    story.decide_and_apply(story.result("b"), story.result("plan-2", plan(task("d"))))
 
     assert story.statuses() == {"a": "succeeded", "b": "succeeded", "d": "running"}
 
 
 def test_nobody_plans_again_when_all_went_well() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("a"))
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"))
 
-    story.succeed("a")
+    story.complete_task("a")
 
     assert list(story.state.tasks) == ["plan-1", "a", "synthesis"]
 
 
 def test_replans_are_bounded() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("a"), task("keep"))
-    story.succeed("keep")
-    story.fail("a")
-    story.succeed("plan-2", plan(task("b", "other")))
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("keep"))
+    story.complete_task("keep")
+    story.fail_task("a")
+    story.complete_task("plan-2", plan(task("b", "other")))
 
-    story.fail("b")
+    story.fail_task("b")
 
     assert story.state.phase == "synthesizing"
     assert "plan-3" not in story.state.tasks
 
 
 def test_a_plan_sent_back_is_not_a_replan() -> None:
-    story = Story(limits=Limits(replans=1)).start()
-    story.succeed("plan-1", "no idea")
-    story.succeed("plan-2", plan(task("a")))
+    story = WorkflowDriver(limits=Limits(replans=1)).start()
+    story.complete_task("plan-1", "no idea")
+    story.complete_task("plan-2", plan(task("a")))
 
-    story.fail("a")
+    story.fail_task("a")
 
     assert asked(story, "plan-3")["replan_reason"] == "worker could not do a"
 
 
 def test_the_same_plan_again_is_refused() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("a", intent="try it"), task("keep"))
-    story.succeed("keep")
-    story.fail("a")
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a", intent="try it"), task("keep"))
+    story.complete_task("keep")
+    story.fail_task("a")
 
-    story.succeed("plan-2", plan(task("a-again", intent="try it")))
+    story.complete_task("plan-2", plan(task("a-again", intent="try it")))
 
     assert "repeats tasks that have failed for good" in asked(story, "plan-3")["problems"][0]
 
@@ -353,48 +355,48 @@ def test_the_same_plan_again_is_refused() -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda story: story.fail("plan-2"),
-        lambda story: story.succeed("plan-2", {"tasks": [], "cannot": "no better way"}),
-        lambda story: [story.succeed(f"plan-{number}", "no idea") for number in (2, 3, 4)],
+        lambda story: story.fail_task("plan-2"),
+        lambda story: story.complete_task("plan-2", {"tasks": [], "cannot": "no better way"}),
+        lambda story: [story.complete_task(f"plan-{number}", "no idea") for number in (2, 3, 4)],
     ],
     ids=["planner fails", "planner cannot", "plans refused"],
 )
 def test_the_plan_is_kept_when_no_better_one_can_be_had(spoil: Any) -> None:
-    story = Story(limits=Limits(replans=1)).planned(
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(
         task("a"),
         task("bad"),
         task("b", needs=["a"], optional=["bad"]),
         task("c", needs=["b"]),
         task("d", needs=["bad"]),
     )
-    story.fail("bad")
-    story.succeed("a", replan_hint="maybe another way")
+    story.fail_task("bad")
+    story.complete_task("a", replan_hint="maybe another way")
 
     spoil(story)
 
     assert story.statuses() == {"a": "succeeded", "bad": "failed", "b": "running", "c": "waiting", "d": "skipped"}
-    story.succeed("b")
-    story.succeed("c")
-    story.succeed("synthesis", {"answer": "as planned"})
+    story.complete_task("b")
+    story.complete_task("c")
+    story.complete_task("synthesis", {"answer": "as planned"})
     assert (story.outcome.status, story.outcome.answer) == ("partial", "as planned")
     assert {gap.task_id for gap in story.outcome.gaps} == {"bad", "d"}
 
 
 def test_each_accepted_plan_has_its_revision() -> None:
-    story = Story(limits=Limits(replans=1)).start()
-    story.succeed("plan-1", "no idea")
-    story.succeed("plan-2", plan(task("a")))
-    story.succeed("a", replan_hint="more")
-    story.succeed("plan-3", plan(task("b")))
+    story = WorkflowDriver(limits=Limits(replans=1)).start()
+    story.complete_task("plan-1", "no idea")
+    story.complete_task("plan-2", plan(task("a")))
+    story.complete_task("a", replan_hint="more")
+    story.complete_task("plan-3", plan(task("b")))
 
-    assert [entry.revision for entry in story.of(PlanAccepted)] == [2, 3]
+    assert [entry.revision for entry in story.entries_of(PlanAccepted)] == [2, 3]
 
 
 def test_a_plan_asked_for_again_sees_the_results_and_the_log_holds_them_once() -> None:
-    story = Story(limits=Limits(replans=1)).planned(task("a"), task("b"))
-    story.succeed("a", "a large result")
+    story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b"))
+    story.complete_task("a", "a large result")
 
-    story.succeed("b", "b's", replan_hint="there is a better way")
+    story.complete_task("b", "b's", replan_hint="there is a better way")
 
     given: Any = story.handoff("plan-2").input
     assert [each["output"] for each in given["results"]] == ["a large result", "b's"]

@@ -9,8 +9,8 @@ from typing import Literal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.core import Story, admission, card, failure, plan, task
-from support.world import AGENTS, World, some_limits, some_strategy
+from support.core import WorkflowDriver, admission, card, failure, plan, task
+from support.world import AGENTS, World, random_limits, random_strategy
 
 from pointsman.core.model.inputs import RequestReceived
 from pointsman.core.replay.replayer import replay_log
@@ -24,10 +24,10 @@ from pointsman_schemas.team import Choreography, Limits, Router, Team
 @given(st.integers(0, 2**64))
 def test_what_the_present_code_decided_it_decides_again(seed: int) -> None:
     chance = Random(seed)
-    story = Story(strategy=some_strategy(chance), limits=some_limits(chance), cards=AGENTS).start()
+    story = WorkflowDriver(strategy=random_strategy(chance), limits=random_limits(chance), cards=AGENTS).start()
     world = World(chance, story)
     for _ in range(chance.randint(0, 60)):
-        world.turn()
+        world.step()
     world.drain()
 
     found = list(replay_log(story.commits))
@@ -36,9 +36,9 @@ def test_what_the_present_code_decided_it_decides_again(seed: int) -> None:
 
 
 def test_a_decision_the_code_would_make_otherwise_is_found_at_its_place() -> None:
-    story = Story().planned(task("a"), task("b", needs=["a"]))
-    story.fail("a", failure(retryable=True))
-    story.wait(5).succeed("a")
+    story = WorkflowDriver().planned(task("a"), task("b", needs=["a"]))
+    story.fail_task("a", failure(retryable=True))
+    story.wait(5).complete_task("a")
     (commit,) = [commit for commit in story.commits if any(isinstance(e, RetryScheduled) for e in commit.entries)]
     place = next(n for n, entry in enumerate(commit.entries) if isinstance(entry, RetryScheduled))
     retry = commit.entries[place]
@@ -54,8 +54,8 @@ def test_a_decision_the_code_would_make_otherwise_is_found_at_its_place() -> Non
 
 
 def test_what_only_one_of_them_decides_is_found_too() -> None:
-    story = Story(limits=Limits(attempts=1)).planned(task("a"), task("b"))
-    story.fail("a", failure())
+    story = WorkflowDriver(limits=Limits(attempts=1)).planned(task("a"), task("b"))
+    story.fail_task("a", failure())
     commit = story.commits[-1]
     (place,) = [n for n, entry in enumerate(commit.entries) if isinstance(entry, TaskFailed)]
     cut = commit.model_copy(update={"entries": commit.entries[:place]})
@@ -66,35 +66,35 @@ def test_what_only_one_of_them_decides_is_found_too() -> None:
 
 
 def test_a_refused_plan_is_refused_again() -> None:
-    story = Story().start()
-    story.succeed("plan-1", plan(task("a", "ghost"), task("a", needs=["a"])))
+    story = WorkflowDriver().start()
+    story.complete_task("plan-1", plan(task("a", "ghost"), task("a", needs=["a"])))
 
     assert list(replay_log(story.commits)) == []
 
 
 def test_a_plan_for_a_skill_that_nobody_has_is_refused_again() -> None:
-    story = Story(cards=(card("worker", skills=("craft",)), card("other"))).start()
-    story.succeed("plan-1", plan(task("a", skill="magic")))
-    story.succeed("plan-2", plan(task("a", "other", needs=["b"]), task("b", skill="craft")))
+    story = WorkflowDriver(cards=(card("worker", skills=("craft",)), card("other"))).start()
+    story.complete_task("plan-1", plan(task("a", skill="magic")))
+    story.complete_task("plan-2", plan(task("a", "other", needs=["b"]), task("b", skill="craft")))
 
     assert story.statuses() == {"a": "waiting", "b": "running"}
     assert list(replay_log(story.commits)) == []
 
 
 def test_a_plan_that_nobody_is_there_for_is_refused_again() -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
     story.cards = ()
-    story.succeed("plan-1", plan(task("a")))
+    story.complete_task("plan-1", plan(task("a")))
 
-    assert len(story.of(PlanRejected)) == 1
+    assert len(story.entries_of(PlanRejected)) == 1
     assert list(replay_log(story.commits)) == []
 
 
 def test_a_planner_that_was_gone_is_gone_though_the_same_commit_has_more_work_for_it() -> None:
-    story = Story(limits=Limits(attempts=1, replans=2)).planned(task("a"), task("b", needs=["a"]))
-    story.fail("a")
+    story = WorkflowDriver(limits=Limits(attempts=1, replans=2)).planned(task("a"), task("b", needs=["a"]))
+    story.fail_task("a")
 
-    story.fire()
+    story.fire_timer()
 
     assert (story.task("plan-2").status, story.task("plan-3").status) == ("failed", "running")
     assert story.commits[-1].entries[0].at == story.task("plan-3").since
@@ -104,13 +104,13 @@ def test_a_planner_that_was_gone_is_gone_though_the_same_commit_has_more_work_fo
 @pytest.mark.parametrize("retry_first", [True, False])
 def test_who_reacts_and_tries_again_in_one_commit_does_both_again(retry_first: bool) -> None:
     dancers = (card("one", reacts_to=("a",)), card("two", reacts_to=("a",)))
-    story = Story(strategy=Choreography(start_event="a"), cards=dancers, limits=Limits(deadline=20)).start()
+    story = WorkflowDriver(strategy=Choreography(start_event="a"), cards=dancers, limits=Limits(deadline=20)).start()
     heard = [
         story.result("two-a", error=failure(retryable=True, retry_after=3)),
         story.result("one-a", events=[{"name": "a", "data": None}]),
     ]
 
-    story.feed(*(heard if retry_first else reversed(heard)))
+    story.decide_and_apply(*(heard if retry_first else reversed(heard)))
 
     assert story.statuses() == {
         "one-a": "succeeded",
@@ -124,11 +124,15 @@ def test_who_reacts_and_tries_again_in_one_commit_does_both_again(retry_first: b
 @pytest.mark.parametrize("agents", ["*", ("one", "two", "three")])
 def test_reactions_that_would_have_been_too_many_would_be_again(agents: Literal["*"] | tuple[str, ...]) -> None:
     dancers = (card("one", reacts_to=("a", "b")), card("two", reacts_to=("c",)), card("three", reacts_to=("c",)))
-    story = Story(strategy=Choreography(start_event="a"), cards=dancers, agents=agents, limits=Limits(tasks=3)).start()
+    story = WorkflowDriver(
+        strategy=Choreography(start_event="a"), cards=dancers, agents=agents, limits=Limits(tasks=3)
+    ).start()
 
-    story.succeed("one-a", events=[{"name": "b", "data": None}, {"name": "c", "data": None}])
+    story.complete_task("one-a", events=[{"name": "b", "data": None}, {"name": "c", "data": None}])
 
-    assert [entry.detail for entry in story.of(LimitReached)] == ["the limit of 3 tasks was passed: c would make 4"]
+    assert [entry.detail for entry in story.entries_of(LimitReached)] == [
+        "the limit of 3 tasks was passed: c would make 4"
+    ]
     assert list(replay_log(story.commits)) == []
 
 
@@ -145,9 +149,9 @@ def test_a_workflow_keeps_all_of_its_team_but_what_the_planners_of_others_read()
         judge="arbiter",
     )
     assert all(getattr(team, name) != field.default for name, field in Team.model_fields.items())
-    story = Story()
+    story = WorkflowDriver()
 
-    story.feed(RequestReceived(replace(admission(Router(), Limits()), team=team), Request(input="do it")))
+    story.decide_and_apply(RequestReceived(replace(admission(Router(), Limits()), team=team), Request(input="do it")))
 
     kept = Team.model_fields.keys() - {"name", "description", "skills"}
     assert {name: getattr(story.state, name) for name in kept} == {name: getattr(team, name) for name in kept}
@@ -155,7 +159,7 @@ def test_a_workflow_keeps_all_of_its_team_but_what_the_planners_of_others_read()
 
 
 def test_a_commit_that_does_not_say_what_it_was_decided_upon_is_not_judged() -> None:
-    story = Story().planned(task("a", "ghost"))
+    story = WorkflowDriver().planned(task("a", "ghost"))
     assert all(commit.decision_context for commit in story.commits)
 
     silent = [commit.model_copy(update={"decision_context": None}) for commit in story.commits]
@@ -164,8 +168,8 @@ def test_a_commit_that_does_not_say_what_it_was_decided_upon_is_not_judged() -> 
 
 
 def test_a_log_that_does_not_fold_is_not_judged() -> None:
-    story = Story().planned(task("a"))
-    story.succeed("a")
+    story = WorkflowDriver().planned(task("a"))
+    story.complete_task("a")
 
     with pytest.raises(InvariantError):
         list(replay_log([story.commits[0], *story.commits[2:]]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.core import Story, cards, failure, plan, task
+from support.core import WorkflowDriver, cards, failure, plan, task
 
 from pointsman_schemas.log import LimitReached, PlanAccepted, PlanRejected
 from pointsman_schemas.team import Adaptive, Limits
@@ -13,25 +13,25 @@ CREW = cards("code", "ops", "comms")
 DONE = plan(done=True)
 
 
-def begun(*first: dict[str, Any], strategy: Adaptive | None = None, **given: Any) -> Story:
-    story = Story(strategy=strategy or Adaptive(), cards=CREW, **given).start("find the bug")
-    story.succeed("plan-1", plan(*first))
+def begun(*first: dict[str, Any], strategy: Adaptive | None = None, **given: Any) -> WorkflowDriver:
+    story = WorkflowDriver(strategy=strategy or Adaptive(), cards=CREW, **given).start("find the bug")
+    story.complete_task("plan-1", plan(*first))
     return story
 
 
 def test_the_first_plan_is_asked_for_step_by_step() -> None:
-    story = Story(strategy=Adaptive(max_plans=5), cards=CREW).start()
+    story = WorkflowDriver(strategy=Adaptive(max_plans=5), cards=CREW).start()
 
-    assert (story.told("plan-1")["adaptive"], story.told("plan-1")["remaining_plans"]) == (True, 4)
+    assert (story.handoff_input("plan-1")["adaptive"], story.handoff_input("plan-1")["remaining_plans"]) == (True, 4)
 
 
 def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains() -> None:
     story = begun(task("t1", "code", intent="find the bug"), strategy=Adaptive(max_plans=5))
     story.wait(10)
 
-    story.succeed("t1", "there is no bug", replan_hint="it looks like configuration")
+    story.complete_task("t1", "there is no bug", replan_hint="it looks like configuration")
 
-    given = story.told("plan-2")
+    given = story.handoff_input("plan-2")
     assert given["request"] == "find the bug"
     assert given["agents_used"] == ["code"]
     assert [(each["task_id"], each["output"]) for each in given["results"]] == [("t1", "there is no bug")]
@@ -42,28 +42,28 @@ def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remai
 
 def test_the_plan_changes_with_what_was_found_until_the_planner_is_done() -> None:
     story = begun(task("t1", "code"))
-    story.succeed("t1", "no bug")
-    story.succeed("plan-2", plan(task("t2", "ops", needs=["t1"])))
-    story.succeed("t2", "the limit was too low")
+    story.complete_task("t1", "no bug")
+    story.complete_task("plan-2", plan(task("t2", "ops", needs=["t1"])))
+    story.complete_task("t2", "the limit was too low")
 
-    story.succeed("plan-3", DONE)
+    story.complete_task("plan-3", DONE)
 
     assert [report.task_id for report in story.handoff("synthesis").context] == ["t1", "t2"]
-    story.succeed("synthesis", {"answer": "it was the limit"})
+    story.complete_task("synthesis", {"answer": "it was the limit"})
     assert (story.outcome.status, story.outcome.answer) == ("completed", "it was the limit")
-    assert [len(entry.plan.tasks) for entry in story.of(PlanAccepted)] == [1, 1, 0]
+    assert [len(entry.plan.tasks) for entry in story.entries_of(PlanAccepted)] == [1, 1, 0]
 
 
 def test_a_planner_that_fails_takes_back_no_question_that_a_task_waits_for() -> None:
     story = begun(task("t1", "code"), task("t2", "ops"))
-    story.feed(
+    story.decide_and_apply(
         story.result(
             "t1", error=failure("needs_approval"), approvals=[{"tool": "restart", "arguments": {"host": "web-1"}}]
         )
     )
-    story.succeed("t2", "the limit was too low")
+    story.complete_task("t2", "the limit was too low")
 
-    story.fail("plan-2")
+    story.fail_task("plan-2")
     assert (bool(story.state.reached_limit), story.statuses()["t1"]) == (True, "awaiting_approval")
     story.control("approve", approval="wf_1-a1")
 
@@ -73,17 +73,17 @@ def test_a_planner_that_fails_takes_back_no_question_that_a_task_waits_for() -> 
 def test_a_failure_is_a_result_too() -> None:
     story = begun(task("t1", "code"))
 
-    story.fail("t1")
+    story.fail_task("t1")
 
-    assert story.told("plan-2")["results"][0]["error"]["kind"] == "provider_error"
+    assert story.handoff_input("plan-2")["results"][0]["error"]["kind"] == "provider_error"
 
 
 def test_tasks_that_have_not_started_give_way_to_the_new_plan() -> None:
     story = begun(task("t1", "code"), task("t2", "comms", needs=["t1"]))
-    story.succeed("t1", "no bug")
+    story.complete_task("t1", "no bug")
 
     assert story.statuses() == {"t1": "succeeded", "t2": "waiting"}
-    story.succeed("plan-2", plan(task("t3", "ops")))
+    story.complete_task("plan-2", plan(task("t3", "ops")))
     assert story.statuses() == {"t1": "succeeded", "t3": "running"}
 
 
@@ -92,94 +92,94 @@ def test_without_a_better_plan_the_rest_of_the_last_one_is_done() -> None:
         task("t1", "code"), task("t2", "comms", needs=["t1"]), strategy=Adaptive(max_plans=1, synthesizer=None)
     )
 
-    story.succeed("t1", "one")
+    story.complete_task("t1", "one")
     assert story.statuses() == {"t1": "succeeded", "t2": "running"}
-    story.succeed("t2", "two")
+    story.complete_task("t2", "two")
 
     assert story.outcome.reason.startswith("the limit of 1 plans was reached")
 
 
 def test_what_comes_while_the_planner_thinks_is_told_next_time() -> None:
     story = begun(task("t1", "code"), task("t2", "comms"))
-    story.succeed("t1", "one")
+    story.complete_task("t1", "one")
 
-    story.succeed("t2", "two")
-    story.succeed("plan-2", plan(task("t3", "ops")))
+    story.complete_task("t2", "two")
+    story.complete_task("plan-2", plan(task("t3", "ops")))
 
-    assert [each["task_id"] for each in story.told("plan-3")["results"]] == ["t1", "t2"]
+    assert [each["task_id"] for each in story.handoff_input("plan-3")["results"]] == ["t1", "t2"]
 
 
 def test_what_runs_when_the_planner_is_done_may_finish_and_nobody_is_asked_again() -> None:
     story = begun(task("t1", "code"), task("t2", "comms"), strategy=Adaptive(synthesizer=None))
-    story.succeed("t1", "one")
+    story.complete_task("t1", "one")
 
-    story.succeed("plan-2", DONE)
+    story.complete_task("plan-2", DONE)
     assert story.statuses() == {"t1": "succeeded", "t2": "running"}
-    story.succeed("t2", "two")
+    story.complete_task("t2", "two")
 
     assert (story.outcome.status, story.outcome.answer) == ("completed", {"t1": "one", "t2": "two"})
 
 
 def test_a_planner_that_is_done_at_once_has_done_nothing_and_is_told_so() -> None:
-    story = Story(strategy=Adaptive(), cards=CREW).start()
+    story = WorkflowDriver(strategy=Adaptive(), cards=CREW).start()
 
-    story.succeed("plan-1", DONE)
+    story.complete_task("plan-1", DONE)
 
-    assert "the plan has no tasks" in story.told("plan-2")["problems"][0]
+    assert "the plan has no tasks" in story.handoff_input("plan-2")["problems"][0]
 
 
 def test_the_same_plan_again_is_refused_and_a_planner_in_a_circle_ends_it_with_what_there_is() -> None:
     story = begun(task("t1", "code", intent="find the bug"), limits=Limits(plan_repairs=1))
-    story.succeed("t1", "no bug")
+    story.complete_task("t1", "no bug")
 
-    story.succeed("plan-2", plan(task("t2", "code", intent="find the bug")))
-    assert "repeats tasks that were tried before" in story.told("plan-3")["problems"][0]
-    story.succeed("plan-3", plan(task("t3", "code", intent="find the bug")))
+    story.complete_task("plan-2", plan(task("t2", "code", intent="find the bug")))
+    assert "repeats tasks that were tried before" in story.handoff_input("plan-3")["problems"][0]
+    story.complete_task("plan-3", plan(task("t3", "code", intent="find the bug")))
 
-    assert len(story.of(PlanRejected)) == 2
-    assert story.told("synthesis")["limit"].startswith("no valid plan after 2 tries")
-    story.succeed("synthesis", {"answer": "no bug was found"})
+    assert len(story.entries_of(PlanRejected)) == 2
+    assert story.handoff_input("synthesis")["limit"].startswith("no valid plan after 2 tries")
+    story.complete_task("synthesis", {"answer": "no bug was found"})
     assert story.outcome.status == "partial"
 
 
 def test_plans_are_counted_and_the_outcome_names_the_limit() -> None:
     story = begun(task("t1", "code"), strategy=Adaptive(max_plans=2, synthesizer=None))
-    story.succeed("t1", "one")
-    story.succeed("plan-2", plan(task("t2", "ops")))
+    story.complete_task("t1", "one")
+    story.complete_task("plan-2", plan(task("t2", "ops")))
 
-    story.succeed("t2", "two")
+    story.complete_task("t2", "two")
 
-    assert story.of(LimitReached)[0].limit == "plans"
+    assert story.entries_of(LimitReached)[0].limit == "plans"
     assert story.outcome.status == "partial"
     assert story.outcome.reason == "the limit of 2 plans was reached before the planner said that it was done"
     assert story.outcome.answer == {"t1": "one", "t2": "two"}
 
 
 def test_a_planner_is_told_how_often_it_will_be_asked_again_and_a_plan_sent_back_does_not_count() -> None:
-    story, left = Story(strategy=Adaptive(max_plans=3), cards=CREW).start(), []
+    story, left = WorkflowDriver(strategy=Adaptive(max_plans=3), cards=CREW).start(), []
 
-    left.append(story.told("plan-1")["remaining_plans"])
-    story.succeed("plan-1", plan(task("t1", "code")))
-    story.succeed("t1", "one")
-    left.append(story.told("plan-2")["remaining_plans"])
-    story.succeed("plan-2", "no idea")
-    left.append(story.told("plan-3")["remaining_plans"])
-    story.succeed("plan-3", plan(task("t2", "ops")))
-    story.succeed("t2", "two")
-    left.append(story.told("plan-4")["remaining_plans"])
-    story.succeed("plan-4", plan(task("t3", "comms")))
-    story.succeed("t3", "three")
+    left.append(story.handoff_input("plan-1")["remaining_plans"])
+    story.complete_task("plan-1", plan(task("t1", "code")))
+    story.complete_task("t1", "one")
+    left.append(story.handoff_input("plan-2")["remaining_plans"])
+    story.complete_task("plan-2", "no idea")
+    left.append(story.handoff_input("plan-3")["remaining_plans"])
+    story.complete_task("plan-3", plan(task("t2", "ops")))
+    story.complete_task("t2", "two")
+    left.append(story.handoff_input("plan-4")["remaining_plans"])
+    story.complete_task("plan-4", plan(task("t3", "comms")))
+    story.complete_task("t3", "three")
 
     assert left == [2, 1, 1, 0]
-    assert story.of(LimitReached)[0].limit == "plans"
+    assert story.entries_of(LimitReached)[0].limit == "plans"
 
 
 def test_what_runs_when_the_planner_fails_may_finish_and_nobody_is_asked_again() -> None:
     story = begun(task("t1", "code"), task("t2", "comms"), strategy=Adaptive(synthesizer=None))
-    story.succeed("t1", "one")
+    story.complete_task("t1", "one")
 
-    story.fail("plan-2", failure())
-    story.succeed("t2", "two")
+    story.fail_task("plan-2", failure())
+    story.complete_task("t2", "two")
 
     assert (story.outcome.status, story.outcome.answer) == ("partial", {"t1": "one", "t2": "two"})
     assert "plan-3" not in story.state.tasks
@@ -187,29 +187,29 @@ def test_what_runs_when_the_planner_fails_may_finish_and_nobody_is_asked_again()
 
 def test_a_planner_that_can_name_no_more_tasks_is_done_while_others_run() -> None:
     story = begun(task("t1", "code"), task("t2", "comms"), strategy=Adaptive(synthesizer=None))
-    story.succeed("t1", "one")
+    story.complete_task("t1", "one")
 
-    story.succeed("plan-2", plan(cannot="nobody here could do more"))
-    story.succeed("t2", "two")
+    story.complete_task("plan-2", plan(cannot="nobody here could do more"))
+    story.complete_task("t2", "two")
 
     assert (story.outcome.status, story.outcome.answer) == ("completed", {"t1": "one", "t2": "two"})
 
 
 def test_a_suggestion_is_told_once() -> None:
     story = begun(task("t1", "code"))
-    story.succeed("t1", "no bug", replan_hint="it looks like configuration")
-    story.succeed("plan-2", plan(task("t2", "ops")))
+    story.complete_task("t1", "no bug", replan_hint="it looks like configuration")
+    story.complete_task("plan-2", plan(task("t2", "ops")))
 
-    story.succeed("t2", "done", replan_hint="tell the others")
+    story.complete_task("t2", "done", replan_hint="tell the others")
 
-    assert story.told("plan-3")["replan_reason"] == "ops suggests it: tell the others"
+    assert story.handoff_input("plan-3")["replan_reason"] == "ops suggests it: tell the others"
 
 
 def test_a_planner_that_fails_later_ends_it_with_what_there_is() -> None:
     story = begun(task("t1", "code"), strategy=Adaptive(synthesizer=None))
-    story.succeed("t1", "one")
+    story.complete_task("t1", "one")
 
-    story.fail("plan-2", failure())
+    story.fail_task("plan-2", failure())
 
     assert story.outcome.status == "partial"
     assert story.outcome.reason == "planner could not plan: provider_error was seen"

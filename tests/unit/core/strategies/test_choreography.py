@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from support.core import T0, Story, card, failure
+from support.core import T0, WorkflowDriver, card, failure
 
 from pointsman.core.model.agent_health import Circuit
 from pointsman_schemas.events import Budget, Usage
@@ -20,12 +20,12 @@ DANCERS = (
 )
 
 
-def begun(strategy: Choreography | None = None, **given: Any) -> Story:
-    return Story(strategy=strategy or Choreography(), cards=DANCERS, **given).start({"charge": 7})
+def begun(strategy: Choreography | None = None, **given: Any) -> WorkflowDriver:
+    return WorkflowDriver(strategy=strategy or Choreography(), cards=DANCERS, **given).start({"charge": 7})
 
 
-def emit(story: Story, task_id: str, *events: tuple[str, Any]) -> None:
-    story.succeed(task_id, events=[{"name": name, "data": data} for name, data in events])
+def emit(story: WorkflowDriver, task_id: str, *events: tuple[str, Any]) -> None:
+    story.complete_task(task_id, events=[{"name": name, "data": data} for name, data in events])
 
 
 def test_the_request_is_the_first_event_and_its_data_the_input() -> None:
@@ -55,13 +55,13 @@ def test_two_that_react_have_a_task_each_however_long_and_alike_their_names_are(
     event = "e" * 64
     dancers = tuple(card(name, reacts_to=(event,)) for name in names)
 
-    story = Story(strategy=Choreography(start_event=event), cards=dancers).start()
+    story = WorkflowDriver(strategy=Choreography(start_event=event), cards=dancers).start()
 
     assert [task.agent for task in story.state.plan_tasks()] == list(names)
 
 
 def test_a_reaction_that_is_held_is_not_lost_to_the_next_event() -> None:
-    story = Story(
+    story = WorkflowDriver(
         strategy=Choreography(start_event="a"),
         cards=(card("well", reacts_to=("a", "b")), card("ill", reacts_to=("a",))),
     )
@@ -70,17 +70,19 @@ def test_a_reaction_that_is_held_is_not_lost_to_the_next_event() -> None:
     emit(story, "well-a", ("b", None))
     assert story.statuses() == {"well-a": "succeeded", "ill-a": "held", "well-b": "running"}
 
-    story.fire()
+    story.fire_timer()
 
     assert story.statuses()["ill-a"] == "running"
 
 
 def test_a_reaction_that_waits_for_budget_is_not_lost_to_the_next_event() -> None:
     cards = (card("one", reacts_to=("a", "b")), card("two", reacts_to=("a",)))
-    story = Story(strategy=Choreography(start_event="a", synthesizer=None), cards=cards, limits=Limits(calls=1)).start()
+    story = WorkflowDriver(
+        strategy=Choreography(start_event="a", synthesizer=None), cards=cards, limits=Limits(calls=1)
+    ).start()
     assert story.statuses() == {"one-a": "running", "two-a": "awaiting_budget"}
 
-    story.succeed("one-a", usage=Usage(), events=[{"name": "b", "data": None}])
+    story.complete_task("one-a", usage=Usage(), events=[{"name": "b", "data": None}])
 
     assert [story.task(name).budget for name in ("two-a", "one-b")].count(Budget(calls=1)) == 1
     assert sorted(story.statuses().values()) == ["awaiting_budget", "running", "succeeded"]
@@ -88,7 +90,7 @@ def test_a_reaction_that_waits_for_budget_is_not_lost_to_the_next_event() -> Non
 
 def test_an_agent_whose_every_task_a_person_must_allow_reacts_once_one_has() -> None:
     cards = (card("payer", reacts_to=("a",), approval="required"), card("one", reacts_to=("a", "b")))
-    story = Story(strategy=Choreography(start_event="a"), cards=cards).start()
+    story = WorkflowDriver(strategy=Choreography(start_event="a"), cards=cards).start()
     emit(story, "one-a", ("b", None))
     assert story.statuses()["payer-a"] == "awaiting_approval"
 
@@ -99,9 +101,9 @@ def test_an_agent_whose_every_task_a_person_must_allow_reacts_once_one_has() -> 
 
 def test_too_many_reactions_take_back_no_question_about_one_that_waits() -> None:
     cards = (card("payer", reacts_to=("a",), approval="required"), card("one", reacts_to=("a", "b")))
-    story = Story(strategy=Choreography(start_event="a"), cards=cards, limits=Limits(tasks=2)).start()
+    story = WorkflowDriver(strategy=Choreography(start_event="a"), cards=cards, limits=Limits(tasks=2)).start()
     emit(story, "one-a", ("b", None))
-    assert story.of(LimitReached)
+    assert story.entries_of(LimitReached)
 
     story.control("approve", approval="wf_1-a1")
 
@@ -130,8 +132,8 @@ def test_a_result_that_is_delivered_again_makes_nobody_react_again() -> None:
     story = begun()
     result = story.result("verify-requested", events=[{"name": "charge_verified"}])
 
-    story.feed(result)
-    story.feed(result, result)
+    story.decide_and_apply(result)
+    story.decide_and_apply(result, result)
 
     assert list(story.statuses()) == ["verify-requested", "policy-charge_verified"]
 
@@ -149,7 +151,7 @@ def test_results_that_arrive_together_lose_no_reaction() -> None:
     story = begun()
     emit(story, "verify-requested", ("refund_eligible", 1))
 
-    story.feed(
+    story.decide_and_apply(
         story.result("fraud-refund_eligible", events=[{"name": "charge_verified", "data": "a"}]),
         story.result("notify-refund_eligible", events=[{"name": "charge_verified", "data": "b"}]),
     )
@@ -161,20 +163,20 @@ def test_results_that_arrive_together_lose_no_reaction() -> None:
 def test_an_attempt_that_failed_has_emitted_nothing() -> None:
     story = begun()
 
-    story.fail("verify-requested", failure("refused"), events=[{"name": "charge_verified"}])
+    story.fail_task("verify-requested", failure("refused"), events=[{"name": "charge_verified"}])
 
     assert story.outcome.status == "failed"
     assert list(story.statuses()) == ["verify-requested"]
 
 
 def test_events_that_go_in_circles_end_at_the_limit_of_tasks() -> None:
-    story = Story(
+    story = WorkflowDriver(
         strategy=Choreography(start_event="ping"), cards=(card("pong", reacts_to=("ping",)),), limits=Limits(tasks=3)
     ).start()
     for name in ("pong-ping", "pong-ping-2", "pong-ping-3"):
         emit(story, name, ("ping", None))
 
-    assert story.of(LimitReached)[0].limit == "tasks"
+    assert story.entries_of(LimitReached)[0].limit == "tasks"
     assert (story.outcome.status, len(story.outcome.tasks)) == ("partial", 3)
     assert story.outcome.reason == "the limit of 3 tasks was passed: ping would make 4"
 
@@ -182,23 +184,23 @@ def test_events_that_go_in_circles_end_at_the_limit_of_tasks() -> None:
 def test_a_request_that_more_react_to_than_there_are_tasks_for_ends_with_that_limit() -> None:
     cards = (card("one", reacts_to=("a",)), card("two", reacts_to=("a",)))
 
-    story = Story(strategy=Choreography(start_event="a"), cards=cards, limits=Limits(tasks=1)).start()
+    story = WorkflowDriver(strategy=Choreography(start_event="a"), cards=cards, limits=Limits(tasks=1)).start()
 
-    assert [entry.limit for entry in story.of(LimitReached)] == ["tasks"]
+    assert [entry.limit for entry in story.entries_of(LimitReached)] == ["tasks"]
     assert story.outcome.status == "failed"
     assert story.outcome.reason == "the limit of 1 tasks was passed: a would make 2"
 
 
 def test_that_nobody_reacts_to_the_request_is_said_at_once_when_all_are_there() -> None:
     names = tuple(dancer.name for dancer in DANCERS)
-    story = Story(strategy=Choreography(start_event="nothing"), cards=DANCERS, agents=names).start()
+    story = WorkflowDriver(strategy=Choreography(start_event="nothing"), cards=DANCERS, agents=names).start()
 
     assert story.outcome.reason == "no live agent of the team reacts to the event nothing"
 
 
 def test_only_agents_of_the_team_react() -> None:
     assert list(begun(agents=("verify", "policy")).statuses()) == ["verify-requested"]
-    story = Story(strategy=Choreography(), cards=DANCERS, agents=("policy",)).start()
+    story = WorkflowDriver(strategy=Choreography(), cards=DANCERS, agents=("policy",)).start()
     assert story.outcome.status == "failed"
 
 
@@ -206,7 +208,7 @@ def test_the_log_tells_who_reacted_to_what() -> None:
     story = begun()
     emit(story, "verify-requested", ("charge_verified", {}))
 
-    plans = story.of(PlanAccepted)
+    plans = story.entries_of(PlanAccepted)
     assert [plan.revision for plan in plans] == [1, 2]
     assert [(task.agent, plan.event, task.intent) for plan in plans for task in plan.plan.tasks] == [
         ("verify", "requested", "React to requested"),

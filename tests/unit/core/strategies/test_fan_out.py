@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.core import Story, card, cards, failure
+from support.core import WorkflowDriver, card, cards, failure
 
 from pointsman.core.completion.conflicts import find_conflicts
 from pointsman.core.completion.synthesis import find_result_conflicts
@@ -18,15 +18,15 @@ from pointsman_schemas.team import Check, FanOut
 THREE = cards("legal", "risk", "sales")
 
 
-def asked(strategy: FanOut | None = None, **given: Any) -> Story:
-    return Story(strategy=strategy or FanOut(), cards=THREE, **given).start("may we?")
+def asked(strategy: FanOut | None = None, **given: Any) -> WorkflowDriver:
+    return WorkflowDriver(strategy=strategy or FanOut(), cards=THREE, **given).start("may we?")
 
 
 def test_every_live_member_gets_the_request_at_once() -> None:
-    story = Story(strategy=FanOut(), cards=(*THREE, card("planner", role=Role.PLAN))).start("may we?")
+    story = WorkflowDriver(strategy=FanOut(), cards=(*THREE, card("planner", role=Role.PLAN))).start("may we?")
 
     assert story.statuses() == {"legal": "running", "risk": "running", "sales": "running"}
-    assert {story.told(name)["request"] for name in story.statuses()} == {"may we?"}
+    assert {story.handoff_input(name)["request"] for name in story.statuses()} == {"may we?"}
 
 
 def test_a_member_that_is_named_is_asked_whether_it_lives_or_not() -> None:
@@ -35,24 +35,24 @@ def test_a_member_that_is_named_is_asked_whether_it_lives_or_not() -> None:
 
 def test_the_merge_is_told_what_contradicts_itself() -> None:
     story = asked()
-    story.succeed("legal", {"verdict": "yes", "because": "x" * 80})
-    story.succeed("risk", {"verdict": "No", "because": "y" * 80})
-    story.succeed("sales", {"verdict": "yes"})
+    story.complete_task("legal", {"verdict": "yes", "because": "x" * 80})
+    story.complete_task("risk", {"verdict": "No", "because": "y" * 80})
+    story.complete_task("sales", {"verdict": "yes"})
 
     given: Any = story.handoff("synthesis").input
     assert given["final_instruction"].endswith("Where they disagree, say who says what.")
     assert given["conflicts"] == ["verdict: legal says yes; risk says No; sales says yes"]
-    story.succeed("synthesis", {"answer": "two of three say yes"})
+    story.complete_task("synthesis", {"answer": "two of three say yes"})
     assert (story.outcome.status, story.outcome.answer) == ("completed", "two of three say yes")
 
 
 def test_enough_members_are_an_answer_with_gaps() -> None:
     story = asked()
-    story.fail("legal")
-    story.succeed("risk")
-    story.succeed("sales")
+    story.fail_task("legal")
+    story.complete_task("risk")
+    story.complete_task("sales")
 
-    story.succeed("synthesis", {"answer": "both"})
+    story.complete_task("synthesis", {"answer": "both"})
 
     assert story.outcome.status == "partial"
     assert [gap.agent for gap in story.outcome.gaps] == ["legal"]
@@ -60,26 +60,28 @@ def test_enough_members_are_an_answer_with_gaps() -> None:
 
 def test_what_a_member_says_counts_once_it_passes_the_check_and_its_judge() -> None:
     checked = FanOut(check=Check(fields=("verdict",), judge="reviewer"), min_success_ratio=0.5)
-    story = Story(strategy=checked, cards=(*THREE, card("reviewer", role=Role.JUDGE)), agents=("legal", "risk")).start()
-    story.succeed("legal", {"because": "I say so"})
+    story = WorkflowDriver(
+        strategy=checked, cards=(*THREE, card("reviewer", role=Role.JUDGE)), agents=("legal", "risk")
+    ).start()
+    story.complete_task("legal", {"because": "I say so"})
     before = story.task("legal").attempt
-    story.succeed("legal", {"verdict": "yes"})
-    story.succeed("risk", {"verdict": "no"})
+    story.complete_task("legal", {"verdict": "yes"})
+    story.complete_task("risk", {"verdict": "no"})
 
-    story.succeed("judge-legal", {"verdict": "pass", "reason": "it is said"})
-    story.succeed("judge-risk", {"verdict": "stop", "reason": "it is invented"})
+    story.complete_task("judge-legal", {"verdict": "pass", "reason": "it is said"})
+    story.complete_task("judge-risk", {"verdict": "stop", "reason": "it is invented"})
 
     assert (before, story.statuses()) == (2, {"legal": "succeeded", "risk": "failed"})
-    story.succeed("synthesis", {"answer": "yes"})
+    story.complete_task("synthesis", {"answer": "yes"})
     assert [(gap.agent, "invented" in gap.reason) for gap in story.outcome.gaps] == [("risk", True)]
     assert not list(replay_log(story.commits))
 
 
 def test_too_few_members_are_no_answer() -> None:
     story = asked()
-    story.fail("legal")
-    story.fail("risk")
-    story.succeed("sales")
+    story.fail_task("legal")
+    story.fail_task("risk")
+    story.complete_task("sales")
 
     assert story.outcome.status == "failed"
     assert story.outcome.reason.startswith("1 of 3 members succeeded, and at least 2 must: legal: provider_error")
@@ -88,7 +90,7 @@ def test_too_few_members_are_no_answer() -> None:
 def test_members_that_all_refused_are_heard_by_who_asked() -> None:
     story = asked()
     for name in ("legal", "risk", "sales"):
-        story.fail(name, failure("refused"))
+        story.fail_task(name, failure("refused"))
 
     assert (story.outcome.status, "because refused was seen" in str(story.outcome.answer)) == ("failed", True)
 
@@ -96,29 +98,33 @@ def test_members_that_all_refused_are_heard_by_who_asked() -> None:
 @pytest.mark.parametrize(("minimum", "status"), [(1.0, "failed"), (0.6, "partial")])
 def test_the_share_is_the_teams_to_choose(minimum: float, status: str) -> None:
     story = asked(FanOut(min_success_ratio=minimum, synthesizer=None))
-    story.fail("legal")
-    story.succeed("risk")
-    story.succeed("sales")
+    story.fail_task("legal")
+    story.complete_task("risk")
+    story.complete_task("sales")
 
     assert story.outcome.status == status
 
 
 def test_a_share_is_that_many_members_and_no_more() -> None:
     members = [f"m{number}" for number in range(25)]
-    story = Story(strategy=FanOut(min_success_ratio=0.56, synthesizer=None), cards=cards(*members)).start()
+    story = WorkflowDriver(strategy=FanOut(min_success_ratio=0.56, synthesizer=None), cards=cards(*members)).start()
 
     for number, name in enumerate(members):
-        story.succeed(name) if number < 14 else story.fail(name)
+        story.complete_task(name) if number < 14 else story.fail_task(name)
 
     assert story.outcome.status == "partial"
 
 
 def test_what_members_contradict_each_other_in_is_decided_by_a_judge_where_one_lives() -> None:
-    story = Story(strategy=FanOut(), cards=(*THREE, card("judge", role=Role.JUDGE)), agents=("legal", "risk")).start()
-    story.succeed("legal", {"verdict": "yes"})
-    story.succeed("risk", {"verdict": "no"})
+    story = WorkflowDriver(
+        strategy=FanOut(), cards=(*THREE, card("judge", role=Role.JUDGE)), agents=("legal", "risk")
+    ).start()
+    story.complete_task("legal", {"verdict": "yes"})
+    story.complete_task("risk", {"verdict": "no"})
 
-    story.succeed("judge", {"decisions": [{"description": "verdict", "decision": "no", "reason": "risk has looked"}]})
+    story.complete_task(
+        "judge", {"decisions": [{"description": "verdict", "decision": "no", "reason": "risk has looked"}]}
+    )
 
     given: Any = story.handoff("synthesis").input
     assert [each["decision"] for each in given["decisions"]] == ["no"]
@@ -131,7 +137,7 @@ def test_members_are_told_in_the_team_s_words_what_to_do() -> None:
 
 
 def test_a_skill_that_is_asked_for_twice_has_one_member() -> None:
-    story = Story(strategy=FanOut(skills=("law", "law")), cards=(card("legal", skills=("law",)),)).start()
+    story = WorkflowDriver(strategy=FanOut(skills=("law", "law")), cards=(card("legal", skills=("law",)),)).start()
 
     assert [(task.id, task.agent) for task in story.state.plan_tasks()] == [("law", "legal")]
 
@@ -139,22 +145,22 @@ def test_a_skill_that_is_asked_for_twice_has_one_member() -> None:
 def test_without_a_synthesizer_the_answer_is_each_members_own() -> None:
     story = asked(FanOut(synthesizer=None))
     for name in story.statuses():
-        story.succeed(name, f"{name} agrees")
+        story.complete_task(name, f"{name} agrees")
 
     assert story.outcome.answer == {name: f"{name} agrees" for name in ("legal", "risk", "sales")}
 
 
 def test_the_outcome_has_the_time_of_every_member() -> None:
     story = asked(FanOut(synthesizer=None))
-    story.wait(2).succeed("legal")
-    story.wait(3).succeed("risk")
-    story.wait(1).succeed("sales")
+    story.wait(2).complete_task("legal")
+    story.wait(3).complete_task("risk")
+    story.wait(1).complete_task("sales")
 
     assert {each.agent: each.elapsed for each in story.outcome.tasks} == {"legal": 2, "risk": 5, "sales": 6}
 
 
 def test_nobody_that_could_ever_be_asked_is_said_at_once() -> None:
-    story = Story(strategy=FanOut(), agents=()).start()
+    story = WorkflowDriver(strategy=FanOut(), agents=()).start()
 
     assert story.outcome.reason == "no agent is alive that could take the request"
 
@@ -178,8 +184,8 @@ def test_a_disagreement_is_a_field_with_different_short_values(outputs: list[Any
 
 def test_what_did_not_succeed_contradicts_nobody() -> None:
     story = asked()
-    story.succeed("legal", {"ok": True})
-    story.succeed("risk", {"ok": False})
+    story.complete_task("legal", {"ok": True})
+    story.complete_task("risk", {"ok": False})
     state = story.state
     failed = copy_with(state.tasks["risk"], status=TaskStatus.FAILED)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from support.core import Story, cards, failure
+from support.core import WorkflowDriver, cards, failure
 
 from pointsman_schemas.log import AttemptFailed
 from pointsman_schemas.team import Check, Limits, Pipeline, Stage
@@ -21,16 +21,16 @@ STAGES = Pipeline(
 LONG = "Your refund was approved and is on its way."
 
 
-def begun(**given: Any) -> Story:
-    return Story(strategy=STAGES, cards=cards("extract", "decide", "write"), **given).start("refund me")
+def begun(**given: Any) -> WorkflowDriver:
+    return WorkflowDriver(strategy=STAGES, cards=cards("extract", "decide", "write"), **given).start("refund me")
 
 
 def test_stages_run_in_order_and_each_is_given_what_was_made_before_it() -> None:
     story = begun()
 
     assert story.statuses() == {"extract": "running", "decide": "waiting", "write": "waiting"}
-    story.succeed("extract", {"customer": "C-1"})
-    story.succeed("decide", "approved")
+    story.complete_task("extract", {"customer": "C-1"})
+    story.complete_task("decide", "approved")
 
     handoff = story.handoff("write")
     assert [(report.task_id, report.output) for report in handoff.context] == [
@@ -42,10 +42,10 @@ def test_stages_run_in_order_and_each_is_given_what_was_made_before_it() -> None
 
 def test_the_last_stage_gives_the_answer() -> None:
     story = begun()
-    story.succeed("extract", {"customer": "C-1"})
-    story.succeed("decide", "approved")
+    story.complete_task("extract", {"customer": "C-1"})
+    story.complete_task("decide", "approved")
 
-    story.succeed("write", LONG)
+    story.complete_task("write", LONG)
 
     assert (story.outcome.status, story.outcome.answer) == ("completed", LONG)
 
@@ -53,18 +53,18 @@ def test_the_last_stage_gives_the_answer() -> None:
 def test_an_insufficient_output_is_asked_for_again_at_once_and_told_why() -> None:
     story = begun()
 
-    story.succeed("extract", {"customer": ""})
+    story.complete_task("extract", {"customer": ""})
 
     handoff = story.handoff("extract")
     assert (handoff.attempt, handoff.feedback) == (2, "the output lacks customer, or has nothing there")
     assert story.task("extract").not_before == story.now
-    assert story.of(AttemptFailed)[0].error.kind == "insufficient"
+    assert story.entries_of(AttemptFailed)[0].error.kind == "insufficient"
 
 
 def test_what_an_insufficient_attempt_used_is_counted() -> None:
     story = begun()
-    story.succeed("extract", "nothing")
-    story.succeed("extract", {"customer": "C-1"})
+    story.complete_task("extract", "nothing")
+    story.complete_task("extract", {"customer": "C-1"})
 
     assert story.state.usage.calls == 2
 
@@ -72,7 +72,7 @@ def test_what_an_insufficient_attempt_used_is_counted() -> None:
 def test_feedback_is_of_the_check_alone() -> None:
     story = begun()
 
-    story.fail("extract", failure(retryable=True))
+    story.fail_task("extract", failure(retryable=True))
 
     assert story.handoff("extract").feedback == ""
 
@@ -89,9 +89,9 @@ def test_feedback_is_of_the_check_alone() -> None:
     ],
 )
 def test_a_check_says_what_is_missing(check: Check, output: Any, why: str) -> None:
-    story = Story(strategy=Pipeline(stages=(Stage(agent="worker", check=check),))).start()
+    story = WorkflowDriver(strategy=Pipeline(stages=(Stage(agent="worker", check=check),))).start()
 
-    story.succeed("worker", output)
+    story.complete_task("worker", output)
 
     assert story.handoff("worker").feedback == why
 
@@ -106,19 +106,19 @@ def test_a_check_says_what_is_missing(check: Check, output: Any, why: str) -> No
     ],
 )
 def test_a_check_lets_pass_what_has_all_it_asks_for(check: Check, output: Any) -> None:
-    story = Story(strategy=Pipeline(stages=(Stage(agent="worker", check=check),))).start()
+    story = WorkflowDriver(strategy=Pipeline(stages=(Stage(agent="worker", check=check),))).start()
 
-    story.feed(story.result("worker", output))
+    story.decide_and_apply(story.result("worker", output))
 
     assert (story.outcome.status, story.outcome.answer) == ("completed", output)
 
 
 def test_a_stage_that_never_suffices_ends_the_pipeline_with_what_was_done_and_how_long_it_took() -> None:
     story = begun(limits=Limits(attempts=2))
-    story.succeed("extract", {"customer": "C-1"})
+    story.complete_task("extract", {"customer": "C-1"})
 
-    story.succeed("decide", "hm")
-    story.succeed("decide", "hm again")
+    story.complete_task("decide", "hm")
+    story.complete_task("decide", "hm again")
 
     assert story.outcome.status == "partial"
     assert story.outcome.answer == {"customer": "C-1"}
@@ -132,7 +132,7 @@ def test_a_stage_that_never_suffices_ends_the_pipeline_with_what_was_done_and_ho
 def test_a_pipeline_whose_first_stage_fails_has_failed() -> None:
     story = begun()
 
-    story.fail("extract")
+    story.fail_task("extract")
 
     assert story.outcome.status == "failed"
     assert story.outcome.reason.startswith("the stage extract of 3 could not be done: provider_error")
@@ -141,16 +141,16 @@ def test_a_pipeline_whose_first_stage_fails_has_failed() -> None:
 def test_a_first_stage_that_refused_is_heard_by_who_asked() -> None:
     story = begun()
 
-    story.fail("extract", failure("refused"))
+    story.fail_task("extract", failure("refused"))
 
     assert (story.outcome.status, "because refused was seen" in str(story.outcome.answer)) == ("failed", True)
 
 
 def test_the_deadline_is_named_with_the_stage_it_came_in() -> None:
     story = begun(limits=Limits(deadline=10, task_timeout=60))
-    story.succeed("extract", {"customer": "C-1"})
+    story.complete_task("extract", {"customer": "C-1"})
 
-    story.fire()
+    story.fire_timer()
 
     assert story.outcome.status == "partial"
     assert "the stage decide of 3 could not be done: the deadline of 10 s was reached" in story.outcome.reason

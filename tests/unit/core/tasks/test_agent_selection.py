@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.core import Story, card, cards, failure, plan, selection, task
+from support.core import WorkflowDriver, card, cards, failure, plan, selection, task
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
@@ -15,15 +15,15 @@ from pointsman_schemas.team import Limits, PlanAndExecute, Router
 EXPERTS = cards("legal", "medical", "technical")
 
 
-def routed(router: Router, answer: Any, **given: Any) -> Story:
+def routed(router: Router, answer: Any, **given: Any) -> WorkflowDriver:
     """Start, and let the classifier answer."""
-    story = Story(strategy=router, cards=EXPERTS, **given).start()
-    story.succeed("classify-1", answer)
+    story = WorkflowDriver(strategy=router, cards=EXPERTS, **given).start()
+    story.complete_task("classify-1", answer)
     return story
 
 
 def test_the_classifier_is_given_the_menu_and_the_threshold() -> None:
-    given: Any = Story(strategy=Router(threshold=0.7), cards=EXPERTS).start().handoff("classify-1").input
+    given: Any = WorkflowDriver(strategy=Router(threshold=0.7), cards=EXPERTS).start().handoff("classify-1").input
 
     assert [item["name"] for item in given["agents"]] == ["legal", "medical", "technical"]
     assert given["threshold"] == 0.7
@@ -31,7 +31,7 @@ def test_the_classifier_is_given_the_menu_and_the_threshold() -> None:
 
 def test_one_agent_above_the_threshold_answers_by_itself() -> None:
     story = routed(Router(), selection(("legal", 0.9), ("medical", 0.3)))
-    story.succeed("legal", "sue them")
+    story.complete_task("legal", "sue them")
 
     assert (story.outcome.status, story.outcome.answer) == ("completed", "sue them")
     assert "synthesis" not in story.state.tasks
@@ -41,25 +41,27 @@ def test_several_run_side_by_side_and_are_synthesized() -> None:
     story = routed(Router(), selection(("legal", 0.9), ("medical", 0.4)))
 
     assert story.statuses() == {"legal": "running", "medical": "running"}
-    story.succeed("legal")
-    story.succeed("medical")
-    story.succeed("synthesis", {"answer": "both"})
+    story.complete_task("legal")
+    story.complete_task("medical")
+    story.complete_task("synthesis", {"answer": "both"})
     assert story.outcome.answer == "both"
 
 
 def test_a_part_that_nobody_serves_is_said_in_the_answer_also_where_one_agent_does_the_rest() -> None:
     story = routed(Router(), {**selection(("legal", 0.9)), "unserved": "write a poem"})
 
-    story.succeed("legal", "sue them")
+    story.complete_task("legal", "sue them")
 
     given: Any = story.handoff("synthesis").input
     assert given["final_instruction"] == 'Tell the caller that nobody here can help with: "write a poem".'
 
 
 def test_a_task_of_a_router_is_given_the_request_with_its_metadata() -> None:
-    story = Story(strategy=Router(), cards=EXPERTS).start("who pays?", metadata={"customer": "c-1", "request": "no"})
+    story = WorkflowDriver(strategy=Router(), cards=EXPERTS).start(
+        "who pays?", metadata={"customer": "c-1", "request": "no"}
+    )
 
-    story.succeed("classify-1", selection(("legal", 0.9)))
+    story.complete_task("classify-1", selection(("legal", 0.9)))
 
     assert story.handoff("legal").input == {"customer": "c-1", "request": "who pays?"}
 
@@ -71,9 +73,9 @@ def test_an_agent_that_is_named_twice_is_asked_once() -> None:
 
 
 def test_an_agent_named_like_a_task_of_the_runtime_can_be_asked() -> None:
-    story = Story(strategy=Router(), cards=cards("classify-1")).start()
+    story = WorkflowDriver(strategy=Router(), cards=cards("classify-1")).start()
 
-    story.succeed("classify-1", selection(("classify-1", 0.9)))
+    story.complete_task("classify-1", selection(("classify-1", 0.9)))
 
     assert story.statuses() == {"classify-1-2": "running"}
 
@@ -83,25 +85,25 @@ def test_several_escalate_to_a_planner_that_knows_only_them() -> None:
 
     given: Any = story.handoff("plan-1").input
     assert [item["name"] for item in given["agents"]] == ["legal", "medical"]
-    story.succeed("plan-1", plan(task("a", "legal"), task("b", "medical", needs=["a"])))
+    story.complete_task("plan-1", plan(task("a", "legal"), task("b", "medical", needs=["a"])))
     assert story.statuses() == {"a": "running", "b": "waiting"}
 
 
 def test_a_plan_after_an_escalation_is_sent_back_with_the_same_short_menu() -> None:
     story = routed(Router(escalate=PlanAndExecute()), selection(("legal", 0.9), ("medical", 0.5)))
 
-    story.succeed("plan-1", "no idea")
+    story.complete_task("plan-1", "no idea")
 
     given: Any = story.handoff("plan-2").input
     assert [item["name"] for item in given["agents"]] == ["legal", "medical"]
-    assert given["problems"] == list(story.of(PlanRejected)[0].problems)
+    assert given["problems"] == list(story.entries_of(PlanRejected)[0].problems)
 
 
 def test_a_skill_escalates_to_a_planner_that_knows_all_who_have_it() -> None:
     able = (card("legal"), card("hasty", skills=("translation",)), card("careful", skills=("translation",)))
-    story = Story(strategy=Router(escalate=PlanAndExecute()), cards=(*able, card("other"))).start()
+    story = WorkflowDriver(strategy=Router(escalate=PlanAndExecute()), cards=(*able, card("other"))).start()
 
-    story.succeed(
+    story.complete_task(
         "classify-1", {"agents": [{"skill": "translation", "confidence": 0.8}, *selection(("legal", 0.9))["agents"]]}
     )
 
@@ -109,24 +111,24 @@ def test_a_skill_escalates_to_a_planner_that_knows_all_who_have_it() -> None:
     assert [item["name"] for item in given["agents"]] == ["legal", "hasty", "careful"]
 
 
-def escalated(**limits: Any) -> Story:
+def escalated(**limits: Any) -> WorkflowDriver:
     chosen = selection(("legal", 0.9), ("medical", 0.5))
     story = routed(Router(escalate=PlanAndExecute(), synthesizer=None), chosen, limits=Limits(**limits))
-    story.succeed("plan-1", plan(task("a", "legal"), task("b", "medical")))
+    story.complete_task("plan-1", plan(task("a", "legal"), task("b", "medical")))
     return story
 
 
 def test_what_was_escalated_is_planned_again_after_a_failure_with_the_same_short_menu() -> None:
     story = escalated(replans=1)
 
-    story.fail("a")
-    story.succeed("b")
+    story.fail_task("a")
+    story.complete_task("b")
 
     given: Any = story.handoff("plan-2").input
     assert given["replan_reason"] == "legal could not do a"
     assert [item["name"] for item in given["agents"]] == ["legal", "medical"]
-    story.succeed("plan-2", plan(task("c", "medical")))
-    story.succeed("c", "done")
+    story.complete_task("plan-2", plan(task("c", "medical")))
+    story.complete_task("c", "done")
     assert (story.outcome.status, story.outcome.gaps[0].task_id) == ("partial", "a")
     assert story.outcome.reason == "the limit of 1 re-plans is used up"
 
@@ -134,7 +136,7 @@ def test_what_was_escalated_is_planned_again_after_a_failure_with_the_same_short
 def test_what_was_escalated_is_planned_again_when_a_result_suggests_it() -> None:
     story = escalated(replans=1)
 
-    story.succeed("a", replan_hint="it is for a doctor")
+    story.complete_task("a", replan_hint="it is for a doctor")
 
     given: Any = story.handoff("plan-2").input
     assert given["replan_reason"] == "legal suggests it: it is for a doctor"
@@ -143,7 +145,7 @@ def test_what_was_escalated_is_planned_again_when_a_result_suggests_it() -> None
 def test_what_was_not_planned_is_not_planned_again() -> None:
     story = routed(Router(escalate=PlanAndExecute()), selection(("legal", 0.9)), limits=Limits(replans=1))
 
-    story.fail("legal")
+    story.fail_task("legal")
 
     assert (story.outcome.status, "plan-1" in story.state.tasks) == ("failed", False)
 
@@ -166,8 +168,8 @@ def test_one_sure_agent_does_not_escalate() -> None:
     ids=["unsure", "unknown agent", "nobody", "plain text", "empty"],
 )
 def test_the_fallback_serves_what_is_unclear(answer: Any) -> None:
-    story = Story(strategy=Router(fallback="technical"), cards=EXPERTS).start()
-    story.feed(story.result("classify-1", answer))
+    story = WorkflowDriver(strategy=Router(fallback="technical"), cards=EXPERTS).start()
+    story.decide_and_apply(story.result("classify-1", answer))
 
     assert story.statuses() == {"technical": "running"}
 
@@ -182,9 +184,9 @@ def test_the_fallback_serves_what_is_unclear(answer: Any) -> None:
     ],
 )
 def test_the_fallback_is_told_in_the_words_of_the_request_what_to_do(request_: Any, intent: str) -> None:
-    story = Story(strategy=Router(fallback="technical"), cards=EXPERTS).start(request_)
+    story = WorkflowDriver(strategy=Router(fallback="technical"), cards=EXPERTS).start(request_)
 
-    story.succeed("classify-1", selection())
+    story.complete_task("classify-1", selection())
 
     assert story.handoff("technical").intent == intent
 
@@ -192,31 +194,34 @@ def test_the_fallback_is_told_in_the_words_of_the_request_what_to_do(request_: A
 @pytest.mark.parametrize("agents", ["*", ("legal", "desk")])
 def test_the_fallback_may_be_a_team_and_with_it_any_strategy(agents: Any) -> None:
     desk = card("desk", team=True)
-    story = Story(strategy=Router(fallback="desk"), cards=(*EXPERTS, desk), agents=agents).start("who pays?")
+    story = WorkflowDriver(strategy=Router(fallback="desk"), cards=(*EXPERTS, desk), agents=agents).start("who pays?")
     menu: Any = story.handoff("classify-1").input
 
-    story.succeed("classify-1", selection(("legal", 0.1)))
-    story.succeed("desk", "the other side")
+    story.complete_task("classify-1", selection(("legal", 0.1)))
+    story.complete_task("desk", "the other side")
 
     assert ("desk" in [item["name"] for item in menu["agents"]]) is (agents != "*")
-    assert [(each.agent, each.team) for each in story.of(TaskDispatched)] == [("classifier", False), ("desk", True)]
+    assert [(each.agent, each.team) for each in story.entries_of(TaskDispatched)] == [
+        ("classifier", False),
+        ("desk", True),
+    ]
     assert (story.outcome.status, story.outcome.answer) == ("completed", "the other side")
 
 
 @pytest.mark.parametrize("kind", ["invalid_output", "refused"])
 def test_the_fallback_serves_when_the_classifier_fails(kind: str) -> None:
-    story = Story(strategy=Router(fallback="technical"), cards=EXPERTS).start()
+    story = WorkflowDriver(strategy=Router(fallback="technical"), cards=EXPERTS).start()
 
-    story.fail("classify-1", failure(kind))
-    story.succeed("technical", "reboot")
+    story.fail_task("classify-1", failure(kind))
+    story.complete_task("technical", "reboot")
 
     assert (story.outcome.status, story.outcome.answer) == ("completed", "reboot")
 
 
 def test_a_classifier_that_fails_without_a_fallback_ends_the_workflow() -> None:
-    story = Story(strategy=Router(), cards=EXPERTS).start()
+    story = WorkflowDriver(strategy=Router(), cards=EXPERTS).start()
 
-    story.fail("classify-1")
+    story.fail_task("classify-1")
 
     assert story.outcome.reason == "classifier could not classify: provider_error was seen"
 
@@ -242,24 +247,24 @@ def test_an_unreadable_classification_without_a_fallback_goes_back_a_bounded_num
     story = routed(Router(), "hm", limits=Limits(plan_repairs=1))
     assert story.state.tasks["classify-2"].role is Role.CLASSIFY
 
-    story.succeed("classify-2", "hm")
+    story.complete_task("classify-2", "hm")
 
     assert story.outcome.reason.startswith("no valid plan after 2 tries")
 
 
 def test_an_orchestration_agent_is_never_chosen() -> None:
-    story = Story(strategy=Router(), cards=(*EXPERTS, card("judge", role=Role.SYNTHESIZE))).start()
+    story = WorkflowDriver(strategy=Router(), cards=(*EXPERTS, card("judge", role=Role.SYNTHESIZE))).start()
 
-    story.succeed("classify-1", selection(("judge", 1.0)))
+    story.complete_task("classify-1", selection(("judge", 1.0)))
 
     assert story.outcome.status == "failed"
 
 
 def test_agents_named_like_the_runtimes_own_tasks_have_a_task_each() -> None:
     names = ("classify-1", "classify-1-2", "y" * 64)
-    story = Story(strategy=Router(), cards=cards(*names)).start()
+    story = WorkflowDriver(strategy=Router(), cards=cards(*names)).start()
 
-    story.succeed("classify-1", selection(*((name, 0.9) for name in names)))
+    story.complete_task("classify-1", selection(*((name, 0.9) for name in names)))
 
     assert [task.agent for task in story.state.plan_tasks()] == list(names)
 
@@ -268,8 +273,8 @@ def test_agents_named_like_the_runtimes_own_tasks_have_a_task_each() -> None:
 def test_something_is_kept_for_the_answer_where_there_is_one_to_write(
     chosen: tuple[str, ...], given: list[int]
 ) -> None:
-    story = Story(strategy=Router(), cards=cards("legal", "tax"), limits=Limits(calls=10)).start()
+    story = WorkflowDriver(strategy=Router(), cards=cards("legal", "tax"), limits=Limits(calls=10)).start()
 
-    story.succeed("classify-1", selection(*((name, 0.9) for name in chosen)), usage=Usage(calls=1))
+    story.complete_task("classify-1", selection(*((name, 0.9) for name in chosen)), usage=Usage(calls=1))
 
     assert [budget.calls for name in chosen if (budget := story.handoff(name).budget)] == given

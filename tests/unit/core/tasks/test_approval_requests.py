@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.core import WORKFLOW, Story, admission, card, cards, failure, messages, plan, task
+from support.core import WORKFLOW, WorkflowDriver, admission, card, cards, failure, messages, plan, task
 
 from pointsman.core.evolve import pending_approvals
 from pointsman.core.model.agent_health import Circuit
@@ -22,35 +22,35 @@ WAITS = "awaiting_approval"
 FIRST, SECOND = f"{WORKFLOW}-a1", f"{WORKFLOW}-a2"
 
 
-def guarded(*more: dict[str, Any], **given: Any) -> Story:
+def guarded(*more: dict[str, Any], **given: Any) -> WorkflowDriver:
     """A workflow whose task `pay` needs a person."""
-    return Story(cards=GUARDED, **given).planned(task("pay", "guarded"), *more)
+    return WorkflowDriver(cards=GUARDED, **given).planned(task("pay", "guarded"), *more)
 
 
-def asked(story: Story) -> list[Approval]:
+def asked(story: WorkflowDriver) -> list[Approval]:
     return [message.event for message in messages(story.state) if isinstance(message.event, Approval)]
 
 
-def approve(story: Story, name: str = FIRST, **given: Any) -> None:
+def approve(story: WorkflowDriver, name: str = FIRST, **given: Any) -> None:
     story.control("approve", approval=name, by="Ann", event_id=given.pop("event_id", f"yes-{name}"), **given)
 
 
-def of_team(**given: Any) -> Story:
+def of_team(**given: Any) -> WorkflowDriver:
     """A workflow of a team that wants its plans approved."""
-    story = Story(**given)
+    story = WorkflowDriver(**given)
     admitted = admission(story.strategy, story.limits)
     team = Team(name="team", strategy=story.strategy, limits=story.limits, approve_plan=True)
-    story.feed(RequestReceived(replace(admitted, team=team), Request(input="do it")))
+    story.decide_and_apply(RequestReceived(replace(admitted, team=team), Request(input="do it")))
     return story
 
 
-def stay_silent(story: Story) -> None:
+def stay_silent(story: WorkflowDriver) -> None:
     """Let timers fire until nobody is asked any more."""
     while story.state.approvals:
-        assert story.fire()
+        assert story.fire_timer()
 
 
-def same_again(story: Story) -> bool:
+def same_again(story: WorkflowDriver) -> bool:
     return not list(replay_log(story.commits))
 
 
@@ -65,21 +65,21 @@ def test_a_task_of_a_guarded_agent_is_handed_out_once_a_person_allows_it() -> No
 
     assert story.statuses()["pay"] == "running"
     assert asked(story) == []
-    assert story.of(ApprovalDecided)[0].by == "Ann"
+    assert story.entries_of(ApprovalDecided)[0].by == "Ann"
 
 
 @pytest.mark.parametrize(("task_id", "status"), [("plan-1", "failed"), ("a", "refused")])
 def test_only_work_that_waits_for_a_person_asks_one(task_id: str, status: Any) -> None:
-    story = Story().start() if task_id == "plan-1" else Story().planned(task("a"))
+    story = WorkflowDriver().start() if task_id == "plan-1" else WorkflowDriver().planned(task("a"))
 
-    story.fail(task_id, failure("needs_approval"), status=status, approvals=(ToolApprovalRequest(tool="pay"),))
+    story.fail_task(task_id, failure("needs_approval"), status=status, approvals=(ToolApprovalRequest(tool="pay"),))
 
     assert asked(story) == []
     assert story.task(task_id).status == "failed"
 
 
 def test_a_plan_may_ask_for_a_person_itself() -> None:
-    story = Story().planned({**task("pay"), "approval": "required"})
+    story = WorkflowDriver().planned({**task("pay"), "approval": "required"})
 
     assert story.statuses() == {"pay": WAITS}
 
@@ -96,7 +96,7 @@ def test_a_retry_asks_nobody_again() -> None:
     story = guarded()
     approve(story)
 
-    story.fail("pay", failure(retryable=True))
+    story.fail_task("pay", failure(retryable=True))
 
     assert story.statuses()["pay"] == "backing_off"
     assert asked(story) == []
@@ -117,9 +117,9 @@ def test_who_did_not_allow_a_task_stands_in_the_log_and_not_in_what_the_answer_i
     story = guarded(task("look"))
     story.control("reject", approval=FIRST, reason="too much", by="Ann")
 
-    story.succeed("look")
+    story.complete_task("look")
 
-    assert story.of(ApprovalDecided)[0].by == "Ann"
+    assert story.entries_of(ApprovalDecided)[0].by == "Ann"
     asked = story.handoff("synthesis").model_dump_json()
     assert "it was not allowed: too much" in asked
     assert "Ann" not in asked
@@ -127,7 +127,7 @@ def test_who_did_not_allow_a_task_stands_in_the_log_and_not_in_what_the_answer_i
 
 def test_a_plan_that_is_allowed_when_nobody_has_its_skill_any_more_waits_for_who_had_it() -> None:
     story = of_team(cards=(card("quick", skills=("translation",)), card("worker")))
-    story.succeed("plan-1", plan(task("t1", skill="translation")))
+    story.complete_task("plan-1", plan(task("t1", skill="translation")))
 
     story.cards = (card("worker"),)
     approve(story)
@@ -139,9 +139,9 @@ def test_a_plan_that_is_allowed_when_nobody_has_its_skill_any_more_waits_for_who
 def test_what_was_asked_about_a_plan_that_gave_way_is_not_asked_any_more() -> None:
     story = guarded(task("look"), limits=Limits(replans=1, plan_repairs=0))
 
-    story.succeed("look", replan_hint="there is a better way")
+    story.complete_task("look", replan_hint="there is a better way")
     assert pending_approvals(story.log) == {FIRST}
-    story.succeed("plan-2", "no idea")
+    story.complete_task("plan-2", "no idea")
 
     assert pending_approvals(story.log) == set(story.state.approvals) == {SECOND}
 
@@ -150,9 +150,9 @@ def test_what_a_person_has_refused_is_not_asked_again_when_no_better_plan_can_be
     story = guarded(task("tell", needs=["pay"]), limits=Limits(replans=1, plan_repairs=0))
 
     story.control("reject", approval=FIRST, reason="too much", by="Ann")
-    story.succeed("plan-2", "no idea")
+    story.complete_task("plan-2", "no idea")
 
-    assert [entry.approval for entry in story.of(ApprovalRequested)] == [FIRST]
+    assert [entry.approval for entry in story.entries_of(ApprovalRequested)] == [FIRST]
     assert story.statuses() == {"pay": "failed", "tell": "skipped"}
     assert story.outcome.status == "failed"
     assert {gap.task_id for gap in story.outcome.gaps} == {"pay", "tell"}
@@ -163,11 +163,11 @@ def test_what_a_person_has_refused_stays_a_gap_of_the_answer_when_another_plan_i
     story = guarded(limits=Limits(replans=1))
 
     story.control("reject", approval=FIRST, reason="too much", by="Ann")
-    story.succeed("plan-2", plan(task("ask")))
-    story.succeed("ask")
+    story.complete_task("plan-2", plan(task("ask")))
+    story.complete_task("ask")
 
     assert story.statuses() == {"pay": "failed", "ask": "succeeded"}
-    assert story.of(ApprovalRequested)[-1].approval == FIRST
+    assert story.entries_of(ApprovalRequested)[-1].approval == FIRST
 
 
 def test_silence_means_no() -> None:
@@ -217,7 +217,7 @@ def test_a_second_answer_changes_nothing_and_says_so(action: str) -> None:
 
     story.control(action, approval=FIRST, event_id="again")
 
-    assert "was answered" in story.of(ControlIgnored)[0].reason
+    assert "was answered" in story.entries_of(ControlIgnored)[0].reason
     assert story.state.tasks == before.tasks
     assert not story.control(action, approval=FIRST, event_id="again"), "redelivered"
     assert same_again(story)
@@ -229,7 +229,7 @@ def test_an_answer_after_the_expiry_changes_nothing() -> None:
     story.wait(61)
     approve(story)
 
-    assert "expired" in story.of(ControlIgnored)[0].reason
+    assert "expired" in story.entries_of(ControlIgnored)[0].reason
     assert story.statuses()["pay"] == "failed"
 
 
@@ -245,9 +245,9 @@ def test_an_answer_after_the_end_changes_nothing() -> None:
 
 def test_a_fallback_that_is_guarded_waits_for_a_person_too() -> None:
     agents = (card("worker", fallback="guarded"), card("guarded", approval="required"))
-    story = Story(cards=agents).planned(task("pay", "worker"))
+    story = WorkflowDriver(cards=agents).planned(task("pay", "worker"))
 
-    story.fail("pay")
+    story.fail_task("pay")
 
     assert story.statuses() == {"pay": WAITS}
     approve(story)
@@ -257,24 +257,24 @@ def test_a_fallback_that_is_guarded_waits_for_a_person_too() -> None:
 def test_nothing_of_a_plan_runs_before_it_is_approved() -> None:
     story = of_team()
 
-    story.succeed("plan-1", plan(task("t1")))
+    story.complete_task("plan-1", plan(task("t1")))
 
     assert story.state.phase == "planning"
     assert story.statuses() == {}
     assert asked(story)[0].about == "plan"
     approve(story)
     assert story.statuses() == {"t1": "running"}
-    question = story.of(ApprovalRequested)[0]
+    question = story.entries_of(ApprovalRequested)[0]
     assert question.plan is not None
     assert question.revision == 1
 
 
 def test_an_edited_plan_is_checked_like_any_other() -> None:
     story = of_team()
-    story.succeed("plan-1", plan(task("t1")))
+    story.complete_task("plan-1", plan(task("t1")))
 
     approve(story, input=plan(task("t9", "ghost")), event_id="bad")
-    assert "names the agent 'ghost'" in story.of(ControlIgnored)[0].reason
+    assert "names the agent 'ghost'" in story.entries_of(ControlIgnored)[0].reason
     approve(story, input=plan(task("t9", "other")))
 
     assert story.statuses() == {"t9": "running"}
@@ -283,17 +283,17 @@ def test_an_edited_plan_is_checked_like_any_other() -> None:
 
 def test_a_rejected_plan_goes_back_to_the_planner_with_the_reason() -> None:
     story = of_team()
-    story.succeed("plan-1", plan(task("t1")))
+    story.complete_task("plan-1", plan(task("t1")))
 
     story.control("reject", approval=FIRST, reason="not on a Sunday", by="Ann")
 
-    assert story.of(PlanRejected)[0].problems == ("the plan was not allowed: not on a Sunday",)
-    assert story.told("plan-2")["problems"] == ["the plan was not allowed: not on a Sunday"]
+    assert story.entries_of(PlanRejected)[0].problems == ("the plan was not allowed: not on a Sunday",)
+    assert story.handoff_input("plan-2")["problems"] == ["the plan was not allowed: not on a Sunday"]
 
 
 def test_a_plan_that_nobody_answers_ends_the_workflow() -> None:
     story = of_team(limits=Limits(approval=60))
-    story.succeed("plan-1", plan(task("t1")))
+    story.complete_task("plan-1", plan(task("t1")))
 
     stay_silent(story)
 
@@ -303,10 +303,10 @@ def test_a_plan_that_nobody_answers_ends_the_workflow() -> None:
 
 def test_a_further_plan_that_nobody_answers_leaves_the_plan_there_is() -> None:
     story = of_team(limits=Limits(approval=60, replans=1))
-    story.succeed("plan-1", plan(task("t1"), task("t2", needs=["t1"])))
+    story.complete_task("plan-1", plan(task("t1"), task("t2", needs=["t1"])))
     approve(story)
-    story.succeed("t1", replan_hint="another way")
-    story.succeed("plan-2", plan(task("t3")))
+    story.complete_task("t1", replan_hint="another way")
+    story.complete_task("plan-2", plan(task("t3")))
 
     stay_silent(story)
 
@@ -321,13 +321,13 @@ def test_an_approved_task_that_waits_for_its_agent_is_not_asked_about_again() ->
 
     story.circuits = {}
     story.wait(30)
-    story.fire()
+    story.fire_timer()
 
     assert story.statuses() == {"pay": "running"}
 
 
 def test_nobody_is_asked_about_a_task_that_no_agent_is_free_for() -> None:
-    story = Story(cards=GUARDED)
+    story = WorkflowDriver(cards=GUARDED)
     story.circuits = {"guarded": Circuit(since=story.now, until=story.now + timedelta(seconds=30))}
 
     story.planned(task("pay", "guarded"))
@@ -337,7 +337,7 @@ def test_nobody_is_asked_about_a_task_that_no_agent_is_free_for() -> None:
 
 def test_a_person_who_turns_down_what_the_fallback_would_do_is_not_asked_again() -> None:
     story = of_team(strategy=PlanAndExecute(fallback="other"), limits=Limits(plan_repairs=0))
-    story.succeed("plan-1", "no idea")
+    story.complete_task("plan-1", "no idea")
     assert [question.about for question in asked(story)] == ["plan"]
 
     story.control("reject", approval=FIRST, by="Ann")
@@ -357,18 +357,18 @@ def test_a_fixed_plan_can_be_rejected() -> None:
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integer"}}}
 
 
-def calls(story: Story, *wanted: dict[str, Any]) -> None:
+def calls(story: WorkflowDriver, *wanted: dict[str, Any]) -> None:
     """The agent of `t1` asks for these calls."""
     asking = [{"tool": "refund", "arguments": each, "input_schema": SCHEMA} for each in wanted]
-    story.fail("t1", error=None, approvals=asking)
+    story.fail_task("t1", error=None, approvals=asking)
 
 
 def test_an_attempt_that_asks_for_a_tool_is_gone_on_with_once_each_call_is_answered() -> None:
-    story = Story(limits=Limits(attempts=1)).planned(task("t1"))
+    story = WorkflowDriver(limits=Limits(attempts=1)).planned(task("t1"))
 
     calls(story, {"id": 1}, {"id": 2}, {"id": 2})
     assert [question.input for question in asked(story)] == [{"id": 1}, {"id": 2}]
-    assert [(each.agent, each.input_schema) for each in story.of(ApprovalRequested)] == [("worker", SCHEMA)] * 2
+    assert [(each.agent, each.input_schema) for each in story.entries_of(ApprovalRequested)] == [("worker", SCHEMA)] * 2
     approve(story, input={"id": 7})
     assert story.statuses() == {"t1": WAITS}
     story.control("reject", approval=SECOND, reason="no", by="Bo")
@@ -378,25 +378,25 @@ def test_an_attempt_that_asks_for_a_tool_is_gone_on_with_once_each_call_is_answe
         ApprovalVerdict(tool="refund", arguments={"id": 1}, verdict="approved", input={"id": 7}, by="Ann"),
         ApprovalVerdict(tool="refund", arguments={"id": 2}, verdict="rejected", reason="no", by="Bo"),
     )
-    story.succeed("t1")
+    story.complete_task("t1")
     assert story.task("t1").status == "succeeded"
     assert same_again(story)
 
 
 def test_an_attempt_that_asked_for_a_tool_counts_against_no_limit_of_attempts() -> None:
-    story = Story(limits=Limits(attempts=2)).planned(task("t1"))
+    story = WorkflowDriver(limits=Limits(attempts=2)).planned(task("t1"))
     calls(story, {"id": 1})
     approve(story)
 
-    story.fail("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
     assert (story.task("t1").attempt, story.statuses()["t1"]) == (3, "backing_off")
-    story.fail("t1", failure(retryable=True))
+    story.fail_task("t1", failure(retryable=True))
 
     assert story.statuses()["t1"] == "failed"
 
 
 def test_an_agent_that_asked_and_got_no_answer_is_told_so() -> None:
-    story = Story(limits=Limits(approval=60)).planned(task("t1"))
+    story = WorkflowDriver(limits=Limits(approval=60)).planned(task("t1"))
     calls(story, {"id": 1})
 
     stay_silent(story)
@@ -405,12 +405,12 @@ def test_an_agent_that_asked_and_got_no_answer_is_told_so() -> None:
 
 
 def test_arguments_that_are_no_object_are_no_answer() -> None:
-    story = Story().planned(task("t1"))
+    story = WorkflowDriver().planned(task("t1"))
     calls(story, {"id": 1})
 
     approve(story, input="seven")
 
-    assert story.of(ControlIgnored)[0].reason == "the arguments of a tool are an object"
+    assert story.entries_of(ControlIgnored)[0].reason == "the arguments of a tool are an object"
     assert len(asked(story)) == 1
 
 
@@ -418,9 +418,9 @@ def test_arguments_that_are_no_object_are_no_answer() -> None:
 def test_a_pipeline_whose_plan_a_person_changed_ends_by_the_changed_plan(second: str, status: str) -> None:
     story = of_team(strategy=Pipeline(stages=(Stage(agent="worker"), Stage(agent="other"))))
     approve(story, input=plan(task("worker"), task("instead", "other", ["worker"])))
-    story.succeed("worker")
+    story.complete_task("worker")
 
-    story.succeed("instead", "done") if second == "succeeds" else story.fail("instead")
+    story.complete_task("instead", "done") if second == "succeeds" else story.fail_task("instead")
 
     assert story.outcome.status == status
     assert story.outcome.answer == ("done" if second == "succeeds" else {"from": "worker"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.core import T0, Story, card, cards, plan, task
+from support.core import T0, WorkflowDriver, card, cards, plan, task
 
 from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.card import Role
@@ -26,19 +26,19 @@ CHOOSING = (PlanAndExecute(), Adaptive(), Router(), FanOut(), Choreography())
 PLANNER = card("planner", role=Role.PLAN)
 
 
-def early(strategy: Strategy, **given: Any) -> Story:
+def early(strategy: Strategy, **given: Any) -> WorkflowDriver:
     """A request that was there first."""
-    return Story(strategy=strategy, **{"cards": (), **given}).start()
+    return WorkflowDriver(strategy=strategy, **{"cards": (), **given}).start()
 
 
 @pytest.mark.parametrize("strategy", CHOOSING)
 def test_a_request_that_comes_before_the_agents_begins_when_one_is_there(strategy: Strategy) -> None:
     story = early(strategy)
-    story.fire()
+    story.fire_timer()
     assert not story.state.tasks
 
     story.cards = (card("worker", reacts_to=("requested",)),)
-    story.fire()
+    story.fire_timer()
 
     assert [each.attempt for each in story.state.tasks.values()] == [1]
     assert list(replay_log(story.commits)) == []
@@ -48,8 +48,8 @@ def test_the_planner_is_told_of_who_came_meanwhile() -> None:
     story = early(PlanAndExecute())
     story.cards = cards("late")
 
-    story.fire()
-    story.succeed("plan-1", plan(task("a", "late")))
+    story.fire_timer()
+    story.complete_task("plan-1", plan(task("a", "late")))
 
     assert story.statuses() == {"a": "running"}
 
@@ -58,7 +58,7 @@ def test_the_planner_is_told_of_who_came_meanwhile() -> None:
 def test_when_nobody_comes_the_deadline_says_so(strategy: Strategy) -> None:
     story = early(strategy, limits=Limits(deadline=20))
     while not story.state.ended:
-        story.fire()
+        story.fire_timer()
 
     assert (story.outcome.status, story.outcome.elapsed) == ("failed", 20)
     assert story.outcome.reason.startswith("no worker took it: no ")
@@ -71,14 +71,14 @@ def test_who_comes_when_it_is_too_late_begins_nothing(strategy: Strategy) -> Non
     story = early(strategy, limits=Limits(deadline=20)).wait(20)
     story.cards = (card("worker", reacts_to=("requested",)),)
 
-    story.fire()
+    story.fire_timer()
 
     assert (story.outcome.status, story.outcome.tasks) == ("failed", ())
     assert "whoever could came too late" in story.outcome.reason
 
 
 def test_the_planner_is_named_where_it_is_not_there_either() -> None:
-    assert "no agent named planner is alive" in early(PlanAndExecute()).of(TimerArmed)[0].reason
+    assert "no agent named planner is alive" in early(PlanAndExecute()).entries_of(TimerArmed)[0].reason
 
 
 def test_a_planner_that_is_there_is_asked_though_it_has_nobody() -> None:
@@ -88,9 +88,9 @@ def test_a_planner_that_is_there_is_asked_though_it_has_nobody() -> None:
 def test_it_is_looked_soon_and_then_less_and_less_often() -> None:
     story = early(PlanAndExecute(), limits=Limits(deadline=60))
     while not story.state.ended:
-        story.fire()
+        story.fire_timer()
 
-    looks = [(entry.due - T0).total_seconds() for entry in story.of(TimerArmed)]
+    looks = [(entry.due - T0).total_seconds() for entry in story.entries_of(TimerArmed)]
     assert looks == [0.5, 1, 2, 4, 8, 16, 26, 36, 46, 56, 60]
 
 

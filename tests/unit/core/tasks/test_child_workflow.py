@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.core import SUBJECTS, T0, WORKFLOW, Story, admission, card, cards, failure, messages, plan, task
+from support.core import SUBJECTS, T0, WORKFLOW, WorkflowDriver, admission, card, cards, failure, messages, plan, task
 
 from pointsman.core.decide import decide
 from pointsman.core.evolve import fold_entries
@@ -32,19 +32,21 @@ PARENT = Parent(
 
 
 def handoff(**changes: Any) -> Handoff:
-    story = Story(cards=(REFUNDS,), agents=("refunds",)).planned(task("t1", "refunds", intent="refund charge 7"))
+    story = WorkflowDriver(cards=(REFUNDS,), agents=("refunds",)).planned(
+        task("t1", "refunds", intent="refund charge 7")
+    )
     return story.handoff("t1").model_copy(update=changes)
 
 
-def child(strategy: PlanAndExecute | Pipeline | None = None, limits: Limits | None = None) -> Story:
+def child(strategy: PlanAndExecute | Pipeline | None = None, limits: Limits | None = None) -> WorkflowDriver:
     """A workflow that was started for a parent's task."""
-    story = Story(strategy=strategy or PlanAndExecute(), limits=limits or Limits(), cards=cards("worker"))
+    story = WorkflowDriver(strategy=strategy or PlanAndExecute(), limits=limits or Limits(), cards=cards("worker"))
     given = replace(admission(story.strategy, story.limits), parent=PARENT, depth=1)
-    story.feed(RequestReceived(given, Request(input="refund charge 7", deadline=50)))
+    story.decide_and_apply(RequestReceived(given, Request(input="refund charge 7", deadline=50)))
     return story
 
 
-def result_of(story: Story) -> Result:
+def result_of(story: WorkflowDriver) -> Result:
     """What the parent is told."""
     sent = {message.subject: message.event for message in messages(story.state)}
     told = sent[PARENT.return_to]
@@ -53,17 +55,19 @@ def result_of(story: Story) -> Result:
 
 
 def test_a_team_is_on_no_menu_but_where_it_is_named() -> None:
-    everybody = Story(cards=(card("worker"), REFUNDS)).start()
-    named = Story(cards=(card("worker"), REFUNDS), agents=("refunds",)).start()
+    everybody = WorkflowDriver(cards=(card("worker"), REFUNDS)).start()
+    named = WorkflowDriver(cards=(card("worker"), REFUNDS), agents=("refunds",)).start()
 
-    assert [item["name"] for item in everybody.told("plan-1")["agents"]] == ["worker"]
-    assert [item["name"] for item in named.told("plan-1")["agents"]] == ["refunds"]
+    assert [item["name"] for item in everybody.handoff_input("plan-1")["agents"]] == ["worker"]
+    assert [item["name"] for item in named.handoff_input("plan-1")["agents"]] == ["refunds"]
 
 
 def test_where_teams_may_not_be_nested_deeper_there_is_none_on_the_menu() -> None:
-    story = Story(cards=(card("worker"), REFUNDS), agents=("refunds", "worker"), limits=Limits(nesting=0)).start()
+    story = WorkflowDriver(
+        cards=(card("worker"), REFUNDS), agents=("refunds", "worker"), limits=Limits(nesting=0)
+    ).start()
 
-    assert [item["name"] for item in story.told("plan-1")["agents"]] == ["worker"]
+    assert [item["name"] for item in story.handoff_input("plan-1")["agents"]] == ["worker"]
 
 
 def test_a_handoff_becomes_a_request_with_its_intent_and_what_is_left_of_time_and_budget() -> None:
@@ -77,9 +81,9 @@ def test_a_handoff_becomes_a_request_with_its_intent_and_what_is_left_of_time_an
 
 
 def test_what_other_tasks_came_to_is_passed_on() -> None:
-    story = Story(cards=(REFUNDS, card("worker")), agents=("refunds", "worker"))
+    story = WorkflowDriver(cards=(REFUNDS, card("worker")), agents=("refunds", "worker"))
     story.planned(task("t1"), task("t2", "refunds", needs=["t1"]))
-    story.succeed("t1", {"found": 1})
+    story.complete_task("t1", {"found": 1})
 
     request = child_request(story.handoff("t2"), Team(name="refunds"), T0)
 
@@ -118,7 +122,7 @@ def test_a_refusal_ends_the_child_and_fails_the_parents_task() -> None:
 
 def test_the_childs_outcome_is_the_parents_result_before_it_is_anybodys() -> None:
     story = child(Pipeline(stages=(Stage(agent="worker"),)))
-    story.succeed("worker", "refunded")
+    story.complete_task("worker", "refunded")
 
     told = result_of(story)
 
@@ -129,8 +133,8 @@ def test_the_childs_outcome_is_the_parents_result_before_it_is_anybodys() -> Non
 
 def test_a_partial_answer_travels_up_with_its_gaps() -> None:
     story = child(Pipeline(stages=(Stage(agent="worker"), Stage(agent="other"))))
-    story.succeed("worker", "half")
-    story.fail("other", failure("refused"))
+    story.complete_task("worker", "half")
+    story.fail_task("other", failure("refused"))
 
     told = result_of(story)
 
@@ -139,10 +143,10 @@ def test_a_partial_answer_travels_up_with_its_gaps() -> None:
 
 
 def test_a_parent_whose_team_left_gaps_is_partial_and_names_them() -> None:
-    story = Story(strategy=PlanAndExecute(synthesizer=None), cards=(REFUNDS,), agents=("refunds",))
+    story = WorkflowDriver(strategy=PlanAndExecute(synthesizer=None), cards=(REFUNDS,), agents=("refunds",))
     story.planned(task("t1", "refunds"))
 
-    story.succeed("t1", "half", gaps=[{"task_id": "s2", "agent": "writer", "reason": "it was ill"}])
+    story.complete_task("t1", "half", gaps=[{"task_id": "s2", "agent": "writer", "reason": "it was ill"}])
 
     assert story.outcome.status == "partial"
     assert story.outcome.gaps == (Gap(task_id="t1", agent="writer", reason="s2 of refunds: it was ill"),)
@@ -150,7 +154,7 @@ def test_a_parent_whose_team_left_gaps_is_partial_and_names_them() -> None:
 
 def test_a_child_that_failed_fails_its_task_with_the_reason() -> None:
     story = child()
-    story.fail("plan-1", failure("refused"))
+    story.fail_task("plan-1", failure("refused"))
 
     assert result_of(story).error == AttemptError(
         kind="team_failed", message="team failed: planner could not plan: refused was seen"
@@ -159,32 +163,34 @@ def test_a_child_that_failed_fails_its_task_with_the_reason() -> None:
 
 def test_a_child_tells_how_much_it_has_planned() -> None:
     story = child(PlanAndExecute(synthesizer=None), Limits(replans=1))
-    story.succeed("plan-1", plan(task("a"), task("b")))
-    story.succeed("a", replan_hint="another way")
-    story.succeed("b")
-    story.succeed("plan-2", plan(task("c")))
+    story.complete_task("plan-1", plan(task("a"), task("b")))
+    story.complete_task("a", replan_hint="another way")
+    story.complete_task("b")
+    story.complete_task("plan-2", plan(task("c")))
 
-    story.succeed("c")
+    story.complete_task("c")
 
     assert result_of(story).plan_usage == PlanUsage(tasks=3, replans=1)
 
 
 def test_a_child_plans_again_only_as_often_as_it_was_given() -> None:
-    story = Story(strategy=PlanAndExecute(synthesizer=None), limits=Limits(replans=5))
+    story = WorkflowDriver(strategy=PlanAndExecute(synthesizer=None), limits=Limits(replans=5))
     story.start(budget=Budget(replans=0))
-    story.succeed("plan-1", plan(task("a"), task("b")))
+    story.complete_task("plan-1", plan(task("a"), task("b")))
 
-    story.succeed("a", replan_hint="another way")
+    story.complete_task("a", replan_hint="another way")
 
     assert "plan-2" not in story.state.tasks
 
 
 def test_a_team_that_planned_more_than_it_was_given_ends_the_work_with_the_limit() -> None:
-    story = Story(strategy=PlanAndExecute(synthesizer=None), cards=(REFUNDS, card("worker")), limits=Limits(tasks=4))
+    story = WorkflowDriver(
+        strategy=PlanAndExecute(synthesizer=None), cards=(REFUNDS, card("worker")), limits=Limits(tasks=4)
+    )
     story.agents = ("refunds", "worker")
     story.planned(task("t1", "refunds"), task("t2", "worker"))
 
-    story.succeed("t1", "done", plan_usage=PlanUsage(tasks=9))
+    story.complete_task("t1", "done", plan_usage=PlanUsage(tasks=9))
 
     assert (story.outcome.status, story.outcome.reason) == (
         "partial",
@@ -196,10 +202,12 @@ def test_a_child_that_was_cancelled_says_so_and_no_fallback_does_its_work() -> N
     below = child()
     below.control("cancel", by="ops", reason="a mistake")
     told = result_of(below).error
-    story = Story(cards=(card("refunds", team=True, fallback="worker"), card("worker")), agents=("refunds", "worker"))
+    story = WorkflowDriver(
+        cards=(card("refunds", team=True, fallback="worker"), card("worker")), agents=("refunds", "worker")
+    )
     story.planned(task("t1", "refunds"))
 
-    story.fail("t1", told)
+    story.fail_task("t1", told)
 
     assert told == AttemptError(kind="cancelled", message="team cancelled: cancelled by ops: a mistake")
     assert story.statuses() == {"t1": "failed"}
@@ -209,7 +217,7 @@ def test_what_a_child_asks_of_a_person_expires_with_the_task_that_its_parent_wai
     story = child()
     story.cards = (card("worker", approval="required"),)
 
-    story.succeed("plan-1", plan(task("a")))
+    story.complete_task("plan-1", plan(task("a")))
 
     assert [pending.expires_at for pending in story.state.approvals.values()] == [PARENT.deadline]
 
@@ -218,13 +226,13 @@ def test_a_child_s_own_limit_for_answers_of_people_may_come_first() -> None:
     story = child(limits=Limits(approval=1))
     story.cards = (card("worker", approval="required"),)
 
-    story.succeed("plan-1", plan(task("a")))
+    story.complete_task("plan-1", plan(task("a")))
 
     assert [each.expires_at - each.asked_at for each in story.state.approvals.values()] == [timedelta(seconds=1)]
 
 
 def test_a_parent_that_is_cancelled_cancels_the_children_it_has() -> None:
-    story = Story(cards=(REFUNDS, card("worker")), agents=("refunds", "worker"))
+    story = WorkflowDriver(cards=(REFUNDS, card("worker")), agents=("refunds", "worker"))
     story.planned(task("t1", "refunds"), task("t2", "worker"), task("t3", "refunds", needs=["t1"]))
 
     story.control("cancel", by="ops", reason="a mistake")
@@ -241,10 +249,10 @@ def test_a_parent_that_is_cancelled_cancels_the_children_it_has() -> None:
 
 def test_a_child_ends_in_time_for_its_parent_to_hear_it() -> None:
     story = child(limits=Limits(task_timeout=1000))
-    story.succeed("plan-1", {"tasks": [task("a"), task("b", "worker")]})
-    story.succeed("a")
+    story.complete_task("plan-1", {"tasks": [task("a"), task("b", "worker")]})
+    story.complete_task("a")
 
-    story.fire()
+    story.fire_timer()
 
     assert story.now == T0 + timedelta(seconds=50)
     assert story.task("synthesis").deadline == PARENT.deadline

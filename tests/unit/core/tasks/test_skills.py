@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from support.core import T0, Story, card, failure, plan, task
+from support.core import T0, WorkflowDriver, card, failure, plan, task
 
 from pointsman.core.model.agent_health import Circuit, Load
 from pointsman.core.replay.replayer import replay_log
@@ -21,17 +21,19 @@ from pointsman_schemas.team import FanOut, Limits, Pipeline, PlanAndExecute, Rou
 CARDS = (card("quick", skills=("translation",)), card("slow", skills=("translation", "poetry")), card("other"))
 
 
-def story(**given: Any) -> Story:
-    return Story(**{"cards": CARDS, "refiner": None, "strategy": PlanAndExecute(synthesizer=None), **given})
+def story(**given: Any) -> WorkflowDriver:
+    return WorkflowDriver(**{"cards": CARDS, "refiner": None, "strategy": PlanAndExecute(synthesizer=None), **given})
 
 
 def asked(*ids: str, skill: str = "translation") -> list[dict[str, Any]]:
     return [task(name, skill=skill) for name in ids]
 
 
-def got(story: Story) -> dict[str, str]:
+def got(story: WorkflowDriver) -> dict[str, str]:
     """Who was handed which task of the plan first."""
-    return {entry.task_id: entry.agent for entry in reversed(story.of(TaskDispatched)) if entry.task_id != "plan-1"}
+    return {
+        entry.task_id: entry.agent for entry in reversed(story.entries_of(TaskDispatched)) if entry.task_id != "plan-1"
+    }
 
 
 def test_the_idle_agent_gets_the_work() -> None:
@@ -101,7 +103,7 @@ def test_an_agent_that_is_gone_is_not_chosen() -> None:
     left = story(loads={"quick": Load(seconds=0.1), "slow": Load(seconds=9.0)})
     left.start()
     left.cards = CARDS[1:]
-    left.succeed("plan-1", plan(*asked("t1")))
+    left.complete_task("plan-1", plan(*asked("t1")))
 
     assert got(left) == {"t1": "slow"}
 
@@ -109,11 +111,11 @@ def test_an_agent_that_is_gone_is_not_chosen() -> None:
 def test_who_gets_a_task_is_chosen_when_it_starts_and_not_when_it_is_planned() -> None:
     later = story(loads={"slow": Load(queued=9)})
     later.planned(task("t1", "other"), {**task("t2", needs=["t1"], skill="translation")})
-    (accepted,) = later.of(PlanAccepted)
+    (accepted,) = later.entries_of(PlanAccepted)
     assert (accepted.plan.tasks[1].agent, accepted.plan.tasks[1].skill) == ("quick", "translation")
 
     later.loads = {"quick": Load(queued=9)}
-    later.succeed("t1")
+    later.complete_task("t1")
 
     assert got(later)["t2"] == "slow"
 
@@ -122,30 +124,30 @@ def test_with_nobody_left_who_has_the_skill_the_task_waits_for_who_had_it() -> N
     alone = story().planned(task("t1", "other"), task("t2", needs=["t1"], skill="translation"))
 
     alone.cards = (card("other"),)
-    alone.succeed("t1")
+    alone.complete_task("t1")
 
     assert got(alone)["t2"] == "quick"
 
 
 def test_a_failed_attempt_is_made_again_by_another_at_once() -> None:
     shaky = story().planned(*asked("t1"))
-    shaky.fail("t1", failure(retryable=True))
+    shaky.fail_task("t1", failure(retryable=True))
 
-    (retry,) = shaky.of(RetryScheduled)
+    (retry,) = shaky.entries_of(RetryScheduled)
     assert (retry.agent, retry.not_before) == ("slow", retry.at)
     assert retry.reason == "attempt 1 failed: provider_error; slow has the skill, too"
 
-    shaky.fail("t1", failure(retryable=True))
-    assert [entry.agent for entry in shaky.of(RetryScheduled)] == ["slow", "quick"]
-    shaky.fail("t1", failure(retryable=True))
+    shaky.fail_task("t1", failure(retryable=True))
+    assert [entry.agent for entry in shaky.entries_of(RetryScheduled)] == ["slow", "quick"]
+    shaky.fail_task("t1", failure(retryable=True))
     assert shaky.statuses() == {"t1": "failed"}, "the attempts are the task's, not each agent's"
 
 
 def test_the_only_one_with_the_skill_is_tried_again_after_a_pause() -> None:
     alone = story().planned(*asked("t1", skill="poetry"))
-    alone.fail("t1", failure(retryable=True))
+    alone.fail_task("t1", failure(retryable=True))
 
-    (retry,) = alone.of(RetryScheduled)
+    (retry,) = alone.entries_of(RetryScheduled)
     assert retry.agent == "slow"
     assert retry.not_before > retry.at
 
@@ -154,18 +156,18 @@ def test_the_only_one_with_the_skill_is_tried_again_after_a_pause() -> None:
 def test_a_retry_that_waited_for_budget_goes_to_who_was_chosen_for_it_if_that_one_is_well(ill: str, who: str) -> None:
     played = story(limits=Limits(calls=3)).planned(*asked("t1"), task("t2", "other"))
     assert got(played)["t1"] == "quick"
-    played.fail("t1", failure(retryable=True))
+    played.fail_task("t1", failure(retryable=True))
     assert played.statuses()["t1"] == "awaiting_budget"
 
     played.circuits = {ill: Circuit(since=T0, until=T0 + timedelta(seconds=60))} if ill else {}
-    played.succeed("t2", usage=Usage())
+    played.complete_task("t2", usage=Usage())
 
     assert played.handoff("t1").to_agent == who
 
 
 def test_an_attempt_that_a_person_was_asked_about_is_gone_on_with_by_its_agent_though_another_is_idle() -> None:
     played = story().planned(*asked("t1"))
-    played.fail("t1", approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
+    played.fail_task("t1", approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
     played.loads = {"quick": Load(queued=99)}
     played.control("approve", approval=next(iter(played.state.approvals)))
 
@@ -190,14 +192,14 @@ def test_while_all_who_have_the_skill_keep_failing_the_task_is_held() -> None:
     assert all_ill.statuses() == {"t1": "held"}
     all_ill.circuits = {"quick": ill}
     all_ill.loads = {"slow": Load(queued=50)}
-    all_ill.wait(-3).fire()
+    all_ill.wait(-3).fire_timer()
     assert all_ill.statuses() == {"t1": "running"}
 
 
 def test_a_skill_that_nobody_has_is_a_problem_of_the_plan() -> None:
     wrong = story(limits=Limits(plan_repairs=1)).planned(*asked("t1", skill="juggling"))
 
-    (refused,) = wrong.of(PlanRejected)
+    (refused,) = wrong.entries_of(PlanRejected)
     assert refused.problems == ("task 't1' asks for the skill 'juggling', which is not one of: poetry, translation",)
 
 
@@ -206,8 +208,8 @@ def test_a_task_that_names_an_agent_goes_to_that_agent() -> None:
     named.planned({**task("t1", "quick"), "skill": "translation"})
 
     assert got(named) == {"t1": "quick"}
-    named.fail("t1", failure(retryable=True))
-    assert named.of(RetryScheduled)[0].agent == "quick"
+    named.fail_task("t1", failure(retryable=True))
+    assert named.entries_of(RetryScheduled)[0].agent == "quick"
 
 
 def test_an_agent_that_the_team_may_not_use_is_not_chosen() -> None:
@@ -219,10 +221,10 @@ def test_an_agent_that_the_team_may_not_use_is_not_chosen() -> None:
 def test_what_was_chosen_by_figures_that_are_gone_is_decided_the_same_again() -> None:
     played = story(loads={"quick": Load(queued=3), "slow": Load(seconds=0.5)})
     played.planned(*asked("t1", "t2", "t3"))
-    played.fail("t1", failure(retryable=True))
+    played.fail_task("t1", failure(retryable=True))
     played.loads = {}
     for name in ("t3", "t2", "t1"):
-        played.succeed(name)
+        played.complete_task(name)
 
     assert played.state.ended
     assert list(replay_log(played.commits)) == []
@@ -233,16 +235,16 @@ STAGES = Pipeline(stages=(Stage(agent="other"), Stage(skill="translation")))
 
 def test_who_does_a_stage_is_chosen_when_it_starts() -> None:
     staged = story(strategy=STAGES, loads={"slow": Load(queued=9)}).start()
-    (accepted,) = staged.of(PlanAccepted)
+    (accepted,) = staged.entries_of(PlanAccepted)
     assert [planned.agent for planned in accepted.plan.tasks] == ["other", "quick"]
 
     staged.loads = {"quick": Load(queued=9)}
-    staged.succeed("other")
-    staged.fail("translation", failure(retryable=True))
-    staged.succeed("translation", "fertig")
+    staged.complete_task("other")
+    staged.fail_task("translation", failure(retryable=True))
+    staged.complete_task("translation", "fertig")
 
     assert got(staged)["translation"] == "slow"
-    assert staged.of(RetryScheduled)[0].agent == "quick"
+    assert staged.entries_of(RetryScheduled)[0].agent == "quick"
     assert (staged.outcome.status, staged.outcome.answer) == ("completed", "fertig")
     assert not list(replay_log(staged.commits))
 
@@ -252,15 +254,15 @@ def test_each_skill_of_a_fan_out_is_a_member_whoever_has_it() -> None:
 
     assert got(asked_all) == {"translation": "quick", "poetry": "slow"}
     assert asked_all.handoff("poetry").intent == "Serve the request as to poetry"
-    asked_all.succeed("translation")
-    asked_all.succeed("poetry")
+    asked_all.complete_task("translation")
+    asked_all.complete_task("poetry")
     assert asked_all.outcome.status == "completed"
     assert not list(replay_log(asked_all.commits))
 
 
-def selected(*chosen: dict[str, Any], **given: Any) -> Story:
+def selected(*chosen: dict[str, Any], **given: Any) -> WorkflowDriver:
     routed = story(strategy=Router(synthesizer=None, **given), loads={"quick": Load(queued=9)}).start()
-    routed.succeed("classify-1", {"agents": [{"confidence": 0.9, **each} for each in chosen]})
+    routed.complete_task("classify-1", {"agents": [{"confidence": 0.9, **each} for each in chosen]})
     return routed
 
 
@@ -268,7 +270,7 @@ def test_a_classifier_may_select_a_skill_and_the_idle_one_that_has_it_answers() 
     routed = selected({"skill": "translation"}, {"skill": "translation"}, {"skill": "juggling"})
 
     assert got(routed) == {"classify-1": "classifier", "translation": "slow"}
-    routed.succeed("translation", "fertig")
+    routed.complete_task("translation", "fertig")
     assert routed.outcome.answer == "fertig"
     assert not list(replay_log(routed.commits))
 
@@ -282,16 +284,16 @@ def test_a_planner_after_an_escalation_knows_all_who_have_a_selected_skill() -> 
 
 def test_a_stage_whose_skill_nobody_has_is_held_until_somebody_comes() -> None:
     staged = story(strategy=STAGES, cards=(card("other"),)).start()
-    staged.succeed("other")
+    staged.complete_task("other")
 
-    (held,) = staged.of(TaskHeld)
+    (held,) = staged.entries_of(TaskHeld)
     assert held.reason == "nobody is alive who has the skill translation"
     assert staged.statuses()["translation"] == "held"
     assert build_trace(staged.log).children[0].children[-1].name == "invoke_agent nobody"
     staged.cards = CARDS
-    staged.fire()
+    staged.fire_timer()
     assert got(staged)["translation"] == "quick"
-    staged.succeed("translation", "fertig")
+    staged.complete_task("translation", "fertig")
     assert staged.outcome.status == "completed"
     assert not list(replay_log(staged.commits))
 
@@ -300,13 +302,13 @@ def test_at_the_deadline_a_stage_or_member_that_nobody_could_be_given_is_a_gap_t
     for strategy in (STAGES, FanOut(skills=("poetry", "translation"))):
         cards = (card("other"), card("poet", skills=("poetry",)))
         waiting = story(strategy=strategy, cards=cards, limits=Limits(deadline=15)).start()
-        waiting.succeed(next(iter(waiting.statuses())), "done")
+        waiting.complete_task(next(iter(waiting.statuses())), "done")
 
         while waiting.state.phase == "running":
-            waiting.fire()
+            waiting.fire_timer()
         if not waiting.state.ended:
             assert [report.agent for report in waiting.handoff("synthesis").context] == ["poet", ""]
-            waiting.succeed("synthesis", {"answer": "half"})
+            waiting.complete_task("synthesis", {"answer": "half"})
 
         (gap,) = waiting.outcome.gaps
         assert (waiting.outcome.status, gap.agent) == ("partial", "")
@@ -319,7 +321,7 @@ def test_while_a_person_is_asked_it_is_looked_for_who_has_a_skill_past_the_deadl
     shy = (card("quick", skills=("translation",), approval="required"),)
     panel = story(strategy=strategy, cards=shy, limits=Limits(deadline=5)).start()
 
-    panel.fire()
+    panel.fire_timer()
 
     assert panel.now >= panel.state.deadline
     assert panel.statuses() == {"translation": "awaiting_approval", "dance": "held"}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.mutations import at_most, mutated
 
 from pointsman.core.model.inputs import RequestReceived, RequestRefused
-from pointsman.engine.log.requests import read_inbox, read_request, unreadable_result, workflow_of
-from pointsman.ports.bus import Stored
+from pointsman.engine.log.requests import failed_result_for, read_inbox, read_request, workflow_of_request
+from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import AttemptError, Control, Request, Result, Timer, Usage
@@ -76,22 +76,24 @@ mails = st.tuples(headers, bodies) | st.tuples(st.just(STRUCTURED), mutated(EVEN
 @pytest.mark.parametrize(
     "other",
     [
-        Stored("tenant.request.crew", b'{"input": "x"}', {}, 7, NOW),
-        Stored("pointsman.request.other", b'{"input": "x"}', {}, 7, NOW),
-        Stored("pointsman.request.crew", b'{"input": "x"}', {}, 8, NOW),
-        Stored("pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW + timedelta(days=1)),  # the stream was made anew
+        StoredMessage("tenant.request.crew", b'{"input": "x"}', {}, 7, NOW),
+        StoredMessage("pointsman.request.other", b'{"input": "x"}', {}, 7, NOW),
+        StoredMessage("pointsman.request.crew", b'{"input": "x"}', {}, 8, NOW),
+        StoredMessage(
+            "pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW + timedelta(days=1)
+        ),  # the stream was made anew
     ],
     ids=["namespace", "team", "place", "stream"],
 )
-def test_bare_requests_of_different_tenants_teams_and_streams_are_different_workflows(other: Stored) -> None:
-    one = Stored("pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW)
+def test_bare_requests_of_different_tenants_teams_and_streams_are_different_workflows(other: StoredMessage) -> None:
+    one = StoredMessage("pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW)
 
-    assert workflow_of(one) == workflow_of(replace(one, headers={"Accept": "*/*"}))  # delivered again
-    assert workflow_of(one) != workflow_of(other)
+    assert workflow_of_request(one) == workflow_of_request(replace(one, headers={"Accept": "*/*"}))  # delivered again
+    assert workflow_of_request(one) != workflow_of_request(other)
 
 
-def stored(subject: str, headers: dict[str, str], body: bytes) -> Stored:
-    return Stored(subject, body, headers, 7, NOW)
+def stored(subject: str, headers: dict[str, str], body: bytes) -> StoredMessage:
+    return StoredMessage(subject, body, headers, 7, NOW)
 
 
 @steady
@@ -121,7 +123,7 @@ def test_any_inbox_message_is_read_or_is_a_contract_error(
         except ContractError as error:
             refusal = error
             if address.kind == "result":
-                unreadable_result(message, address, error)
+                failed_result_for(message, address, error)
 
     assert len(str(refusal)) < 2_000
 

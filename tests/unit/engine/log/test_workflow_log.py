@@ -7,10 +7,10 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from support.core import SUBJECTS, Story, task
+from support.core import SUBJECTS, WorkflowDriver, task
 
 from pointsman.clock import SystemClock
-from pointsman.engine.log.workflow_log import Head, WorkflowLog
+from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
 from pointsman.ports.bus import Bus
 
 
@@ -31,11 +31,11 @@ class Wire:
 
 async def test_a_commit_is_written_before_what_it_owes_is_made_ready() -> None:
     happened: list[str] = []
-    story = Story(now=datetime.now(UTC)).planned(task("a"))
+    story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"))
     log = WorkflowLog(cast(Bus, Wire(happened)), SUBJECTS, SystemClock(), "team")
 
     await log.commit(
-        Head(), story.state.workflow_id, (), story.state, "cause", meanwhile=lambda _: happened.append("made ready")
+        LogHead(), story.state.workflow_id, (), story.state, "cause", meanwhile=lambda _: happened.append("made ready")
     )
 
     assert happened == ["written", "made ready", "waited for"]

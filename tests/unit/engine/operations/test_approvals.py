@@ -21,10 +21,10 @@ from pointsman.client.client import Client
 from pointsman.clock import SystemClock
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker.engine import Worker
-from pointsman.errors import ContractError, NotFound
+from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.model import ToolSpec
 from pointsman.settings import Settings
-from pointsman.testing.models import ScriptedModel, calling, saying
+from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import Approval, Control
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import PlanAndExecute, Team
@@ -63,7 +63,7 @@ async def test_nothing_is_paid_before_a_person_allows_it() -> None:
 
         assert (before, paid) == ([], [{"amount": 90}])
         assert summary.status == "waiting for approval"
-        assert (said.counted, said.said) == (True, f"{question.id} is approved")
+        assert (said.counted, said.ignored_reason) == (True, f"{question.id} is approved")
         assert (outcome.status, outcome.answer) == ("completed", "paid")
         assert await client.approvals() == []
 
@@ -79,10 +79,13 @@ async def test_a_second_answer_is_told_what_the_first_was() -> None:
         outcome = await workflow.outcome(10)
         late = await client.approve(second.id)
 
-        assert (again.counted, again.said) == (False, f"{first.id} was already rejected by Ann; nothing has changed")
+        assert (again.counted, again.ignored_reason) == (
+            False,
+            f"{first.id} was already rejected by Ann; nothing has changed",
+        )
         assert late.counted is False
         assert outcome.status == "failed"
-        with pytest.raises(NotFound, match="was ever asked for"):
+        with pytest.raises(NotFoundError, match="was ever asked for"):
             await client.approve(f"{workflow.id}-a9")
 
 
@@ -95,7 +98,7 @@ async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
 
         said = await client.approve(question.id)
 
-        assert (said.counted, said.said) == (
+        assert (said.counted, said.ignored_reason) == (
             False,
             f"the workflow has ended: cancelled; {question.id} is asked no more",
         )
@@ -173,9 +176,9 @@ async def test_a_tool_that_needs_approval_runs_once_with_the_arguments_the_perso
         return "refunded"
 
     model = ScriptedModel(
-        calling(("look_up", {"customer": "C1"})),
-        calling(("refund", {"customer": "C1", "amount": 900})),
-        saying("It is refunded."),
+        tool_reply(("look_up", {"customer": "C1"})),
+        tool_reply(("refund", {"customer": "C1", "amount": 900})),
+        text_reply("It is refunded."),
     )
     clerk = LLMAgent(name="clerk", description="Refunds", instructions="Refund.", tools=[look_up, refund], model=model)
     task = {"id": "t1", "agent": "clerk", "intent": "refund C1"}
@@ -205,8 +208,8 @@ async def test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again(at_on
         return "paid"
 
     call: tuple[str, JsonValue] = ("pay", {"amount": 9})
-    wanted = [calling(call, call)] if at_once else [calling(call), calling(call)]
-    model = ScriptedModel(*wanted, saying("done"))
+    wanted = [tool_reply(call, call)] if at_once else [tool_reply(call), tool_reply(call)]
+    model = ScriptedModel(*wanted, text_reply("done"))
     clerk = LLMAgent(name="clerk", description="Pays", instructions="Pay.", tools=[pay], model=model)
     async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
         workflow = await client.submit("bank", "pay 9")
@@ -236,7 +239,7 @@ async def test_what_was_rejected_is_not_asked_about_again() -> None:
         """Pays."""
         raise AssertionError("it was rejected")
 
-    model = ScriptedModel(calling(("pay", {"amount": 9})), calling(("pay", {"amount": 9})), saying("done"))
+    model = ScriptedModel(tool_reply(("pay", {"amount": 9})), tool_reply(("pay", {"amount": 9})), text_reply("done"))
     clerk = LLMAgent(name="clerk", description="Pays", instructions="Pay.", tools=[pay], model=model)
     async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
         workflow = await client.submit("bank", "pay 9")
@@ -258,7 +261,7 @@ async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_question_s
         refunded.append(amount)
         return "refunded"
 
-    model = ScriptedModel(calling(("refund", {"customer": "C1", "amount": 900})), saying("It is refunded."))
+    model = ScriptedModel(tool_reply(("refund", {"customer": "C1", "amount": 900})), text_reply("It is refunded."))
     clerk = LLMAgent(name="clerk", description="Refunds", instructions="Refund.", tools=[refund], model=model)
     task = {"id": "t1", "agent": "clerk", "intent": "refund C1"}
     async with on_memory(TEAM, [planner_of(task), clerk]) as client:
@@ -316,7 +319,7 @@ async def test_what_a_schema_cannot_say_here_is_left_to_the_worker(schema: dict[
         return "noted"
 
     note.spec = ToolSpec("note", "Notes it.", {"type": "object", "properties": {"text": schema}})
-    model = ScriptedModel(calling(("note", {"text": "a"})), saying("It is noted."))
+    model = ScriptedModel(tool_reply(("note", {"text": "a"})), text_reply("It is noted."))
     clerk = LLMAgent(name="clerk", description="Notes", instructions="Note.", tools=[note], model=model)
     async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "note"}), clerk]) as client:
         workflow = await client.submit("bank", "note")

@@ -18,16 +18,16 @@ from pointsman.client.client import Client
 from pointsman.core.replay.replayer import replay_log
 from pointsman.core.views.trace import TraceNode
 from pointsman.engine.operations.archive import (
-    AlreadyThere,
     Archive,
+    WorkflowExistsError,
     commits_of,
     export_workflow,
+    flatten,
     import_workflow,
-    read,
-    tree,
+    read_archive,
 )
-from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayable
-from pointsman.errors import ConfigurationError, NotFound, TaskError
+from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
+from pointsman.errors import ConfigurationError, NotFoundError, TaskError
 from pointsman.testing import running_team
 from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
@@ -55,7 +55,7 @@ async def archive() -> Archive:
 
 async def test_it_is_the_same_workflow_in_another_namespace(archive: Archive) -> None:
     client = Client(MemoryBroker(namespace="elsewhere").connect(), namespace="elsewhere")
-    copy = read(archive.model_dump_json().encode())
+    copy = read_archive(archive.model_dump_json().encode())
     assert isinstance(copy, Archive)
 
     count = await import_workflow(client.bus, client.subjects, copy)
@@ -86,17 +86,17 @@ async def family() -> Archive:
 
 async def test_the_workflows_below_it_are_taken_along_and_drawn_as_they_were(family: Archive) -> None:
     client = Client(MemoryBroker(namespace="elsewhere").connect(), namespace="elsewhere")
-    copy = read(family.model_dump_json().encode())
+    copy = read_archive(family.model_dump_json().encode())
     assert isinstance(copy, Archive)
 
     await import_workflow(client.bus, client.subjects, copy)
 
-    assert [each.team for each in tree(copy)] == ["desk", "refunds", "books"]
-    assert {each.id for each in await client.list()} == {each.workflow_id for each in tree(family)}
+    assert [each.team for each in flatten(copy)] == ["desk", "refunds", "books"]
+    assert {each.id for each in await client.list()} == {each.workflow_id for each in flatten(family)}
     assert {name for name in drawn(await client.trace(family.workflow_id)) if name.startswith("invoke_agent")} == {
         "invoke_agent refunds", "invoke_agent books", "invoke_agent a", "invoke_agent b",
     }  # fmt: skip
-    assert [list(replay_log(commits_of(each))) for each in tree(copy)] == [[], [], []]
+    assert [list(replay_log(commits_of(each))) for each in flatten(copy)] == [[], [], []]
 
 
 async def test_when_one_below_it_is_there_already_nothing_is_stored(family: Archive) -> None:
@@ -104,17 +104,17 @@ async def test_when_one_below_it_is_there_already_nothing_is_stored(family: Arch
     child = family.children[0].children[0]
     await import_workflow(client.bus, client.subjects, child)
 
-    with pytest.raises(AlreadyThere, match=child.workflow_id):
+    with pytest.raises(WorkflowExistsError, match=child.workflow_id):
         await import_workflow(client.bus, client.subjects, family)
 
     assert [each.id for each in await client.list()] == [child.workflow_id]
 
 
 def test_a_file_from_before_children_were_taken_along_is_read(family: Archive) -> None:
-    before = read(family.model_dump_json(exclude={"children"}).encode())
+    before = read_archive(family.model_dump_json(exclude={"children"}).encode())
 
     assert isinstance(before, Archive)
-    assert list(tree(before)) == [before]
+    assert list(flatten(before)) == [before]
 
 
 def test_replay_judges_every_workflow_of_a_file_and_says_which_one_differs(
@@ -148,7 +148,7 @@ async def test_one_that_is_there_already_is_refused(archive: Archive) -> None:
     client = Client(MemoryBroker().connect())
     await import_workflow(client.bus, client.subjects, archive)
 
-    with pytest.raises(AlreadyThere, match=r"already.*--namespace"):
+    with pytest.raises(WorkflowExistsError, match=r"already.*--namespace"):
         await import_workflow(client.bus, client.subjects, archive)
 
 
@@ -161,7 +161,7 @@ async def test_of_two_who_import_it_at_once_one_is_refused(archive: Archive, mon
 
     monkeypatch.setattr(client.bus, "last", nothing_yet)
 
-    with pytest.raises(AlreadyThere, match=archive.workflow_id):
+    with pytest.raises(WorkflowExistsError, match=archive.workflow_id):
         await import_workflow(client.bus, client.subjects, archive)
 
 
@@ -188,7 +188,7 @@ async def test_its_dead_letters_are_shown_and_not_replayed(archive: Archive) -> 
     letters = DeadLetters(client.bus, client.subjects)
     (letter,) = await letters.list()
 
-    with pytest.raises(NotReplayable):
+    with pytest.raises(NotReplayableError):
         await letters.replay(letter)
 
 
@@ -200,18 +200,18 @@ async def test_it_is_decided_again_as_it_was(archive: Archive) -> None:
 async def test_what_is_not_there_cannot_be_exported() -> None:
     client = Client(MemoryBroker().connect())
 
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         await export_workflow(client.bus, client.subjects, "wf_1", datetime.now(UTC))
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"hello", b'{"number": 1}', b'{"format": "pointsman.workflow"}'])
 def test_what_is_no_archive_is_refused_with_a_reason(text: bytes) -> None:
     with pytest.raises(ConfigurationError, match="this is no"):
-        read(text)
+        read_archive(text)
 
 
 async def test_an_archive_of_a_later_version_is_refused(archive: Archive) -> None:
     text = archive.model_dump_json().replace('"version":1', '"version":2').encode()
 
     with pytest.raises(ConfigurationError, match="version"):
-        read(text)
+        read_archive(text)

@@ -13,8 +13,8 @@ from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing
 from support.system import echo
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayable
-from pointsman.errors import NotFound
+from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
+from pointsman.errors import NotFoundError
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import AttemptError, Control, DeadLetter, Request
 from pointsman_schemas.ids import derive_id, workflow_id_for
@@ -94,7 +94,7 @@ async def test_letters_are_listed_by_cause_and_by_time_from_the_first_moment_to_
 
 
 async def test_an_unknown_letter_is_not_found(letters: DeadLetters) -> None:
-    with pytest.raises(NotFound, match="d9"):
+    with pytest.raises(NotFoundError, match="d9"):
         await letters.get("d9")
 
 
@@ -170,7 +170,7 @@ async def test_what_a_letter_could_not_hold_is_replayed_whole_from_its_stream_or
 
     assert [each.body for each in await all_of(bus, subject)] == [REQUEST, REQUEST]
     await bus.delete("work", sequence)
-    with pytest.raises(NotReplayable, match=f"message {sequence} of .* is gone"):
+    with pytest.raises(NotReplayableError, match=f"message {sequence} of .* is gone"):
         await letters.replay(letter)
 
 
@@ -206,7 +206,7 @@ async def test_a_letter_is_kept_until_the_log_says_that_its_task_is_open_again(b
     await bury(bus)
     letters = DeadLetters(bus, SUBJECTS, patience=0.01)
 
-    with pytest.raises(NotReplayable, match="is kept"):
+    with pytest.raises(NotReplayableError, match="is kept"):
         await letters.replay(await letters.get("d1"))
 
     assert len(await letters.list()) == 1
@@ -220,7 +220,7 @@ async def test_a_workflow_that_ends_instead_is_said_to_have_ended(bus: MemoryBus
 
     await store(bus, ended("partial", 6), number=2)
 
-    with pytest.raises(NotReplayable, match="ended: partial"):
+    with pytest.raises(NotReplayableError, match="ended: partial"):
         await replaying
 
 
@@ -228,7 +228,7 @@ async def test_a_handoff_of_an_ended_workflow_is_refused_and_kept(bus: MemoryBus
     await store(bus, *completed())
     await bury(bus)
 
-    with pytest.raises(NotReplayable, match="--as-new"):
+    with pytest.raises(NotReplayableError, match="--as-new"):
         await letters.replay(await letters.get("d1"))
 
     assert len(await letters.list()) == 1
@@ -264,7 +264,7 @@ async def test_a_new_workflow_does_not_take_the_place_of_a_letter_whose_agent_is
     await bury(bus)
     letter = await letters.get("d1")
 
-    with pytest.raises(NotReplayable, match=r"'fitter', and none of that name is alive.*the letter is kept"):
+    with pytest.raises(NotReplayableError, match=r"'fitter', and none of that name is alive.*the letter is kept"):
         await letters.replay(letter, as_new=True)
 
     assert await all_of(bus, f"pointsman.request.{TEAM}") == []
@@ -301,7 +301,7 @@ async def test_what_cannot_be_replayed_is_said_and_kept(
     await store(bus, *failing())
     await bury(bus, **changes)
 
-    with pytest.raises(NotReplayable):
+    with pytest.raises(NotReplayableError):
         await letters.replay(await letters.get("d1"))
 
     assert len(await letters.list()) == 1
@@ -311,5 +311,5 @@ async def test_a_letter_whose_workflow_has_no_log_is_not_found(bus: MemoryBus, l
     await bury(bus)
 
     for as_new in (False, True):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await letters.replay(await letters.get("d1"), as_new=as_new)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.operations.queued_requests import unadmitted
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.engine.operations.queued_requests import list_queued_requests
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman_schemas.subjects import Subjects
 
 SUBJECTS = Subjects("pointsman")
@@ -19,7 +19,7 @@ class Counting(MemoryBus):
         super().__init__()
         self.reads: list[str] = []
 
-    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[Stored]:
+    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         self.reads.append(subject)
         async for stored in super().read(stream, subject, after=after):
             yield stored
@@ -35,7 +35,7 @@ async def test_only_the_requests_of_teams_with_some_to_settle_are_read() -> None
         if team == "idle":
             await delivery.ack()
 
-    found = await unadmitted(bus, SUBJECTS)
+    found = await list_queued_requests(bus, SUBJECTS)
 
     assert [each.team for each in found] == ["busy", "shop"]
     assert bus.reads == [SUBJECTS.request("busy"), SUBJECTS.request("shop")]

@@ -11,7 +11,7 @@ import pytest
 
 from pointsman.authoring.agent import Agent
 from pointsman.engine.process import discovery
-from pointsman.engine.process.discovery import load, load_agents
+from pointsman.engine.process.discovery import load_agents, load_objects
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.team import Team
 
@@ -78,7 +78,7 @@ def test_a_module_is_found_in_the_folder_the_command_is_called_in(file: Path, mo
 
 def test_an_installed_package_is_found_by_its_entry_point(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(file.parent))
-    entry = EntryPoint("reader", f"{file.stem}:both", discovery.GROUP)
+    entry = EntryPoint("reader", f"{file.stem}:both", discovery.ENTRY_POINT_GROUP)
     monkeypatch.setattr(discovery, "entry_points", lambda group: [entry] if group == "pointsman.agents" else [])
 
     assert names("reader") == ["first", "second"]
@@ -118,7 +118,7 @@ def test_what_is_not_there_is_said_with_what_there_is(file: Path, spec: str, sai
     (file.parent / "missing.py").write_text("import no_such_library")
 
     with pytest.raises(ConfigurationError, match=said):
-        load(spec.format(file=file, folder=file.parent), Agent)  # type: ignore[type-abstract]
+        load_objects(spec.format(file=file, folder=file.parent), Agent)  # type: ignore[type-abstract]
 
 
 def test_what_fails_in_a_file_is_told_with_its_line_and_without_links(file: Path) -> None:
@@ -126,7 +126,7 @@ def test_what_fails_in_a_file_is_told_with_its_line_and_without_links(file: Path
     bad.write_text("from pointsman import Limits, Team\n\nteam = Team(name='a b', limits=Limits(deadline=1))\n")
 
     with pytest.raises(ConfigurationError) as caught:
-        load(str(bad), Team)
+        load_objects(str(bad), Team)
 
     assert str(caught.value).startswith(f"{bad}, line 3, cannot be loaded: ValidationError: name: a name is expected")
     assert "errors.pydantic.dev" not in str(caught.value)
@@ -138,9 +138,9 @@ def test_what_fails_in_a_module_is_told_with_its_line(file: Path, monkeypatch: p
     file.with_name(f"broken_{file.stem}.py").write_text("\n1 / 0\n")
 
     with pytest.raises(ConfigurationError, match=r", line 2, cannot be imported: ZeroDivisionError"):
-        load(f"broken_{file.stem}", Team)
+        load_objects(f"broken_{file.stem}", Team)
 
 
 def test_who_looks_for_a_team_is_not_told_to_decorate_a_function() -> None:
     with pytest.raises(ConfigurationError, match=r"json defines no Team; give it one: Team\(\.\.\.\)"):
-        load("json", Team)
+        load_objects("json", Team)

@@ -15,7 +15,7 @@ from pointsman.bus.memory.consumers import MemoryConsumer
 from pointsman.clock import SystemClock
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker.engine import Worker
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailableError
 from pointsman.settings import Settings
 from pointsman_schemas.team import Team
 
@@ -37,7 +37,7 @@ class Cut(MemoryBus):
         self.asked += 1
         if self.asked == 1:
             self.away = self.loses
-            raise BusUnavailable("the connection was lost before it was answered")
+            raise BusUnavailableError("the connection was lost before it was answered")
         return await super().consumer(*given, **more)
 
 
@@ -85,5 +85,5 @@ async def test_who_is_to_stop_while_the_broker_is_away_leaves_before_it_has_begu
 async def test_a_broker_that_is_there_and_does_not_answer_ends_the_start(
     process: Callable[[MemoryBus], SupervisorEngine | Worker],
 ) -> None:
-    with pytest.raises(BusUnavailable, match="lost before it was answered"):
+    with pytest.raises(BusUnavailableError, match="lost before it was answered"):
         await process(Cut(away=False)).run(asyncio.Event())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.supervisor.admission import Room
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.engine.supervisor.admission import AdmissionControl
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.testing import VirtualClock
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.subjects import Subjects
@@ -17,7 +17,7 @@ class Slow(MemoryBus):
 
     under_way = most = 0
 
-    async def last(self, stream: StreamKind, subject: str) -> Stored | None:
+    async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await asyncio.sleep(0)
@@ -28,19 +28,19 @@ class Slow(MemoryBus):
 async def test_those_whose_end_was_not_heard_are_found_with_few_round_trips_and_not_looked_for_often() -> None:
     clock, subjects = VirtualClock(), Subjects()
     bus = Slow(clock=clock)
-    room = Room(bus, subjects, clock, "crew", 120)
+    room = AdmissionControl(bus, subjects, clock, "crew", 120)
     for number in range(120):
-        room.take(f"wf_{number}")
+        room.admit(f"wf_{number}")
     for name in ("wf_7", "wf_119"):
         headers = {"ce-type": Outcome.event_type, "ce-subject": name}
         await bus.publish(subjects.outcome("crew", name), b"{}", headers)
     await bus.publish(subjects.outcome("crew", "wf_8"), b"{}", {})  # somebody else's
 
     await clock.advance(5)
-    found = await room.ended()
-    again = await room.ended()
+    found = await room.missed_outcomes()
+    again = await room.missed_outcomes()
 
-    assert room.left == 0
+    assert room.free_slots == 0
     assert [outcome.subject.rpartition(".")[2] for outcome in found] == ["wf_119", "wf_7"]
     assert list(again) == []
     assert bus.most == 50

@@ -16,8 +16,8 @@ from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.core.model.agent_health import Load
 from pointsman.engine.process.handoff_codec import consumer_name
-from pointsman.engine.supervisor.agent_load import Loads
-from pointsman.errors import BusUnavailable
+from pointsman.engine.supervisor.agent_load import AgentLoads
+from pointsman.errors import BusUnavailableError
 from pointsman.ports.bus import QueueDepth, StreamKind
 from pointsman.testing import running_team
 from pointsman_schemas.events import AttemptError, Result
@@ -54,7 +54,7 @@ class CountingBus(MemoryBus):
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         type(self).asked += 1
         if self.away:
-            raise BusUnavailable("away")
+            raise BusUnavailableError("away")
         known = stream == "handoffs" and name != consumer_name("new")
         return QueueDepth(pending=5, in_flight=2) if known else None
 
@@ -89,66 +89,66 @@ def unheard() -> Entry:
 async def test_the_broker_is_asked_once_a_second_and_what_happens_meanwhile_is_counted() -> None:
     bus, clock = CountingBus(), StillClock()
     CountingBus.asked = 0
-    loads = Loads(bus, clock)
+    loads = AgentLoads(bus, clock)
 
-    looked = [await loads.look(["a", "b"]) for _ in range(3)]
+    looked = [await loads.refresh(["a", "b"]) for _ in range(3)]
     entries = [dispatched("a"), dispatched("a"), failed("a"), unheard(), dispatched("c")]
-    loads.decided(entries)
-    loads.saw(None, entries)
+    loads.record_decision(entries)
+    loads.record_commit(None, entries)
 
     assert looked == [True, False, False]
     assert CountingBus.asked == 2
     assert loads.known == {"a": Load(queued=8), "b": Load(queued=7)}
-    loads.saw(None, [failed("a")] * 9)
+    loads.record_commit(None, [failed("a")] * 9)
     assert loads.known["a"].queued == 0
     clock.seconds = 0.9
-    assert not await loads.look(["a"])
+    assert not await loads.refresh(["a"])
     clock.seconds = 1
-    assert await loads.look(["a"])
+    assert await loads.refresh(["a"])
     assert loads.known["a"] == Load(queued=7)
 
 
 async def test_how_long_a_task_takes_is_a_moving_average_of_successes_and_is_forgotten() -> None:
     bus, clock = CountingBus(), StillClock()
-    loads = Loads(bus, clock)
-    loads.saw(None, [answered("a", 1.0), failed("a"), answered("a", 2.0)])
+    loads = AgentLoads(bus, clock)
+    loads.record_commit(None, [answered("a", 1.0), failed("a"), answered("a", 2.0)])
 
-    await loads.look(["a"])
+    await loads.refresh(["a"])
     assert loads.known["a"].seconds == 1.2
-    loads.saw(None, [answered("a", 1.2)])
+    loads.record_commit(None, [answered("a", 1.2)])
     assert loads.known["a"].seconds == 1.2
     clock.seconds += 59
-    await loads.look(["a"])
+    await loads.refresh(["a"])
     assert loads.known["a"].seconds == 1.2
     clock.seconds += 61
-    await loads.look(["a"])
+    await loads.refresh(["a"])
     assert loads.known["a"].seconds is None
-    loads.saw(None, [answered("a", 3.0)])
+    loads.record_commit(None, [answered("a", 3.0)])
     assert loads.known["a"].seconds == 3.0, "what is forgotten is no part of a new average"
     clock.seconds += 59
-    await loads.look(["a"])
+    await loads.refresh(["a"])
     assert loads.known["a"].seconds == 3.0
 
 
 async def test_a_worker_whose_clock_runs_behind_has_taken_no_time_rather_than_less() -> None:
-    loads = Loads(CountingBus(), StillClock())
+    loads = AgentLoads(CountingBus(), StillClock())
 
-    loads.saw(None, [answered("a", -5.0)])
+    loads.record_commit(None, [answered("a", -5.0)])
 
-    await loads.look(["a"])
+    await loads.refresh(["a"])
     assert loads.known["a"].seconds == 0.0
 
 
 @pytest.mark.parametrize(("said", "ahead"), [("pass", 6), ("again", 7), ("stop", 6)])
 async def test_an_agent_whose_work_is_judged_is_free_when_the_judge_is_asked(said: str, ahead: int) -> None:
-    loads, story = Loads(CountingBus(), StillClock()), judged_stage()
-    await loads.look(["write"])
+    loads, story = AgentLoads(CountingBus(), StillClock()), judged_stage()
+    await loads.refresh(["write"])
 
-    loads.saw(story.state, story.succeed("write"))
+    loads.record_commit(story.state, story.complete_task("write"))
     asked = loads.known["write"]
-    before, entries = story.state, story.succeed("judge-write", {"verdict": said, "reason": "so"})
-    loads.decided(entries)
-    loads.saw(before, entries)
+    before, entries = story.state, story.complete_task("judge-write", {"verdict": said, "reason": "so"})
+    loads.record_decision(entries)
+    loads.record_commit(before, entries)
 
     assert asked == Load(queued=6, seconds=2.0)
     assert loads.known["write"].queued == ahead, "what is sent back is on its way again"
@@ -158,25 +158,25 @@ async def test_a_broker_that_does_not_say_holds_up_nobody() -> None:
     bus = CountingBus()
     bus.away = True
 
-    loads = Loads(bus, StillClock())
+    loads = AgentLoads(bus, StillClock())
 
-    assert await loads.look(["a"])
+    assert await loads.refresh(["a"])
     assert loads.known["a"] == Load()
 
 
 async def test_an_agent_that_has_no_queue_yet_has_nothing_before_it() -> None:
-    loads = Loads(CountingBus(), StillClock())
+    loads = AgentLoads(CountingBus(), StillClock())
 
-    await loads.look(["new"])
+    await loads.refresh(["new"])
 
     assert loads.known == {"new": Load()}
 
 
 async def test_many_who_look_at_once_ask_once() -> None:
     CountingBus.asked = 0
-    loads = Loads(CountingBus(), StillClock())
+    loads = AgentLoads(CountingBus(), StillClock())
 
-    await asyncio.gather(*(loads.look(["a"]) for _ in range(20)))
+    await asyncio.gather(*(loads.refresh(["a"]) for _ in range(20)))
 
     assert CountingBus.asked == 1
 
@@ -242,5 +242,5 @@ async def test_an_agent_that_left_gets_no_more_work_of_its_skill() -> None:
 
 
 async def _waits(client: Client, name: str, count: int) -> bool:
-    queue = await client.queue(name)
+    queue = await client.queue_depth(name)
     return queue is not None and queue.pending + queue.in_flight >= count

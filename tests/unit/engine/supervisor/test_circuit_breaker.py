@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
-from support.core import Story, failure, judged_stage, task
+from support.core import WorkflowDriver, failure, judged_stage, task
 from support.prometheus import exposing, samples
 from support.system import echo
 from support.waiting import until
@@ -23,12 +23,12 @@ from pointsman.clock import SystemClock
 from pointsman.core.decision import Probe
 from pointsman.core.model.agent_health import Circuit, Circuits, close_circuit
 from pointsman.core.tasks import agent_selection
-from pointsman.engine.operations.circuits import circuits_of
-from pointsman.engine.supervisor.circuit_breaker import SharedCircuits
+from pointsman.engine.operations.circuits import load_circuits
+from pointsman.engine.supervisor.circuit_breaker import CircuitBreaker
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker.engine import Worker
-from pointsman.errors import BusUnavailable, NotFound, Refused, TaskError, UnknownOutcome
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.errors import BusUnavailableError, NotFoundError, PublishOutcomeUnknownError, RefusedError, TaskError
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.testing import VirtualClock
@@ -121,7 +121,7 @@ class Unanswering(MemoryBus):
     async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
         sequence = await super().publish(subject, body, headers, **more)
         if ".log." in subject:
-            raise UnknownOutcome("no answer")
+            raise PublishOutcomeUnknownError("no answer")
         return sequence
 
 
@@ -139,7 +139,7 @@ async def test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent
         held = [await client.submit("crew", "work") for _ in range(5)]
 
         async def all_held() -> bool:
-            with suppress(NotFound):  # it has not begun
+            with suppress(NotFoundError):  # it has not begun
                 logs = [await client.entries(workflow.id) for workflow in held]
                 return all(any(isinstance(entry, TaskHeld) for entry in log) for log in logs)
             return False
@@ -229,7 +229,8 @@ async def test_the_fallback_gets_the_work_at_once_while_the_circuit_is_open() ->
 
 
 @pytest.mark.parametrize(
-    "error", [Refused("not for me"), TaskError("what was asked makes no sense"), TaskError("no", kind="invalid_input")]
+    "error",
+    [RefusedError("not for me"), TaskError("what was asked makes no sense"), TaskError("no", kind="invalid_input")],
 )
 async def test_what_the_task_is_to_blame_for_opens_nothing(error: Exception) -> None:
     patient = Patient(error=error)
@@ -266,20 +267,20 @@ async def test_without_circuits_an_agent_is_sent_work_whatever_happens() -> None
 
 async def test_an_agent_whose_work_is_judged_is_well_when_the_judge_is_asked() -> None:
     story = judged_stage()
-    begun, failed = story.state, story.fail("write", failure(retryable=True))
-    tried, asked = story.state, story.succeed("write")
-    judged, passed = story.state, story.succeed("judge-write", {"verdict": "pass"})
-    shared = SharedCircuits(MemoryBus(), Subjects(), SystemClock(), failures=2, seconds=60)
+    begun, failed = story.state, story.fail_task("write", failure(retryable=True))
+    tried, asked = story.state, story.complete_task("write")
+    judged, passed = story.state, story.complete_task("judge-write", {"verdict": "pass"})
+    shared = CircuitBreaker(MemoryBus(), Subjects(), SystemClock(), failures=2, seconds=60)
     running = asyncio.create_task(shared.run())
-    shared.saw(begun, "wf_1", failed)
-    shared.saw(begun, "wf_2", failed)
-    await until(lambda: "write" in shared.open)
-    shared.saw(tried, "wf_1", asked)
-    await until(lambda: "write" not in shared.open)
-    shared.saw(begun, "wf_3", failed)
-    shared.saw(judged, "wf_1", passed)  # which says nothing new of it
-    shared.saw(begun, "wf_4", failed)
-    await until(lambda: "write" in shared.open)
+    shared.record(begun, "wf_1", failed)
+    shared.record(begun, "wf_2", failed)
+    await until(lambda: "write" in shared.open_circuits)
+    shared.record(tried, "wf_1", asked)
+    await until(lambda: "write" not in shared.open_circuits)
+    shared.record(begun, "wf_3", failed)
+    shared.record(judged, "wf_1", passed)  # which says nothing new of it
+    shared.record(begun, "wf_4", failed)
+    await until(lambda: "write" in shared.open_circuits)
 
     running.cancel()
     with suppress(asyncio.CancelledError):
@@ -289,10 +290,10 @@ async def test_an_agent_whose_work_is_judged_is_well_when_the_judge_is_asked() -
 @asynccontextmanager
 async def sharing(
     *buses: MemoryBus, failures: int = 2, clock: Clock | None = None
-) -> AsyncIterator[list[SharedCircuits]]:
+) -> AsyncIterator[list[CircuitBreaker]]:
     """What supervisors share, one for each bus."""
     clock = clock or SystemClock()
-    all_of_them = [SharedCircuits(bus, Subjects(), clock, failures=failures, seconds=60) for bus in buses]
+    all_of_them = [CircuitBreaker(bus, Subjects(), clock, failures=failures, seconds=60) for bus in buses]
     running = [asyncio.create_task(each.run()) for each in all_of_them]
     try:
         yield all_of_them
@@ -308,23 +309,23 @@ async def test_what_one_supervisor_has_seen_all_hear_of_also_after_the_broker_wa
 
         async def follow(
             self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
-        ) -> AsyncGenerator[Stored, None]:
+        ) -> AsyncGenerator[StoredMessage, None]:
             if self.times:
                 self.times -= 1
-                raise BusUnavailable("the broker is away")
+                raise BusUnavailableError("the broker is away")
             async for stored in super().follow(stream, subjects, after=after):
                 yield stored
 
     broker, clock = MemoryBroker(), VirtualClock()
     async with sharing(MemoryBus(broker=broker), Away(broker=broker), clock=clock) as (first, second):
         for number in range(2):
-            first._ended("worker", f"wf_{number}/t1", "", blamed=True)
-        await until(lambda: "worker" in first.open)
+            first._on_failure("worker", f"wf_{number}/t1", "", blamed=True)
+        await until(lambda: "worker" in first.open_circuits)
         await clock.advance(1)
 
-        await until(lambda: "worker" in second.open)
-        first._succeeded("worker")
-        await until(lambda: not second.open)
+        await until(lambda: "worker" in second.open_circuits)
+        first._on_success("worker")
+        await until(lambda: not second.open_circuits)
 
 
 class Belated(MemoryBus):
@@ -334,7 +335,7 @@ class Belated(MemoryBus):
 
     async def follow(
         self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
-    ) -> AsyncGenerator[Stored, None]:
+    ) -> AsyncGenerator[StoredMessage, None]:
         async for stored in super().follow(stream, subjects, after=after):
             await self.goes_on.wait()
             yield stored
@@ -343,59 +344,59 @@ class Belated(MemoryBus):
 
 async def test_what_is_heard_late_is_not_taken_for_news_and_what_was_not_heard_yet_is_looked_up() -> None:
     broker, later = MemoryBroker(), datetime.now(UTC) + timedelta(seconds=61)
-    bus, other = Belated(broker=broker), SharedCircuits(MemoryBus(broker=broker), Subjects(), SystemClock(),
+    bus, other = Belated(broker=broker), CircuitBreaker(MemoryBus(broker=broker), Subjects(), SystemClock(),
                                                         failures=1, seconds=60)  # fmt: skip
     bus.goes_on = asyncio.Event()
     async with sharing(bus) as (shared,):
-        await other._change(lambda known: other._opened(known, "worker"))
+        await other._update(lambda known: other._open(known, "worker"))
         await shared.load()
-        assert await other.claim({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
-        shared._ended("worker", "wf_1/t1", "wf_1/t1/1", blamed=False)
-        await until(lambda: not shared.open["worker"].probe and shared._sequence == 3)
-        known = shared.open
+        assert await other.claim_probes({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
+        shared._on_failure("worker", "wf_1/t1", "wf_1/t1/1", blamed=False)
+        await until(lambda: not shared.open_circuits["worker"].probe and shared._sequence == 3)
+        known = shared.open_circuits
 
         bus.goes_on.set()
         for _ in range(9):
             await asyncio.sleep(0)
 
-        assert (await circuits_of(bus, Subjects()), shared.open) == (known, known)
+        assert (await load_circuits(bus, Subjects()), shared.open_circuits) == (known, known)
 
 
 async def test_what_another_release_has_written_is_written_anew() -> None:
     bus = MemoryBus()
     await bus.publish(Subjects().limit("circuits"), b'{"agents": {"worker": "ill"}}', {})
     async with sharing(bus, failures=1) as (shared,):
-        assert await circuits_of(bus, Subjects()) == {}
-        shared._ended("worker", "wf_1/t1", "", blamed=True)
-        await until(lambda: "worker" in shared.open)
+        assert await load_circuits(bus, Subjects()) == {}
+        shared._on_failure("worker", "wf_1/t1", "", blamed=True)
+        await until(lambda: "worker" in shared.open_circuits)
 
-    assert (await circuits_of(bus, Subjects())).keys() == {"worker"}
+    assert (await load_circuits(bus, Subjects())).keys() == {"worker"}
 
 
 async def test_what_was_done_between_two_failures_makes_them_none_in_a_row() -> None:
     async with sharing(MemoryBus()) as (shared,):
         for number in range(4):
-            shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
-            shared._succeeded("worker")
+            shared._on_failure("worker", f"wf_{number}/t1", "", blamed=True)
+            shared._on_success("worker")
 
     assert (shared._changes.empty(), shared._failing) == (True, {})
 
 
 @pytest.mark.parametrize("abandoned", [True, False])
 async def test_a_probe_that_shows_nothing_makes_room_for_another(abandoned: bool) -> None:
-    story = Story().planned(task("t1"))
+    story = WorkflowDriver().planned(task("t1"))
     before, now = story.state, datetime.now(UTC)
-    entries = story.control("cancel") if abandoned else story.fail("t1", failure("refused"))
+    entries = story.control("cancel") if abandoned else story.fail_task("t1", failure("refused"))
     later = now + timedelta(seconds=61)
     async with sharing(MemoryBus()) as (shared,):
-        await shared._change(lambda known: shared._opened(known, "worker"))
-        assert await shared.claim({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
+        await shared._update(lambda known: shared._open(known, "worker"))
+        assert await shared.claim_probes({"worker": Probe("wf_1/t1/1", later + timedelta(seconds=60))}, later)
 
-        older = shared._probe_ended(shared._known, "worker", "wf_9/t1/1", blamed=True)  # sent before it opened
-        shared.saw(before, "wf_1", entries)
-        await until(lambda: not shared.open["worker"].probe)
+        older = shared._on_probe_ended(shared._known, "worker", "wf_9/t1/1", blamed=True)  # sent before it opened
+        shared.record(before, "wf_1", entries)
+        await until(lambda: not shared.open_circuits["worker"].probe)
 
-        assert (older.agents["worker"].probe, shared.open["worker"].open_count) == ("wf_1/t1/1", 1)
+        assert (older.agents["worker"].probe, shared.open_circuits["worker"].open_count) == ("wf_1/t1/1", 1)
 
 
 async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> None:
@@ -458,19 +459,19 @@ async def test_of_two_claims_one_is_granted_and_is_still_when_it_is_repeated() -
     broker = MemoryBroker()
     now = datetime.now(UTC)
 
-    def shared() -> SharedCircuits:
-        return SharedCircuits(broker.connect(), Subjects(), SystemClock(), failures=1, seconds=0.5)
+    def shared() -> CircuitBreaker:
+        return CircuitBreaker(broker.connect(), Subjects(), SystemClock(), failures=1, seconds=0.5)
 
     first, second = shared(), shared()
-    await first._change(lambda known: first._opened(known, "worker"))
+    await first._update(lambda known: first._open(known, "worker"))
     await second.load()
     later = now + timedelta(seconds=1)  # as a timer says that came a little before its time by the clock here
     claims = [{"worker": Probe(f"wf_{n}/t1/1", now + timedelta(seconds=60))} for n in (1, 2)]
 
-    assert await first.claim(claims[0], later)
-    assert not await second.claim(claims[1], later)
-    assert await first.claim(claims[0], later)
-    assert first.open == second.open
+    assert await first.claim_probes(claims[0], later)
+    assert not await second.claim_probes(claims[1], later)
+    assert await first.claim_probes(claims[0], later)
+    assert first.open_circuits == second.open_circuits
 
 
 async def test_a_circuit_that_opens_slowly_is_told_of_once() -> None:
@@ -480,16 +481,16 @@ async def test_a_circuit_that_opens_slowly_is_told_of_once() -> None:
             return await super().publish(subject, body, headers, **more)
 
     held = asyncio.Event()
-    shared = SharedCircuits(Slow(), Subjects(), SystemClock(), failures=3, seconds=60)
+    shared = CircuitBreaker(Slow(), Subjects(), SystemClock(), failures=3, seconds=60)
     running = asyncio.create_task(shared.run())
 
     with capture_logs() as logs:
         for number in range(12):
-            shared._ended("worker", f"wf_{number}/t1", f"wf_{number}/t1/1", blamed=True)
+            shared._on_failure("worker", f"wf_{number}/t1", f"wf_{number}/t1/1", blamed=True)
         held.set()
 
         async def told() -> bool:
-            return "worker" in shared.open and shared._changes.empty()
+            return "worker" in shared.open_circuits and shared._changes.empty()
 
         await until(told)
     running.cancel()
@@ -505,31 +506,31 @@ async def test_a_supervisor_that_comes_tells_of_a_circuit_whose_time_is_not_over
     broker, clock = MemoryBroker(), VirtualClock()
     circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=left))
     await broker.connect().publish(Subjects().limit("circuits"), dump(Circuits(agents={"worker": circuit})), {})
-    shared = SharedCircuits(broker.connect(), Subjects(), clock, failures=3, seconds=60)
+    shared = CircuitBreaker(broker.connect(), Subjects(), clock, failures=3, seconds=60)
 
     with capture_logs() as logs:
         await shared.load()
 
-    assert "worker" in shared.open
+    assert "worker" in shared.open_circuits
     assert [entry["event"] for entry in logs] == told
 
 
 async def test_a_circuit_that_somebody_has_closed_before_it_is_heard_to_be_open_opens_again() -> None:
     broker = MemoryBroker()
     shared, other = (
-        SharedCircuits(broker.connect(), Subjects(), SystemClock(), failures=2, seconds=60) for _ in range(2)
+        CircuitBreaker(broker.connect(), Subjects(), SystemClock(), failures=2, seconds=60) for _ in range(2)
     )
     for number in range(2):
-        shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
+        shared._on_failure("worker", f"wf_{number}/t1", "", blamed=True)
     opening = shared._changes.get_nowait()
-    await other._change(lambda known: other._opened(known, "worker"))
-    await other._change(lambda known: close_circuit(known, "worker"))
+    await other._update(lambda known: other._open(known, "worker"))
+    await other._update(lambda known: close_circuit(known, "worker"))
     await shared.load()
-    await shared._change(
+    await shared._update(
         lambda known: close_circuit(opening(known), "worker")
     )  # of which nobody hears that it was open
 
     for number in range(2, 4):
-        shared._ended("worker", f"wf_{number}/t1", "", blamed=True)
+        shared._on_failure("worker", f"wf_{number}/t1", "", blamed=True)
 
     assert shared._changes.qsize() == 1

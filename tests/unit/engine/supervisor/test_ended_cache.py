@@ -6,19 +6,19 @@ from datetime import timedelta
 
 import pytest
 
-from pointsman.engine.supervisor.ended_cache import Ended
+from pointsman.engine.supervisor.ended_cache import EndedWorkflows
 from pointsman.testing.clock import VirtualClock
 
 
 @pytest.mark.parametrize(("retention", "known"), [(timedelta(days=30), True), (timedelta(minutes=30), False)])
 def test_an_end_is_forgotten_before_its_log_can_be_removed(retention: timedelta, known: bool) -> None:
     clock = VirtualClock()
-    ended = Ended(clock, retention)
+    ended = EndedWorkflows(clock, retention)
 
     ended.add("wf_1", clock.now() - timedelta(minutes=10))
     ended.add("wf_2", clock.now() - timedelta(minutes=20))  # heard of late
 
     assert "wf_1" in ended
     assert ("wf_2" in ended) == known
-    ended.forget_old()
+    ended.evict()
     assert "wf_1" in ended

@@ -20,8 +20,8 @@ from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.client.client import Client, Workflow
 from pointsman.clock import SystemClock
 from pointsman.core.model.state import State
-from pointsman.engine.log.reader import commit_of
-from pointsman.engine.log.workflow_log import Head, WorkflowLog
+from pointsman.engine.log.reader import read_commit
+from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
 from pointsman.engine.supervisor import (
     decoder,
     ended_cache,
@@ -31,11 +31,11 @@ from pointsman.engine.supervisor import (
     engine as supervisor,
 )
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.supervisor.outbox_publisher import Sender
-from pointsman.engine.supervisor.ownership import Sharing
+from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
+from pointsman.engine.supervisor.ownership import Ownership
 from pointsman.engine.worker.engine import Worker
-from pointsman.errors import BusUnavailable, NotFound, OversizeEventError
-from pointsman.ports.bus import Stored
+from pointsman.errors import BusUnavailableError, NotFoundError, OversizeEventError
+from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import Envelope, encode
@@ -77,7 +77,7 @@ async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended()
         outcomes = [await workflow.outcome(20) for workflow in workflows]
 
         async def nothing_left() -> bool:
-            return not any(engine._heads or engine._room.left < 10 for engine in engines)
+            return not any(engine._heads or engine._admission.free_slots < 10 for engine in engines)
 
         await until(nothing_left)
 
@@ -85,29 +85,29 @@ async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended()
 
 
 async def test_what_ended_long_ago_is_forgotten_for_its_request_may_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended_cache, "_LONG", timedelta())
+    monkeypatch.setattr(ended_cache, "_MAX_AGE", timedelta())
     broker = MemoryBroker()
     client = Client(broker.connect())
     async with crew(broker, Settings(ack_wait=2, heartbeat=0.05), 2) as engines:
         outcome = await (await client.submit("crew", "hello")).outcome(10)
-        await until(lambda: not any(engine._ended._at for engine in engines))
+        await until(lambda: not any(engine._ended._ended_at for engine in engines))
 
     assert outcome.status == "completed"
 
 
 async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
-    send_all = Sender.send_all
+    send_all = OutboxPublisher.republish_all
 
-    async def noted(self: Sender, state: State, entries: Sequence[Entry] = ()) -> None:
+    async def noted(self: OutboxPublisher, state: State, entries: Sequence[Entry] = ()) -> None:
         ended.append(state.ended)
         await send_all(self, state, entries)
 
-    async def alone(self: Sharing) -> None:
+    async def alone(self: Ownership) -> None:
         return None
 
-    monkeypatch.setattr(Sender, "send_all", noted)
-    monkeypatch.setattr(Sharing, "look", alone)  # so that each is delivered its part, and deals with what it gets
+    monkeypatch.setattr(OutboxPublisher, "republish_all", noted)
+    monkeypatch.setattr(Ownership, "refresh", alone)  # so that each is delivered its part, and deals with what it gets
     broker = MemoryBroker()
     client = Client(broker.connect())
     async with crew(broker, Settings(ack_wait=30), 3):
@@ -122,12 +122,12 @@ async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(mo
 async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work_that_one_can_do_alone(
     monkeypatch: pytest.MonkeyPatch, pressed: bool, working: int
 ) -> None:
-    monkeypatch.setattr(ownership, "_PRESSED", -1.0 if pressed else math.inf)
-    monkeypatch.setattr(ownership, "_RELIEVED", -1.0)
+    monkeypatch.setattr(ownership, "_BUSY_CPU_SHARE", -1.0 if pressed else math.inf)
+    monkeypatch.setattr(ownership, "_IDLE_CPU_SHARE", -1.0)
     writers = dict[str, set[int]]()
     commit = WorkflowLog.commit
 
-    async def noted(self: WorkflowLog, head: Head, workflow: str, *more: Any) -> Head:
+    async def noted(self: WorkflowLog, head: LogHead, workflow: str, *more: Any) -> LogHead:
         writers.setdefault(workflow, set()).add(id(self))
         return await commit(self, head, workflow, *more)
 
@@ -136,8 +136,8 @@ async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work
     client = Client(broker.connect())
     async with crew(broker, Settings(ack_wait=30, heartbeat=0.5), 3) as engines:  # gone after three
         await until(lambda: _alive(client.bus, 6))
-        await until(lambda: sum(engine._sharing.rank for engine in engines) == 0 + 1 + 2)
-        await until(lambda: any(engine._sharing.spread for engine in engines) is pressed)
+        await until(lambda: sum(engine._ownership.priority for engine in engines) == 0 + 1 + 2)
+        await until(lambda: any(engine._ownership.balanced for engine in engines) is pressed)
         statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
 
     assert statuses == {"completed"}
@@ -164,13 +164,13 @@ async def test_an_input_whose_reading_fails_by_a_bug_of_ours_ends_in_a_dead_lett
 ) -> None:
     read, marked = getattr(decoder, reader), b"marked"
 
-    def stumble(stored: Stored, *more: Any) -> Any:
+    def stumble(stored: StoredMessage, *more: Any) -> Any:
         if marked in stored.body:
             raise RuntimeError("what nobody has thought of")
         return read(stored, *more)
 
     monkeypatch.setattr(decoder, reader, stumble)
-    monkeypatch.setattr(supervisor, "_PATIENCE", 2)
+    monkeypatch.setattr(supervisor, "_MAX_DELIVERIES", 2)
     broker = MemoryBroker()
     client = Client(broker.connect())
     subject = "pointsman.request.crew" if reader == "read_request" else "pointsman.inbox.crew.wf_1.control.c1"
@@ -199,8 +199,8 @@ async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nob
         tries.append(1)
         raise OversizeEventError("the operator's limit for this stream is 1 kB")
 
-    monkeypatch.setattr("pointsman.engine.supervisor.acknowledger.bury", refuse)
-    monkeypatch.setattr("pointsman.engine.supervisor.acknowledger._LETTER_AGAIN", 0.01)
+    monkeypatch.setattr("pointsman.engine.supervisor.acknowledger.dead_letter", refuse)
+    monkeypatch.setattr("pointsman.engine.supervisor.acknowledger._RETRY_PAUSE_S", 0.01)
     async with crew(broker, Settings(ack_wait=2), 1):
         await client.bus.publish(client.subjects.control("crew", "wf_nobody", "c1"), b"not json", {})
         await until(lambda: len(tries) > 2)
@@ -221,7 +221,7 @@ async def test_a_commit_too_large_for_what_it_rests_on_goes_without_it() -> None
         first, *_ = broker.stream("log").select(client.subjects.workflow_log(workflow.id))
 
     assert outcome.status == "completed"
-    assert commit_of(first).decision_context is None
+    assert read_commit(first).decision_context is None
 
 
 @pytest.mark.parametrize("subject", ["a..b", ".a", "a.", "$SYS.x", "pointsman.request.crew", "_secret.x"])
@@ -263,12 +263,12 @@ async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_roo
         second = await client.submit("crew", "waits")
         asked = await asyncio.gather(*(second.cancel("enough") for _ in range(cancels)))
         cancelled = await second.outcome(10)
-        await until(lambda: set(engine._room._admitted) == {first.id})
+        await until(lambda: set(engine._admission._admitted) == {first.id})
         late = await second.cancel()
         gate.set()
         completed = await first.outcome(10)
         third = await (await client.submit("crew", "has room now")).outcome(10)
-        await until(lambda: engine._room.left == 1)
+        await until(lambda: engine._admission.free_slots == 1)
         entries = await client.entries(second.id)
         letters = [stored async for stored in client.bus.read("dead", client.subjects.dead_letters)]
 
@@ -294,9 +294,9 @@ async def test_a_cancellation_is_heard_that_came_while_another_supervisor_admitt
         workflow = await client.submit("crew", "hello")
         await until(admitted)
         engine._heads.clear()
-        read, before = engine._logs.load, [Head()]  # what another supervisor reads that is a moment too early
+        read, before = engine._logs.load, [LogHead()]  # what another supervisor reads that is a moment too early
 
-        async def load(name: str, known: Head | None = None) -> Head:
+        async def load(name: str, known: LogHead | None = None) -> LogHead:
             return before.pop() if before else await read(name, known)
 
         monkeypatch.setattr(engine._logs, "load", load)
@@ -335,7 +335,7 @@ async def test_what_was_never_asked_for_cannot_be_cancelled() -> None:
     client = Client(broker.connect())
     async with crew(broker, Settings(ack_wait=2), 1):
         await client.submit("crew", "another")
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             await Workflow(client.bus, client.subjects, "wf_unknown", "crew", source=client.source).cancel()
         control = client.subjects.control("crew", "wf_unknown", "c1")
         envelope = Envelope(id="c1", type=Control.event_type, source="/test", time=datetime.now(UTC))
@@ -365,11 +365,11 @@ async def test_a_supervisor_names_at_its_start_those_of_its_team_that_are_not_th
 
     with capture_logs() as lines:
         running = asyncio.create_task(SupervisorEngine(bus, team, Settings(), SystemClock()).run(stop))
-        await until(lambda: _logged(lines, "agents_not_seen_yet"))
+        await until(lambda: _logged(lines, "agents_missing"))
         stop.set()
         await asyncio.wait_for(running, 20)
 
-    (told,) = (line for line in lines if line["event"] == "agents_not_seen_yet")
+    (told,) = (line for line in lines if line["event"] == "agents_missing")
     assert told["agents"] == ["b", "planner", "synthesizer"]
 
 
@@ -424,17 +424,17 @@ async def test_a_supervisor_that_dies_before_it_sent_anything_of_the_end_leaves_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The outcome is sent last: where something else stands in its place, the rest is not there."""
-    broker, sent = MemoryBroker(), Sender.send_new
+    broker, sent = MemoryBroker(), OutboxPublisher.publish_new
     client = Client(broker.connect())
 
-    async def dies(self: Sender, state: State, entries: Sequence[Entry], *prepared: Any) -> None:
+    async def dies(self: OutboxPublisher, state: State, entries: Sequence[Entry], *prepared: Any) -> None:
         if not state.ended:
             return await sent(self, state, entries, *prepared)
         await client.bus.publish(client.subjects.outcome("crew", state.workflow_id), b"{}", {})
-        monkeypatch.setattr(Sender, "send_new", sent)
-        raise BusUnavailable("the end is not known to be sent")
+        monkeypatch.setattr(OutboxPublisher, "publish_new", sent)
+        raise BusUnavailableError("the end is not known to be sent")
 
-    monkeypatch.setattr(Sender, "send_new", dies)
+    monkeypatch.setattr(OutboxPublisher, "publish_new", dies)
     async with crew(broker, Settings(ack_wait=0.2), 1):
         outcome = await (await client.submit("crew", "hello")).outcome(10)
 

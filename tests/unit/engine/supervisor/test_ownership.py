@@ -11,8 +11,8 @@ import pytest
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.engine.process.heartbeat import team_card
 from pointsman.engine.supervisor import ownership
-from pointsman.engine.supervisor.ownership import Sharing, holder
-from pointsman.ports.bus import Bus, Stored
+from pointsman.engine.supervisor.ownership import Ownership, owner
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.team import Team
 
@@ -23,8 +23,8 @@ WORKFLOWS = [f"wf_{number}" for number in range(3000)]
 def test_supervisors_name_the_same_holder_and_share_evenly() -> None:
     names = [f"s{number}" for number in range(3)]
 
-    holders = {workflow: holder(workflow, names) for workflow in WORKFLOWS}
-    turned = {workflow: holder(workflow, names[::-1]) for workflow in WORKFLOWS}
+    holders = {workflow: owner(workflow, names) for workflow in WORKFLOWS}
+    turned = {workflow: owner(workflow, names[::-1]) for workflow in WORKFLOWS}
     shares = Counter(holders.values())
 
     assert holders == turned
@@ -32,25 +32,25 @@ def test_supervisors_name_the_same_holder_and_share_evenly() -> None:
 
 
 def test_only_the_share_of_who_goes_moves() -> None:
-    moved = [workflow for workflow in WORKFLOWS if holder(workflow, ["a", "b", "c"]) != holder(workflow, ["a", "b"])]
+    moved = [workflow for workflow in WORKFLOWS if owner(workflow, ["a", "b", "c"]) != owner(workflow, ["a", "b"])]
 
-    assert {holder(workflow, ["a", "b", "c"]) for workflow in moved} == {"c"}
+    assert {owner(workflow, ["a", "b", "c"]) for workflow in moved} == {"c"}
 
 
 async def test_the_one_that_is_alive_the_longest_comes_first_and_the_others_after_it_by_age() -> None:
     _, (oldest, middle, newest) = await supervisors(3)
 
-    assert [each.rank for each in (oldest, middle, newest)] == [0, 1, 2]
-    assert not oldest.hands_on
-    assert middle.hands_on
+    assert [each.priority for each in (oldest, middle, newest)] == [0, 1, 2]
+    assert not oldest.may_forward
+    assert middle.may_forward
 
 
 async def test_a_supervisor_that_is_not_announced_yet_comes_last() -> None:
     bus, _ = await supervisors(2)
-    new = Sharing(bus, VirtualClock(), "crew", "new", PERIOD)
-    await new.look()
+    new = Ownership(bus, VirtualClock(), "crew", "new", PERIOD)
+    await new.refresh()
 
-    assert new.rank == 2
+    assert new.priority == 2
 
 
 async def test_the_first_spreads_the_workflows_when_its_process_is_nearly_all_of_a_cpu_and_until_half_would_do(
@@ -64,8 +64,8 @@ async def test_the_first_spreads_the_workflows_when_its_process_is_nearly_all_of
     for share in (0.7, 0.9, 0.5, 0.3, 0.2, 0.7):  # while it shares with one other it has half of the work
         cpu[0] += share * PERIOD
         await clock.advance(PERIOD)
-        first.measure()
-        spread.append(first.spread)
+        first.measure_load()
+        spread.append(first.balanced)
 
     assert spread == [False, True, True, True, False, False]
 
@@ -77,21 +77,21 @@ async def test_a_supervisor_alone_spreads_nothing_however_busy_it_is(monkeypatch
 
     cpu[0] += PERIOD
     await clock.advance(PERIOD)
-    alone.measure()
+    alone.measure_load()
 
-    assert not alone.spread
-    assert not alone.hands_on
+    assert not alone.balanced
+    assert not alone.may_forward
 
 
 async def test_the_others_spread_them_while_they_are_handed_something() -> None:
     clock = VirtualClock()
     _, (_, second) = await supervisors(2, clock)
-    before = second.spread
-    second.received()
-    handed = second.spread
+    before = second.balanced
+    second.record_forwarded()
+    handed = second.balanced
     await clock.advance(2 * PERIOD)
 
-    assert (before, handed, second.spread) == (False, True, False)
+    assert (before, handed, second.balanced) == (False, True, False)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ async def test_who_is_not_the_first_hands_on_to_it_what_comes_for_the_first_time
     subject: str, delivered: int, to: list[str]
 ) -> None:
     _, (_, second) = await supervisors(2)
-    delivery = Given(Stored(subject, b"{}", {}, 1, VirtualClock().now()), delivered)
+    delivery = Given(StoredMessage(subject, b"{}", {}, 1, VirtualClock().now()), delivered)
 
-    assert await second.hand_on("wf_1", delivery) is bool(to)
+    assert await second.forward("wf_1", delivery) is bool(to)
     assert delivery.to == to
 
 
@@ -116,11 +116,11 @@ async def test_who_is_not_the_first_hands_on_to_it_what_comes_for_the_first_time
 class Given:
     """A delivery that is only to be handed on."""
 
-    message: Stored
+    message: StoredMessage
     delivered: int
     to: list[str] = field(default_factory=list)
 
-    async def hand_on(self, name: str) -> bool:
+    async def forward(self, name: str) -> bool:
         self.to.append(name)
         return True
 
@@ -130,13 +130,13 @@ class Given:
     async def in_progress(self) -> None: ...
 
 
-async def supervisors(count: int, clock: VirtualClock | None = None) -> tuple[Bus, list[Sharing]]:
+async def supervisors(count: int, clock: VirtualClock | None = None) -> tuple[Bus, list[Ownership]]:
     """A bus and those who share a team there, the oldest first. Their names are in no order."""
     bus, clock = MemoryBroker().connect(), clock or VirtualClock()
     names = ["m", "z", "a"][:count]
     for age, name in enumerate(names):
         await bus.registry.announce(team_card(Team(name="crew"), clock.now() + timedelta(seconds=age), name))
-    all_of_them = [Sharing(bus, clock, "crew", name, PERIOD) for name in names]
+    all_of_them = [Ownership(bus, clock, "crew", name, PERIOD) for name in names]
     for each in all_of_them:
-        await each.look()
+        await each.refresh()
     return bus, all_of_them

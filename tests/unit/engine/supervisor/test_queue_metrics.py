@@ -11,8 +11,8 @@ from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
-from pointsman.engine.supervisor.queue_metrics import show_queues
-from pointsman.errors import BusUnavailable, PeerError
+from pointsman.engine.supervisor.queue_metrics import publish_queue_gauges
+from pointsman.errors import BusUnavailableError, PeerError
 from pointsman.ports.bus import QueueDepth, StreamKind
 from pointsman.testing import VirtualClock
 from pointsman_schemas.card import AgentCard
@@ -35,7 +35,7 @@ async def test_the_queue_of_an_agent_that_is_gone_is_told_of_for_as_long_as_some
     sequence = await bus.publish("pointsman.handoff.writer.w.t.1", b"{}", {})
 
     with exposing() as figures:
-        showing = asyncio.create_task(show_queues(bus, clock, "crew"))
+        showing = asyncio.create_task(publish_queue_gauges(bus, clock, "crew"))
         await clock.settle()
         alive = depths(figures)
         await bus.registry.withdraw(card)
@@ -63,12 +63,12 @@ async def test_a_queue_that_can_no_longer_be_looked_at_is_not_told_of_by_its_las
 
         async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
             if self.away:
-                raise BusUnavailable("away")
+                raise BusUnavailableError("away")
             return QueueDepth(pending=3, in_flight=1)
 
     bus, clock = Bus(), VirtualClock()
     with exposing() as figures:
-        showing = asyncio.create_task(show_queues(bus, clock, "crew"))
+        showing = asyncio.create_task(publish_queue_gauges(bus, clock, "crew"))
         await clock.settle()
         before = depths(figures)
         bus.away = True
@@ -85,7 +85,7 @@ async def test_a_queue_that_can_no_longer_be_looked_at_is_not_told_of_by_its_las
     assert during == {}
 
 
-@pytest.mark.parametrize("error", [PeerError("not described"), BusUnavailable("away")])
+@pytest.mark.parametrize("error", [PeerError("not described"), BusUnavailableError("away")])
 async def test_a_queue_that_is_not_described_hides_no_other_and_ends_nothing(error: PeerError) -> None:
     class Bus(MemoryBus):
         async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
@@ -97,7 +97,7 @@ async def test_a_queue_that_is_not_described_hides_no_other_and_ends_nothing(err
         return showing.done() or len(samples(figures).get("pointsman_queue_depth", ())) == 2
 
     with exposing() as figures:
-        showing = asyncio.create_task(show_queues(Bus(), SystemClock(), "crew"))
+        showing = asyncio.create_task(publish_queue_gauges(Bus(), SystemClock(), "crew"))
         await until(shown)
         goes_on = not showing.done()
         showing.cancel()

@@ -10,21 +10,21 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 import pytest
-from support.core import SUBJECTS, Story, failure, task
+from support.core import SUBJECTS, WorkflowDriver, failure, task
 from support.system import planner_of, synthesizer
 from support.waiting import until
-from support.workers import Desk, running
+from support.workers import SupervisorDouble, running
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.client.client import Client
 from pointsman.clock import SystemClock
-from pointsman.engine.log.workflow_log import Head, WorkflowLog
-from pointsman.engine.process.handoff_codec import RESENT
+from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
+from pointsman.engine.process.handoff_codec import RESENT_HEADER
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.supervisor.outbox_publisher import Sender
-from pointsman.engine.supervisor.recovery import Mender
+from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
+from pointsman.engine.supervisor.recovery import Recovery
 from pointsman.engine.worker.engine import Worker
 from pointsman.ports.bus import Delivery
 from pointsman.settings import Settings
@@ -99,7 +99,9 @@ async def test_handoffs_that_were_forgotten_are_sent_again_and_done_once() -> No
 
         await check_each_was_done_once(client, gate, outcomes)
     assert forgotten
-    assert {RESENT in sent.headers for sent in broker.stream("handoffs").select("pointsman.handoff.a.>")} == {True}
+    assert {RESENT_HEADER in sent.headers for sent in broker.stream("handoffs").select("pointsman.handoff.a.>")} == {
+        True
+    }
 
 
 async def test_handoffs_that_were_forgotten_while_no_supervisor_ran_are_sent_by_the_next_one() -> None:
@@ -128,8 +130,8 @@ async def test_what_was_answered_is_not_done_again_when_the_consumers_are_put_ba
         broker.sync_handoffs()
 
         broker.power_cut()  # the handoffs stay, and nobody knows that any of them was taken
-        back = await client.queue("a")
-        desk = Desk(client.bus)
+        back = await client.queue_depth("a")
+        desk = SupervisorDouble(client.bus)
         await until(lambda: desk.settled("a"))
 
         await check_each_was_done_once(client, gate, outcomes)
@@ -138,7 +140,7 @@ async def test_what_was_answered_is_not_done_again_when_the_consumers_are_put_ba
 
 
 async def test_a_handoff_that_is_sent_again_after_its_answer_is_not_done_again() -> None:
-    desk, runs = Desk(MemoryBroker().connect()), []
+    desk, runs = SupervisorDouble(MemoryBroker().connect()), []
 
     @agent(name="a", description="Counts")
     async def counts(request: str) -> str:
@@ -146,12 +148,12 @@ async def test_a_handoff_that_is_sent_again_after_its_answer_is_not_done_again()
         return "done"
 
     async with running(Worker(desk.bus, [counts], SETTINGS)):
-        handoff = await desk.hand("a", "once")
+        handoff = await desk.publish_handoff("a", "once")
         await desk.result(handoff)
         sent = await desk.bus.last("handoffs", desk.subjects.agent_handoffs("a"))
         assert sent is not None
         await desk.bus.purge("handoffs", sent.subject)
-        await desk.bus.publish(sent.subject, sent.body, {**sent.headers, RESENT: "true"}, expect=0)
+        await desk.bus.publish(sent.subject, sent.body, {**sent.headers, RESENT_HEADER: "true"}, expect=0)
         await until(lambda: desk.settled("a"))
 
     assert runs == ["once"]
@@ -159,30 +161,30 @@ async def test_a_handoff_that_is_sent_again_after_its_answer_is_not_done_again()
 
 async def test_what_is_scheduled_anew_says_that_it_may_have_been_forgotten() -> None:
     bus = MemoryBroker(unsynced_handoffs=True).connect()
-    story = Story(now=datetime.now(UTC)).planned(task("a"))
-    story.fail("a", failure(retryable=True))
+    story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"))
+    story.fail_task("a", failure(retryable=True))
 
-    await Sender(bus, SUBJECTS, SystemClock(), "crew").reschedule(story.state)
+    await OutboxPublisher(bus, SUBJECTS, SystemClock(), "crew").republish_scheduled(story.state)
 
-    waiting = {name: RESENT in plan.headers for name, plan in bus.broker._schedules.items()}
+    waiting = {name: RESENT_HEADER in plan.headers for name, plan in bus.broker._schedules.items()}
     assert waiting == {name: ".try." in name for name in waiting}
     assert any(waiting.values())
 
 
 async def test_what_is_abandoned_while_it_is_sent_again_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    story = Story(now=datetime.now(UTC)).planned(task("a"))
-    heads = [Head(story.state, 7)]
+    story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"))
+    heads = [LogHead(story.state, 7)]
     story.control("cancel")
-    heads.append(Head(story.state, 8))
+    heads.append(LogHead(story.state, 8))
     bus, clock = MemoryBroker(unsynced_handoffs=True).connect(), SystemClock()
-    logs, sender = WorkflowLog(bus, SUBJECTS, clock, "team"), Sender(bus, SUBJECTS, clock, "team")
+    logs, sender = WorkflowLog(bus, SUBJECTS, clock, "team"), OutboxPublisher(bus, SUBJECTS, clock, "team")
     await bus.publish(SUBJECTS.log("team", story.state.workflow_id), b"", {})
 
-    async def moves_on(*_: object) -> Head:
+    async def moves_on(*_: object) -> LogHead:
         return heads.pop(0)
 
     monkeypatch.setattr(logs, "load", moves_on)
-    await Mender(bus, SUBJECTS, clock, logs, sender, "team").mend()
+    await Recovery(bus, SUBJECTS, clock, logs, sender, "team").resend_running()
 
     assert heads == []
     assert bus.broker.stream("handoffs").end == 1
@@ -195,11 +197,11 @@ async def test_a_supervisor_that_finds_a_loss_mends_once(monkeypatch: pytest.Mon
     async def lost(*_: object) -> Sequence[str]:
         return ("the end of the inbox",)
 
-    async def noted(_: Mender) -> None:
+    async def noted(_: Recovery) -> None:
         mended.append("all")
 
-    monkeypatch.setattr("pointsman.engine.supervisor.engine.lost_work", lost)
-    monkeypatch.setattr(Mender, "mend", noted)
+    monkeypatch.setattr("pointsman.engine.supervisor.engine.find_lost_work", lost)
+    monkeypatch.setattr(Recovery, "resend_running", noted)
     for forgets in (True, False):
         async with supervised(MemoryBroker(unsynced_handoffs=forgets)):
             await until(lambda: bool(mended))
@@ -231,11 +233,11 @@ async def test_a_number_that_is_given_twice_is_not_settled_by_who_was_handed_it_
     (before,) = await consumer.take(1)
     received: list[Delivery] = []
 
-    async with await bus.receive("two", received.append):
-        handed = await before.hand_on("two")
+    async with await bus.receive_forwarded("two", received.append):
+        handed = await before.forward("two")
         await until(lambda: bool(received))
         bus.broker.power_cut()
-        handed_after = await before.hand_on("two")
+        handed_after = await before.forward("two")
         await bus.publish("pointsman.handoff.a.w2.t.1", b"", {})
         (after,) = await consumer.take(1)
         await received[0].ack()

@@ -12,8 +12,8 @@ from support.system import echo, in_memory, planner_of, shaky, synthesizer
 from support.waiting import until
 
 from pointsman.client.client import Client, Workflow
-from pointsman.engine.log.workflow_log import Head, WorkflowLog
-from pointsman.engine.operations.dead_letters import DeadLetters, Letter
+from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
+from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters
 from pointsman.errors import ContractError
 from pointsman.ports.bus import StreamKind
 from pointsman_schemas.envelope import Envelope, encode
@@ -31,14 +31,14 @@ def event(*, source: str = "/shop", type: str = Request.event_type) -> dict[str,
 
 async def ask(client: Client, body: bytes, headers: Mapping[str, str]) -> Workflow:
     """The workflow of a request as another system publishes it."""
-    return await client.requested(await client.bus.publish(client.subjects.request("crew"), body, headers))
+    return await client.workflow_from_sequence(await client.bus.publish(client.subjects.request("crew"), body, headers))
 
 
 async def outcome_of(client: Client, body: bytes, headers: Mapping[str, str]) -> Outcome:
     return await (await ask(client, body, headers)).outcome(10)
 
 
-async def all_settled(client: Client) -> Sequence[Letter]:
+async def all_settled(client: Client) -> Sequence[DeadLetterEntry]:
     """The dead letters, once every request is settled."""
 
     async def settled() -> bool:
@@ -101,7 +101,7 @@ async def test_a_request_whose_id_is_that_of_an_ended_workflow_costs_no_commit(
     tried: list[str] = []
     commit = WorkflowLog.commit
 
-    async def counted(log: WorkflowLog, head: Head, workflow: str, *rest: Any) -> Head:
+    async def counted(log: WorkflowLog, head: LogHead, workflow: str, *rest: Any) -> LogHead:
         tried.append(workflow)
         return await commit(log, head, workflow, *rest)
 

@@ -21,7 +21,7 @@ from pointsman.client.client import Client
 from pointsman.engine.operations.archive import export_workflow, import_workflow
 from pointsman.engine.supervisor import retention
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.supervisor.retention import Trimmer
+from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.engine.worker.engine import Worker
 from pointsman.errors import PeerError
 from pointsman.ports.bus import StreamKind
@@ -33,7 +33,7 @@ from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 T = TypeVar("T")
 
 DAY = 86_400.0
-SETTINGS = Settings(ack_wait=7200, heartbeat=3600, grace=0, retention_days=30)
+SETTINGS = Settings(ack_wait=7200, heartbeat=3600, shutdown_grace=0, retention_days=30)
 QUICK = Team(name="quick", strategy=Pipeline(stages=(Stage(agent="a"),)), limits=Limits(deadline=60))
 PATIENT = Team(
     name="patient",
@@ -75,7 +75,7 @@ async def supervised(broker: MemoryBroker, clock: VirtualClock, team: Team, *age
 async def trimmed(broker: MemoryBroker, clock: VirtualClock, days: float = 0.0, *, by: str = "other") -> None:
     """`days` pass, and then a supervisor trims, somebody else's."""
     await clock.advance(days * DAY)
-    await Trimmer(broker.connect(), SUBJECTS, clock, by, SETTINGS.retention_days).trim()
+    await RetentionJob(broker.connect(), SUBJECTS, clock, by, SETTINGS.retention_days).apply()
 
 
 async def held(client: Client) -> dict[str, int]:
@@ -194,8 +194,8 @@ async def test_only_what_somebody_is_owed_is_told_of_as_kept_beyond_its_time(mon
     with capture_logs() as over:
         await trimmed(broker, clock, 1)
 
-    assert "kept_beyond_its_time" in {line["event"] for line in running}
-    assert "kept_beyond_its_time" not in {line["event"] for line in over}  # it has ended, and is kept for its time
+    assert "retention_deferred" in {line["event"] for line in running}
+    assert "retention_deferred" not in {line["event"] for line in over}  # it has ended, and is kept for its time
 
 
 async def test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of() -> None:
@@ -206,7 +206,7 @@ async def test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_t
         before = await held(client)
     requests = broker.find_durable("work", "request-quick")
     assert requests is not None
-    requests.put_back([1])  # the supervisor died before it was acknowledged
+    requests.restore_pending([1])  # the supervisor died before it was acknowledged
 
     await trimmed(broker, clock, 40)
     kept = await held(client)
@@ -230,7 +230,7 @@ async def test_the_work_is_kept_for_no_longer_than_the_log_that_tells_of_it() ->
         assert await complete(client, clock, "hello") == "completed"
 
     await clock.advance(2 * DAY)
-    await Trimmer(broker.connect(), SUBJECTS, clock, "other", retention_days=1).trim()
+    await RetentionJob(broker.connect(), SUBJECTS, clock, "other", retention_days=1).apply()
 
     assert await held(client) == dict.fromkeys(STREAMS, 0)
 
@@ -289,10 +289,10 @@ async def test_a_supervisor_trims_by_itself_and_only_the_first_of_a_team() -> No
         asked.append(clock.monotonic())
         return False
 
-    trimmer = Trimmer(broker.connect(), SUBJECTS, clock, "quick", 30)
+    trimmer = RetentionJob(broker.connect(), SUBJECTS, clock, "quick", 30)
     watching = asyncio.create_task(trimmer.run(ends))
     with capture_logs() as lines:
-        await clock.advance(retention._PAUSE * 3 + 1)
+        await clock.advance(retention._INTERVAL_S * 3 + 1)
     watching.cancel()
     assert len(asked) == 3
     assert lines == []
@@ -320,7 +320,7 @@ async def test_what_only_tells_of_a_workflow_elsewhere_and_what_is_no_teams_is_n
 
 
 async def test_much_is_removed_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_SLICE", 2)
+    monkeypatch.setattr(retention, "_BATCH_SIZE", 2)
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     bus = broker.connect()
@@ -359,12 +359,12 @@ async def test_a_broker_that_lets_nothing_be_removed_is_asked_again(
         await trim(stream, subject, last)
 
     monkeypatch.setattr(bus, "trim", refuse)
-    trimming_on = asyncio.create_task(Trimmer(bus, SUBJECTS, clock, "quick", 30).run(lambda: True))
+    trimming_on = asyncio.create_task(RetentionJob(bus, SUBJECTS, clock, "quick", 30).run(lambda: True))
     with capture_logs() as lines:
-        await clock.advance(retention._PAUSE * 2 + 1)
+        await clock.advance(retention._INTERVAL_S * 2 + 1)
     trimming_on.cancel()
 
-    assert [line["event"] for line in lines] == ["not_trimmed"]
+    assert [line["event"] for line in lines] == ["retention_failed"]
     assert await nothing_in(Client(bus), "work")
 
 
@@ -372,13 +372,13 @@ async def test_doctor_says_what_is_kept_for_longer_than_it_should_be() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     client = Client(broker.connect())
-    nothing = await doctor._kept(client, SETTINGS)
+    nothing = await doctor._check_retention(client, SETTINGS)
     await client.submit("quick", "hello")
     await clock.advance(8 * DAY + 1)
-    held_up = await doctor._kept(client, SETTINGS)
+    held_up = await doctor._check_retention(client, SETTINGS)
     await clock.advance(7 * DAY)
-    for_long = await doctor._kept(client, SETTINGS)
+    for_long = await doctor._check_retention(client, SETTINGS)
 
     assert (nothing.ok, held_up.ok, for_long.ok) == (True, True, False)
-    assert "POINTSMAN_WORK holds pointsman.request.quick since " in held_up.seen
-    assert "POINTSMAN_WORK holds pointsman.request.quick since " in for_long.seen
+    assert "POINTSMAN_WORK holds pointsman.request.quick since " in held_up.finding
+    assert "POINTSMAN_WORK holds pointsman.request.quick since " in for_long.finding

@@ -10,7 +10,7 @@ from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State
-from pointsman.engine.supervisor.spans import Spans
+from pointsman.engine.supervisor.spans import SupervisorSpans
 from pointsman_schemas.events import AttemptError
 from pointsman_schemas.log import (
     ApprovalRequested,
@@ -43,11 +43,11 @@ AGAIN = dispatched("t1", "fitter", 4, 2).model_copy(update={"span_id": SPAN})
     ("way", "told"),
     [
         ([BEGUN], []),
-        ([HELD, BEGUN], ["pointsman.held"]),
-        ([STOOD_IN, IGNORED], ["pointsman.stood_in", "pointsman.result_ignored"]),
+        ([HELD, BEGUN], ["pointsman.task_held"]),
+        ([STOOD_IN, IGNORED], ["pointsman.fallback_used", "pointsman.result_ignored"]),
         ([BEGUN, IGNORED], ["pointsman.result_ignored"]),
-        ([BEGUN, FAILED, REOPENED, AGAIN], ["pointsman.reopened"]),
-        ([BEGUN, ASKED, QUESTION, AGAIN], ["pointsman.approval_asked"]),
+        ([BEGUN, FAILED, REOPENED, AGAIN], ["pointsman.task_reopened"]),
+        ([BEGUN, ASKED, QUESTION, AGAIN], ["pointsman.approval_requested"]),
     ],
 )
 async def test_a_detour_of_a_task_is_an_event_of_its_span(way: list[Entry], told: list[str]) -> None:
@@ -55,7 +55,7 @@ async def test_a_detour_of_a_task_is_an_event_of_its_span(way: list[Entry], told
     log = [started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), *way]
     end = succeeded("t1", "fitter", 4, 5, attempt)
     bus, state = MemoryBus(), None
-    spans = Spans(bus, Subjects(), SystemClock(), "crew")
+    spans = SupervisorSpans(bus, Subjects(), SystemClock(), "crew")
     commits: list[list[Entry]] = [log, [end]]
 
     with exporting() as exporter:
@@ -63,7 +63,7 @@ async def test_a_detour_of_a_task_is_an_event_of_its_span(way: list[Entry], told
             await store(bus, *entries, number=number)
             state = apply_commit(state, Commit(number=number, entries=tuple(entries)))
         assert isinstance(state, State)
-        await spans.ended(state, [end])
+        await spans.export_ended(state, [end])
 
     (span,) = exporter.get_finished_spans()
     assert span.name.startswith("invoke_agent ")
@@ -76,7 +76,7 @@ async def test_an_answer_that_came_and_was_refused_is_one_end() -> None:
     state = apply_commit(None, Commit(number=1, entries=tuple(log)))
 
     with exporting() as exporter:
-        await Spans(MemoryBus(), Subjects(), SystemClock(), "crew").ended(
+        await SupervisorSpans(MemoryBus(), Subjects(), SystemClock(), "crew").export_ended(
             state, [succeeded("t1", "fitter", 1, 2), FAILED]
         )
 

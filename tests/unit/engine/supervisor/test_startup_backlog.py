@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
-from pointsman.engine.supervisor.startup_backlog import Backlog
-from pointsman.ports.bus import Bus, QueueDepth, Stored
+from pointsman.engine.supervisor.startup_backlog import StartupBacklog
+from pointsman.ports.bus import Bus, QueueDepth, StoredMessage
 from pointsman.testing.clock import VirtualClock
 
 NEWEST, ACK_WAIT, LOOK = 10, 2.0, 0.5
@@ -19,20 +19,20 @@ class Inbox:
     clock: VirtualClock = field(default_factory=VirtualClock)
     depth_now: QueueDepth = field(default_factory=lambda: QueueDepth(0, 2, 8))
 
-    async def last(self, stream: str, subject: str) -> Stored:
-        return Stored("inbox", b"", {}, NEWEST, self.clock.now())
+    async def last(self, stream: str, subject: str) -> StoredMessage:
+        return StoredMessage("inbox", b"", {}, NEWEST, self.clock.now())
 
     async def depth(self, name: str, stream: str) -> QueueDepth:
         return self.depth_now
 
-    def backlog(self) -> Backlog:
-        return Backlog(cast(Bus, self), self.clock, "inbox-crew", ACK_WAIT)
+    def backlog(self) -> StartupBacklog:
+        return StartupBacklog(cast(Bus, self), self.clock, "inbox-crew", ACK_WAIT)
 
-    async def looked_at(self, backlog: Backlog, seconds: float, *in_hand: int) -> bool:
+    async def looked_at(self, backlog: StartupBacklog, seconds: float, *in_hand: int) -> bool:
         """Whether there is something left after looks for that long."""
         for _ in range(int(seconds / LOOK)):
             await self.clock.advance(LOOK)
-            await backlog.look(in_hand)
+            await backlog.refresh(in_hand)
         return bool(backlog)
 
 
@@ -42,7 +42,7 @@ async def test_nothing_is_known_to_be_dealt_with_before_it_was_looked_at() -> No
 
     before = bool(backlog)
     inbox.depth_now = QueueDepth(0, 0, NEWEST)
-    await backlog.begin("inputs")
+    await backlog.measure("inputs")
 
     assert (before, bool(backlog)) == (True, False)
 
@@ -50,7 +50,7 @@ async def test_nothing_is_known_to_be_dealt_with_before_it_was_looked_at() -> No
 async def test_what_never_moves_is_waited_for_as_long_as_everything_needs_to_come_again() -> None:
     inbox = Inbox()
     backlog = inbox.backlog()
-    await backlog.begin("inputs")
+    await backlog.measure("inputs")
 
     soon = await inbox.looked_at(backlog, 2 * ACK_WAIT)
     later = await inbox.looked_at(backlog, LOOK)
@@ -61,7 +61,7 @@ async def test_what_never_moves_is_waited_for_as_long_as_everything_needs_to_com
 async def test_what_moves_or_is_in_hand_is_waited_for() -> None:
     inbox = Inbox()
     backlog = inbox.backlog()
-    await backlog.begin("inputs")
+    await backlog.measure("inputs")
 
     unmoved = await inbox.looked_at(backlog, 2 * ACK_WAIT)
     inbox.depth_now = QueueDepth(0, 1, 9)
@@ -75,7 +75,7 @@ async def test_what_moves_or_is_in_hand_is_waited_for() -> None:
 async def test_the_time_in_which_the_broker_is_away_does_not_count() -> None:
     inbox = Inbox()
     backlog = inbox.backlog()
-    await backlog.begin("inputs")
+    await backlog.measure("inputs")
 
     before = await inbox.looked_at(backlog, 2 * ACK_WAIT)
     await inbox.clock.advance(ACK_WAIT + LOOK)  # in which no look was answered

@@ -9,19 +9,19 @@ from support.core import SUBJECTS, WORKFLOW, judged_stage
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
-from pointsman.engine.supervisor.stream_integrity import lost_work
+from pointsman.engine.supervisor.stream_integrity import find_lost_work
 from pointsman_schemas.strict_json import dump
 
 
 async def test_a_result_that_waits_for_its_judge_is_missed_like_one_that_was_accepted() -> None:
     bus, story = MemoryBus(), judged_stage()
-    story.succeed("write")
+    story.complete_task("write")
     await bus.publish(SUBJECTS.log("team", WORKFLOW), dump(story.commits[-1]), {})
     subject = SUBJECTS.result("team", WORKFLOW, "write", "write", 1)
 
-    lost = await lost_work(bus, SUBJECTS, "team", SystemClock(), 30)
+    lost = await find_lost_work(bus, SUBJECTS, "team", SystemClock(), 30)
     await bus.publish(subject, b"{}", {})
-    there = await lost_work(bus, SUBJECTS, "team", SystemClock(), 30)
+    there = await find_lost_work(bus, SUBJECTS, "team", SystemClock(), 30)
 
     assert [subject in loss for loss in lost] == [True]
     assert there == ()
@@ -35,9 +35,9 @@ class Tomorrow(SystemClock):
 @pytest.mark.parametrize(("days", "missed"), [(30, True), (1, False)])
 async def test_a_result_that_may_have_been_removed_at_its_age_is_not_missed(days: int, missed: bool) -> None:
     bus, story = MemoryBus(), judged_stage()
-    story.succeed("write")
+    story.complete_task("write")
     await bus.publish(SUBJECTS.log("team", WORKFLOW), dump(story.commits[-1]), {})
 
-    lost = await lost_work(bus, SUBJECTS, "team", Tomorrow(), days)
+    lost = await find_lost_work(bus, SUBJECTS, "team", Tomorrow(), days)
 
     assert bool(lost) is missed

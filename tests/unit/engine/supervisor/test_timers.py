@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
-from support.core import Story, failure, task
+from support.core import WorkflowDriver, failure, task
 from support.system import planner_of
 from support.waiting import until
 
@@ -22,11 +22,11 @@ from pointsman.core.model.inputs import ResultReceived, TimerFired
 from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.engine.supervisor import engine as supervisor
 from pointsman.engine.supervisor.committer import Committer
-from pointsman.engine.supervisor.decoder import Receiver
+from pointsman.engine.supervisor.decoder import InboundDecoder
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.supervisor.outbox_publisher import Sender
+from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
 from pointsman.engine.worker.engine import Worker
-from pointsman.engine.worker.handoff_processor import Answerer, Job
+from pointsman.engine.worker.handoff_processor import HandoffProcessor, InFlightHandoff
 from pointsman.ports.bus import Delivery
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
@@ -82,7 +82,7 @@ async def crew(
     theirs: Clock | None = None,
 ) -> AsyncIterator[Client]:
     broker = broker or MemoryBroker(clock=clock)
-    stop, settings = asyncio.Event(), Settings(ack_wait=2, heartbeat=0.2, grace=0)
+    stop, settings = asyncio.Event(), Settings(ack_wait=2, heartbeat=0.2, shutdown_grace=0)
     parts: list[SupervisorEngine | Worker] = [
         SupervisorEngine(broker.connect(), team, settings, ours or clock),
         Worker(broker.connect(), [planner_of(ONE_TASK), silent], settings, clock=theirs or clock),
@@ -130,18 +130,18 @@ async def test_what_is_in_hand_for_longer_than_the_ack_deadline_does_not_come_ag
     """A plan of two thousand tasks over a slow network: each result came again before the last task was sent, and then
     all was sent again on its account, which took as long."""
     clock, deliveries = VirtualClock(), list[int]()
-    send, read = Sender.send_new, Receiver.read
+    send, read = OutboxPublisher.publish_new, InboundDecoder.decode
 
-    async def slowly(self: Sender, *given: Any) -> None:
+    async def slowly(self: OutboxPublisher, *given: Any) -> None:
         await clock.sleep(7)  # of ack deadlines of 2 s
         await send(self, *given)
 
-    def counted(self: Receiver, delivery: Delivery) -> Any:
+    def counted(self: InboundDecoder, delivery: Delivery) -> Any:
         deliveries.append(delivery.delivered)
         return read(self, delivery)
 
-    monkeypatch.setattr(Sender, "send_new", slowly)
-    monkeypatch.setattr(Receiver, "read", counted)
+    monkeypatch.setattr(OutboxPublisher, "publish_new", slowly)
+    monkeypatch.setattr(InboundDecoder, "decode", counted)
     async with crew(clock, LATER.model_copy(update={"limits": Limits(deadline=60)})) as client:
         workflow = await client.submit("crew", "hello")
         await in_time(clock, until(lambda: client.bus.last("work", SUBJECTS.handoff("a", workflow.id, "t1", 1))))
@@ -199,8 +199,8 @@ async def test_a_forged_timer_ends_nothing_before_its_time() -> None:
 async def test_a_timer_the_engine_trips_over_comes_again_until_it_is_dealt_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "_PATIENCE", 2)
-    monkeypatch.setattr(supervisor, "_LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr(supervisor, "_MAX_DELIVERIES", 2)
+    monkeypatch.setattr(supervisor, "_MAX_RETRY_PAUSE_S", 0.01)
     commit, failed = Committer.commit, list[str]()
 
     async def trip(self: Any, workflow: str, head: Any, arrivals: Any) -> Any:
@@ -261,14 +261,14 @@ async def set_at_the_broker(off: float) -> None:
 
 
 async def test_a_brokers_clock_that_is_set_fires_and_holds_up_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = Answerer.answer
+    answer = HandoffProcessor.process
 
-    async def unheard(self: Answerer, job: Job) -> None:
+    async def unheard(self: HandoffProcessor, job: InFlightHandoff) -> None:
         if job.delivery.message.subject.startswith("pointsman.handoff.a."):
             await asyncio.Event().wait()  # so that the timer alone can end it
         await answer(self, job)
 
-    monkeypatch.setattr(Answerer, "answer", unheard)
+    monkeypatch.setattr(HandoffProcessor, "process", unheard)
     async with asyncio.TaskGroup() as side_by_side:
         for off in (-3600.0, 3600.0):
             side_by_side.create_task(set_at_the_broker(off))
@@ -277,19 +277,19 @@ async def test_a_brokers_clock_that_is_set_fires_and_holds_up_nothing(monkeypatc
 # What the state owes the bus, and what it does not owe any more
 
 
-def sender(bus: MemoryBus) -> Sender:
-    return Sender(bus, SUBJECTS, SystemClock(), "team")
+def sender(bus: MemoryBus) -> OutboxPublisher:
+    return OutboxPublisher(bus, SUBJECTS, SystemClock(), "team")
 
 
 async def test_an_outcome_is_sent_once_though_the_brokers_clock_was_set_back() -> None:
     bus = MemoryBroker(clock=SetClock(SystemClock(), -3600)).connect()
-    story = Story(now=datetime.now(UTC)).planned(task("a"))
+    story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"))
     ended = story.control("cancel")
-    await sender(bus).send_new(story.state, ended)
+    await sender(bus).publish_new(story.state, ended)
     sent = await bus.last("log", SUBJECTS.outcome(story.state.team, story.state.workflow_id))
 
-    await sender(bus).send_all(story.state, ended)  # by another supervisor, which has committed it, too
-    await sender(bus).send_all(story.state)  # by whoever is given an input again
+    await sender(bus).republish_all(story.state, ended)  # by another supervisor, which has committed it, too
+    await sender(bus).republish_all(story.state)  # by whoever is given an input again
 
     assert sent is not None
     assert await bus.last("log", sent.subject) == sent
@@ -298,13 +298,13 @@ async def test_an_outcome_is_sent_once_though_the_brokers_clock_was_set_back() -
 async def test_a_discarded_letter_does_not_come_back_when_its_workflow_is_taken_up_again() -> None:
     bus = MemoryBus()
     letters = DeadLetters(bus, SUBJECTS)
-    story = Story().planned(task("a"), task("b"))
-    story.fail("a", failure(retryable=False))
-    await sender(bus).send_all(story.state)
+    story = WorkflowDriver().planned(task("a"), task("b"))
+    story.fail_task("a", failure(retryable=False))
+    await sender(bus).republish_all(story.state)
     (letter,) = await letters.list()
 
     gone = await letters.discard(letter)
-    await sender(bus).send_all(story.state)
+    await sender(bus).republish_all(story.state)
 
     assert gone
     assert await letters.list() == ()
@@ -313,9 +313,9 @@ async def test_a_discarded_letter_does_not_come_back_when_its_workflow_is_taken_
 
 async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
     bus = MemoryBus()
-    story = Story(now=datetime.now(UTC)).planned(task("a"), task("b"))
-    story.fail("a", failure(retryable=True))
-    await sender(bus).send_all(story.state)
+    story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"), task("b"))
+    story.fail_task("a", failure(retryable=True))
+    await sender(bus).republish_all(story.state)
     waiting = dict(bus.broker._schedules)
     retry, target = next((name, plan.target) for name, plan in waiting.items() if ".try." in name)
     earlier = retry.replace(".try.", ".try-")  # where the release before would have had it wait
@@ -323,7 +323,7 @@ async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
     consumer = await bus.consumer("agent-worker", "work", SUBJECTS.agent_handoffs("worker"), ack_wait=30)
 
     added = story.control("cancel")
-    await sender(bus).send_new(story.state, added)
+    await sender(bus).publish_new(story.state, added)
 
     assert len(waiting) == 2  # the wake-up and the second attempt
     assert [name for name in bus.broker._schedules if ".try" in name] == []
@@ -336,21 +336,21 @@ async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
 
 async def test_a_retry_that_had_fired_when_its_workflow_was_cancelled_leaves_the_queue() -> None:
     bus = MemoryBus()
-    story = Story().planned(task("a"))  # long ago, so what it schedules fires at once
-    story.fail("a", failure(retryable=True))
-    await sender(bus).send_all(story.state)
+    story = WorkflowDriver().planned(task("a"))  # long ago, so what it schedules fires at once
+    story.fail_task("a", failure(retryable=True))
+    await sender(bus).republish_all(story.state)
     assert await bus.last("work", SUBJECTS.handoff("worker", story.state.workflow_id, "a", 2))
 
     story.control("cancel")
-    await sender(bus).send_all(story.state)  # by whoever recovers it
+    await sender(bus).republish_all(story.state)  # by whoever recovers it
 
     assert await bus.last("work", SUBJECTS.agent_handoffs("worker")) is None
 
 
 def test_results_that_come_together_with_the_plan_count() -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
 
-    story.feed(
+    story.decide_and_apply(
         story.result("plan-1", {"goal": "g", "tasks": [{"id": "a", "agent": "worker", "intent": "do it"}]}),
         story.result("a", {"text": "done"}),
     )
@@ -359,9 +359,9 @@ def test_results_that_come_together_with_the_plan_count() -> None:
 
 
 def test_a_result_before_its_task_may_start_does_not_count() -> None:
-    story = Story().start()
+    story = WorkflowDriver().start()
 
-    story.feed(
+    story.decide_and_apply(
         story.result(
             "plan-1",
             {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.waiting import until
-from support.workers import SETTINGS, Desk, running, worker
+from support.workers import SETTINGS, SupervisorDouble, running, worker
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
@@ -30,7 +30,7 @@ def test_a_worker_without_agents_says_so() -> None:
 
 async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, int]:
     """Of ten handoffs for `workers` of an agent: the most side by side; those in flight and waiting when full."""
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     inside, most = 0, 0
     release = asyncio.Event()
 
@@ -45,7 +45,7 @@ async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, in
     async with AsyncExitStack() as stack:
         for _ in range(workers):
             await stack.enter_async_context(running(worker(desk.bus, narrow)))
-        given = [await desk.hand("narrow", task=f"T{number}") for number in range(10)]
+        given = [await desk.publish_handoff("narrow", task=f"T{number}") for number in range(10)]
         await until(lambda: inside == at_once)
         depth = await desk.bus.depth("agent-narrow", "work")
         release.set()
@@ -68,7 +68,7 @@ async def test_never_more_runs_in_all_replicas_together_than_may_be_in_flight() 
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_long_task_keeps_its_message(own_loop: bool, blocking: bool) -> None:
     clock = VirtualClock()
-    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
     runs = 0
     started, release = threading.Event(), threading.Event()
 
@@ -88,7 +88,7 @@ async def test_a_long_task_keeps_its_message(own_loop: bool, blocking: bool) -> 
     subject: Agent = agent(name="long", description="d")(stubborn if blocking else patient)
     workers = [worker(desk.bus, subject, clock=clock, own_loop=own) for own in (own_loop, False)]
     async with running(workers[0]), running(workers[1]):
-        handoff = await desk.hand("long")
+        handoff = await desk.publish_handoff("long")
         await until(started.is_set)
         await clock.advance(4 * SETTINGS.ack_wait)
         release.set()
@@ -99,7 +99,7 @@ async def test_a_long_task_keeps_its_message(own_loop: bool, blocking: bool) -> 
 
 async def test_a_handler_that_blocks_its_loop_keeps_its_message_on_a_loop_of_its_own() -> None:
     clock = VirtualClock()
-    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
     runs = 0
     started, release = threading.Event(), threading.Event()
 
@@ -112,7 +112,7 @@ async def test_a_handler_that_blocks_its_loop_keeps_its_message_on_a_loop_of_its
 
     workers = [worker(desk.bus, rude, clock=clock, own_loop=True) for _ in range(2)]
     async with running(workers[0]), running(workers[1]):
-        handoff = await desk.hand("rude")
+        handoff = await desk.publish_handoff("rude")
         await until(started.is_set)
         await clock.advance(4 * SETTINGS.ack_wait)
         release.set()
@@ -124,7 +124,7 @@ async def test_a_handler_that_blocks_its_loop_keeps_its_message_on_a_loop_of_its
 @pytest.mark.parametrize("own_loop", [False, True])
 @pytest.mark.parametrize("swallows", [False, True])
 async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bool, swallows: bool) -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     release = threading.Event()
     contexts: list[Context] = []
 
@@ -142,8 +142,8 @@ async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bo
         return text
 
     async with running(worker(desk.bus, hung, own_loop=own_loop)):
-        result = await desk.result(await desk.hand("hung", "hang"))
-        after = await desk.result(await desk.hand("hung", "fine", task="T2"))
+        result = await desk.result(await desk.publish_handoff("hung", "hang"))
+        after = await desk.result(await desk.publish_handoff("hung", "fine", task="T2"))
         release.set()
 
     assert result.error is not None
@@ -155,7 +155,7 @@ async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bo
 @pytest.mark.parametrize("own_loop", [False, True])
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: bool, blocking: bool) -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     release = threading.Event()
 
     async def patient() -> None:
@@ -166,7 +166,7 @@ async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: b
 
     subject: Agent = agent(name="long", description="d", timeout=0.1)(stubborn if blocking else patient)
     async with running(worker(desk.bus, subject, own_loop=own_loop)):
-        result = await desk.result(await desk.hand("long"))
+        result = await desk.result(await desk.publish_handoff("long"))
         release.set()
 
     assert result.error is not None
@@ -175,14 +175,14 @@ async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: b
 
 
 async def test_an_async_handler_that_blocks_is_told_so_in_the_attempts_error() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     release = threading.Event()
 
     async def blocking() -> None:
         release.wait(10)
 
     async with running(worker(desk.bus, agent(name="long", description="d", timeout=0.1)(blocking), own_loop=True)):
-        result = await desk.result(await desk.hand("long"))
+        result = await desk.result(await desk.publish_handoff("long"))
         release.set()
 
     assert result.error is not None
@@ -194,7 +194,7 @@ async def test_an_async_handler_that_blocks_is_told_so_in_the_attempts_error() -
 @pytest.mark.parametrize("blocking", [False, True])
 async def test_what_was_told_to_stop_and_still_runs_is_counted_until_it_ends(own_loop: bool, blocking: bool) -> None:
     bus = MemoryBus()
-    desk, release = Desk(bus), threading.Event()
+    desk, release = SupervisorDouble(bus), threading.Event()
 
     async def swallowing() -> None:
         while not release.is_set():
@@ -211,7 +211,7 @@ async def test_what_was_told_to_stop_and_still_runs_is_counted_until_it_ends(own
     subject: Agent = agent(name="long", description="d", timeout=0.1)(stubborn if blocking else swallowing)
     async with running(worker(bus, subject, own_loop=own_loop)):
         for task in ("T1", "T2"):
-            await desk.result(await desk.hand("long", task=task))
+            await desk.result(await desk.publish_handoff("long", task=task))
         await until(lambda: counted(2))
         release.set()
         await until(lambda: counted(0))
@@ -222,16 +222,16 @@ async def test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_n
     timeout: float, deadline: float
 ) -> None:
     clock = VirtualClock()
-    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
 
     @agent(name="hung", description="d", timeout=timeout)
     async def hung() -> None:
         await asyncio.Event().wait()
 
-    async with running(worker(desk.bus, hung, clock=clock, settings=Settings(grace=0))):
-        handoff = await desk.hand("hung", deadline=clock.now() + timedelta(seconds=deadline))
+    async with running(worker(desk.bus, hung, clock=clock, settings=Settings(shutdown_grace=0))):
+        handoff = await desk.publish_handoff("hung", deadline=clock.now() + timedelta(seconds=deadline))
         await clock.advance(29)
-        before = await desk.find(handoff)
+        before = await desk.find_result(handoff)
         await clock.advance(2)
         result = await desk.result(handoff)
 
@@ -242,7 +242,7 @@ async def test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_n
 
 async def test_cancelled_tasks_stop_running_and_do_not_start() -> None:
     clock = VirtualClock()  # years ahead of the worker's, and nobody minds
-    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
     started = asyncio.Event()
 
     @agent(name="slow", description="d", concurrency=1)
@@ -253,9 +253,12 @@ async def test_cancelled_tasks_stop_running_and_do_not_start() -> None:
         return text
 
     async with running(worker(desk.bus, slow)):
-        runs = await desk.hand("slow", "wait")
-        waits = await desk.hand("slow", "no", task="T2")
-        others = [await desk.hand("slow", "yes", task="T3"), await desk.hand("slow", "yes", workflow="wf_2")]
+        runs = await desk.publish_handoff("slow", "wait")
+        waits = await desk.publish_handoff("slow", "no", task="T2")
+        others = [
+            await desk.publish_handoff("slow", "yes", task="T3"),
+            await desk.publish_handoff("slow", "yes", workflow="wf_2"),
+        ]
         await started.wait()
         cancelled = desk.subjects.live("wf_1", "cancelled")
         await desk.bus.broadcast(cancelled, b"not json", {})

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
-from support.workers import Desk
+from support.workers import SupervisorDouble
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
@@ -16,9 +16,9 @@ from pointsman.authoring.ports import RecordingReporter
 from pointsman.authoring.tools import Tool, tool
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
-from pointsman.engine.worker.step_journal import BusJournal
-from pointsman.errors import ConfigurationError, NeedsApproval, TaskError
-from pointsman.testing.models import Script, ScriptedModel, calling, saying
+from pointsman.engine.worker.step_journal import BusStepJournal
+from pointsman.errors import ApprovalRequiredError, ConfigurationError, TaskError
+from pointsman.testing.models import Script, ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import ApprovalVerdict, Handoff, Usage
 
 
@@ -64,29 +64,29 @@ class Bank:
         return [amount for amount, _ in self.paid]
 
 
-def handed(desk: Desk, *allowed: int, attempt: int = 1, continues: Sequence[int] = ()) -> Handoff:
+def handed(desk: SupervisorDouble, *allowed: int, attempt: int = 1, continued_attempts: Sequence[int] = ()) -> Handoff:
     said = [ApprovalVerdict(tool="pay", arguments={"amount": amount}, verdict="approved") for amount in allowed]
-    return desk.handoff("clerk", attempt=attempt, verdicts=tuple(said), continues=tuple(continues))
+    return desk.handoff("clerk", attempt=attempt, verdicts=tuple(said), continued_attempts=tuple(continued_attempts))
 
 
-def context_of(desk: Desk, handoff: Handoff) -> Context:
-    journal = BusJournal(
+def context_of(desk: SupervisorDouble, handoff: Handoff) -> Context:
+    journal = BusStepJournal(
         desk.bus, desk.subjects, handoff, source="s", correlation_id="c", causation_id="c", clock=SystemClock(),
         fresh=False,
     )  # fmt: skip
     return Context(handoff, RecordingReporter(), journal=journal)
 
 
-async def worked(desk: Desk, handoff: Handoff, bank: Bank, *script: Script) -> JsonValue | list[JsonValue]:
+async def worked(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Script) -> JsonValue | list[JsonValue]:
     """What a worker's model answered, or what a person was asked about."""
     clerk = LLMAgent(name="clerk", description="d", instructions="i", tools=bank.tools, model=ScriptedModel(*script))
     try:
         return await clerk.run(handoff, context_of(desk, handoff))
-    except NeedsApproval as error:
+    except ApprovalRequiredError as error:
         return [call.arguments["amount"] for call in error.calls]
 
 
-async def died(desk: Desk, handoff: Handoff, bank: Bank, *script: Script) -> None:
+async def died(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Script) -> None:
     """A worker does what the script says, and is gone when its model is asked for more."""
     with pytest.raises(ConfigurationError, match="no answer for call"):
         await worked(desk, handoff, bank, *script)
@@ -94,61 +94,61 @@ async def died(desk: Desk, handoff: Handoff, bank: Bank, *script: Script) -> Non
 
 @pytest.mark.parametrize("again", [("settle", {"amounts": [9], "month": 2}), ("pay", {"amount": 9})])
 async def test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on(again: tuple[str, JsonValue]) -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, 9)
-    await died(desk, handoff, bank, calling(("settle", {"amounts": [9]})))
+    await died(desk, handoff, bank, tool_reply(("settle", {"amounts": [9]})))
 
-    asked = await worked(desk, handoff, bank, calling(again))
+    asked = await worked(desk, handoff, bank, tool_reply(again))
 
     assert (asked, bank.amounts) == ([9], [9])
 
 
 async def test_a_second_yes_is_there_for_the_second_call_of_whoever_goes_on() -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, 9, 9)
-    await died(desk, handoff, bank, calling(("pay", {"amount": 9})))
+    await died(desk, handoff, bank, tool_reply(("pay", {"amount": 9})))
 
-    answer = await worked(desk, handoff, bank, calling(("settle", {"amounts": [9]})), saying("done"))
+    answer = await worked(desk, handoff, bank, tool_reply(("settle", {"amounts": [9]})), text_reply("done"))
 
     assert (answer, bank.amounts, len(set(bank.paid))) == ("done", [9, 9], 2)
 
 
 async def test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_with_the_next() -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
-    wanted = calling(("settle", {"amounts": [5, 6, 5]}))
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
+    wanted = tool_reply(("settle", {"amounts": [5, 6, 5]}))
 
     first = await worked(desk, handed(desk), bank, wanted)
-    second = await worked(desk, handed(desk, 5, attempt=2, continues=[1]), bank)
-    third = await worked(desk, handed(desk, 5, 6, attempt=3, continues=[1, 2]), bank)
-    done = await worked(desk, handed(desk, 5, 6, 5, attempt=4, continues=[1, 2, 3]), bank, saying("done"))
+    second = await worked(desk, handed(desk, 5, attempt=2, continued_attempts=[1]), bank)
+    third = await worked(desk, handed(desk, 5, 6, attempt=3, continued_attempts=[1, 2]), bank)
+    done = await worked(desk, handed(desk, 5, 6, 5, attempt=4, continued_attempts=[1, 2, 3]), bank, text_reply("done"))
 
     assert (first, second, third, done) == ([5], [6], [5], "done")
     assert (bank.amounts, len(set(bank.paid))) == ([5, 6, 5], 3)
 
 
 async def test_what_code_did_with_one_yes_is_not_done_again_either_where_the_loop_is_not_kept() -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
 
     async def worked(handoff: Handoff) -> JsonValue:
-        model = ScriptedModel(calling(("settle", {"amounts": [5, 6]})), saying("done"))
+        model = ScriptedModel(tool_reply(("settle", {"amounts": [5, 6]})), text_reply("done"))
         clerk = LLMAgent(
             name="clerk", description="d", instructions="i", tools=bank.tools[1:], model=model, durable=False
         )
         return await clerk.run(handoff, context_of(desk, handoff))
 
-    with pytest.raises(NeedsApproval):
+    with pytest.raises(ApprovalRequiredError):
         await worked(handed(desk, 5))
 
-    assert await worked(handed(desk, 5, 6, attempt=2, continues=[1])) == "done"
+    assert await worked(handed(desk, 5, 6, attempt=2, continued_attempts=[1])) == "done"
     assert bank.amounts == [5, 6]
 
 
 async def test_what_an_allowed_call_told_is_told_once_whoever_goes_on_and_wherever_it_was_made() -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, 5, 4)
-    await died(desk, handoff, bank, calling(("pay", {"amount": 4})), calling(("settle", {"amounts": [5]})))
+    await died(desk, handoff, bank, tool_reply(("pay", {"amount": 4})), tool_reply(("settle", {"amounts": [5]})))
     context = context_of(desk, handoff)
-    model = ScriptedModel(saying("done"))
+    model = ScriptedModel(text_reply("done"))
     clerk = LLMAgent(name="clerk", description="d", instructions="i", tools=bank.tools, model=model)
 
     assert await clerk.run(handoff, context) == "done"
@@ -157,13 +157,13 @@ async def test_what_an_allowed_call_told_is_told_once_whoever_goes_on_and_wherev
 
 
 async def test_an_agent_that_is_a_function_is_given_what_its_allowed_calls_gave_before() -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
-    first, second = handed(desk, 5, attempt=2), handed(desk, 5, 6, attempt=3, continues=[2])
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
+    first, second = handed(desk, 5, attempt=2), handed(desk, 5, 6, attempt=3, continued_attempts=[2])
 
     async def work(context: Context) -> list[JsonValue]:
         return [await context.call(bank.pay, amount=amount) for amount in (5, 6)]
 
-    with pytest.raises(NeedsApproval):
+    with pytest.raises(ApprovalRequiredError):
         await work(context_of(desk, first))
     context = context_of(desk, second)
 
@@ -176,7 +176,7 @@ async def test_an_agent_that_is_a_function_is_given_what_its_allowed_calls_gave_
 async def test_an_allowed_call_that_failed_has_used_up_its_yes_and_fails_again_without_being_made(
     amount: int, error: type[BaseException]
 ) -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, amount)
 
     with pytest.raises(error, match="no luck"):
@@ -188,20 +188,20 @@ async def test_an_allowed_call_that_failed_has_used_up_its_yes_and_fails_again_w
 
 
 async def test_what_runs_beside_a_call_that_asks_a_person_is_done_and_kept_first() -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
-    wanted = calling(
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
+    wanted = tool_reply(
         ("note", {"text": "tea"}), ("settle", {"amounts": [5]}), ("settle", {"amounts": [6]}), ("pay", {"amount": 7})
     )
 
     asked = await worked(desk, handed(desk, 7), bank, wanted)
-    done = await worked(desk, handed(desk, 7, 5, 6, attempt=2, continues=[1]), bank, saying("done"))
+    done = await worked(desk, handed(desk, 7, 5, 6, attempt=2, continued_attempts=[1]), bank, text_reply("done"))
 
     assert (asked, done) == ([5, 6], "done")
     assert (bank.noted, sorted(bank.amounts)) == (["tea"], [5, 6, 7])
 
 
 async def test_what_a_finished_tool_has_emitted_is_reported_by_whoever_goes_on() -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
 
     @tool(idempotent=True, retries=1)
     async def tell(context: Context) -> str:
@@ -215,10 +215,10 @@ async def test_what_a_finished_tool_has_emitted_is_reported_by_whoever_goes_on()
 
     bank.tools.append(tell)
     handoff = handed(desk)
-    await died(desk, handoff, bank, calling(("tell", {})))
+    await died(desk, handoff, bank, tool_reply(("tell", {})))
     context = context_of(desk, handoff)
     clerk = LLMAgent(
-        name="clerk", description="d", instructions="i", tools=bank.tools, model=ScriptedModel(saying("done"))
+        name="clerk", description="d", instructions="i", tools=bank.tools, model=ScriptedModel(text_reply("done"))
     )
 
     assert await clerk.run(handoff, context) == "done"
@@ -226,16 +226,16 @@ async def test_what_a_finished_tool_has_emitted_is_reported_by_whoever_goes_on()
 
 
 async def test_what_a_function_emits_is_not_kept_for_it_begins_anew_and_emits_it_again() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     handoff = handed(desk)
 
     await context_of(desk, handoff).emit("paid")
 
-    assert await context_of(desk, handoff).kept.recall() == {}
+    assert await context_of(desk, handoff)._record.load() == {}
 
 
 async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_allowed_too() -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
 
     @tool(approval=True)
     async def close(context: Context) -> JsonValue:
@@ -244,9 +244,9 @@ async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_
 
     yes = ApprovalVerdict(tool="close", verdict="approved")
     first = desk.handoff("clerk", verdicts=(yes,))
-    second = desk.handoff("clerk", verdicts=(yes, *handed(desk, 5).verdicts), attempt=2, continues=(1,))
+    second = desk.handoff("clerk", verdicts=(yes, *handed(desk, 5).verdicts), attempt=2, continued_attempts=(1,))
 
-    with pytest.raises(NeedsApproval):
+    with pytest.raises(ApprovalRequiredError):
         await context_of(desk, first).call(close)
 
     assert await context_of(desk, second).call(close) == ["paid 5", "closed"]
@@ -254,7 +254,7 @@ async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_
 
 
 async def test_what_an_allowed_call_gave_that_is_too_large_to_be_kept_is_an_error_each_time() -> None:
-    desk, ran = Desk(MemoryBus(max_payload=8_000, max_body=8_000)), list[str]()
+    desk, ran = SupervisorDouble(MemoryBus(max_payload=8_000, max_body=8_000)), list[str]()
 
     @tool(approval=True)
     async def flood() -> str:
@@ -271,11 +271,11 @@ async def test_what_an_allowed_call_gave_that_is_too_large_to_be_kept_is_an_erro
 
 
 async def test_an_allowed_call_of_a_model_is_kept_as_any_other_and_one_of_code_beside_it() -> None:
-    desk, bank = Desk(MemoryBus()), Bank()
+    desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, 9, 8)
-    await died(desk, handoff, bank, calling(("pay", {"amount": 9}), ("settle", {"amounts": [8]})))
+    await died(desk, handoff, bank, tool_reply(("pay", {"amount": 9}), ("settle", {"amounts": [8]})))
 
-    steps = await context_of(desk, handoff).kept.recall()
+    steps = await context_of(desk, handoff)._record.load()
 
     (call,) = (step for name, step in steps.items() if name.startswith("call-"))
     assert steps.keys() - {call.name} == {"answer-1", "result-1-0", "result-1-1"}

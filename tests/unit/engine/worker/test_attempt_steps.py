@@ -10,34 +10,36 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.loops import Hurried
-from support.workers import Desk
+from support.loops import InstantClock
+from support.workers import SupervisorDouble
 
 from pointsman.authoring.context import Context
-from pointsman.authoring.durable_steps import Steps
+from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.ports import RecordingReporter
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
-from pointsman.engine.worker.step_journal import BusJournal
-from pointsman.errors import BusUnavailable, ContractError, UnknownOutcome
-from pointsman.ports.bus import Stored
+from pointsman.engine.worker.step_journal import BusStepJournal
+from pointsman.errors import BusUnavailableError, ContractError, PublishOutcomeUnknownError
+from pointsman.ports.bus import StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.ports.model import ModelReply
-from pointsman.testing.models import calling
+from pointsman.testing.models import tool_reply
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Handoff, Step, Usage
 from pointsman_schemas.strict_json import parse
 
 
-def journal_of(desk: Desk, handoff: Handoff, *, fresh: bool = True, clock: Clock | None = None) -> BusJournal:
-    return BusJournal(
+def journal_of(
+    desk: SupervisorDouble, handoff: Handoff, *, fresh: bool = True, clock: Clock | None = None
+) -> BusStepJournal:
+    return BusStepJournal(
         desk.bus, desk.subjects, handoff, source="s", correlation_id="correlation", causation_id="c",
         clock=clock or SystemClock(), fresh=fresh,
     )  # fmt: skip
 
 
-def steps_of(desk: Desk, handoff: Handoff, *, fresh: bool = True) -> Steps:
-    return Steps(Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff, fresh=fresh)))
+def steps_of(desk: SupervisorDouble, handoff: Handoff, *, fresh: bool = True) -> DurableSteps:
+    return DurableSteps(Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff, fresh=fresh)))
 
 
 def giving(reply: ModelReply) -> Callable[[Context], Awaitable[ModelReply]]:
@@ -53,12 +55,12 @@ async def never(_: Context) -> ModelReply:
 
 
 async def test_a_step_is_an_event_of_its_own_at_the_time_there_is() -> None:
-    desk, at = Desk(MemoryBus()), datetime(2030, 1, 1, tzinfo=UTC)
+    desk, at = SupervisorDouble(MemoryBus()), datetime(2030, 1, 1, tzinfo=UTC)
     handoff = desk.handoff("shop")
     context = Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff), now=lambda: at)
-    done = Steps(context)
-    await done.answer(1, giving(calling(("look", {"what": "tea"}))))
-    await done.keep_result(1, 0, "there", False)
+    done = DurableSteps(context)
+    await done.model_reply(1, giving(tool_reply(("look", {"what": "tea"}))))
+    await done.record_result(1, 0, "there", False)
 
     filter = desk.subjects.attempt_steps(handoff.workflow_id, handoff.task_id, handoff.attempt)
     stored = [decode(each.headers, each.body)[0] async for each in desk.bus.read("work", filter)]
@@ -78,35 +80,35 @@ async def test_a_journal_speaks_to_the_bus_on_its_own_loop_and_reads_only_what_m
             heard.append(("publish", asyncio.get_running_loop() is home))
             return await super().publish(*args, **more)
 
-        async def read(self, *args: Any, **more: Any) -> AsyncIterator[Stored]:
+        async def read(self, *args: Any, **more: Any) -> AsyncIterator[StoredMessage]:
             heard.append(("read", asyncio.get_running_loop() is home))
             if self.away:
                 self.away = False
-                raise BusUnavailable("away for a moment")
+                raise BusUnavailableError("away for a moment")
             async for stored in super().read(*args, **more):
                 yield stored
 
-    desk = Desk(Watched())
+    desk = SupervisorDouble(Watched())
     handoff = desk.handoff("shop")
-    fresh, later = (journal_of(desk, handoff, fresh=fresh, clock=Hurried()) for fresh in (True, False))
+    fresh, later = (journal_of(desk, handoff, fresh=fresh, clock=InstantClock()) for fresh in (True, False))
 
     async def use() -> list[str]:
-        await fresh.recall()
-        await Steps(Context(handoff, RecordingReporter(), journal=fresh)).keep_result(1, 0, "done", False)
-        return list(await later.recall())
+        await fresh.load()
+        await DurableSteps(Context(handoff, RecordingReporter(), journal=fresh)).record_result(1, 0, "done", False)
+        return list(await later.load())
 
     assert await asyncio.to_thread(asyncio.run, use()) == ["result-1-0"]
     assert heard == [("publish", True), ("read", True), ("read", True)]
 
 
 async def test_a_step_that_cannot_be_read_is_named() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     handoff = desk.handoff("shop")
     subject = desk.subjects.step(handoff.workflow_id, handoff.task_id, handoff.attempt, "answer-1")
     await desk.bus.publish(subject, b"{}", {})
 
     with pytest.raises(ContractError, match=f"the step on {re.escape(subject)} cannot be read: "):
-        await journal_of(desk, handoff, fresh=False).recall()
+        await journal_of(desk, handoff, fresh=False).load()
 
 
 def test_a_step_of_an_earlier_release_says_nothing_of_what_its_tool_told() -> None:
@@ -119,67 +121,67 @@ def test_a_step_of_an_earlier_release_says_nothing_of_what_its_tool_told() -> No
 
 
 async def test_an_answer_that_was_kept_comes_back_as_it_was_and_whoever_watches_is_told() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     handoff = desk.handoff("shop")
-    said = replace(calling(("look", {"what": "tea"})), text="Let me see.", data={"a": 1}, finish="length", model="m")
+    said = replace(tool_reply(("look", {"what": "tea"})), text="Let me see.", data={"a": 1}, finish="length", model="m")
     reporter = RecordingReporter()
-    await steps_of(desk, handoff).answer(1, giving(said))
+    await steps_of(desk, handoff).model_reply(1, giving(said))
 
-    done = Steps(Context(handoff, reporter, journal=journal_of(desk, handoff, fresh=False)))
+    done = DurableSteps(Context(handoff, reporter, journal=journal_of(desk, handoff, fresh=False)))
     await done.load()
 
-    assert await done.answer(1, never) == said
+    assert await done.model_reply(1, never) == said
     assert [report.message for report in reporter.reports] == ["continued after 1 steps that were done before"]
 
 
 async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_the_first() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     handoff = desk.handoff("shop")
     context = Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff))
-    one, other = steps_of(desk, handoff), Steps(context)
-    await one.answer(1, giving(calling(("first", {}))))
-    await one.keep_result(1, 0, "done", False, usage=Usage(calls=7))
+    one, other = steps_of(desk, handoff), DurableSteps(context)
+    await one.model_reply(1, giving(tool_reply(("first", {}))))
+    await one.record_result(1, 0, "done", False, usage=Usage(calls=7))
 
-    reply = await other.answer(1, giving(calling(("second", {}))))
+    reply = await other.model_reply(1, giving(tool_reply(("second", {}))))
     await other.load()  # again
 
     assert [call.name for call in reply.calls] == ["first"]
     assert context.usage.calls == 1 + 7  # its own question, and once that of the tool that it does not run
-    assert other.result(1, 0) == ("done", False)
-    assert await other.keep_result(1, 0, "done again", True) == ("done", False)
-    assert other.unknown(1, [0, 1]) == [1]
-    assert one.unknown(1, [0, 1]) == []
+    assert other.tool_result(1, 0) == ("done", False)
+    assert await other.record_result(1, 0, "done again", True) == ("done", False)
+    assert other.interrupted_calls(1, [0, 1]) == [1]
+    assert one.interrupted_calls(1, [0, 1]) == []
 
 
 async def test_what_an_attempt_takes_over_from_the_one_that_asked_a_person_is_begun_by_its_first_worker_alone() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     asking = desk.handoff("shop")
     allowed = asking.model_copy(update={"attempt": 2, "continued_attempts": (1,)})
-    await steps_of(desk, asking).answer(1, giving(calling(("pay", {}))))
+    await steps_of(desk, asking).model_reply(1, giving(tool_reply(("pay", {}))))
 
     first, twin = (steps_of(desk, allowed, fresh=False) for _ in range(2))
     context = Context(allowed, RecordingReporter(), journal=journal_of(desk, allowed, fresh=False))
-    later = Steps(context)
+    later = DurableSteps(context)
     await first.load()
     await twin.load()
-    replies = [await first.answer(1, never), await twin.answer(1, never)]
+    replies = [await first.model_reply(1, never), await twin.model_reply(1, never)]
     await later.load()
-    replies.append(await later.answer(1, never))
+    replies.append(await later.model_reply(1, never))
 
     assert [reply.calls[0].name for reply in replies] == ["pay"] * 3
-    assert [each.unknown(1, [0]) for each in (first, twin, later)] == [[], [0], [0]]
+    assert [each.interrupted_calls(1, [0]) for each in (first, twin, later)] == [[], [0], [0]]
     assert context.usage.calls == 0  # the first attempt has counted it
 
 
 async def test_an_attempt_that_goes_on_with_an_earlier_one_counts_what_its_tools_used_as_that_one_s() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     asking = desk.handoff("shop")
     allowed = asking.model_copy(update={"attempt": 2, "continued_attempts": (1,)})
     told = {"usage": Usage(calls=1), "confidence": 0.4, "replan_hint": "it is gone"}
-    await steps_of(desk, asking).keep_result(1, 0, "there", False, **told)
+    await steps_of(desk, asking).record_result(1, 0, "there", False, **told)
     context = Context(allowed, RecordingReporter(), journal=journal_of(desk, allowed, fresh=False))
 
-    await Steps(context).load()
+    await DurableSteps(context).load()
 
     assert (context.usage, context.confidence, context.replan_hint) == (Usage(), 0.4, "it is gone")
 
@@ -192,12 +194,12 @@ async def test_a_step_whose_storing_was_not_answered_is_one_s_own() -> None:
             sequence = await super().publish(*args, **more)
             if self.failing:
                 self.failing = False
-                raise UnknownOutcome("no answer")
+                raise PublishOutcomeUnknownError("no answer")
             return sequence
 
-    desk = Desk(Unanswered())
+    desk = SupervisorDouble(Unanswered())
     done = steps_of(desk, desk.handoff("shop"))
 
-    await done.answer(1, giving(calling(("pay", {}))))
+    await done.model_reply(1, giving(tool_reply(("pay", {}))))
 
-    assert done.unknown(1, [0]) == []  # it is ours to run
+    assert done.interrupted_calls(1, [0]) == []  # it is ours to run

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import uvloop
 from structlog.testing import capture_logs
-from support.workers import Desk, running
+from support.workers import SupervisorDouble, running
 
 from pointsman.authoring.agent import agent
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.worker.engine import Worker
-from pointsman.engine.worker.executors import ThreadHandlers
+from pointsman.engine.worker.executors import ThreadExecutor
 from pointsman.settings import Settings
 
 
@@ -56,10 +56,10 @@ def test_a_loop_that_authors_code_has_broken_goes_on(new_loop: Any, how: str) ->
         return text
 
     async def outputs() -> list[Any]:
-        desk = Desk(MemoryBus())
-        async with running(Worker(desk.bus, [breaking], Settings(ack_wait=5, grace=1), own_loop=True)):
-            first = await desk.result(await desk.hand("breaking", "break"), within=5)
-            second = await desk.result(await desk.hand("breaking", "fine", task="T2"), within=5)
+        desk = SupervisorDouble(MemoryBus())
+        async with running(Worker(desk.bus, [breaking], Settings(ack_wait=5, shutdown_grace=1), own_loop=True)):
+            first = await desk.result(await desk.publish_handoff("breaking", "break"), within=5)
+            second = await desk.result(await desk.publish_handoff("breaking", "fine", task="T2"), within=5)
             return [first.output, second.output]
 
     with capture_logs() as lines, asyncio.Runner(loop_factory=new_loop) as runner:
@@ -86,7 +86,7 @@ async def test_what_exits_while_it_is_cancelled_does_not_keep_the_others_from_en
             await asyncio.sleep(0.01)
             ended.set()
 
-    async with ThreadHandlers() as handlers:
+    async with ThreadExecutor() as handlers:
         executions = [handlers.start(exits()), handlers.start(tidy())]
         while not begun.is_set():
             await asyncio.sleep(0.01)
@@ -102,7 +102,7 @@ class Strange(BaseException):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(2), Strange("odd")], ids=repr)
 async def test_no_exception_of_a_handlers_ends_its_worker(error: BaseException) -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
 
     @agent(name="raising", description="d")
     async def raising(text: str) -> str:
@@ -110,9 +110,9 @@ async def test_no_exception_of_a_handlers_ends_its_worker(error: BaseException) 
             raise error
         return text
 
-    async with running(Worker(desk.bus, [raising], Settings(ack_wait=5, grace=1), own_loop=True)):
-        failed = await desk.result(await desk.hand("raising", "raise"), within=5)
-        after = await desk.result(await desk.hand("raising", "fine", task="T2"), within=5)
+    async with running(Worker(desk.bus, [raising], Settings(ack_wait=5, shutdown_grace=1), own_loop=True)):
+        failed = await desk.result(await desk.publish_handoff("raising", "raise"), within=5)
+        after = await desk.result(await desk.publish_handoff("raising", "fine", task="T2"), within=5)
 
     assert failed.error is not None
     assert (failed.error.kind, after.output) == ("handler_error", "fine")

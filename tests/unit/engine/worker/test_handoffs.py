@@ -11,25 +11,25 @@ from typing import Any, cast
 
 import pytest
 from support.waiting import until
-from support.workers import SETTINGS, Desk, running, worker
+from support.workers import SETTINGS, SupervisorDouble, running, worker
 
 from pointsman.authoring.agent import agent
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
-from pointsman.engine.process.dead_lettering import bury
+from pointsman.engine.process.dead_lettering import dead_letter
 from pointsman.engine.worker import handoff_processor
 from pointsman.engine.worker.engine import Worker
-from pointsman.errors import BusUnavailable
+from pointsman.errors import BusUnavailableError
 from pointsman.ports.bus import Delivery
 from pointsman_schemas.events import DeadLetter
 from pointsman_schemas.strict_json import parse
 
 
-async def letters(desk: Desk) -> list[DeadLetter]:
+async def letters(desk: SupervisorDouble) -> list[DeadLetter]:
     return [parse(DeadLetter, stored.body) async for stored in desk.bus.read("dead", desk.subjects.dead_letters)]
 
 
 async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     runs = 0
 
     @agent(name="once", description="d")
@@ -38,11 +38,11 @@ async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
         runs += 1
         return runs
 
-    handoff = await desk.hand("once")
+    handoff = await desk.publish_handoff("once")
     other = await desk.bus.consumer("agent-once", "work", desk.subjects.agent_handoffs("once"), ack_wait=0.3)
     (taken,) = await other.take(1)
     async with running(worker(desk.bus, once)):
-        again = await desk.hand("once", task="T2")
+        again = await desk.publish_handoff("once", task="T2")
         await desk.result(again)
         await desk.bus.publish(handoff.return_to, b"{}", {}, expect=0)
         await taken.nak()
@@ -52,7 +52,7 @@ async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
 
 
 async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice() -> None:
-    desk, runs = Desk(MemoryBus()), 0
+    desk, runs = SupervisorDouble(MemoryBus()), 0
     came_again = asyncio.Event()
     settled: list[int] = []
 
@@ -79,13 +79,13 @@ async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice
         return runs
 
     class Watched(Worker):
-        async def _handle(self, desk: Any, delivery: Any) -> None:
+        async def _process_delivery(self, desk: Any, delivery: Any) -> None:
             if delivery.delivered > 1:
                 asyncio.get_running_loop().call_later(0.1, came_again.set)
-            await super()._handle(desk, cast(Delivery, Noted(delivery)))
+            await super()._process_delivery(desk, cast(Delivery, Noted(delivery)))
 
     async with running(Watched(desk.bus, [busy], SETTINGS)):
-        handoff = await desk.hand("busy")
+        handoff = await desk.publish_handoff("busy")
         result = await desk.result(handoff)
         await until(lambda: desk.settled("busy"))
 
@@ -96,7 +96,7 @@ async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice
 
 async def test_handoffs_are_told_apart_where_a_power_cut_has_them_numbered_anew() -> None:
     broker = MemoryBroker(unsynced_handoffs=True)
-    desk, let_go = Desk(broker.connect()), asyncio.Event()
+    desk, let_go = SupervisorDouble(broker.connect()), asyncio.Event()
     runs: Counter[str] = Counter()
 
     @agent(name="busy", description="d", concurrency=3)
@@ -106,13 +106,13 @@ async def test_handoffs_are_told_apart_where_a_power_cut_has_them_numbered_anew(
         return input
 
     async with running(worker(broker.connect(), busy)):
-        forgotten = await desk.hand("busy", "one")
+        forgotten = await desk.publish_handoff("busy", "one")
         await until(lambda: runs["one"])
         broker.power_cut()
-        new = await desk.hand("busy", "two", task="T2")  # with the number that the first had
+        new = await desk.publish_handoff("busy", "two", task="T2")  # with the number that the first had
         await until(lambda: runs["two"])
         await desk.publish(forgotten)  # with another number than it had
-        last = await desk.hand("busy", "three", task="T3")
+        last = await desk.publish_handoff("busy", "three", task="T3")
         await until(lambda: runs["three"])
         let_go.set()
         results = [(await desk.result(each)).output for each in (forgotten, new, last)]
@@ -123,10 +123,10 @@ async def test_handoffs_are_told_apart_where_a_power_cut_has_them_numbered_anew(
 
 
 async def test_a_handoff_that_kills_its_workers_is_given_up() -> None:
-    desk = Desk(MemoryBus())
-    handoff = await desk.hand("echo", "x")
+    desk = SupervisorDouble(MemoryBus())
+    handoff = await desk.publish_handoff("echo", "x")
     crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.agent_handoffs("echo"), ack_wait=0.3)
-    for _ in range(SETTINGS.deliveries):
+    for _ in range(SETTINGS.max_deliveries):
         (taken,) = await crashing.take(1)
         await taken.nak()
 
@@ -135,12 +135,12 @@ async def test_a_handoff_that_kills_its_workers_is_given_up() -> None:
 
     assert result.error is not None
     assert (result.error.kind, result.error.retryable) == ("worker_crashed", False)
-    assert f"no worker of echo lived to answer it in {SETTINGS.deliveries} deliveries" in result.error.message
+    assert f"no worker of echo lived to answer it in {SETTINGS.max_deliveries} deliveries" in result.error.message
 
 
 async def test_an_expired_handoff_is_answered_and_not_started() -> None:
-    desk = Desk(MemoryBus())
-    handoff = await desk.hand("echo", "x", deadline=desk.clock.now() - timedelta(seconds=5))
+    desk = SupervisorDouble(MemoryBus())
+    handoff = await desk.publish_handoff("echo", "x", deadline=desk.clock.now() - timedelta(seconds=5))
 
     async with running(worker(desk.bus)):
         result = await desk.result(handoff)
@@ -152,8 +152,8 @@ async def test_an_expired_handoff_is_answered_and_not_started() -> None:
 
 
 async def test_an_expired_handoff_that_workers_took_and_never_answered_does_not_say_that_it_only_waited() -> None:
-    desk = Desk(MemoryBus())
-    handoff = await desk.hand("echo", "x", deadline=desk.clock.now() - timedelta(seconds=5))
+    desk = SupervisorDouble(MemoryBus())
+    handoff = await desk.publish_handoff("echo", "x", deadline=desk.clock.now() - timedelta(seconds=5))
     crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.agent_handoffs("echo"), ack_wait=30)
     for _ in range(2):
         (taken,) = await crashing.take(1)
@@ -169,7 +169,7 @@ async def test_an_expired_handoff_that_workers_took_and_never_answered_does_not_
 
 
 async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     good = desk.handoff("echo", "x")
     inbox = desk.subjects.result("team", "wf_1", "echo", "T1", 1)
     other = "pointsman.handoff.echo.wf_1.T2.1"
@@ -184,7 +184,7 @@ async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
         await desk.publish(good.model_copy(update={"return_to": wrong}))
 
     async with running(worker(desk.bus)):
-        fine = await desk.hand("echo", "fine", task="T3")
+        fine = await desk.publish_handoff("echo", "fine", task="T3")
         assert (await desk.result(fine)).output == "fine"
         await until(lambda: desk.settled("echo"))
 
@@ -199,24 +199,24 @@ async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
     assert found[0].headers["ce-id"] == "handoff-T1"
     assert (found[0].workflow_id, found[0].task_id) == ("wf_1", "T1")
     assert found[5].workflow_id is None
-    assert await desk.find(good) is None
+    assert await desk.find_result(good) is None
     broker = cast(MemoryBus, desk.bus).broker
     assert len(broker.advisories) == 13
 
 
 async def test_a_result_may_be_wanted_in_another_inbox_than_that_of_who_hands_over() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
 
     async with running(worker(desk.bus)):
         elsewhere = desk.subjects.result("auditors", "wf_1", "echo", "T1", 1)
-        handoff = await desk.hand("echo", "x", return_to=elsewhere)
+        handoff = await desk.publish_handoff("echo", "x", return_to=elsewhere)
         result = await desk.result(handoff)
 
     assert (handoff.from_agent, result.output) == ("team", "x")
 
 
 async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
-    desk = Desk(MemoryBus(max_payload=200_000, max_body=200_000))
+    desk = SupervisorDouble(MemoryBus(max_payload=200_000, max_body=200_000))
     await desk.publish(desk.handoff("echo"), body=b"x" * 190_000)
 
     async with running(worker(desk.bus)):
@@ -231,16 +231,16 @@ async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
 async def test_a_bad_handoff_whose_dead_letter_cannot_be_stored_is_kept_until_it_can(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk, tries = Desk(MemoryBus()), 0
+    desk, tries = SupervisorDouble(MemoryBus()), 0
 
     async def away_at_first(*given: Any, **more: Any) -> DeadLetter:
         nonlocal tries
         tries += 1
         if tries < 3:
-            raise BusUnavailable("the stream of dead letters is full or missing")
-        return await bury(*given, **more)
+            raise BusUnavailableError("the stream of dead letters is full or missing")
+        return await dead_letter(*given, **more)
 
-    monkeypatch.setattr(handoff_processor, "bury", away_at_first)
+    monkeypatch.setattr(handoff_processor, "dead_letter", away_at_first)
     await desk.publish(desk.handoff("echo"), body=b"{")
     async with running(worker(desk.bus)):
         await until(lambda: letters(desk))

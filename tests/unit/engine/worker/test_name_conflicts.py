@@ -8,7 +8,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 from support.waiting import until
-from support.workers import Desk, running, worker
+from support.workers import SupervisorDouble, running, worker
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBus
@@ -30,7 +30,7 @@ async def test_a_worker_warns_of_a_live_agent_of_the_same_name_with_another_sche
 ) -> None:
     level = structlog.make_filtering_bound_logger("info")
     monkeypatch.setattr(module, "_log", structlog.wrap_logger(None, wrapper_class=level))
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     first: Agent = agent(name="invoice", description="d", version="1.0.0")(said)
     other: Agent = agent(name="invoice", description="d", version="2.0.0")(second)  # type: ignore[arg-type]
 

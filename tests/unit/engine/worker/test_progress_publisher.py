@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
 from pointsman.engine.worker import progress_publisher
-from pointsman.engine.worker.progress_publisher import BusReporter
-from pointsman.ports.bus import Stored
+from pointsman.engine.worker.progress_publisher import BusProgressPublisher
+from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.events import Delta, Progress
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
@@ -51,7 +51,9 @@ async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counte
     monkeypatch.setattr(progress_publisher, "_log", structlog.wrap_logger(None, wrapper_class=level))
     bus = Slow()
     subjects = Subjects("pointsman")
-    reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock())
+    reporter = BusProgressPublisher(
+        bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock()
+    )
 
     def many() -> None:
         for number in range(AT_A_TIME // 2 + 50):
@@ -75,15 +77,17 @@ async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counte
 
 async def test_what_is_being_written_is_broadcast_in_pieces_of_some_words_and_not_kept() -> None:
     bus, subjects = MemoryBus(), Subjects("pointsman")
-    reporter = BusReporter(bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock())
+    reporter = BusProgressPublisher(
+        bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock()
+    )
     heard: list[str] = []
 
-    async def hear(stored: Stored) -> None:
+    async def hear(stored: StoredMessage) -> None:
         heard.append(parse(Delta, stored.body).text)
 
     async with await bus.listen(subjects.live("wf_1", "delta"), hear):
         for letter in "It was a dark and stormy night":
-            reporter.say(Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="busy", text=letter))
+            reporter.stream_text(Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="busy", text=letter))
         await asyncio.sleep(0)
         await reporter.flush()
         await asyncio.sleep(0)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
-from support.workers import Desk, running
+from support.workers import SupervisorDouble, running
 
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.clock import SystemClock
 from pointsman.core.budget.token_bucket import _BURST_SHARE, BucketState, ModelLimits
 from pointsman.engine.worker.engine import Worker
-from pointsman.engine.worker.rate_limiter import BusMeters
-from pointsman.errors import ModelError, PeerError, UnknownOutcome
+from pointsman.engine.worker.rate_limiter import BusRateLimiter
+from pointsman.errors import ModelError, PeerError, PublishOutcomeUnknownError
 from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
@@ -24,12 +24,12 @@ from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model, ModelReply, ModelRequest
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
-from pointsman.testing.models import ScriptedModel, saying
+from pointsman.testing.models import ScriptedModel, text_reply
 from pointsman_schemas.subjects import Subjects
 
 
-def meters(bus: Bus, clock: Clock | None = None, **limits: float) -> BusMeters:
-    return BusMeters(bus, Subjects(), {"scripted": ModelLimits.model_validate(limits)}, clock or SystemClock())
+def meters(bus: Bus, clock: Clock | None = None, **limits: float) -> BusRateLimiter:
+    return BusRateLimiter(bus, Subjects(), {"scripted": ModelLimits.model_validate(limits)}, clock or SystemClock())
 
 
 async def left(bus: Bus) -> BucketState:
@@ -44,12 +44,12 @@ async def test_replicas_share_one_allowance_and_conflicts_lose_nothing() -> None
     model = ScriptedModel()
     admitted: list[float] = []
 
-    async def calls(each: BusMeters) -> None:
+    async def calls(each: BusRateLimiter) -> None:
         for _ in range(50):
-            admission = await each.admit(model, 1, 1000)
+            admission = await each.acquire(model, 1, 1000)
             assert admission is not None
             admitted.append(clock.monotonic())
-            admission.done(1, None)
+            admission.release(1, None)
 
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(calls(each)) for each in replicas]
@@ -66,10 +66,10 @@ async def test_two_keys_of_a_model_have_limits_of_their_own() -> None:
     mine, yours = ScriptedModel(), ScriptedModel()
     mine.account, yours.account = "mine", "yours"
 
-    assert await kept.admit(mine, 1, 10) is not None
+    assert await kept.acquire(mine, 1, 10) is not None
     async with asyncio.timeout(5):
-        assert await kept.admit(yours, 1, 10) is not None
-    waiting = asyncio.create_task(kept.admit(mine, 1, 10))
+        assert await kept.acquire(yours, 1, 10) is not None
+    waiting = asyncio.create_task(kept.acquire(mine, 1, 10))
     await clock.advance(5)
     assert not waiting.done()
     waiting.cancel()
@@ -78,24 +78,24 @@ async def test_two_keys_of_a_model_have_limits_of_their_own() -> None:
 async def test_each_model_has_limits_of_its_own_and_those_of_its_name_come_before_its_provider_s() -> None:
     one, two = ModelLimits(concurrency=1), ModelLimits(concurrency=2)
     limits = {"scripted": one, "scripted:large": two, "elsewhere": one}
-    kept = BusMeters(MemoryBus(broker=MemoryBroker()), Subjects(), limits, SystemClock())
+    kept = BusRateLimiter(MemoryBus(broker=MemoryBroker()), Subjects(), limits, SystemClock())
     small, other, large, elsewhere = (ScriptedModel() for _ in range(4))
     small.name = elsewhere.name = "small"
     large.name, elsewhere.provider = "large", "elsewhere"
 
     for model in (small, other, large, large, elsewhere):
-        assert await kept.admit(model, 1, 0) is not None
+        assert await kept.acquire(model, 1, 0) is not None
     for model in (small, other, large, elsewhere):
         with pytest.raises(ModelError, match=f"the limits set for {model.provider}:{model.name} leave no room"):
-            await kept.admit(model, 1, 0)
+            await kept.acquire(model, 1, 0)
 
 
 async def test_patience_is_for_all_of_the_waiting() -> None:
     clock = VirtualClock()
     kept = meters(MemoryBus(broker=MemoryBroker()), clock, concurrency=1)
-    await kept.admit(ScriptedModel(), 1, 10)
+    await kept.acquire(ScriptedModel(), 1, 10)
 
-    waiting = asyncio.create_task(kept.admit(ScriptedModel(), 1, 1))
+    waiting = asyncio.create_task(kept.acquire(ScriptedModel(), 1, 1))
     await clock.advance(0.5)
     assert not waiting.done()
     await clock.advance(1)
@@ -113,12 +113,12 @@ async def test_limits_that_cannot_be_read_are_kept_anew_on_the_bus_s_own_loop() 
             return await super().publish(*args, **more)  # type: ignore[arg-type]
 
     bus, model = Watched(), ScriptedModel()
-    await meters(bus, requests=60).admit(model, 1, 10)
+    await meters(bus, requests=60).acquire(model, 1, 10)
     stored = await bus.last("limits", ">")
     assert stored is not None
     await bus.publish(stored.subject, b'{"of": "another release"}', {})
 
-    assert await asyncio.to_thread(asyncio.run, meters(bus, requests=60).admit(model, 1, 10)) is not None
+    assert await asyncio.to_thread(asyncio.run, meters(bus, requests=60).acquire(model, 1, 10)) is not None
     assert (await left(bus)).requests == pytest.approx(9, abs=0.5)
     assert set(heard) == {True}
 
@@ -140,12 +140,12 @@ async def test_a_call_under_way_holds_its_place_until_it_is_given_back() -> None
     one, other = (meters(MemoryBus(broker=broker), clock, concurrency=1) for _ in range(2))
     model = ScriptedModel()
 
-    first = await one.admit(model, 1, 10)
-    waiting = asyncio.create_task(other.admit(model, 1, 10))
+    first = await one.acquire(model, 1, 10)
+    waiting = asyncio.create_task(other.acquire(model, 1, 10))
     await clock.advance(5)
     assert not waiting.done()
     assert first is not None
-    first.done(1, None)
+    first.release(1, None)
     await clock.advance(0.5)
 
     assert waiting.done()
@@ -156,10 +156,10 @@ async def test_who_cannot_be_admitted_in_time_is_told_when_to_come_again() -> No
     bus = MemoryBus()
     limited = meters(bus, requests=6)
     model = ScriptedModel()
-    await limited.admit(model, 1, 10)
+    await limited.acquire(model, 1, 10)
 
     with pytest.raises(ModelError, match="POINTSMAN_MODEL_LIMITS") as caught:
-        await limited.admit(model, 1, 2)
+        await limited.acquire(model, 1, 2)
 
     assert (caught.value.kind, caught.value.retryable) == ("rate_limited", True)
     assert caught.value.retry_after == pytest.approx(10, abs=1)
@@ -173,19 +173,19 @@ async def test_what_was_published_and_not_answered_is_looked_up_and_counted_once
             sequence = await super().publish(*args, **more)  # type: ignore[arg-type]
             if self.failing:
                 self.failing = False
-                raise UnknownOutcome("no answer")
+                raise PublishOutcomeUnknownError("no answer")
             return sequence
 
     bus, clock = Unanswered(), VirtualClock()
     limited = meters(bus, clock, requests=60, tokens=60_000)
 
-    admitting = asyncio.create_task(limited.admit(ScriptedModel(), 4000, 10))
+    admitting = asyncio.create_task(limited.acquire(ScriptedModel(), 4000, 10))
     await clock.advance(0.5)
     admission = await admitting
     taken = await left(bus)
     bus.failing = True
     assert admission is not None
-    admission.done(3400, None)
+    admission.release(3400, None)
     await clock.advance(0.5)
 
     assert (taken.requests, taken.tokens) == pytest.approx((9, 6_000))
@@ -199,7 +199,7 @@ async def test_a_model_nobody_limits_costs_no_message() -> None:
     bus = MemoryBus()
 
     assert (
-        await BusMeters(bus, Subjects(), {"openai": ModelLimits(requests=1)}, SystemClock()).admit(
+        await BusRateLimiter(bus, Subjects(), {"openai": ModelLimits(requests=1)}, SystemClock()).acquire(
             ScriptedModel(), 1, 10
         )
         is None
@@ -215,7 +215,7 @@ async def test_a_provider_s_pause_holds_back_every_worker() -> None:
 
     def answer(request: ModelRequest) -> ModelReply:
         calls.append(clock.monotonic())
-        return saying("done")
+        return text_reply("done")
 
     def agent(name: str, *script: object) -> LLMAgent:
         return LLMAgent(name=name, description="d", instructions="i", model=ScriptedModel(*script))  # type: ignore[arg-type]
@@ -224,14 +224,14 @@ async def test_a_provider_s_pause_holds_back_every_worker() -> None:
         calls.append(clock.monotonic())
         raise ModelError("slow down", retryable=True, retry_after=0.6)
 
-    desk = Desk(MemoryBus(broker=broker), clock=clock)
+    desk = SupervisorDouble(MemoryBus(broker=broker), clock=clock)
     one = Worker(MemoryBus(broker=broker), [agent("one", told, answer)], settings, clock=clock)
     other = Worker(MemoryBus(broker=broker), [agent("other", answer)], settings, clock=clock)
     async with running(one), running(other):
-        first = await desk.hand("one")
+        first = await desk.publish_handoff("one")
         while not calls:
             await clock.settle()
-        second = await desk.hand("other", task="T2")
+        second = await desk.publish_handoff("other", task="T2")
         for _ in range(20):  # all the turns it would take to call
             await clock.settle()
         assert len(calls) == 1
@@ -255,7 +255,7 @@ async def test_a_call_that_is_cancelled_while_it_takes_its_place_leaves_it() -> 
             return sequence
 
     limited = meters(Slow(broker=broker), concurrency=1, tokens=100)
-    asking = asyncio.create_task(limited.admit(ScriptedModel(), 30, 10))
+    asking = asyncio.create_task(limited.acquire(ScriptedModel(), 30, 10))
     await stored.wait()
     assert len((await left(broker.connect())).calls) == 1
 
@@ -280,15 +280,15 @@ async def test_what_cannot_be_given_back_is_said_in_one_line() -> None:
 
     bus = Refusing()
     limited = meters(bus, concurrency=1)
-    admission = await limited.admit(ScriptedModel(), 1, 10)
+    admission = await limited.acquire(ScriptedModel(), 1, 10)
     assert admission is not None
     bus.refuses = True
 
     with capture_logs() as lines:
-        admission.done(1, None)
+        admission.release(1, None)
         await asyncio.sleep(0)
         await limited.close()
 
     assert [(line["event"], line["error"]) for line in lines] == [
-        ("model_limit_not_given_back", "the broker refuses it")
+        ("model_limit_release_failed", "the broker refuses it")
     ]

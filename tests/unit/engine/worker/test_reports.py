@@ -10,7 +10,7 @@ from opentelemetry.trace import SpanKind
 from support.prometheus import exposing, samples
 from support.spans import exporting
 from support.waiting import until
-from support.workers import TRACEPARENT, Desk, running, worker
+from support.workers import TRACEPARENT, SupervisorDouble, running, worker
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
@@ -23,14 +23,14 @@ from pointsman_schemas.events import ATTEMPT_STARTED, Progress, Usage
 from pointsman_schemas.strict_json import parse
 
 
-async def reports(desk: Desk, workflow: str = "wf_1") -> list[Progress]:
+async def reports(desk: SupervisorDouble, workflow: str = "wf_1") -> list[Progress]:
     found = [stored async for stored in desk.bus.read("log", desk.subjects.workflow_events(workflow))]
     return [parse(Progress, stored.body) for stored in found]
 
 
 @pytest.mark.parametrize("own_loop", [False, True])
 async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: bool) -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
 
     @tool
     def search(query: str) -> str:
@@ -48,7 +48,7 @@ async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: boo
         return found
 
     async with running(worker(desk.bus, busy, own_loop=own_loop)):
-        handoff = await desk.hand("busy", "tea")
+        handoff = await desk.publish_handoff("busy", "tea")
         result = await desk.result(handoff)
 
     assert (result.output, result.usage.calls, result.confidence) == ("TEA", 2, 0.75)
@@ -63,14 +63,14 @@ async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: boo
 
 async def test_a_worker_says_that_an_attempt_has_begun_unless_it_is_over_at_once() -> None:
     clock = VirtualClock()
-    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
 
     @agent(name="busy", description="d")
     async def busy(seconds: float) -> None:
         await clock.sleep(seconds)
 
     async with running(worker(desk.bus, busy, clock=clock)):
-        quick, slow = await desk.hand("busy", 0.4), await desk.hand("busy", 30, task="T2")
+        quick, slow = await desk.publish_handoff("busy", 0.4), await desk.publish_handoff("busy", 30, task="T2")
         await clock.settle()
         await clock.advance(0.6)
         early = await reports(desk)
@@ -85,7 +85,7 @@ async def test_a_worker_says_that_an_attempt_has_begun_unless_it_is_over_at_once
 
 async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_says() -> None:
     clock = VirtualClock()  # years ahead of the worker's
-    desk = Desk(MemoryBus(clock=clock), clock=clock)
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
 
     @tool
     def search(query: str) -> str:
@@ -99,7 +99,7 @@ async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_say
         await context.emit("found")
 
     async with running(worker(desk.bus, busy)):
-        await desk.result(await desk.hand("busy"))
+        await desk.result(await desk.publish_handoff("busy"))
 
     said = [stored async for stored in desk.bus.read("log", desk.subjects.workflow_events("wf_1"))]
     times = [report.started_at for report in await reports(desk)]
@@ -110,15 +110,15 @@ async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_say
 
 async def test_the_counters_tell_what_was_done() -> None:
     broker = MemoryBroker()
-    desk = Desk(broker.connect())
+    desk = SupervisorDouble(broker.connect())
 
     @agent(name="picky", description="d")
     async def picky(number: int) -> int:
         return number
 
     async with running(worker(desk.bus, picky)):
-        await desk.result(await desk.hand("picky", 1))
-        await desk.result(await desk.hand("picky", "one", task="T2"))
+        await desk.result(await desk.publish_handoff("picky", 1))
+        await desk.result(await desk.publish_handoff("picky", "one", task="T2"))
         await until(lambda: desk.settled("picky"))
         (service,) = broker.services
 
@@ -127,8 +127,8 @@ async def test_the_counters_tell_what_was_done() -> None:
 
 
 async def test_an_attempt_that_came_again_says_so_and_links_to_where_it_was_made() -> None:
-    desk = Desk(MemoryBus())
-    handoff = await desk.hand("echo", "tea")
+    desk = SupervisorDouble(MemoryBus())
+    handoff = await desk.publish_handoff("echo", "tea")
     handoffs = desk.subjects.agent_handoffs("echo")
     lost = await desk.bus.consumer("agent-echo", "handoffs", handoffs, ack_wait=10, max_in_flight=1)
     (delivery,) = await lost.take(1)
@@ -145,13 +145,13 @@ async def test_an_attempt_that_came_again_says_so_and_links_to_where_it_was_made
     (process,) = exporter.get_finished_spans()
     assert [f"{link.context.span_id:016x}" for link in process.links] == [TRACEPARENT.split("-")[2]]
     assert [(event.name, dict(event.attributes or {})) for event in process.events] == [
-        (semconv.REDELIVERED, {semconv.DELIVERED: 2})
+        (semconv.HANDOFF_REDELIVERED, {semconv.DELIVERED: 2})
     ]
 
 
 @pytest.mark.parametrize("own_loop", [False, True])
 async def test_one_trace_runs_through_worker_handler_thread_and_tool(own_loop: bool) -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
 
     @tool
     def count(word: str) -> int:
@@ -161,11 +161,11 @@ async def test_one_trace_runs_through_worker_handler_thread_and_tool(own_loop: b
 
     @agent(name="traced", description="d")
     def traced(text: str, context: Context) -> Any:
-        return context.wait(context.call(count, word=text))
+        return context.run_sync(context.call(count, word=text))
 
     with exporting() as exporter:
         async with running(worker(desk.bus, traced, own_loop=own_loop)):
-            handoff = await desk.hand("traced", "four")
+            handoff = await desk.publish_handoff("traced", "four")
             result = await desk.result(handoff)
             await until(lambda: desk.settled("traced"))
 

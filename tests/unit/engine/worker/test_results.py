@@ -10,13 +10,20 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 from support.waiting import until
-from support.workers import TRACEPARENT, Desk, echo, running, worker
+from support.workers import TRACEPARENT, SupervisorDouble, echo, running, worker
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.worker import handoff_processor
-from pointsman.errors import Conflict, ModelError, NeedsApproval, Refused, TaskError, UnknownOutcome
+from pointsman.errors import (
+    ApprovalRequiredError,
+    ConflictError,
+    ModelError,
+    PublishOutcomeUnknownError,
+    RefusedError,
+    TaskError,
+)
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import decode
@@ -24,10 +31,10 @@ from pointsman_schemas.events import Handoff, ToolApprovalRequest, Usage
 
 
 async def test_a_handoff_gets_its_result_and_is_acknowledged() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
 
     async with running(worker(desk.bus)):
-        handoff = await desk.hand("echo", {"request": "hello"})
+        handoff = await desk.publish_handoff("echo", {"request": "hello"})
         result = await desk.result(handoff)
         await until(lambda: desk.settled("echo"))
 
@@ -36,10 +43,10 @@ async def test_a_handoff_gets_its_result_and_is_acknowledged() -> None:
 
 
 async def test_a_result_says_what_caused_it() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
 
     async with running(worker(desk.bus)):
-        handoff = await desk.hand("echo", "hello")
+        handoff = await desk.publish_handoff("echo", "hello")
         await desk.result(handoff)
 
     stored = await desk.bus.last("work", handoff.return_to)
@@ -59,7 +66,7 @@ async def test_a_result_says_what_caused_it() -> None:
         (TaskError("no", kind="own", retryable=True, retry_after=3), "failed", "own", True, 3),
         (TaskError("no", retry_after=float("inf")), "failed", "handler_error", False, None),
         (TaskError("no", retry_after=-5), "failed", "handler_error", False, 0),
-        (Refused("will not"), "refused", "refused", False, None),
+        (RefusedError("will not"), "refused", "refused", False, None),
         (ModelError("busy", retryable=True, retry_after=9), "failed", "provider_error", True, 9),
         (ValueError("bad \ud800 " + "x" * 1000), "failed", "handler_error", True, None),
         (SystemExit(1), "failed", "handler_error", True, None),
@@ -70,7 +77,7 @@ async def test_a_result_says_what_caused_it() -> None:
 async def test_what_a_handler_raises_is_told_to_the_supervisor(
     error: BaseException, status: str, kind: str, retryable: bool, retry_after: float | None
 ) -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
 
     @agent(name="failing", description="d")
     async def failing(context: Context) -> None:
@@ -78,8 +85,8 @@ async def test_what_a_handler_raises_is_told_to_the_supervisor(
         raise error
 
     async with running(worker(desk.bus, failing)):
-        result = await desk.result(await desk.hand("failing"))
-        after = await desk.result(await desk.hand("failing", task="T2"))
+        result = await desk.result(await desk.publish_handoff("failing"))
+        after = await desk.result(await desk.publish_handoff("failing", task="T2"))
 
     assert result.error is not None
     assert (result.status, result.error.kind, result.error.retryable) == (status, kind, retryable)
@@ -95,22 +102,22 @@ async def test_an_attempt_that_asks_a_person_is_logged_as_waiting_and_is_no_erro
     level = structlog.make_filtering_bound_logger("info")
     monkeypatch.setattr(handoff_processor, "_log", structlog.wrap_logger(None, wrapper_class=level))
     bus = MemoryBus()
-    desk = Desk(bus)
+    desk = SupervisorDouble(bus)
 
     @agent(name="asking", description="d")
     async def asking() -> None:
-        raise NeedsApproval([ToolApprovalRequest(tool="refund", arguments={})])
+        raise ApprovalRequiredError([ToolApprovalRequest(tool="refund", arguments={})])
 
     with capture_logs() as lines:
         async with running(worker(bus, asking)):
-            result = await desk.result(await desk.hand("asking"))
+            result = await desk.result(await desk.publish_handoff("asking"))
             await until(lambda: desk.settled("asking"))
             (service,) = bus.broker.services
 
     told = [(line["event"], line["log_level"]) for line in lines if line["event"].startswith("attempt_")]
     assert result.error is not None
     assert result.error.kind == "needs_approval"
-    assert told == [("attempt_waits_for_approval", "info")]
+    assert told == [("attempt_awaiting_approval", "info")]
     assert (service.requests, service.errors) == (1, 0)
 
 
@@ -121,10 +128,10 @@ async def test_an_output_of_a_hand_made_agent_is_checked_too() -> None:
         async def run(self, handoff: Handoff, context: Context) -> Any:
             return {"a": float("nan")}
 
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
 
     async with running(worker(desk.bus, Odd())):
-        result = await desk.result(await desk.hand("echo"))
+        result = await desk.result(await desk.publish_handoff("echo"))
 
     assert result.error is not None
     assert result.error.kind == "invalid_output"
@@ -132,7 +139,7 @@ async def test_an_output_of_a_hand_made_agent_is_checked_too() -> None:
 
 
 async def test_a_result_too_large_for_the_broker_fails_the_attempt_once() -> None:
-    desk = Desk(MemoryBus(max_payload=4096, max_body=4096))
+    desk = SupervisorDouble(MemoryBus(max_payload=4096, max_body=4096))
     runs = 0
 
     @agent(name="verbose", description="d")
@@ -142,7 +149,7 @@ async def test_a_result_too_large_for_the_broker_fails_the_attempt_once() -> Non
         return "x" * 5000
 
     async with running(worker(desk.bus, verbose)):
-        result = await desk.result(await desk.hand("verbose"))
+        result = await desk.result(await desk.publish_handoff("verbose"))
         await until(lambda: desk.settled("verbose"))
 
     assert result.error is not None
@@ -164,23 +171,23 @@ class Unreliable(MemoryBus):
         if self.tried > self.silent:
             return await super().publish(subject, body, headers, expect=expect, message_id=message_id)
         if self.tried == 1:
-            raise Conflict("an earlier publish is still under way")
+            raise ConflictError("an earlier publish is still under way")
         if self.tried == self.silent:
             await super().publish(subject, body, headers, expect=expect, message_id=message_id)
-        raise UnknownOutcome("no answer")
+        raise PublishOutcomeUnknownError("no answer")
 
 
 async def test_nothing_is_acknowledged_before_the_result_is_stored() -> None:
     clock = VirtualClock()
     bus = Unreliable(clock=clock)
-    desk = Desk(bus, clock=clock)
+    desk = SupervisorDouble(bus, clock=clock)
     acked_early = False
 
-    async with running(worker(bus, clock=clock, settings=Settings(grace=0))):
-        handoff = await desk.hand("echo", "x")
+    async with running(worker(bus, clock=clock, settings=Settings(shutdown_grace=0))):
+        handoff = await desk.publish_handoff("echo", "x")
         for _ in range(100):
             await clock.advance(0.1)
-            if await desk.find(handoff) is None and await desk.settled("echo"):
+            if await desk.find_result(handoff) is None and await desk.settled("echo"):
                 acked_early = True
         assert await desk.settled("echo")
 
@@ -190,7 +197,7 @@ async def test_nothing_is_acknowledged_before_the_result_is_stored() -> None:
 
 
 async def test_the_first_answer_stands() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     running_now = asyncio.Event()
     release = asyncio.Event()
 
@@ -201,7 +208,7 @@ async def test_the_first_answer_stands() -> None:
         return "second"
 
     async with running(worker(desk.bus, slow)):
-        handoff = await desk.hand("slow")
+        handoff = await desk.publish_handoff("slow")
         await running_now.wait()
         first = await desk.bus.publish(handoff.return_to, b"{}", {}, expect=0)
         release.set()

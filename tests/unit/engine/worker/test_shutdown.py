@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from support.waiting import until
-from support.workers import SETTINGS, Desk, echo, running, worker
+from support.workers import SETTINGS, SupervisorDouble, echo, running, worker
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.engine.worker.engine import Worker
-from pointsman.errors import ConfigurationError, UnknownOutcome
+from pointsman.errors import ConfigurationError, PublishOutcomeUnknownError
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.events import Handoff
@@ -54,7 +54,7 @@ async def test_cards_are_announced_while_it_works_and_gone_when_it_stops() -> No
 
 @pytest.mark.parametrize("own_loop", [False, True])
 async def test_running_work_finishes_within_the_grace(own_loop: bool) -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     started, release = threading.Event(), threading.Event()
 
     @agent(name="brief", description="d")
@@ -64,21 +64,21 @@ async def test_running_work_finishes_within_the_grace(own_loop: bool) -> None:
             await asyncio.sleep(0.01)
         return "done"
 
-    async with running(worker(desk.bus, brief, own_loop=own_loop, settings=Settings(grace=5))) as stop:
-        handoff = await desk.hand("brief")
+    async with running(worker(desk.bus, brief, own_loop=own_loop, settings=Settings(shutdown_grace=5))) as stop:
+        handoff = await desk.publish_handoff("brief")
         await until(started.is_set)
         stop.set()
-        late = await desk.hand("brief", task="T2")
+        late = await desk.publish_handoff("brief", task="T2")
         release.set()
         result = await desk.result(handoff)
 
     assert result.output == "done"
-    assert await desk.find(late) is None
+    assert await desk.find_result(late) is None
 
 
 @pytest.mark.parametrize("own_loop", [False, True])
 async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     started = threading.Event()
     wait = True
 
@@ -89,13 +89,15 @@ async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None
             await asyncio.sleep(3600)
         return "done"
 
-    async with running(worker(desk.bus, long, own_loop=own_loop, settings=Settings(grace=0.1, ack_wait=60))) as stop:
-        handoff = await desk.hand("long")
+    async with running(
+        worker(desk.bus, long, own_loop=own_loop, settings=Settings(shutdown_grace=0.1, ack_wait=60))
+    ) as stop:
+        handoff = await desk.publish_handoff("long")
         await until(started.is_set)
         began = time.monotonic()
         stop.set()
     took = time.monotonic() - began
-    before = await desk.find(handoff)
+    before = await desk.find_result(handoff)
     wait = False
     async with running(worker(desk.bus, long)):
         result = await desk.result(handoff, within=2)
@@ -112,9 +114,9 @@ async def test_a_handoff_that_comes_in_the_turn_in_which_the_worker_is_told_to_s
 
     took: list[float] = []
     for turns in range(16):
-        desk = Desk(MemoryBus())
-        async with running(worker(desk.bus, long, settings=Settings(grace=0.0, ack_wait=60))) as stop:
-            await desk.hand("long")
+        desk = SupervisorDouble(MemoryBus())
+        async with running(worker(desk.bus, long, settings=Settings(shutdown_grace=0.0, ack_wait=60))) as stop:
+            await desk.publish_handoff("long")
             for _ in range(turns):
                 await asyncio.sleep(0)
             began = time.monotonic()
@@ -129,20 +131,20 @@ class Silent(MemoryBus):
 
     async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
         if ".result." in subject:
-            raise UnknownOutcome("no answer")
+            raise PublishOutcomeUnknownError("no answer")
         return await super().publish(subject, body, headers, **more)
 
 
 async def test_a_worker_whose_broker_is_silent_leaves_in_time_and_acknowledges_nothing() -> None:
-    desk = Desk(Silent())
+    desk = SupervisorDouble(Silent())
     ran = asyncio.Event()
 
     @agent(name="quick", description="d")
     async def quick() -> None:
         ran.set()
 
-    async with running(worker(desk.bus, quick, settings=Settings(grace=0.1))) as stop:
-        await desk.hand("quick")
+    async with running(worker(desk.bus, quick, settings=Settings(shutdown_grace=0.1))) as stop:
+        await desk.publish_handoff("quick")
         await ran.wait()
         began = time.monotonic()
         stop.set()
@@ -155,7 +157,7 @@ async def test_a_worker_whose_broker_is_silent_leaves_in_time_and_acknowledges_n
 
 
 async def test_agents_give_back_what_they_hold_where_they_ran() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     loops: list[asyncio.AbstractEventLoop] = []
 
     class Holding(Agent):
@@ -169,7 +171,7 @@ async def test_agents_give_back_what_they_hold_where_they_ran() -> None:
             raise ValueError("a close that fails harms nobody")
 
     async with running(worker(desk.bus, Holding(), own_loop=True)):
-        await desk.result(await desk.hand("echo"))
+        await desk.result(await desk.publish_handoff("echo"))
 
     assert len(loops) == 2
     assert loops[0] is loops[1]

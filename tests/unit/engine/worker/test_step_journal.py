@@ -7,24 +7,24 @@ import inspect
 from typing import Any
 
 import pytest
-from support.workers import Desk, running
+from support.workers import SupervisorDouble, running
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tool_turns import REPEATS
+from pointsman.authoring.tool_turns import MAX_REPEATS
 from pointsman.authoring.tools import Tool, tool
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.worker.engine import Worker
 from pointsman.errors import ModelError
-from pointsman.llm.output_budget import estimated_input
+from pointsman.llm.output_budget import estimate_input_tokens
 from pointsman.ports.model import ModelReply, ModelRequest
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
-from pointsman.testing.models import Script, ScriptedModel, calling, saying
+from pointsman.testing.models import Script, ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import Handoff, Step, Usage
 from pointsman_schemas.strict_json import parse
 
-SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, grace=0.0)
+SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.0)
 
 
 class Shop:
@@ -67,21 +67,25 @@ class Shop:
         return [name for name, _ in self.runs]
 
 
-async def steps(desk: Desk, handoff: Handoff) -> list[Step]:
+async def steps(desk: SupervisorDouble, handoff: Handoff) -> list[Step]:
     filter = desk.subjects.attempt_steps(handoff.workflow_id, handoff.task_id, handoff.attempt)
     return [parse(Step, stored.body) async for stored in desk.bus.read("work", filter)]
 
 
-async def interrupted(desk: Desk, shop: Shop, *replies: Script, own_loop: bool = False, **more: Any) -> Handoff:
+async def interrupted(
+    desk: SupervisorDouble, shop: Shop, *replies: Script, own_loop: bool = False, **more: Any
+) -> Handoff:
     """A handoff whose worker left while a tool was under way."""
     first = ScriptedModel(*replies)
     async with running(Worker(desk.bus, [shop.agent(first, **more)], SETTINGS, own_loop=own_loop)):
-        handoff = await desk.hand("shop")
+        handoff = await desk.publish_handoff("shop")
         await asyncio.wait_for(shop.under_way.wait(), 10)
     return handoff
 
 
-async def lost_in_an_answer(desk: Desk, shop: Shop, *replies: ModelReply, handoff: Handoff | None = None) -> Handoff:
+async def lost_in_an_answer(
+    desk: SupervisorDouble, shop: Shop, *replies: ModelReply, handoff: Handoff | None = None
+) -> Handoff:
     """A handoff, or this one again, whose worker left while its model, after `replies`, did not answer."""
     asked = asyncio.Event()
 
@@ -93,18 +97,21 @@ async def lost_in_an_answer(desk: Desk, shop: Shop, *replies: ModelReply, handof
             return await super().complete(request)
 
     async with running(Worker(desk.bus, [shop.agent(Silent(*replies))], SETTINGS)):
-        handoff = handoff or await desk.hand("shop")
+        handoff = handoff or await desk.publish_handoff("shop")
         await asyncio.wait_for(asked.wait(), 10)
     return handoff
 
 
 async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
     handoff = await interrupted(
-        desk, shop, calling(("look", {"what": "tea"}), ("look", {})), calling(("look", {"what": "milk"}), ("slow", {}))
+        desk,
+        shop,
+        tool_reply(("look", {"what": "tea"}), ("look", {})),
+        tool_reply(("look", {"what": "milk"}), ("slow", {})),
     )
 
-    second = ScriptedModel(saying("all there"))
+    second = ScriptedModel(text_reply("all there"))
     async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
         result = await desk.result(handoff)
 
@@ -119,7 +126,7 @@ async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> Non
 
 
 async def test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoever_goes_on() -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
 
     @tool
     async def guess(context: Context) -> str:
@@ -139,9 +146,9 @@ async def test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoeve
         raise ValueError("no luck")
 
     shop.tools += [guess, fail]
-    handoff = await interrupted(desk, shop, calling(("guess", {}), ("fail", {})), calling(("slow", {})))
+    handoff = await interrupted(desk, shop, tool_reply(("guess", {}), ("fail", {})), tool_reply(("slow", {})))
 
-    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("done")))], SETTINGS)):
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(text_reply("done")))], SETTINGS)):
         result = await desk.result(handoff)
 
     assert shop.names == ["guess", "slow", "slow"]
@@ -152,11 +159,11 @@ async def test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoeve
 
 
 async def test_what_a_model_used_in_vain_before_it_answered_is_counted_by_whoever_goes_on() -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
     dropped = ModelError("dropped", retryable=True, retry_after=0, usage=Usage(calls=1, input_tokens=5_000, cost=0.5))
-    handoff = await interrupted(desk, shop, dropped, calling(("slow", {})))
+    handoff = await interrupted(desk, shop, dropped, tool_reply(("slow", {})))
 
-    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("done")))], SETTINGS)):
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(text_reply("done")))], SETTINGS)):
         result = await desk.result(handoff)
 
     assert (result.output, shop.names) == ("done", ["slow", "slow"])
@@ -164,23 +171,23 @@ async def test_what_a_model_used_in_vain_before_it_answered_is_counted_by_whoeve
 
 
 async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted() -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
-    handoff = await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"})))
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
+    handoff = await lost_in_an_answer(desk, shop, tool_reply(("look", {"what": "tea"})))
 
-    second = ScriptedModel(saying(""), saying("all there"))
+    second = ScriptedModel(text_reply(""), text_reply("all there"))
     async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
         result = await desk.result(handoff)
 
     assert (result.output, result.usage.calls) == ("all there", 4)
-    assert result.usage.input_tokens == 3 * 10 + estimated_input(second.requests[0])
+    assert result.usage.input_tokens == 3 * 10 + estimate_input_tokens(second.requests[0])
 
 
 async def test_each_worker_that_died_while_its_model_answered_leaves_one_call_counted() -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
     handoff = await lost_in_an_answer(desk, shop)
-    await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"})), handoff=handoff)
+    await lost_in_an_answer(desk, shop, tool_reply(("look", {"what": "tea"})), handoff=handoff)
 
-    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("all there")))], SETTINGS)):
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(text_reply("all there")))], SETTINGS)):
         result = await desk.result(handoff)
 
     assert (result.output, result.usage.calls) == ("all there", 2 + 2)
@@ -188,16 +195,20 @@ async def test_each_worker_that_died_while_its_model_answered_leaves_one_call_co
 
 @pytest.mark.parametrize(
     "asked",
-    [[calling(("gone", {}), ("pay", {}))], [calling(("pay", {}))] * (REPEATS + 1), [calling(*[("pay", {})] * 33)]],
+    [
+        [tool_reply(("gone", {}), ("pay", {}))],
+        [tool_reply(("pay", {}))] * (MAX_REPEATS + 1),
+        [tool_reply(*[("pay", {})] * 33)],
+    ],
     ids=["of a tool there is not", "once too often", "one too many at a time"],
 )
 async def test_a_call_that_was_refused_was_not_under_way_when_its_worker_died(asked: list[ModelReply]) -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
     shop.under_way.set()
     handoff = await lost_in_an_answer(desk, shop, *asked)
     paid = len(shop.runs)
 
-    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(saying("done")))], SETTINGS)):
+    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(text_reply("done")))], SETTINGS)):
         result = await desk.result(handoff)
 
     assert (result.output, len(shop.runs)) == ("done", paid)
@@ -207,17 +218,17 @@ async def test_a_call_that_was_refused_was_not_under_way_when_its_worker_died(as
 @pytest.mark.parametrize("late", [False, True], ids=["it killed too many", "its deadline has passed"])
 async def test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say(late: bool) -> None:
     clock, shop = VirtualClock(), Shop()
-    desk = Desk(MemoryBus(clock=clock), clock=clock)
-    asked = calling(("look", {"what": "tea"})), calling(("pay", {}))
+    desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
+    asked = tool_reply(("look", {"what": "tea"})), tool_reply(("pay", {}))
     first, second = ScriptedModel(*asked), ScriptedModel()
     async with running(Worker(desk.bus, [shop.agent(first)], SETTINGS, clock=clock)):
-        handoff = await desk.hand("shop")
+        handoff = await desk.publish_handoff("shop")
         await asyncio.wait_for(shop.under_way.wait(), 10)
     if late:
         await clock.advance((handoff.deadline - clock.now()).total_seconds() + 1)
     else:
         again = await desk.bus.consumer("agent-shop", "work", desk.subjects.agent_handoffs("shop"), ack_wait=0.3)
-        for _ in range(SETTINGS.deliveries - 1):
+        for _ in range(SETTINGS.max_deliveries - 1):
             (taken,) = await again.take(1)
             await taken.nak()
 
@@ -231,20 +242,20 @@ async def test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say
 
 
 async def test_steps_are_kept_from_a_handler_s_own_loop_too() -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
     shop.under_way.set()
-    model = ScriptedModel(calling(("slow", {})), saying("done"))
+    model = ScriptedModel(tool_reply(("slow", {})), text_reply("done"))
 
     async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS, own_loop=True)):
-        handoff = await desk.hand("shop")
+        handoff = await desk.publish_handoff("shop")
         await desk.result(handoff)
 
     assert [step.name for step in await steps(desk, handoff)] == ["answer-1", "result-1-0"]
 
 
 async def test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown() -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
-    handoff = await interrupted(desk, shop, calling(("pay", {}), ("look", {"what": "tea"})))
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
+    handoff = await interrupted(desk, shop, tool_reply(("pay", {}), ("look", {"what": "tea"})))
 
     second = ScriptedModel()
     async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
@@ -259,24 +270,26 @@ async def test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unkno
 
 
 async def test_equal_calls_keep_their_own_keys_when_the_first_is_not_run_again() -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
     shop.under_way.set()
-    model = ScriptedModel(calling(("look", {"what": "tea"})), calling(("look", {"what": "tea"})), saying("done"))
+    model = ScriptedModel(
+        tool_reply(("look", {"what": "tea"})), tool_reply(("look", {"what": "tea"})), text_reply("done")
+    )
     async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
-        handoff = await desk.hand("shop")
+        handoff = await desk.publish_handoff("shop")
         await desk.result(handoff)
     (first, second) = (key for _, key in shop.runs)
     kept = next(step for step in await steps(desk, handoff) if step.name == "answer-1")
 
     class Recalled:
-        async def recall(self) -> dict[str, Step]:
+        async def load(self) -> dict[str, Step]:
             result = kept.model_copy(update={"name": "result-1-0", "text": "tea is there", "calls": ()})
             return {"answer-1": kept, "result-1-0": result}
 
-        async def keep(self, step: Step) -> Step:
+        async def append(self, step: Step) -> Step:
             return step
 
-    again = ScriptedModel(calling(("look", {"what": "tea"})), saying("done"))
+    again = ScriptedModel(tool_reply(("look", {"what": "tea"})), text_reply("done"))
     await shop.agent(again).run(handoff, Context(handoff, Context.for_test().reporter, journal=Recalled()))
 
     assert first != second
@@ -285,12 +298,12 @@ async def test_equal_calls_keep_their_own_keys_when_the_first_is_not_run_again()
 
 @pytest.mark.parametrize("off", [{"journal": False}, {}], ids=["setting", "agent"])
 async def test_switched_off_it_keeps_nothing_and_the_attempt_begins_anew(off: dict[str, Any]) -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
     settings = SETTINGS.model_copy(update=off)
-    script = [calling(("look", {"what": "tea"})), calling(("pay", {}))]
-    first, second = ScriptedModel(*script), ScriptedModel(*script, saying("done"))
+    script = [tool_reply(("look", {"what": "tea"})), tool_reply(("pay", {}))]
+    first, second = ScriptedModel(*script), ScriptedModel(*script, text_reply("done"))
     async with running(Worker(desk.bus, [shop.agent(first, durable=bool(off))], settings)):
-        handoff = await desk.hand("shop")
+        handoff = await desk.publish_handoff("shop")
         await asyncio.wait_for(shop.under_way.wait(), 10)
 
     async with running(Worker(desk.bus, [shop.agent(second, durable=bool(off))], settings)):
@@ -302,13 +315,13 @@ async def test_switched_off_it_keeps_nothing_and_the_attempt_begins_anew(off: di
 
 
 async def test_a_kept_result_stands_whatever_has_become_of_its_tool() -> None:
-    desk, shop = Desk(MemoryBus()), Shop()
+    desk, shop = SupervisorDouble(MemoryBus()), Shop()
     shop.under_way.set()
-    handoff = await lost_in_an_answer(desk, shop, calling(("look", {"what": "tea"}), ("pay", {})))
+    handoff = await lost_in_an_answer(desk, shop, tool_reply(("look", {"what": "tea"}), ("pay", {})))
     paid = list(shop.runs)
 
     shop.tools = [tool(approval=True)(inspect.unwrap(shop.tools[2]))]  # in a later release
-    second = ScriptedModel(saying("done"))
+    second = ScriptedModel(text_reply("done"))
     async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
         result = await desk.result(handoff)
 
@@ -317,10 +330,10 @@ async def test_a_kept_result_stands_whatever_has_become_of_its_tool() -> None:
 
 
 async def test_an_answer_too_large_to_be_kept_ends_the_attempt_before_its_tools_run() -> None:
-    desk, shop = Desk(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
-    model = ScriptedModel(calling(("look", {"what": "x" * 20_000})))
+    desk, shop = SupervisorDouble(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
+    model = ScriptedModel(tool_reply(("look", {"what": "x" * 20_000})))
     async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
-        result = await desk.result(await desk.hand("shop"))
+        result = await desk.result(await desk.publish_handoff("shop"))
 
     assert result.error is not None
     assert (result.error.kind, shop.runs) == ("oversize", [])
@@ -328,7 +341,7 @@ async def test_an_answer_too_large_to_be_kept_ends_the_attempt_before_its_tools_
 
 
 async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> None:
-    desk, shop = Desk(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
+    desk, shop = SupervisorDouble(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
 
     @tool
     def flood() -> str:
@@ -336,9 +349,9 @@ async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> No
         return "x" * 20_000
 
     shop.tools = [flood]
-    model = ScriptedModel(calling(("flood", {})), saying("too much"))
+    model = ScriptedModel(tool_reply(("flood", {})), text_reply("too much"))
     async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
-        result = await desk.result(await desk.hand("shop"))
+        result = await desk.result(await desk.publish_handoff("shop"))
 
     assert result.output == "too much"
     assert "too large to be kept" in model.requests[1].turns[-1].text
@@ -346,7 +359,7 @@ async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> No
 
 
 async def test_an_answer_is_on_the_bus_before_its_tools_run() -> None:
-    desk = Desk(MemoryBus())
+    desk = SupervisorDouble(MemoryBus())
     seen: list[list[str]] = []
 
     @tool
@@ -356,12 +369,16 @@ async def test_an_answer_is_on_the_bus_before_its_tools_run() -> None:
         return "seen"
 
     def then(request: ModelRequest) -> ModelReply:
-        return saying("done")
+        return text_reply("done")
 
     agent = LLMAgent(
-        name="shop", description="d", instructions="i", tools=[look], model=ScriptedModel(calling(("look", {})), then)
+        name="shop",
+        description="d",
+        instructions="i",
+        tools=[look],
+        model=ScriptedModel(tool_reply(("look", {})), then),
     )
     async with running(Worker(desk.bus, [agent], SETTINGS)):
-        await desk.result(await desk.hand("shop"))
+        await desk.result(await desk.publish_handoff("shop"))
 
     assert seen == [["answer-1"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pointsman.engine.worker.timeout_scheduler import Deadlines
+from pointsman.engine.worker.timeout_scheduler import TimeoutScheduler
 from pointsman.testing.clock import VirtualClock
 
 
@@ -20,12 +20,12 @@ class Sleepers(VirtualClock):
 
 async def test_each_expires_in_its_own_time_and_what_is_forgotten_never() -> None:
     clock, expired = VirtualClock(), list[str]()
-    deadlines = Deadlines[str](clock, expired.append)
+    deadlines = TimeoutScheduler[str](clock, expired.append)
 
     for thing, seconds in (("late", 3.0), ("early", 1.0), ("forgotten", 2.0)):
         deadlines.watch(thing, seconds)
     await clock.advance(0.5)
-    deadlines.forget("forgotten")
+    deadlines.cancel("forgotten")
     await clock.advance(0.4)
     before = list(expired)
     await clock.advance(0.2)
@@ -37,7 +37,7 @@ async def test_each_expires_in_its_own_time_and_what_is_forgotten_never() -> Non
 
 async def test_what_is_watched_while_one_sleeps_for_another_is_not_late() -> None:
     clock, expired = VirtualClock(), list[str]()
-    deadlines = Deadlines[str](clock, expired.append)
+    deadlines = TimeoutScheduler[str](clock, expired.append)
 
     deadlines.watch("long", 100.0)
     await clock.advance(1)
@@ -49,11 +49,11 @@ async def test_what_is_watched_while_one_sleeps_for_another_is_not_late() -> Non
 
 async def test_a_time_is_not_over_because_an_earlier_one_was_forgotten() -> None:
     clock, expired = VirtualClock(), list[str]()
-    deadlines = Deadlines[str](clock, expired.append)
+    deadlines = TimeoutScheduler[str](clock, expired.append)
 
     deadlines.watch("first", 1.0)
     await clock.advance(0.5)
-    deadlines.forget("first")
+    deadlines.cancel("first")
     deadlines.watch("second", 1.0)
     await clock.advance(0.9)
     early = list(expired)
@@ -64,19 +64,19 @@ async def test_a_time_is_not_over_because_an_earlier_one_was_forgotten() -> None
 
 async def test_a_thousand_that_end_in_time_cost_one_sleep() -> None:
     clock = Sleepers()
-    deadlines = Deadlines[int](clock, lambda _: None)
+    deadlines = TimeoutScheduler[int](clock, lambda _: None)
 
     for number in range(1_000):
         deadlines.watch(number, 60.0)
         await clock.settle()
-        deadlines.forget(number)
+        deadlines.cancel(number)
 
     assert clock.slept == 1
 
 
 async def test_what_is_watched_after_all_has_expired_expires_too() -> None:
     clock, expired = VirtualClock(), list[str]()
-    deadlines = Deadlines[str](clock, expired.append)
+    deadlines = TimeoutScheduler[str](clock, expired.append)
 
     deadlines.watch("one", 1.0)
     await clock.advance(2)
@@ -88,7 +88,7 @@ async def test_what_is_watched_after_all_has_expired_expires_too() -> None:
 
 async def test_nothing_expires_once_it_is_closed() -> None:
     clock, expired = VirtualClock(), list[str]()
-    deadlines = Deadlines[str](clock, expired.append)
+    deadlines = TimeoutScheduler[str](clock, expired.append)
 
     deadlines.watch("one", 1.0)
     deadlines.close()

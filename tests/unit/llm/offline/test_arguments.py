@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from pointsman.llm.offline.arguments import Sources, arguments
+from pointsman.llm.offline.arguments import Sources, extract_arguments
 
 
 @pytest.mark.parametrize(
@@ -27,20 +27,20 @@ def test_a_value_is_found_by_what_its_schema_says(schema: dict[str, JsonValue], 
     }
     sources = Sources(["a red one, INV-734, for $12.50, see https://example.org/a"])
 
-    assert arguments(root, sources) == {"it": value}
+    assert extract_arguments(root, sources) == {"it": value}
 
 
 def test_a_value_of_the_wrong_kind_is_not_taken_by_its_name() -> None:
     schema: dict[str, JsonValue] = {"properties": {"count": {"type": "integer"}}, "required": ["count"]}
 
-    assert arguments(schema, Sources(["no number"], [{"count": "many"}, {"count": True}])) is None
-    assert arguments(schema, Sources(["no number"], [{"deep": [{"Count": 3}]}])) == {"count": 3}
+    assert extract_arguments(schema, Sources(["no number"], [{"count": "many"}, {"count": True}])) is None
+    assert extract_arguments(schema, Sources(["no number"], [{"deep": [{"Count": 3}]}])) == {"count": 3}
 
 
 def test_a_list_is_gathered_from_all_that_have_one_and_nothing_stands_in_it_twice() -> None:
     schema: dict[str, JsonValue] = {"properties": {"urls": {"type": "array"}}, "required": ["urls"]}
 
-    found = arguments(
+    found = extract_arguments(
         schema, Sources([], [{"urls": ["a", {"b": 1}]}, {"urls": "c"}, {"deep": {"urls": [{"b": 1}, "d"]}}])
     )
 

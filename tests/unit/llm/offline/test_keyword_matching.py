@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pointsman.llm.offline.keyword_matching import Described, Matcher, clauses, stems
+from pointsman.llm.offline.keyword_matching import MatchEntry, Matcher, clauses, stems
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,9 @@ def test_forms_of_a_word_share_their_stem_and_ids_have_none() -> None:
 
 
 def test_a_word_of_an_example_says_less_than_one_of_a_description_and_a_question_word_nothing() -> None:
-    matcher = Matcher([Described("a", "", "limits", "How many may I send this month?"), Described("b", "", "charges")])
+    matcher = Matcher(
+        [MatchEntry("a", "", "limits", "How many may I send this month?"), MatchEntry("b", "", "charges")]
+    )
 
     scores = [matcher.scores(text)["a"] for text in ("limits now", "send now", "How many mites?")]
 
@@ -39,7 +41,7 @@ def test_a_word_of_an_example_says_less_than_one_of_a_description_and_a_question
 
 
 def test_a_word_that_all_have_decides_less_than_one_that_few_have() -> None:
-    matcher = Matcher([Described("a", "", "account billing"), Described("b", "", "account login")])
+    matcher = Matcher([MatchEntry("a", "", "account billing"), MatchEntry("b", "", "account login")])
 
     assert list(matcher.scores("account login")) == ["b", "a"]
     assert matcher.scores("weather") == {"a": 0.0, "b": 0.0}

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from support.house import HOUSE, KITCHEN, ask, report
+from support.house import HOME_AGENTS, KITCHEN, ask, report
 
 from pointsman.llm.offline.model import OFFLINE_NOTE
 from pointsman_schemas.events import AttemptError, Gap, TaskReport
@@ -14,7 +14,7 @@ from pointsman_schemas.plan import Selection
 from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, Synthesis, SynthesizerInput
 
 
-async def select(request: str, agents: tuple[AvailableAgent, ...] = HOUSE) -> Selection:
+async def select(request: str, agents: tuple[AvailableAgent, ...] = HOME_AGENTS) -> Selection:
     reply = await ask(ClassifierInput(request=request, agents=agents), Selection, "selection")
     return Selection.model_validate(reply.data)
 

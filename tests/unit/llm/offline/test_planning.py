@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 from pydantic import JsonValue
-from support.house import HOUSE, ask, report
+from support.house import HOME_AGENTS, ask, report
 
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import AvailableAgent, PlannerInput
 
 
 async def plan(request: str | dict[str, JsonValue], **more: object) -> Plan:
-    asked = PlannerInput.model_validate({"request": request, "agents": HOUSE, **more})
+    asked = PlannerInput.model_validate({"request": request, "agents": HOME_AGENTS, **more})
     return Plan.model_validate((await ask(asked, Plan, "plan")).data)
 
 
@@ -127,7 +127,9 @@ async def test_then_makes_the_next_task_wait() -> None:
 async def test_planning_again_skips_what_succeeded_and_tries_another_agent_for_what_failed() -> None:
     spare = AvailableAgent(name="canteen", description="Meals when the kitchen is closed: soup, dinner")
     results = [report("t1", "garden", "plant flowers"), report("t2", "kitchen", "cook soup", status="failed")]
-    made = await plan("plant flowers and cook soup", agents=(*HOUSE, spare), results=results, replan_reason="t2 failed")
+    made = await plan(
+        "plant flowers and cook soup", agents=(*HOME_AGENTS, spare), results=results, replan_reason="t2 failed"
+    )
 
     assert [(task.id, task.agent, task.intent) for task in made.tasks] == [("t3", "canteen", "cook soup")]
 

@@ -14,8 +14,8 @@ from support.prometheus import exposing, samples
 
 from pointsman.settings import Settings
 from pointsman.telemetry import logs, traces
-from pointsman.telemetry.export import _build_traces, _Ways
-from pointsman.telemetry.fast.export_gate import Door
+from pointsman.telemetry.export import _build_traces, _SinkGroup
+from pointsman.telemetry.fast.export_gate import ExportGate
 from pointsman.telemetry.traces import TraceContext
 
 PARENT = TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", 1)
@@ -52,11 +52,11 @@ class Place:
     def __init__(self) -> None:
         self.exporter = Exporter()
         self.clock = Clock()
-        self.door = Door("spans", self.exporter, 100, monotonic=self.clock)
+        self.door = ExportGate("spans", self.exporter, 100, monotonic=self.clock)
 
     def enter(self, amount: int) -> int:
         """How many of them got in."""
-        return sum(self.door.admits() for _ in range(amount))
+        return sum(self.door.try_enter() for _ in range(amount))
 
     def fail(self) -> None:
         self.door.export(range(self.enter(10)))
@@ -137,8 +137,8 @@ def test_that_a_collector_is_away_is_said_once_and_that_it_is_back_with_what_was
     place.door.export(range(place.enter(1)))
 
     assert [(line["event"], line.get("lost")) for line in logged] == [
-        ("telemetry_collector_away", None),
-        ("telemetry_collector_back", 70),
+        ("telemetry_collector_down", None),
+        ("telemetry_collector_up", 70),
     ]
 
 
@@ -150,13 +150,13 @@ def test_what_was_lost_before_a_delivery_is_not_told_again(place: Place, logged:
         place.exporter.works = True
         place.door.export(range(place.enter(1)))
 
-    assert [line["lost"] for line in logged if line["event"] == "telemetry_collector_back"] == [10, 10]
+    assert [line["lost"] for line in logged if line["event"] == "telemetry_collector_up"] == [10, 10]
 
 
 def test_a_full_queue_is_no_sign_that_the_collector_is_away(place: Place) -> None:
     place.enter(100)
 
-    assert (place.door.is_open(), place.door.is_away()) == (False, False)
+    assert (place.door.is_open(), place.door.collector_down()) == (False, False)
 
 
 def test_a_queue_that_fills_up_behind_an_export_that_does_not_end_is_one(place: Place) -> None:
@@ -166,14 +166,14 @@ def test_a_queue_that_fills_up_behind_an_export_that_does_not_end_is_one(place: 
         place.enter(100)
         for passed in (1.9, 0.2):
             place.clock.now += passed
-            away.append(place.door.is_away())
+            away.append(place.door.collector_down())
         return SpanExportResult.SUCCESS
 
     place.exporter.export = hang  # type: ignore[method-assign]
     place.door.export(range(place.enter(10)))
 
     assert away == [False, True]
-    assert not place.door.is_away()  # it came back well: whoever waits goes next
+    assert not place.door.collector_down()  # it came back well: whoever waits goes next
 
 
 def test_however_long_an_export_takes_whoever_has_room_comes_in(place: Place) -> None:
@@ -181,7 +181,7 @@ def test_however_long_an_export_takes_whoever_has_room_comes_in(place: Place) ->
 
     def hang(batch: object) -> SpanExportResult:
         place.clock.now += 60
-        seen.append((place.door.is_away(), place.enter(100)))
+        seen.append((place.door.collector_down(), place.enter(100)))
         return SpanExportResult.SUCCESS
 
     place.exporter.export = hang  # type: ignore[method-assign]
@@ -212,11 +212,11 @@ def test_a_batch_that_was_taken_though_nothing_was_left_of_it_shows_that_the_col
 
 def test_while_it_is_found_out_whether_the_collector_is_back_it_is_away_for_all_but_one(place: Place) -> None:
     place.fail()
-    away = [place.door.is_away()]
+    away = [place.door.collector_down()]
     place.clock.now += 5
-    away.append(place.door.is_away())
+    away.append(place.door.collector_down())
     place.enter(1)
-    away.append(place.door.is_away())
+    away.append(place.door.collector_down())
 
     assert away == [True, False, True]
 
@@ -258,18 +258,18 @@ class TestSpans:
             self.pipeline = _build_traces([exporter], "x", "")
             yield exporter
             self.pipeline._flush()
-        traces.use(None)
+        traces.configure(None)
 
     def test_one_collector_of_two_that_is_there_gets_all(self) -> None:
-        away, there = Door("spans", Exporter(), 10), Door("spans", Exporter(), 10)
+        away, there = ExportGate("spans", Exporter(), 10), ExportGate("spans", Exporter(), 10)
         away._has_failed, away._tried_again = True, float("inf")
 
-        seen = [(ways.is_open(), ways.is_away()) for ways in (_Ways([away]), _Ways([away, there]))]
+        seen = [(ways.is_open(), ways.collector_down()) for ways in (_SinkGroup([away]), _SinkGroup([away, there]))]
 
         assert seen == [(False, True), (True, False)]
 
     def go_away(self) -> None:
-        door = cast(Door, traces._way)
+        door = cast(ExportGate, traces._sink)
         door._has_failed, door._tried_again = True, float("inf")
 
     def lost(self) -> float:
@@ -288,7 +288,7 @@ class TestSpans:
         self.go_away()
 
         with traces.span("left", parent=PARENT) as left:
-            left.leave()
+            left.discard()
 
         assert self.lost() == 0
 
@@ -303,15 +303,17 @@ class TestSpans:
     def test_one_that_is_recorded_whole_counts_as_lost(self, exporter: Exporter) -> None:
         self.go_away()
 
-        traces.record("task", context=traces.reserve(PARENT), parent_span_id=PARENT.span_id, started=NOON, ended=NOON)
+        traces.record(
+            "task", context=traces.reserve_context(PARENT), parent_span_id=PARENT.span_id, started=NOON, ended=NOON
+        )
 
         assert (self.lost(), exporter.asked) == (1, [])
 
     def test_one_that_begins_while_the_queue_is_full_and_ends_when_it_is_not_is_kept(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        door = cast(Door, traces._way)
-        monkeypatch.setattr(door, "room", 1)
+        door = cast(ExportGate, traces._sink)
+        monkeypatch.setattr(door, "capacity", 1)
 
         with traces.span("fills it", parent=PARENT):
             pass
@@ -325,10 +327,10 @@ class TestSpans:
     def test_one_that_begins_behind_a_full_queue_and_an_export_that_does_not_end_counts_as_lost(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        door = cast(Door, traces._way)
+        door = cast(ExportGate, traces._sink)
         clock = Clock()
         monkeypatch.setattr(door, "_monotonic", clock)
-        monkeypatch.setattr(door, "room", 1)
+        monkeypatch.setattr(door, "capacity", 1)
         recording: list[bool] = []
 
         def hang(batch: Sequence[Any]) -> SpanExportResult:
@@ -350,7 +352,7 @@ class TestSpans:
         self.go_away()
 
         with traces.span("chat", parent=PARENT, alone=True):
-            suppressed = [otel_context.get_value(key) for key in traces._SUPPRESSING]
+            suppressed = [otel_context.get_value(key) for key in traces._SUPPRESSION_KEYS]
 
         assert suppressed == [True, True]
 
@@ -358,7 +360,7 @@ class TestSpans:
 def test_what_the_door_for_lines_says_of_itself_comes_to_the_door_like_any_line(place: Place) -> None:
     logs.configure(Settings())
     came: list[tuple[str, bool]] = []
-    logs.send_to(lambda line: came.append((line.event, place.door.admits())))
+    logs.send_to(lambda line: came.append((line.event, place.door.try_enter())))
     try:
         place.fail()
         place.clock.now += 5
@@ -367,5 +369,5 @@ def test_what_the_door_for_lines_says_of_itself_comes_to_the_door_like_any_line(
     finally:
         logs.send_to(None)
 
-    assert came == [("telemetry_collector_away", False), ("telemetry_collector_back", True)]
+    assert came == [("telemetry_collector_down", False), ("telemetry_collector_up", True)]
     assert place.door.lost == 10 + 1 + 1  # a batch, the first line, and the second, which waits

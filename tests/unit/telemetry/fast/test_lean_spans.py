@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 from support.prometheus import exposing, samples
 
 from pointsman.telemetry import export, traces
-from pointsman.telemetry.fast.lean_spans import LeanSpan, Recorder, Written
+from pointsman.telemetry.fast.lean_spans import EncodedSpan, LeanSpan, SpanRecorder
 from pointsman.telemetry.fast.otlp_exporter import span_exporter
 from pointsman.telemetry.trace_context import to_otel
-from pointsman.telemetry.traces import Happening, TraceContext, record, span
+from pointsman.telemetry.traces import SpanEvent, TraceContext, record, span
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = TraceContext(TRACE, "b7ad6b7169203331", 1)
@@ -35,7 +35,7 @@ SEQUENCES: dict[str, Any] = {"texts": ("a", "é"), "none": None, "empty": ()}
 @pytest.fixture(autouse=True)
 def off_afterwards() -> Iterator[None]:
     yield
-    traces.use(None)
+    traces.configure(None)
 
 
 class Collector:
@@ -72,17 +72,17 @@ def exporting_to(collector: Collector) -> export.Pipeline:
 def nested() -> None:
     with span("outer", kind="consumer", parent=STATED, attributes={**TEXTS, **NUMBERS}, links=[PARENT]) as outer:
         with span("inner", kind="client", attributes=SEQUENCES) as inner:
-            inner.set({"one": 1, "none": None}, two=("x", "y"))
-            inner.note("happened", {"n": 2, "texts": ["a"]})
-        outer.note("bare")
+            inner.set_attributes({"one": 1, "none": None}, two=("x", "y"))
+            inner.add_event("happened", {"n": 2, "texts": ["a"]})
+        outer.add_event("bare")
 
 
 def failing() -> None:
     with pytest.raises(ZeroDivisionError), span("failed", parent=PARENT):
         _ = 1 / 0
     with span("said", parent=PARENT, kind="producer") as opened:
-        opened.fail("first", "the key sk-abcdefghijklmnop was refused")
-        opened.fail("second")
+        opened.set_failed("first", "the key sk-abcdefghijklmnop was refused")
+        opened.set_failed("second")
 
 
 def recorded() -> None:
@@ -96,7 +96,7 @@ def recorded() -> None:
             ended=NOON + SECOND,
             attributes={**TEXTS, **NUMBERS, **SEQUENCES},
             error=("refused", "it was \ud800") if parent else None,
-            happenings=[Happening("happened", NOON + SECOND / 2, {"n": 1, "none": None})],
+            happenings=[SpanEvent("happened", NOON + SECOND / 2, {"n": 1, "none": None})],
             links=[PARENT],
         )
     record("early", context=PARENT, parent_span_id="00f067aa0ba902b7", started=NOON + SECOND, ended=NOON)
@@ -196,12 +196,12 @@ def _plain(found: dict[str, Any], name: str, *, timed: bool) -> Any:
 
 async def test_tracing_that_has_ended_is_not_begun_again_by_who_adds_a_processor() -> None:
     pipeline = export._build_traces([span_exporter("otlp")], "service", "one")
-    provider: Any = export._installed[-1]
+    provider: Any = export._own_providers[-1]
     await pipeline.close(10)
 
     provider.add_span_processor(SimpleSpanProcessor(InMemorySpanExporter()))
 
-    assert not traces.tracing()
+    assert not traces.tracing_enabled()
 
 
 async def test_a_span_that_cannot_be_encoded_costs_itself_and_says_so() -> None:
@@ -218,7 +218,7 @@ async def test_a_span_that_cannot_be_encoded_costs_itself_and_says_so() -> None:
         await pipeline.close(10)
 
     assert set(collector.spans()) == {"before", "after"}
-    assert [line["span"] for line in lines if line["event"] == "span_not_sent"] == ["broken"]
+    assert [line["span"] for line in lines if line["event"] == "span_encode_failed"] == ["broken"]
     assert pipeline.undelivered() == 1
 
 
@@ -227,13 +227,13 @@ async def test_of_a_thousand_spans_that_wait_all_but_the_newest_wait_as_bytes(mo
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
     collector = Collector()
     pipeline = exporting_to(collector)
-    waiting: list[Written] = []
+    waiting: list[EncodedSpan] = []
 
-    def take(written: Written) -> bool:
+    def take(written: EncodedSpan) -> bool:
         waiting.append(written)
         return True
 
-    monkeypatch.setattr(traces._recorder, "_take", take)
+    monkeypatch.setattr(traces._recorder, "_sink", take)
 
     for number in range(1000):
         with span(f"span {number}", parent=PARENT, attributes={"name": "a" * 100, "number": number}):
@@ -246,16 +246,16 @@ async def test_of_a_thousand_spans_that_wait_all_but_the_newest_wait_as_bytes(mo
 
 
 async def test_a_span_that_found_no_room_is_not_encoded() -> None:
-    refused: list[Written] = []
+    refused: list[EncodedSpan] = []
 
-    def refuse(written: Written) -> bool:
+    def refuse(written: EncodedSpan) -> bool:
         refused.append(written)
         return False
 
-    recorder = Recorder(refuse)
+    recorder = SpanRecorder(refuse)
 
     for _ in range(100):
-        recorder.begin("span", 1, PARENT, remote=True).end()
+        recorder.start_span("span", 1, PARENT, remote=True).end()
 
     assert [one._encoded for one in refused] == [b""] * 100
 
@@ -311,7 +311,7 @@ async def test_what_the_environment_leaves_to_the_sdk_is_the_sdks(
 async def test_whoever_adds_a_processor_to_our_provider_gets_spans_of_the_sdk() -> None:
     pipeline = exporting_to(Collector())
     theirs = InMemorySpanExporter()
-    provider: Any = export._installed[-1]
+    provider: Any = export._own_providers[-1]
 
     provider.add_span_processor(SimpleSpanProcessor(theirs))
     with span("ours", parent=PARENT):
@@ -355,7 +355,7 @@ async def test_what_a_collector_does_not_take_is_counted() -> None:
 async def test_a_request_that_is_too_large_is_lost_and_not_held_against_the_collector(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("pointsman.telemetry.fast.otlp_exporter._LARGEST", 100)
+    monkeypatch.setattr("pointsman.telemetry.fast.otlp_exporter._MAX_REQUEST_BYTES", 100)
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1")
     collector = Collector()
     pipeline = exporting_to(collector)

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.web.projections.activity import Course, course_of
+from pointsman.web.projections.activity import Activity, activity_of
 
 
 def test_each_workflow_is_in_the_column_of_its_beginning_and_in_the_part_of_its_end() -> None:
     begun = [(1001.0, "completed"), (1001.9, "failed"), (1002.0, "partial"), (1079.2, "running"), (1079.9, "cancelled")]
 
-    course = course_of(begun, since=None, now=1080.5)
+    course = activity_of(begun, since=None, now=1080.5)
 
-    assert isinstance(course, Course)
+    assert isinstance(course, Activity)
     assert (course.start, course.step, len(course.columns)) == (1000.0, 2, 41)
     assert {at: column for at, column in enumerate(course.columns) if any(column)} == {
         0: [1, 1, 0, 0],
@@ -24,11 +24,11 @@ def test_each_workflow_is_in_the_column_of_its_beginning_and_in_the_part_of_its_
 
 
 def test_of_one_workflow_there_is_nothing_to_compare() -> None:
-    assert course_of([(100.0, "completed")], since=None, now=200.0) is None
+    assert activity_of([(100.0, "completed")], since=None, now=200.0) is None
 
 
 def test_a_time_that_was_asked_for_is_shown_whole_though_nothing_began_in_its_first_part() -> None:
-    course = course_of([(3500.0, "completed"), (3550.0, "completed")], since=0.0, now=3600.0)
+    course = activity_of([(3500.0, "completed"), (3550.0, "completed")], since=0.0, now=3600.0)
 
     assert course is not None
     assert (course.start, course.step, len(course.columns)) == (0.0, 120, 31)
@@ -39,7 +39,7 @@ def test_a_time_that_was_asked_for_is_shown_whole_though_nothing_began_in_its_fi
     st.floats(0, 2e9),
 )
 def test_none_is_lost_and_there_is_room_for_all_columns(begun: list[tuple[float, str]], now: float) -> None:
-    course = course_of(begun, since=None, now=now)
+    course = activity_of(begun, since=None, now=now)
 
     assert course is not None
     assert len(course.columns) <= 60
@@ -48,7 +48,7 @@ def test_none_is_lost_and_there_is_room_for_all_columns(begun: list[tuple[float,
 
 @pytest.mark.parametrize("now", [0.0, 99.0, 100.0])
 def test_a_clock_that_is_behind_loses_none(now: float) -> None:
-    course = course_of([(100.0, "completed"), (101.0, "failed")], since=None, now=now)
+    course = activity_of([(100.0, "completed"), (101.0, "failed")], since=None, now=now)
 
     assert course is not None
     assert sum(map(sum, course.columns)) == 2

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from support.asgi import events
+from support.asgi import event_stream
 from support.dashboard import until_read, watching
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, started, store, succeeded
 
@@ -29,7 +29,7 @@ async def told(bus: MemoryBus) -> dict[str, Any]:
     """What the page of agents is told once the only workflow was read."""
     async with watching(bus) as dashboard:
         await until_read(dashboard, 1)
-        async with events(dashboard.app, "/api/live/agents") as page:
+        async with event_stream(dashboard.app, "/api/live/agents") as page:
             data: dict[str, Any] = (await page.until("agents")).data
             return data
 
@@ -75,7 +75,7 @@ def test_the_health_of_an_agent_is_what_waits_for_it_who_is_there_and_how_it_wen
     cards = [AgentCard(name="fitter", description="fits", instance=f"i{n}", version="1") for n in range(instances)]
     record = AgentRecord("fitter", recent=deque(each == "+" for each in recent))
 
-    (shown,) = views.agents(cards, {"fitter": QueueDepth(pending, in_flight)}, {"fitter": record}, {})
+    (shown,) = views.agents_json(cards, {"fitter": QueueDepth(pending, in_flight)}, {"fitter": record}, {})
 
     assert shown["health"] == health
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from support.asgi import ask, events
+from support.asgi import event_stream, request
 from support.history import TEAM, WORKFLOW, at, completed, store
 from support.waiting import until
 
@@ -25,7 +25,7 @@ from pointsman_schemas.strict_json import dump
 async def watching(bus: MemoryBus, *, letters: int) -> AsyncIterator[Dashboard]:
     """A dashboard that has seen so many letters."""
     dashboard = Dashboard(Client(bus))
-    folding = asyncio.create_task(dashboard.fold())
+    folding = asyncio.create_task(dashboard.run_projections())
 
     async def seen() -> bool:
         return len(dashboard.letters) == letters
@@ -51,9 +51,9 @@ async def test_of_many_the_newest_are_shown_and_the_others_stand_on_further_page
     bus = MemoryBus()
     await bury(bus, *(f"d{number}" for number in range(250)))
     async with watching(bus, letters=250) as dashboard:
-        async with events(dashboard.app, "/api/live/dead-letters") as page:
+        async with event_stream(dashboard.app, "/api/live/dead-letters") as page:
             first = (await page.until("letters")).data
-        async with events(dashboard.app, "/api/live/dead-letters?offset=200") as page:
+        async with event_stream(dashboard.app, "/api/live/dead-letters?offset=200") as page:
             last = (await page.until("letters")).data
 
     assert [letter["id"] for letter in first["letters"]] == [f"d{number}" for number in range(249, 149, -1)]
@@ -71,7 +71,7 @@ async def test_a_search_looks_at_all_of_them(text: str, found: list[str]) -> Non
     await bury(bus, "d3", origin="billing")
     async with (
         watching(bus, letters=3) as dashboard,
-        events(dashboard.app, f"/api/live/dead-letters?text={text}") as page,
+        event_stream(dashboard.app, f"/api/live/dead-letters?text={text}") as page,
     ):
         told = (await page.until("letters")).data
 
@@ -83,7 +83,7 @@ async def test_a_letter_that_comes_or_goes_changes_the_page() -> None:
     bus = MemoryBus()
     await bury(bus, "d1")
     store = DeadLetters(bus, Client(bus).subjects)
-    async with watching(bus, letters=1) as dashboard, events(dashboard.app, "/api/live/dead-letters") as page:
+    async with watching(bus, letters=1) as dashboard, event_stream(dashboard.app, "/api/live/dead-letters") as page:
         shown = [await page.until("letters")]
         await bury(bus, "d2")
         shown.append(await page.until("letters"))
@@ -101,7 +101,7 @@ async def test_all_that_fit_are_discarded_but_none_that_came_after_they_were_cou
         until_seen = dashboard.letters.sequence
         await bury(bus, "late", message="out of bolts")
         chosen = {"text": "Bolts", "until": until_seen}
-        done = await ask(dashboard.app, "POST", "/api/dead-letters/discard", chosen)
+        done = await request(dashboard.app, "POST", "/api/dead-letters/discard", chosen)
     left = await DeadLetters(bus, Client(bus).subjects).list()
 
     assert done.json == {"done": 40, "of": 40}
@@ -113,7 +113,7 @@ async def test_of_all_that_are_replayed_those_whose_workflow_has_ended_are_kept_
     await store(bus, *completed())
     await bury(bus, "d1", "d2")
     async with watching(bus, letters=2) as dashboard:
-        done = await ask(dashboard.app, "POST", "/api/dead-letters/replay", {"until": dashboard.letters.sequence})
+        done = await request(dashboard.app, "POST", "/api/dead-letters/replay", {"until": dashboard.letters.sequence})
 
     assert done.json == {"done": 0, "of": 2}
     assert len(await DeadLetters(bus, Client(bus).subjects).list()) == 2
@@ -123,7 +123,7 @@ async def test_nothing_is_done_to_all_unless_it_is_said_up_to_which() -> None:
     bus = MemoryBus()
     await bury(bus, "d1")
     async with watching(bus, letters=1) as dashboard:
-        answer = await ask(dashboard.app, "POST", "/api/dead-letters/discard", {"text": ""})
+        answer = await request(dashboard.app, "POST", "/api/dead-letters/discard", {"text": ""})
 
     assert answer.status == 422
     assert len(await DeadLetters(bus, Client(bus).subjects).list()) == 1
@@ -136,7 +136,7 @@ async def test_what_has_aged_out_is_not_shown_any_more() -> None:
         for sequence in (1, 2):
             await bus.delete("dead", sequence)
         await dashboard.letters.drop_aged()
-        some = [row.id for row in dashboard.letters.fitting("")]
+        some = [row.id for row in dashboard.letters.matching("")]
         await bus.delete("dead", 3)
         await dashboard.letters.drop_aged()
 
@@ -149,10 +149,10 @@ async def test_a_letter_that_is_not_there_when_it_is_asked_for_goes_from_the_lis
     await bury(bus, "d1", "d2")
     async with watching(bus, letters=2) as dashboard:
         await bus.delete("dead", 2)
-        answer = await ask(dashboard.app, "GET", "/api/dead-letters/d2")
+        answer = await request(dashboard.app, "GET", "/api/dead-letters/d2")
 
         assert answer.status == 404
-        assert [row.id for row in dashboard.letters.fitting("")] == ["d1"]
+        assert [row.id for row in dashboard.letters.matching("")] == ["d1"]
 
 
 async def test_the_list_is_bounded_and_forgets_the_oldest() -> None:
@@ -167,4 +167,4 @@ async def test_the_list_is_bounded_and_forgets_the_oldest() -> None:
     await until(folded)
     folding.cancel()
 
-    assert [row.id for row in index.fitting("")] == ["d2", "d3"]
+    assert [row.id for row in index.matching("")] == ["d2", "d3"]

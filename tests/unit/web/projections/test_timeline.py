@@ -9,13 +9,13 @@ from time import monotonic
 from unittest.mock import Mock
 
 import pytest
-from support.asgi import ask, events
+from support.asgi import event_stream, request
 from support.dashboard import NASTY, publish, until_read, watching
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, failing, started, store, tool
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.operations.archive import Archive, read
-from pointsman.ports.bus import Stored, StreamKind
+from pointsman.engine.operations.archive import Archive, read_archive
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.web.sse import batches
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, encode
@@ -27,10 +27,10 @@ async def test_a_workflow_is_told_line_by_line_with_how_it_stands() -> None:
     bus = MemoryBus()
     await store(bus, *failing())
     await publish(bus, f"pointsman.event.{WORKFLOW}.r1", tool("drill", 1, 2))
-    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         lines, view = await page.until("lines"), await page.until("view")
 
-    said = [(line["sequence"], line["who"], line["what"], line["tone"]) for line in lines.data]
+    said = [(line["sequence"], line["actor"], line["detail"], line["tone"]) for line in lines.data]
     assert (1, "fitter", "is handed t1", "busy") in said
     assert (1, "helper", "has t1 given up after 2: out of bolts", "bad") in said
     assert (2, "fitter", "used drill 1.0 s", "plain") in said
@@ -46,9 +46,9 @@ async def test_a_request_that_could_not_be_read_is_called_so_in_the_list_and_on_
     await store(bus, started(input=""), dispatched("t1", "fitter", 1))
     async with watching(bus) as dashboard:
         await until_read(dashboard, 1)
-        async with events(dashboard.app, "/api/live/workflows") as page:
+        async with event_stream(dashboard.app, "/api/live/workflows") as page:
             (row,) = (await page.until("page")).data["rows"]
-        async with events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        async with event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
             view = await page.until("view")
 
     assert view.data["request"] == row["input"] == "(the request could not be read)"
@@ -58,10 +58,10 @@ async def test_a_workflow_page_that_comes_back_is_not_told_the_same_twice() -> N
     bus = MemoryBus()
     await store(bus, *failing())
     async with watching(bus) as dashboard:
-        async with events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        async with event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
             seen = (await page.until("lines")).id
         await store(bus, ended("partial", 9, gaps=()), number=2)
-        async with events(dashboard.app, f"/api/live/workflows/{WORKFLOW}", last_event_id=str(seen)) as page:
+        async with event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}", last_event_id=str(seen)) as page:
             lines, view = await page.until("lines"), await page.until("view")
 
     assert [line["kind"] for line in lines.data] == ["workflow_ended"]
@@ -71,7 +71,7 @@ async def test_a_workflow_page_that_comes_back_is_not_told_the_same_twice() -> N
 
 async def test_a_request_that_nobody_has_taken_yet_is_waited_for() -> None:
     bus = MemoryBus()
-    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         absent = await page.next()
         await store(bus, started(), dispatched("t1", "fitter", 1))
         view = await page.until("view")
@@ -84,7 +84,7 @@ async def test_a_log_of_another_release_says_so_and_nothing_more() -> None:
     bus = MemoryBus()
     headers = encode(Envelope(id="e", type="io.pointsman.log.v9", source="test", time=at(0)))
     await bus.publish(f"pointsman.log.{TEAM}.{WORKFLOW}", b"{}", headers)
-    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         assert "io.pointsman.log.v9" in (await page.until("broken")).data["error"]
 
 
@@ -93,11 +93,11 @@ async def test_what_a_model_wrote_stays_text_and_forges_no_event() -> None:
     await store(bus, started(input=NASTY), ended("completed", 6, answer=NASTY))
     async with watching(bus) as dashboard:
         await until_read(dashboard, 1)
-        async with events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+        async with event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
             view = await page.until("view")
-        async with events(dashboard.app, "/api/live/workflows") as page:
+        async with event_stream(dashboard.app, "/api/live/workflows") as page:
             row = (await page.until("page")).data["rows"][0]
-        whole = await ask(dashboard.app, "GET", "/api/events/1")
+        whole = await request(dashboard.app, "GET", "/api/events/1")
 
     assert view.data["input"] == view.data["outcome"]["answer"] == row["input"] == NASTY
     assert whole.headers["content-type"] == "application/json"
@@ -108,17 +108,17 @@ async def test_a_request_that_waits_is_shown_with_what_it_asks() -> None:
     bus = MemoryBus()
     async with watching(bus) as dashboard:
         workflow = await dashboard.client.submit("shpo", "mend the pump")
-        async with events(dashboard.app, f"/api/live/workflows/{workflow.id}") as page:
+        async with event_stream(dashboard.app, f"/api/live/workflows/{workflow.id}") as page:
             absent = await page.until("absent")
 
     assert (absent.data["team"], absent.data["input"]) == ("shpo", "mend the pump")
 
 
 async def test_a_task_whose_agent_is_not_alive_waits_for_it_until_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.web.sse.IDLE", 0.05)
+    monkeypatch.setattr("pointsman.web.sse.KEEPALIVE_INTERVAL_S", 0.05)
     bus = MemoryBus()
     await store(bus, started(), dispatched("t1", "fitter", 1))
-    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         (absent,) = (await page.until("view")).data["tasks"]
         await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
         (present,) = (await page.until("view")).data["tasks"]
@@ -144,14 +144,14 @@ async def test_a_page_that_is_looked_at_again_soon_is_looked_at_no_sooner_than_a
 
 
 async def test_a_retry_is_handed_over_as_soon_as_its_time_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pointsman.web.sse.IDLE", 3600)
+    monkeypatch.setattr("pointsman.web.sse.KEEPALIVE_INTERVAL_S", 3600)
     clock = Mock(now=Mock(return_value=at(2.95)))
     monkeypatch.setattr("pointsman.web.views.datetime", clock)
     retry = RetryScheduled(at=at(2), task_id="t1", attempt=2, agent="fitter", not_before=at(3), deadline=at(9))
     bus = MemoryBus()
     await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
     await store(bus, started(), dispatched("t1", "fitter", 1), failing()[6], retry)
-    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         (waits,) = (await page.until("view")).data["tasks"]
         clock.now.return_value = at(3)
         async with asyncio.timeout(10):
@@ -165,14 +165,14 @@ async def test_the_page_of_a_request_that_waits_looks_at_no_other_request(monkey
     looked: list[str] = []
     last = bus.last
 
-    async def noted(stream: StreamKind, subject: str) -> Stored | None:
+    async def noted(stream: StreamKind, subject: str) -> StoredMessage | None:
         looked.append(subject)
         return await last(stream, subject)
 
     async with watching(bus) as dashboard:
         waiting = [await dashboard.client.submit("shpo", f"mend pump {number}") for number in range(20)]
         monkeypatch.setattr(bus, "last", noted)
-        async with events(dashboard.app, f"/api/live/workflows/{waiting[7].id}") as page:
+        async with event_stream(dashboard.app, f"/api/live/workflows/{waiting[7].id}") as page:
             absent = await page.until("absent")
 
     assert absent.data["input"] == "mend pump 7"
@@ -187,7 +187,7 @@ async def test_a_workflow_leads_to_those_of_its_teams_also_when_a_team_is_handed
         at=at(2), task_id="t1", attempt=2, agent="crew-b", not_before=at(3), deadline=at(63), team=True
     )
     await store(bus, started(), first, again)
-    async with watching(bus) as dashboard, events(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         view = await page.until("view")
 
     assert view.data["children"] == [
@@ -200,10 +200,10 @@ async def test_a_workflow_is_taken_along_as_the_file_that_the_command_line_write
     bus = MemoryBus()
     await store(bus, *completed())
     async with watching(bus) as dashboard:
-        taken = await ask(dashboard.app, "GET", f"/api/workflows/{WORKFLOW}/export")
-        missing = await ask(dashboard.app, "GET", "/api/workflows/wf_nope/export")
+        taken = await request(dashboard.app, "GET", f"/api/workflows/{WORKFLOW}/export")
+        missing = await request(dashboard.app, "GET", "/api/workflows/wf_nope/export")
 
-    archive = read(taken.body)
+    archive = read_archive(taken.body)
     assert isinstance(archive, Archive)
     assert archive.workflow_id == WORKFLOW
     assert taken.headers["content-disposition"] == f'attachment; filename="{WORKFLOW}.json"'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.asgi import ask, events
+from support.asgi import event_stream, request
 from support.dashboard import until_read, watching
 from support.history import WORKFLOW, at, completed, ended, started, store
 
@@ -33,7 +33,7 @@ async def test_filters_are_applied_where_the_rows_are(query: str, found: list[st
     await store(bus, started("wf_3", team="other"), workflow="wf_3", team="other")
     async with watching(bus) as dashboard:
         await until_read(dashboard, 3)
-        async with events(dashboard.app, f"/api/live/workflows{query}") as page:
+        async with event_stream(dashboard.app, f"/api/live/workflows{query}") as page:
             rows = (await page.next()).data["rows"]
 
     assert [row["id"] for row in rows] == found
@@ -42,7 +42,7 @@ async def test_filters_are_applied_where_the_rows_are(query: str, found: list[st
 async def test_a_row_that_no_longer_fits_says_so() -> None:
     bus = MemoryBus()
     await store(bus, started())
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/workflows?status=running") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows?status=running") as page:
         while not (await page.until("page")).data["rows"]:
             pass
         await store(bus, ended("completed", 6), number=2)
@@ -55,7 +55,7 @@ async def test_a_request_that_no_supervisor_has_taken_is_in_the_list_with_the_re
     bus = MemoryBus()
     client = Client(bus)
     first = await client.submit("shpo", "mend the pump")
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/workflows") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as page:
         while not (waiting := (await page.next()).data.get("waiting")):
             pass
         await store(bus, started(first.id, team="shpo"), workflow=first.id, team="shpo")
@@ -79,10 +79,10 @@ async def test_a_request_that_no_supervisor_has_taken_is_in_the_list_with_the_re
 async def test_what_waits_for_admission_is_found_like_the_others(query: str, fits: bool) -> None:
     bus = MemoryBus()
     await Client(bus).submit("shpo", "mend the pump")
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/workflows") as whole:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as whole:
         while not (await whole.next()).data.get("waiting"):
             pass
-        async with events(dashboard.app, f"/api/live/workflows{query}") as page:
+        async with event_stream(dashboard.app, f"/api/live/workflows{query}") as page:
             first = (await page.next()).data
 
     assert (len(first["waiting"]), first["totals"]["waiting"]) == ((1, 1) if fits else (0, 0))
@@ -91,13 +91,13 @@ async def test_what_waits_for_admission_is_found_like_the_others(query: str, fit
 async def test_what_waits_for_admission_is_cancelled_and_seen_to_be_at_once() -> None:
     bus = MemoryBus()
     waits = await Client(bus).submit("shpo", "mend the pump")
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/workflows") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as page:
         while not (await page.next()).data.get("waiting"):
             pass
-        answer = await ask(dashboard.app, "POST", f"/api/workflows/{waits.id}/cancel", {"reason": "a typo"})
+        answer = await request(dashboard.app, "POST", f"/api/workflows/{waits.id}/cancel", {"reason": "a typo"})
         while [row["status"] for row in (await page.next()).data.get("waiting", ())] != ["asked to end"]:
             pass
-        async with events(dashboard.app, f"/api/live/workflows/{waits.id}") as own:
+        async with event_stream(dashboard.app, f"/api/live/workflows/{waits.id}") as own:
             absent = await own.until("absent")
 
     assert (answer.status, absent.data["team"]) == (200, "shpo")
@@ -107,7 +107,7 @@ async def test_who_must_come_before_a_workflow_can_begin_stands_in_its_row() -> 
     bus = MemoryBus()
     nobody = TimerArmed(at=at(0), name="wake-1", due=at(1), reason="no agent is alive that could take the request")
     await store(bus, started(), nobody)
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/workflows") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as page:
         while not (rows := (await page.next()).data.get("rows")):
             pass
         await store(bus, TimerArmed(at=at(1), name="wake-2", due=at(9)), number=2)
@@ -122,10 +122,10 @@ async def test_the_list_says_how_long_workflows_take_and_when_they_began() -> No
         name = f"wf_{number}"
         await store(bus, started(name), ended("completed", seconds, workflow=name), workflow=name)
     await store(bus, started("wf_9"), workflow="wf_9")
-    async with watching(bus) as dashboard, events(dashboard.app, "/api/live/workflows") as page:
+    async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as page:
         while len((first := await page.until("page")).data["rows"]) < 4:
             pass
 
     totals = first.data["totals"]
-    assert (totals["usual"], totals["slow"]) == (4, 60)
-    assert [sum(part) for part in zip(*totals["course"]["columns"], strict=True)] == [3, 0, 0, 1]
+    assert (totals["median_seconds"], totals["p95_seconds"]) == (4, 60)
+    assert [sum(part) for part in zip(*totals["activity"]["columns"], strict=True)] == [3, 0, 0, 1]
