@@ -18,14 +18,17 @@ from pointsman_schemas.strict_json import JsonValue
 from pointsman_schemas.team import Limits, Strategy
 
 __all__ = [
+    "AbandonCause",
     "AgentLoad",
     "ApprovalDecided",
     "ApprovalRequested",
     "AttemptFailed",
     "BudgetAwaited",
+    "Cancellation",
     "Commit",
     "ControlIgnored",
     "Entry",
+    "IgnoreCause",
     "LimitReached",
     "OpenCircuit",
     "Parent",
@@ -50,6 +53,13 @@ __all__ = [
     "WorkflowEnded",
     "WorkflowStarted",
 ]
+
+
+AbandonCause: TypeAlias = Literal["limit", "cancelled", "ended"]
+"""The cause of an abandoned task: a limit, the cancellation of the workflow, or the end of the workflow."""
+
+IgnoreCause: TypeAlias = Literal["other_workflow", "unknown_task", "other_agent", "stale_attempt"]
+"""The cause of an ignored result: another workflow, no such task, another agent, or an attempt that is not current."""
 
 
 class TraceOrigin(Part):
@@ -291,7 +301,8 @@ class TaskAbandoned(Part):
     kind: Literal["task_abandoned"] = Field(default="task_abandoned", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     task_id: TaskId = Field(description="The task.")
-    reason: str = Field(description="The reason.")
+    cause: AbandonCause = Field(description="The cause: a limit, a cancellation, or the end of the workflow.")
+    reason: str = Field(description="The reason, for people.")
     team: bool = Field(
         default=False, description="True if the agent is, or may be, a team: its workflow is cancelled as well."
     )
@@ -316,7 +327,11 @@ class ResultIgnored(Part):
     task_id: str = Field(description="The task that the result names.")
     attempt: int = Field(description="The attempt that the result names.")
     agent: str = Field(description="The agent that the result names.")
-    reason: str = Field(description="The reason.")
+    cause: IgnoreCause = Field(description="The cause.")
+    workflow_id: str = Field(
+        default="", description="The workflow that the result names, where that is another workflow."
+    )
+    reason: str = Field(description="The reason, for people.")
 
 
 class ApprovalRequested(Part):
@@ -384,6 +399,16 @@ class LimitReached(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     limit: str = Field(description="The limit, such as `deadline` or `tokens`.")
     detail: str = Field(description="The value and the limit, in one sentence.")
+    missing_agents: tuple[AgentName, ...] = Field(
+        default=(), description="The agents with open tasks of which no instance was live at the deadline."
+    )
+
+
+class Cancellation(Part):
+    """The control that cancelled a workflow."""
+
+    by: str = Field(default="", description="The person or system that cancelled the workflow.")
+    reason: str = Field(default="", description="The reason that they gave.")
 
 
 class WorkflowEnded(Part):
@@ -392,6 +417,12 @@ class WorkflowEnded(Part):
     kind: Literal["workflow_ended"] = Field(default="workflow_ended", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     outcome: Outcome = Field(description="The outcome.")
+    cancellation: Cancellation | None = Field(
+        default=None, description="The cancellation; null where the workflow was not cancelled."
+    )
+    refusal: AttemptError | None = Field(
+        default=None, description="The error of a refused request or handoff; null where it was accepted."
+    )
 
 
 Entry: TypeAlias = Annotated[

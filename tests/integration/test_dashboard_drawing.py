@@ -305,7 +305,7 @@ async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never
     browser: Browser,
 ) -> None:
     bus, team = MemoryBus(), "a-team-with-a-name-of-fifty-six-letters-and-without-a-gap"
-    never = TaskAbandoned(at=at(0.43), task_id="t1", reason="cancelled")
+    never = TaskAbandoned(at=at(0.43), task_id="t1", cause="cancelled", reason="cancelled")
     await store(
         bus,
         started(team=team, input="x" * 300),

@@ -46,7 +46,7 @@ MUTANTS = (
         "../test_mechanisms.py::test_the_plan_and_each_revision_of_it_can_be_read_before_a_task_of_it_has_run",
     ),
     _core(
-        "M3", "decide.py", "        if dependency.status not in SETTLED:", "        if False:",
+        "M3", "tasks/dispatch.py", "        if dependency.status not in SETTLED:", "        if False:",
         "test_decide.py::test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results",
     ),
     _core(
@@ -55,11 +55,11 @@ MUTANTS = (
         "test_decide.py::test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others",
     ),
     _core(
-        "M4", "decide.py", "            decision.ready.extend(state.dependants.get(task_id, ()))", "            pass",
+        "M4", "tasks/dispatch.py", "    decision.ready.extend(decision.state.dependants.get(task.id, ()))", "    pass",
         "test_decide.py::test_a_failure_skips_the_whole_chain_behind_it_at_once",
     ),
     _core(
-        "M4", "completion/synthesis.py", "        gaps=find_gaps(state),", "        find_gaps=(),",
+        "M4", "completion/synthesis.py", "        gaps=find_gaps(state),", "        gaps=(),",
         "test_decide.py::test_the_synthesizer_is_told_of_the_gaps",
     ),
     _core(
@@ -84,7 +84,7 @@ MUTANTS = (
         ("unit/test_mechanisms.py::test_planner_and_synthesizer_have_a_prompt_a_model_and_a_context_each",),
     ),
     _core(
-        "M7", "decide.py", "            if hint := received.result.replan_hint:", '            if hint := "":',
+        "M7", "results.py", "            if hint := received.result.replan_hint:", '            if hint := "":',
         "planning/test_planner.py::test_a_hint_changes_the_plan_while_other_tasks_run_on",
     ),
     _core(
@@ -225,8 +225,8 @@ MUTANTS = (
         "../agents/test_helping_roles.py::test_a_contradiction_is_decided_and_the_outcome_says_why",
     ),
     _core(
-        "M17", "decide.py", "        if (judge := stage_judge(state, task)) is not None:",
-        "        if (judge := None) is not None:",
+        "M17", "results.py", "    if (judge := stage_judge(state, task)) is not None:",
+        "    if (judge := None) is not None:",
         "attempts/test_review.py::test_nothing_goes_on_before_the_judge_has_let_it_pass",
     ),
     _runtime(
@@ -381,24 +381,24 @@ MUTANTS = (
         "unit/engine/worker/test_handoffs.py::test_a_handoff_that_kills_its_workers_is_given_up",
     ),
     _core(
-        "a late result counts for nothing", "decide.py",
+        "a late result counts for nothing", "results.py",
         "    if task.attempt != result.attempt or not task.active:", "    if False:",
         "test_decide.py::test_the_result_of_an_attempt_that_was_given_up_is_late",
         "test_decide.py::test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays",
     ),
     _core(
-        "a foreign result counts for nothing", "decide.py", "    if task.agent != result.agent:", "    if False:",
+        "a foreign result counts for nothing", "results.py", "    if task.agent != result.agent:", "    if False:",
         "test_decide.py::test_a_foreign_result_is_recorded_once_and_changes_nothing",
     ),
     _core(
-        "a redelivered result changes nothing", "decide.py", "    if task.event_id == received.event_id:",
+        "a redelivered result changes nothing", "results.py", "    if task.event_id == received.event_id:",
         "    if False:",
         "test_decide.py::test_a_redelivered_result_changes_nothing",
     ),
     _core(
         "nothing follows the end", "decide.py",
-        "        if decision.current is not None and decision.current.ended:\n            break",
-        "        if False:\n            break",
+        "        if decision.ended:\n            break\n        _apply_input(",
+        "        if False:\n            break\n        _apply_input(",
         "test_decide.py::test_nothing_is_recorded_after_the_end",
     ),
     _core(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pointsman.core import decide
+from pointsman.core import decide, results
 from pointsman.core.budget import reservation
 from pointsman.core.budget.team_quota import quota
 from pointsman.core.decision import Decision
@@ -64,16 +64,16 @@ def _only_the_new_is_sent(patch: pytest.MonkeyPatch) -> None:
 
 
 def _late_results_count(patch: pytest.MonkeyPatch) -> None:
-    result = decide._on_result
+    result = results.on_result
 
     def lenient(decision: Decision, received: ResultReceived) -> None:
         task = decision.state.tasks.get(received.result.task_id)
         if task is not None and task.active and received.result.status == "succeeded":
-            decide._complete_task(decision, task, received)
+            results._complete_task(decision, task, received)
         else:
             result(decision, received)
 
-    patch.setattr(decide, "_on_result", lenient)
+    patch.setattr(decide, "on_result", lenient)
 
 
 def _handoffs_acknowledged_first(patch: pytest.MonkeyPatch) -> None:

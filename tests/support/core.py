@@ -12,17 +12,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
 from pointsman.core.decide import make_decision
+from pointsman.core.decision import DecisionContext
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.agent_health import Circuit, Load
-from pointsman.core.model.inputs import (
-    Admission,
-    ControlReceived,
-    DecisionContext,
-    Input,
-    RequestReceived,
-    ResultReceived,
-    TimerFired,
-)
+from pointsman.core.model.inputs import Admission, ControlReceived, Input, RequestReceived, ResultReceived, TimerFired
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State, Task, from_snapshot, to_snapshot

@@ -13,8 +13,9 @@ from typing import Any
 
 from pointsman import core
 from pointsman.core.decide import decide
+from pointsman.core.decision import DecisionContext
 from pointsman.core.evolve import evolve
-from pointsman.core.model.inputs import DecisionContext, Input, RequestReceived
+from pointsman.core.model.inputs import Input, RequestReceived
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State
 from pointsman.core.outbox import outbox

@@ -1,29 +1,31 @@
-"""A decision in the making: the entries so far, the state they lead to, and the moves every part of it makes."""
+"""A decision in progress: its entries, the state that they lead to, and the facts that it depends on."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from pointsman.core.budget.reservation import BudgetExhausted
 from pointsman.core.evolve import evolve
-from pointsman.core.model.inputs import DecisionContext
+from pointsman.core.model.agent_health import Circuit, Load
 from pointsman.core.model.state import State
-from pointsman_schemas.card import Role
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.log import (
     Entry,
 )
 
-__all__ = ["SYNTHESIS_GRACE", "Decision", "Probe"]
+__all__ = ["SYNTHESIS_GRACE", "Decision", "DecisionContext", "Probe"]
 
 SYNTHESIS_GRACE = timedelta(seconds=30)
-"""What a synthesizer gets at most once the workflow's deadline has passed: an answer from what there is is owed."""
+"""How long a synthesizer may work past the workflow's deadline: the caller is owed an answer from the results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """An attempt that is to show whether its agent is well again, and when nobody waits for it any more."""
+    """An attempt that tests whether the circuit of its agent can close, and the time at which the probe expires."""
 
     name: str
     until: datetime
@@ -31,38 +33,82 @@ class Probe:
 
 @dataclass(slots=True)
 class Decision:
-    """The entries decided so far and the state they lead to."""
+    """The entries decided so far and the state that they lead to.
+
+    Attributes:
+        current: The state; None before the request.
+        context: The facts beside the inputs.
+        entries: The entries decided so far.
+        ready: Ids of tasks whose dependencies changed: `start_ready_tasks` starts or skips them.
+        fired_timers: Names of the timers that fired.
+        probes: The probes that this decision sends, by agent.
+        dispatched: The number of attempts that this decision gives to each agent.
+        loads_consulted: The agents whose load this decision compared.
+        shortages: The limit that left nothing for a task's next attempt, by task.
+    """
 
     current: State | None
     context: DecisionContext
     entries: list[Entry] = field(default_factory=list)
     ready: list[str] = field(default_factory=list)
-    """Tasks of the plan that may now start or be skipped, to be looked at by `_advance_plan`."""
     fired_timers: set[str] = field(default_factory=set)
     probes: dict[str, Probe] = field(default_factory=dict)
-    """By agent, the attempts that are to show whether it is well again."""
     dispatched: Counter[str] = field(default_factory=Counter)
-    """By agent, the attempts it gets."""
     loads_consulted: set[str] = field(default_factory=set)
-    """The agents that were chosen among by how busy they are."""
     shortages: dict[str, BudgetExhausted] = field(default_factory=dict)
-    """By task, what it lacked when it was last to start."""
 
     @property
     def now(self) -> datetime:
+        """Return the time of this decision."""
         return self.context.now
 
     @property
     def state(self) -> State:
-        """The state of a workflow that has begun."""
+        """Return the state of a workflow that has begun."""
         assert self.current is not None
         return self.current
 
+    @property
+    def ended(self) -> bool:
+        """Return True if the workflow has ended."""
+        return self.current is not None and self.current.ended
+
+    def card(self, agent: str) -> AgentCard | None:
+        """Return the card of one live instance of `agent`; None where no instance is live."""
+        return self.context.card(agent)
+
     def add(self, entry: Entry) -> State:
+        """Append `entry` and return the state that it leads to."""
         self.entries.append(entry)
         self.current = evolve(self.current, entry)
         return self.current
 
     def latest_start(self, role: Role) -> datetime:
-        """From when on a new attempt at a task of `role` is pointless."""
+        """Return the time from which a new attempt at a task of `role` cannot finish in time."""
         return self.state.deadline + (SYNTHESIS_GRACE if role is Role.SYNTHESIZE else timedelta())
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionContext:
+    """The facts beside the inputs that a decision may depend on.
+
+    Attributes:
+        now: The time.
+        cards: The cards of all live instances of agents.
+        circuits: The circuits that are not closed, by agent.
+        max_body: The largest body of an event, in bytes.
+        loads: The load of agents, by name.
+    """
+
+    now: datetime
+    cards: tuple[AgentCard, ...] = ()
+    circuits: Mapping[str, Circuit] = field(default_factory=dict)
+    max_body: int = MAX_BODY_BYTES
+    loads: Mapping[str, Load] = field(default_factory=dict)
+
+    def card(self, name: str) -> AgentCard | None:
+        """Return the card of one live instance of the agent `name`; None where no instance is live."""
+        for card in self.cards:
+            if card.name == name:
+                return card
+        return None

@@ -1,14 +1,16 @@
-"""What ends work that has used too much or taken too long, who gets what comes back of a budget, and the wake-up that
-makes sure somebody looks."""
+"""Apply what time and budgets bound: deadlines, held tasks, returned budget, and the timer of the next wake-up.
+
+Each public function is one pass of `decide`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from pointsman.core.approvals.responses import expire_overdue, next_expiry
-from pointsman.core.attempts.failures import handle_attempt_failure, resume_waiting_task
-from pointsman.core.attempts.held import waiting_tasks
+from pointsman.core.approvals.responses import expire_approvals
+from pointsman.core.attempts.failures import fail_task, handle_attempt_failure, last_error, schedule_retry
+from pointsman.core.attempts.retry import Retry
 from pointsman.core.budget.reservation import BudgetExhausted
 from pointsman.core.budget.team_quota import plan_usage, quota
 from pointsman.core.completion.caller_messages import START_AGENT_ADVICE, agent_gone, explain_failure
@@ -17,105 +19,196 @@ from pointsman.core.completion.synthesis import raw_results, request_synthesis
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task, usage_bounds
-from pointsman.core.strategies.registry import finish_workflow
-from pointsman.core.tasks.availability import missing_agent, next_check
-from pointsman.core.tasks.dispatch import RESULT_GRACE, abandon_task
+from pointsman.core.strategies.registry import finish_workflow, missing_agent
+from pointsman.core.tasks.dispatch import RESULT_GRACE, abandon_task, dispatch_task, start_task
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
-from pointsman_schemas.log import Entry, LimitReached, TimerArmed
+from pointsman_schemas.log import (
+    Entry,
+    LimitReached,
+    TimerArmed,
+)
 
-__all__ = ["arm_timer", "enforce_limits", "release_budget"]
+__all__ = ["arm_timer", "dispatch_held", "enforce_limits", "release_budget"]
 
 _MAX_TIMER_DELAY = timedelta(days=1)
-"""No timer sleeps longer: a stream that keeps messages for a week drops one that is due later before it has fired."""
+"""Longest delay of a timer. A stream that keeps messages for a week drops a schedule that is due later than that."""
+
+_MIN_CHECK_DELAY = timedelta(seconds=0.5)
+"""Delay before the first check for a missing agent: a worker that starts with the supervisor needs about a second."""
+
+_MAX_CHECK_DELAY = timedelta(seconds=10)
+"""Longest delay between two checks for a missing agent. Each check is a commit."""
 
 
 def enforce_limits(decision: Decision) -> None:
-    """End what has used too much, and what has taken too long."""
+    """End work that used too much or took too long: limits, approvals, the deadline, overdue attempts."""
     state = decision.state
     if not state.reached_limit and (limit := _exceeded_limit(state)):
         return _stop_work(decision, *limit)
-    expire_overdue(decision)
-    state = decision.state
+    if state.approvals:
+        expire_approvals(decision)
+        state = decision.state
     if decision.now >= state.deadline and not state.approvals and state.phase in (Phase.PLANNING, Phase.RUNNING):
         seconds = (state.deadline - state.started_at).total_seconds()
         reached = f"the deadline of {seconds:g} s was reached"
         if not state.has_begun:
-            nobody = missing_agent(decision) or "whoever could came too late"
-            reason = f"no worker took it: {nobody}; {reached}"
+            missing = missing_agent(decision) or "the agent that could take it came too late"
+            reason = f"no worker took it: {missing}; {reached}"
             return end_workflow(decision, Phase.FAILED, explain_failure(reason, START_AGENT_ADVICE), reason)
         return _stop_work(decision, "deadline", reached)
     if state.timer_due is None or decision.now < state.timer_due:
-        return None  # no deadline comes before the timer that was armed for the first of them
+        return None  # the armed timer is due at the first deadline, so none has passed
     for task in tuple(state.tasks.values()):
-        if task.active and task.deadline and decision.now >= task.deadline + RESULT_GRACE and not decision.state.ended:
-            handle_attempt_failure(decision, task, _fail_overdue(decision, task), f"overdue-{task.id}-{task.attempt}")
+        if task.active and task.deadline and decision.now >= task.deadline + RESULT_GRACE and not decision.ended:
+            handle_attempt_failure(decision, task, _overdue_error(decision, task), f"overdue-{task.id}-{task.attempt}")
     return None
 
 
+def dispatch_held(decision: Decision) -> None:
+    """Start each held task whose time has come; fail a task that is still held when its deadline has passed."""
+    for task in _waiting_tasks(decision.state, TaskStatus.HELD):
+        if decision.ended or (task.not_before and decision.now < task.not_before):
+            continue
+        if decision.now >= decision.latest_start(task.role) and not decision.state.approvals:
+            message = f"{task.agent} keeps failing and was sent no work; the deadline has passed"
+            fail_task(decision, task, AttemptError(kind=ErrorKind.CIRCUIT, message=message, retryable=True))
+        elif task.role is Role.WORK:
+            start_task(decision, task.id)
+        else:
+            dispatch_task(decision, task.id)
+
+
 def release_budget(decision: Decision) -> None:
-    """Give what has come back of the budget to those that wait for it; where nothing can come any more, end."""
-    for each in _waiting_for_budget(decision):
-        if not decision.state.ended:
-            resume_waiting_task(decision, each.id)
-        if not decision.state.ended and decision.state.tasks[each.id].status is TaskStatus.AWAITING_BUDGET:
+    """Give returned budget to the tasks that wait for budget; end the work where no budget can return."""
+    for each in _waiting_tasks(decision.state, TaskStatus.AWAITING_BUDGET):
+        if not decision.ended:
+            _resume(decision, each.id)
+        if not decision.ended and decision.state.tasks[each.id].status is TaskStatus.AWAITING_BUDGET:
             if decision.shortages[each.id].limit == "tasks":
-                continue  # which only teams need
-            break  # what is too little for one is too little for those behind it
-    while not decision.state.ended and (hungry := _waiting_for_budget(decision)):
-        state, shortage = decision.state, decision.shortages[hungry[0].id]
+                continue  # only a team needs tasks: the next task may be for an agent
+            break  # the tasks behind this one need as much budget
+    while not decision.ended and (waiting := _waiting_tasks(decision.state, TaskStatus.AWAITING_BUDGET)):
+        state, shortage = decision.state, decision.shortages[waiting[0].id]
         if any(task.active and (task.budget or task.role is Role.PLAN) for task in state.tasks.values()):
-            return  # it may bring something back: a new plan takes the place of tasks that have not begun
+            return  # a running attempt may return budget, and a new plan may replace tasks that have not begun
         if shortage.limit == "tasks" and (
             state.approvals or any(task.active or task.held for task in state.tasks.values())
         ):
-            return  # which only teams need: what others do is done first
-        _end_without_budget(decision, hungry[0], shortage)
+            return  # only a team needs tasks: finish the work of the agents first
+        _end_without_budget(decision, waiting[0], shortage)
 
 
-def _waiting_for_budget(decision: Decision) -> Sequence[Task]:
-    """Those that wait for budget and may have it now."""
-    return waiting_tasks(decision.state, TaskStatus.AWAITING_BUDGET)
+def arm_timer(decision: Decision) -> None:
+    """Arm the workflow's one timer, where a deadline comes before the armed timer or the armed timer has fired."""
+    state = decision.state
+    fired = state.timer in decision.fired_timers
+    set_now = [due for entry in decision.entries if (due := _deadline_set_by(entry)) is not None]
+    if not fired and state.timer_due is not None and all(state.timer_due <= deadline for deadline in set_now):
+        return
+    deadlines = [task.deadline + RESULT_GRACE for task in state.tasks.values() if task.active and task.deadline]
+    deadlines += [task.not_before for task in _waiting_tasks(state, TaskStatus.HELD) if task.not_before]
+    deadlines += [pending.expires_at for pending in state.approvals.values()]
+    if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
+        deadlines.append(state.deadline)
+    missing = "" if state.has_begun else missing_agent(decision)
+    if missing:
+        deadlines.append(_next_check(decision))
+    due = min(*deadlines, decision.now + _MAX_TIMER_DELAY)
+    if fired or state.timer_due is None or due < state.timer_due:
+        name = f"wake-{state.timers + 1}"
+        decision.add(TimerArmed(at=decision.now, name=name, due=max(due, decision.now), reason=missing))
+
+
+def _exceeded_limit(state: State) -> tuple[str, str] | None:
+    """Return the limit that is exceeded and a sentence about it; None where no limit is exceeded."""
+    for name, (used, bound) in usage_bounds(state).items():
+        if used > bound:
+            return name, f"the limit of {bound:.10g} {name} was passed: {used:.10g} used"
+    if state.child_plan_usage.tasks and (tasks := plan_usage(state).tasks) > (most := quota(state).tasks):
+        return "tasks", f"the limit of {most} tasks was passed: {tasks} planned"
+    return None
+
+
+def _stop_work(decision: Decision, limit: str, detail: str) -> None:
+    """Abandon all open tasks and finish the workflow from the results that exist."""
+    open_tasks = [task for task in decision.state.tasks.values() if not task.settled]
+    reasons = {task.id: _missing_agent_reason(decision, task) for task in open_tasks}
+    at_deadline = limit == "deadline"
+    gone = [task.agent for task in open_tasks if at_deadline and _is_agent_gone(decision, task)]
+    details = dict.fromkeys([detail, *(reason for reason in reasons.values() if reason and at_deadline)])
+    state = decision.add(
+        LimitReached(at=decision.now, limit=limit, detail="; ".join(details), missing_agents=tuple(dict.fromkeys(gone)))
+    )
+    if state.phase is Phase.SYNTHESIZING:
+        return
+    for task in open_tasks:
+        reason = f"{detail}; {reasons[task.id]}" if reasons[task.id] else detail
+        abandon_task(decision, task, reason, cause="limit")
+    finish_workflow(decision)
+
+
+def _missing_agent_reason(decision: Decision, task: Task) -> str:
+    """Return why no agent worked on an open task; an empty text where an agent did."""
+    if task.held and not task.agent:
+        return f"no agent with the skill {task.skill} was alive"
+    if task.held:
+        return f"{task.agent} kept failing and was sent no work"
+    return agent_gone(task.agent) if _is_agent_gone(decision, task) else ""
+
+
+def _is_agent_gone(decision: Decision, task: Task) -> bool:
+    return task.active and decision.card(task.agent) is None
+
+
+def _overdue_error(decision: Decision, task: Task) -> AttemptError:
+    waited = (decision.now - (task.not_before or task.since or decision.now)).total_seconds()
+    if decision.card(task.agent) is None:
+        message = f"{agent_gone(task.agent)}; it waited {waited:.0f} s"
+        return AttemptError(kind=ErrorKind.NO_WORKER, message=message)
+    message = (
+        f"{task.agent} gave no result for {waited:.0f} s, until the attempt's deadline had passed: no worker took the "
+        "handoff, or the worker that took it died or hangs; look in the log of its workers"
+    )
+    return AttemptError(kind=ErrorKind.TIMEOUT, message=message, retryable=True)
+
+
+def _waiting_tasks(state: State, status: TaskStatus) -> Sequence[Task]:
+    """Return the tasks in `status` (`held` or `awaiting_budget`) that may go on now.
+
+    While a plan is made that may replace them, tasks of the present plan that have not begun wait for that plan.
+    """
+    waiting = [task for task in state.tasks.values() if task.status is status]
+    if not waiting:  # the usual case
+        return waiting
+    running = state.phase is Phase.RUNNING
+    return [task for task in waiting if running or task.attempt or task.role is not Role.WORK]
+
+
+def _resume(decision: Decision, task_id: str) -> None:
+    """Move a task out of `awaiting_budget`, if there is budget for its next attempt now."""
+    task = decision.state.tasks[task_id]
+    if task.not_before is not None and task.not_before > decision.now:
+        retry = Retry(task.agent, task.not_before - decision.now, "there is budget for it again")
+        return schedule_retry(decision, task, last_error(task), retry)
+    return start_task(decision, task_id) if task.role is Role.WORK else dispatch_task(decision, task_id)
 
 
 def _end_without_budget(decision: Decision, task: Task, shortage: BudgetExhausted) -> None:
-    """End for want of what `task` needs. An answer for which nothing is left is made of the bare results."""
+    """End the work that `shortage` stops. Where no budget is left for an answer, the answer is the raw results."""
     state = decision.state
     if state.phase is not Phase.SYNTHESIZING:
         return _stop_work(decision, shortage.limit, shortage.detail)
-    if not state.reached_limit:  # else what ended the work has left nothing for its answer, either
+    if not state.reached_limit:  # an earlier limit left no budget for the answer, either
         state = decision.add(LimitReached(at=decision.now, limit=shortage.limit, detail=shortage.detail))
-    abandon_task(decision, task, shortage.detail)
+    abandon_task(decision, task, shortage.detail, cause="limit")
     if task.role is Role.JUDGE:
         return request_synthesis(decision)
     return end_workflow(decision, Phase.PARTIAL, raw_results(decision), state.reached_limit)
 
 
-def arm_timer(decision: Decision) -> None:
-    """One schedule a workflow: armed again only when something is due before it fires, or when it has fired."""
-    state = decision.state
-    if state.ended:
-        return
-    fired = state.timer in decision.fired_timers
-    started = [due for entry in decision.entries if (due := _deadline_set_by(entry)) is not None]
-    if not fired and state.timer_due is not None and all(state.timer_due <= deadline for deadline in started):
-        return
-    deadlines = [task.deadline + RESULT_GRACE for task in state.tasks.values() if task.active and task.deadline]
-    deadlines += [task.not_before for task in waiting_tasks(state, TaskStatus.HELD) if task.not_before]
-    deadlines += next_expiry(decision)
-    if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
-        deadlines.append(state.deadline)
-    nobody = "" if state.has_begun else missing_agent(decision)
-    if nobody:
-        deadlines.append(next_check(decision))
-    due = min(*deadlines, decision.now + _MAX_TIMER_DELAY)
-    if fired or state.timer_due is None or due < state.timer_due:
-        name = f"wake-{state.timers + 1}"
-        decision.add(TimerArmed(at=decision.now, name=name, due=max(due, decision.now), reason=nobody))
-
-
 def _deadline_set_by(entry: Entry) -> datetime | None:
-    """The deadline that begins to run with `entry`."""
+    """Return the deadline that `entry` sets; None for an entry that sets none."""
     match entry.kind:
         case "task_dispatched" | "retry_scheduled":
             return entry.deadline + RESULT_GRACE
@@ -127,46 +220,7 @@ def _deadline_set_by(entry: Entry) -> datetime | None:
             return None
 
 
-def _fail_overdue(decision: Decision, task: Task) -> AttemptError:
-    waited = (decision.now - (task.not_before or task.since or decision.now)).total_seconds()
-    if decision.context.card(task.agent) is None:
-        message = f"{agent_gone(task.agent)}; it waited {waited:.0f} s"
-        return AttemptError(kind=ErrorKind.NO_WORKER, message=message)
-    message = (
-        f"{task.agent} gave no result for {waited:.0f} s, until the attempt's deadline had passed: nobody took it, or "
-        "whoever did died or hangs; the log of its workers tells which"
-    )
-    return AttemptError(kind=ErrorKind.TIMEOUT, message=message, retryable=True)
-
-
-def _exceeded_limit(state: State) -> tuple[str, str] | None:
-    for name, (used, bound) in usage_bounds(state).items():
-        if used > bound:
-            return name, f"the limit of {bound:.10g} {name} was passed: {used:.10g} used"
-    if state.child_plan_usage.tasks and (tasks := plan_usage(state).tasks) > (most := quota(state).tasks):
-        return "tasks", f"the limit of {most} tasks was passed: {tasks} planned"
-    return None
-
-
-def _stop_work(decision: Decision, limit: str, detail: str) -> None:
-    """No new work and no more waiting; answer from what there is."""
-    open_tasks = [task for task in decision.state.tasks.values() if not task.settled]
-    lacks = {task.id: _missing_agent_reason(decision, task) for task in open_tasks}
-    told = "; ".join(dict.fromkeys([detail, *(lack for lack in lacks.values() if lack and limit == "deadline")]))
-    state = decision.add(LimitReached(at=decision.now, limit=limit, detail=told))
-    if state.phase is Phase.SYNTHESIZING:
-        return
-    for task in open_tasks:
-        abandon_task(decision, task, f"{detail}; {lack}" if (lack := lacks[task.id]) else detail)
-    finish_workflow(decision)
-
-
-def _missing_agent_reason(decision: Decision, task: Task) -> str:
-    """Who was not there to work on an open task, in words; nothing where somebody was."""
-    if task.held and not task.agent:
-        return f"nobody was alive who has the skill {task.skill}"
-    if task.held:
-        return f"{task.agent} kept failing and was sent no work"
-    if task.active and decision.context.card(task.agent) is None:
-        return agent_gone(task.agent)
-    return ""
+def _next_check(decision: Decision) -> datetime:
+    """Return the time of the next check for a missing agent. The delay is the time waited so far, within bounds."""
+    waited = decision.now - decision.state.started_at
+    return decision.now + min(max(waited, _MIN_CHECK_DELAY), _MAX_CHECK_DELAY)

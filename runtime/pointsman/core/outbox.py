@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Set
 
-from pointsman.core.model.lifecycle import Phase, TaskStatus
+from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import PendingApproval, State, Task, reviewed_stage
 from pointsman.core.tasks.child_workflow import child_cancellation, child_result
@@ -36,7 +36,7 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
             yield _handoff_message(state, task, subjects)
         elif task.team and task.status is TaskStatus.ABANDONED:
             yield child_cancellation(state, task, subjects)
-        if _ended_by_limit(state, task):
+        if _ended_by_limit(task):
             yield _dead_letter_message(state, task, subjects)
     for pending in state.approvals.values():
         if only is None or pending.id in only:
@@ -145,11 +145,9 @@ def _approval_message(state: State, pending: PendingApproval, subjects: Subjects
     )
 
 
-def _ended_by_limit(state: State, task: Task) -> bool:
-    """Whether a limit ended it after it was handed over, and not who cancelled the workflow while it was answered."""
-    if task.status is not TaskStatus.ABANDONED or not task.attempt or not state.reached_limit:
-        return False
-    return not (state.phase is Phase.CANCELLED and state.outcome is not None and task.reason == state.outcome.reason)
+def _ended_by_limit(task: Task) -> bool:
+    """Return True if a limit ended the task after it was handed over: that task becomes a dead letter."""
+    return task.status is TaskStatus.ABANDONED and task.attempt > 0 and task.abandon_cause == "limit"
 
 
 def _dead_letter_message(state: State, task: Task, subjects: Subjects) -> Message:

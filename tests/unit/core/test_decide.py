@@ -239,8 +239,8 @@ def test_at_the_workflow_s_deadline_a_task_says_that_nobody_is_alive_who_could_h
 
     [gap] = story.outcome.gaps
     said = (
-        "the deadline of 20 s was reached; no result came, and no agent named ghost is alive: nobody took it, or who "
-        "did has stopped"
+        "the deadline of 20 s was reached; no result came, and no agent named ghost is alive: no worker took "
+        "the handoff, or the worker has stopped"
     )
     assert (gap.agent, gap.reason) == ("ghost", said)
     assert "no agent named ghost is alive" in story.outcome.reason

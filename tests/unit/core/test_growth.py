@@ -12,8 +12,8 @@ import pytest
 from support.core import WorkflowDriver, task
 
 from pointsman.core.decide import make_decision
+from pointsman.core.decision import DecisionContext
 from pointsman.core.evolve import apply_commit
-from pointsman.core.model.inputs import DecisionContext
 from pointsman.core.model.lifecycle import Phase
 from pointsman.core.model.state import State, copy_with
 from pointsman_schemas.log import WorkflowStarted

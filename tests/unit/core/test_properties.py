@@ -11,7 +11,8 @@ from support.core import WorkflowDriver, messages
 from support.world import AGENTS, World, audit, random_limits, random_plan, random_strategy
 
 from pointsman.core.decide import decide
-from pointsman.core.model.inputs import DecisionContext, Input
+from pointsman.core.decision import DecisionContext
+from pointsman.core.model.inputs import Input
 from pointsman_schemas.events import Handoff
 from pointsman_schemas.team import Limits, PlanAndExecute
 

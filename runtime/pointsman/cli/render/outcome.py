@@ -22,13 +22,9 @@ from pointsman.core.views.trace_status import WAITING_FOR_AGENT, WAITING_FOR_RET
 from pointsman.engine.operations.dead_letters import DeadLetterEntry
 from pointsman_schemas.events import Approval, DeadLetter, Delta, Gap, Outcome, Progress
 from pointsman_schemas.log import (
-    ApprovalDecided,
     ApprovalRequested,
     Entry,
     PlanAccepted,
-    PlanRejected,
-    TaskAdded,
-    TaskSucceeded,
     WorkflowEnded,
     WorkflowStarted,
 )
@@ -209,8 +205,8 @@ def render_workflow(
     top = at_time(build_trace(entries, reports), now, alive).children[0] if begins else None
     status = top.status if top else ""
     for entry in entries:
-        match entry:
-            case WorkflowStarted():
+        match entry.kind:
+            case "workflow_started":
                 took = ((top and top.ended_at) or now) - entry.at
                 line = Text(f"{entry.workflow_id}  ", style="bold").append(status, STYLE.get(status, ""))
                 began = entry.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
@@ -225,7 +221,7 @@ def render_workflow(
                     Text("\nRequest", style="bold"),
                     Text(value_text(entry.input or request_text(entry.input), pretty=True)),
                 ]
-            case PlanAccepted():
+            case "plan_accepted":
                 table = _table("task", "agent", "intent", "after")
                 for task in entry.plan.tasks:
                     after = [*task.depends_on, *(f"{name}?" for name in task.optional_dependencies)]
@@ -233,18 +229,18 @@ def render_workflow(
                 goal = entry.plan.goal or entry.plan.cannot
                 parts += [Text(f"\nPlan {entry.revision}: {one_line(goal, limit=400)}", style="bold")]
                 parts += [table] if entry.plan.tasks else []
-            case PlanRejected():
+            case "plan_rejected":
                 parts.append(Text(f"\nPlan {entry.revision} refused: {one_line('; '.join(entry.problems))}", "red"))
-            case ApprovalRequested():
+            case "approval_requested":
                 about = timeline.label(entry, entry.task_id or "")
                 asked[entry.approval] = about[0].upper() + about[1:]
-            case ApprovalDecided():
+            case "approval_decided":
                 by, why = f" by {entry.by}" if entry.by else "", f": {entry.reason}" if entry.reason else ""
                 what = one_line(f"{asked.get(entry.approval, entry.approval)}: {entry.verdict}{by}{why}", limit=400)
                 parts.append(Text(f"\n{what}", "green" if entry.verdict == "approved" else "red"))
-            case TaskAdded():
+            case "task_added":
                 own.add(entry.task_id)
-            case TaskSucceeded() if entry.task_id not in own:
+            case "task_succeeded" if entry.task_id not in own:
                 results[entry.task_id] = entry.result.output
     if top and top.children:
         parts += [Text("\nTasks", style="bold"), _task_table(top, now)]

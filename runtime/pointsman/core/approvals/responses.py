@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import assert_never
 
 from pydantic import JsonValue
@@ -25,7 +24,7 @@ from pointsman_schemas.log import ApprovalDecided, ControlIgnored
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.strict_json import compact_json
 
-__all__ = ["apply_answer", "expire_overdue", "next_expiry"]
+__all__ = ["apply_answer", "expire_approvals"]
 
 
 def apply_answer(decision: Decision, received: ControlReceived) -> None:
@@ -63,19 +62,14 @@ def apply_answer(decision: Decision, received: ControlReceived) -> None:
     )
 
 
-def expire_overdue(decision: Decision) -> None:
-    """What nobody has answered in time is refused."""
+def expire_approvals(decision: Decision) -> None:
+    """Reject each approval request whose time to answer is over."""
     for pending in tuple(decision.state.approvals.values()):
         if decision.now >= pending.expires_at and pending.id in decision.state.approvals:
             expired = ApprovalDecided(
                 at=decision.now, event_id=f"expired-{pending.id}", approval=pending.id, verdict="expired"
             )
             _apply_decision(decision, pending, expired)
-
-
-def next_expiry(decision: Decision) -> list[datetime]:
-    """When the first of what is asked expires; nothing when nothing is asked."""
-    return sorted(pending.expires_at for pending in decision.state.approvals.values())[:1]
 
 
 def _ignored_reason(decision: Decision, pending: PendingApproval | None, control: Control) -> str:

@@ -1,4 +1,4 @@
-"""The outcome of one attempt: failure, retry, review, refinement of the intent, and release of held tasks.
+"""The outcome of one attempt: failure, retry, review, refinement of the intent.
 
-Read in this order: failures, retry, review, refinement, held
+Read in this order: failures, retry, review, refinement
 """

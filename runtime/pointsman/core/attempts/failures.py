@@ -7,7 +7,7 @@ from typing import assert_never
 
 from pointsman.core.attempts.refinement import can_refine, refined_task, request_refinement
 from pointsman.core.attempts.retry import Retry, next_attempt
-from pointsman.core.budget.reservation import BudgetExhausted, reserve
+from pointsman.core.budget.reservation import BudgetExhausted
 from pointsman.core.completion.caller_messages import generic_failure
 from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.completion.synthesis import raw_results, request_synthesis
@@ -19,18 +19,17 @@ from pointsman.core.tasks.agent_selection import can_dispatch, select_agent
 from pointsman.core.tasks.approval_requests import request_task_approval
 from pointsman.core.tasks.dispatch import (
     await_budget,
-    dispatch_task,
     hold_task,
     needs_approval,
     record_dispatch,
-    start_task,
+    reserve_budget,
     task_deadline,
 )
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
 from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed, TaskRefined
 
-__all__ = ["fail_task", "handle_attempt_failure", "resume_waiting_task", "retry_refined_task"]
+__all__ = ["fail_task", "handle_attempt_failure", "last_error", "retry_refined_task", "schedule_retry"]
 
 
 def handle_attempt_failure(
@@ -45,32 +44,24 @@ def handle_attempt_failure(
     retry = next_attempt(state.workflow_id, task, error, state.limits, decision.context)
     if retry is None or decision.now + retry.delay >= decision.latest_start(task.role):
         return fail_task(decision, task, error)
-    return _schedule_retry(decision, task, error, retry, refine=True)
-
-
-def resume_waiting_task(decision: Decision, task_id: str) -> None:
-    """Go on with a task that waits until there is something for it to use, if now there is."""
-    task = decision.state.tasks[task_id]
-    if task.not_before is not None and task.not_before > decision.now:
-        retry = Retry(task.agent, task.not_before - decision.now, "there is budget for it again")
-        return _schedule_retry(decision, task, _last_error(task), retry)
-    return start_task(decision, task_id) if task.role is Role.WORK else dispatch_task(decision, task_id)
+    return schedule_retry(decision, task, error, retry, refine=True)
 
 
 def retry_refined_task(decision: Decision, task: Task) -> None:
     """Go on with a task for which better words were asked for."""
-    error, state = _last_error(task), decision.state
+    error, state = last_error(task), decision.state
     retry = next_attempt(state.workflow_id, task, error, state.limits, decision.context)
     if retry is None or decision.now + retry.delay >= decision.latest_start(task.role):
         return fail_task(decision, task, error)
-    return _schedule_retry(decision, task, error, retry)
+    return schedule_retry(decision, task, error, retry)
 
 
-def _last_error(task: Task) -> AttemptError:
+def last_error(task: Task) -> AttemptError:
+    """Return the error of the task's last attempt."""
     return task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
 
 
-def _schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: Retry, *, refine: bool = False) -> None:
+def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: Retry, *, refine: bool = False) -> None:
     """Make another attempt as `retry` says, or by who may be sent it instead, once a person has allowed that where one
     must; with `refine`, in better words if they are to be had."""
     if (rerouted := _reroute(decision, task, error, retry)) is None:
@@ -108,9 +99,9 @@ def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) 
 def _dispatch_retry(decision: Decision, task: Task, retry: Retry) -> None:
     not_before = decision.now + retry.delay
     task = decision.state.tasks[task.id]
-    allowance = reserve(decision.state, task, retry.agent, decision.context)
-    if isinstance(allowance, BudgetExhausted):
-        return await_budget(decision, task, retry.agent, allowance, not_before)
+    budget = reserve_budget(decision, task, retry.agent)
+    if isinstance(budget, BudgetExhausted):
+        return await_budget(decision, task, retry.agent, budget, not_before)
     deadline = task_deadline(decision, task.role, retry.agent, not_before)
     record_dispatch(decision, retry.agent, task, deadline)
     decision.add(
@@ -123,7 +114,7 @@ def _dispatch_retry(decision: Decision, task: Task, retry: Retry) -> None:
             deadline=deadline,
             reason=retry.reason,
             team=_is_team(decision, task, retry.agent),
-            budget=allowance,
+            budget=budget,
         )
     )
     return None
@@ -170,5 +161,5 @@ def _is_refusal(error: AttemptError) -> bool:
 
 def _is_team(decision: Decision, task: Task, agent: str) -> bool:
     """What the agent says of itself; of one that says nothing now, what it said when it got the task."""
-    card = decision.context.card(agent)
+    card = decision.card(agent)
     return card.team if card else task.team and agent == task.agent

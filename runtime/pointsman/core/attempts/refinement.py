@@ -28,14 +28,14 @@ def can_refine(decision: Decision, task: Task) -> bool:
         and task.attempt >= _MIN_FAILED_ATTEMPTS
         and not task.refined_by
         and refiner is not None
-        and decision.context.card(refiner) is not None
+        and decision.card(refiner) is not None
     )
 
 
 def request_refinement(decision: Decision, task: Task, error: AttemptError) -> None:
     """Have the task rewritten; it waits meanwhile."""
     state = decision.state
-    card = decision.context.card(task.agent)
+    card = decision.card(task.agent)
     asked = RefinerInput(
         request=state.input,
         intent=task.intent,

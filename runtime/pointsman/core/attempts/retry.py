@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pointsman.core.model.inputs import DecisionContext
+from pointsman.core.decision import DecisionContext
 from pointsman.core.model.state import Task
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.ids import derive_id

@@ -8,12 +8,12 @@ attempt for which there is nothing waits until a result brings back what it did 
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass
 
 from pointsman.core.budget.team_quota import plan_usage, quota, reserved_budgets, share_count, team_share
-from pointsman.core.model.inputs import DecisionContext
 from pointsman.core.model.state import State, Task, usage_bounds
-from pointsman_schemas.card import Role
+from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Budget
 from pointsman_schemas.strategies import Pipeline, Router
 
@@ -32,17 +32,23 @@ class BudgetExhausted:
     detail: str
 
 
-def reserve(state: State, task: Task, agent: str, context: DecisionContext) -> Budget | BudgetExhausted | None:
-    """What the next attempt at `task`, by `agent`, may use; None where nothing is bounded. Of the tasks
-    and re-plans a team has a share, and whoever nobody knows, who may be one."""
+def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -> Budget | BudgetExhausted:
+    """Return the budget that the next attempt at `task` may use.
+
+    Args:
+        state: The workflow's state.
+        task: The task.
+        card: The card of the agent that gets the attempt; None where no instance is live, so it may be a team.
+        teams: The names of the live teams: a team has a share of the tasks and re-plans, too.
+
+    Returns:
+        The budget, or the limit that leaves nothing for the attempt.
+    """
     limits = usage_bounds(state)
-    card = context.card(agent)
     may_be_team = card.team if card is not None else task.role is Role.WORK
-    if not (limits or may_be_team):
-        return None
     shares: dict[str, float] = {}
     if may_be_team:
-        planning = team_share(state, task, {each.name for each in context.cards if each.team})
+        planning = team_share(state, task, teams)
         if not planning.tasks and card is not None:
             detail = f"the limit of {quota(state).tasks} tasks is used up: {plan_usage(state).tasks} planned"
             return BudgetExhausted("tasks", detail)

@@ -8,8 +8,8 @@ from typing import Final
 from pointsman_schemas.events import AttemptError, ErrorKind
 
 __all__ = [
-    "AGENT_GONE_PREFIX",
     "NOT_SERVED_MESSAGE",
+    "NO_AGENT_MESSAGE",
     "RAISE_LIMIT_ADVICE",
     "START_AGENT_ADVICE",
     "agent_gone",
@@ -26,8 +26,6 @@ START_AGENT_ADVICE: Final = "Ask again once it runs; `pointsman agents` shows wh
 
 RAISE_LIMIT_ADVICE: Final = "Ask for less, or have more allowed."
 
-AGENT_GONE_PREFIX: Final = "no result came, and no agent named"
-
 _ADVICE_BY_KIND: Final = {
     ErrorKind.REFUSED: "Say what is missing, or ask for something else.",
     ErrorKind.INVALID_INPUT: "Correct the request and publish it again under a new id.",
@@ -41,7 +39,7 @@ Each has what can be done about it."""
 
 def agent_gone(agent: str) -> str:
     """Why there is no result of a task whose agent is not alive. Who takes a handoff says so only with its result."""
-    return f"{AGENT_GONE_PREFIX} {agent} is alive: nobody took it, or who did has stopped"
+    return f"no result came, and no agent named {agent} is alive: no worker took the handoff, or the worker has stopped"
 
 
 def explain_failure(reason: str, next_step: str) -> str:
@@ -64,3 +62,6 @@ def generic_failure(workflow: str, errors: Iterable[AttemptError] = ()) -> str:
         "The request could not be served, and trying again is unlikely to help. "
         f"Whoever runs this finds the reason with `pointsman show {workflow}`."
     )
+
+
+NO_AGENT_MESSAGE = "no agent is alive that could take the request"

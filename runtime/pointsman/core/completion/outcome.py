@@ -13,8 +13,8 @@ from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman.core.tasks.dispatch import abandon_task
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Conflict, Gap, Outcome, TaskSummary
-from pointsman_schemas.log import WorkflowEnded
+from pointsman_schemas.events import AttemptError, Conflict, Gap, Outcome, TaskSummary
+from pointsman_schemas.log import AbandonCause, Cancellation, WorkflowEnded
 from pointsman_schemas.role_io import ConflictRuling
 
 __all__ = ["build_outcome", "conflict_decisions", "end_workflow", "find_gaps"]
@@ -87,10 +87,28 @@ def _task_summary(task: Task, now: datetime) -> TaskSummary:
     )
 
 
-def end_workflow(decision: Decision, phase: Phase, answer: JsonValue, reason: str = "") -> None:
-    """End the workflow in `phase`; what is still open is abandoned for `reason`."""
+def end_workflow(
+    decision: Decision,
+    phase: Phase,
+    answer: JsonValue,
+    reason: str = "",
+    *,
+    cancellation: Cancellation | None = None,
+    refusal: AttemptError | None = None,
+) -> None:
+    """End the workflow and abandon its open tasks.
+
+    Args:
+        decision: The decision in progress.
+        phase: The terminal phase.
+        answer: The answer for the caller.
+        reason: Why the workflow ended so, for the outcome and for each abandoned task.
+        cancellation: Who cancelled the workflow, where it was cancelled.
+        refusal: Why the request was refused, where it was refused.
+    """
+    cause: AbandonCause = "cancelled" if cancellation else "limit" if decision.state.reached_limit else "ended"
     for task in decision.state.tasks.values():
         if not task.settled:
-            abandon_task(decision, task, reason or f"the workflow is {phase}")
+            abandon_task(decision, task, reason or f"the workflow is {phase}", cause)
     outcome = build_outcome(decision.state, phase, decision.now, answer=answer, reason=reason)
-    decision.add(WorkflowEnded(at=decision.now, outcome=outcome))
+    decision.add(WorkflowEnded(at=decision.now, outcome=outcome, cancellation=cancellation, refusal=refusal))

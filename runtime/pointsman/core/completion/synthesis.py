@@ -6,7 +6,6 @@ from pydantic import JsonValue
 
 from pointsman.core.budget.team_quota import exhausted_quota
 from pointsman.core.completion.caller_messages import (
-    AGENT_GONE_PREFIX,
     RAISE_LIMIT_ADVICE,
     START_AGENT_ADVICE,
     explain_failure,
@@ -65,9 +64,7 @@ def complete_workflow(decision: Decision, strategy: PlanAndExecute | Adaptive | 
 def failure_answer(state: State) -> str:
     """What who asked is told where the work came to nothing."""
     if state.reached_limit:
-        return explain_failure(
-            state.reached_limit, START_AGENT_ADVICE if AGENT_GONE_PREFIX in state.reached_limit else RAISE_LIMIT_ADVICE
-        )
+        return explain_failure(state.reached_limit, START_AGENT_ADVICE if state.missing_agents else RAISE_LIMIT_ADVICE)
     errors = [task.error for task in state.plan_tasks() if task.error and task.status is TaskStatus.FAILED]
     return generic_failure(state.workflow_id, errors)
 
@@ -75,7 +72,7 @@ def failure_answer(state: State) -> str:
 def request_ruling(decision: Decision) -> bool:
     """Have contradictions decided, if there are any, somebody lives who can, and there is time."""
     state = decision.state
-    if state.reached_limit or state.judge is None or decision.context.card(state.judge) is None:
+    if state.reached_limit or state.judge is None or decision.card(state.judge) is None:
         return False
     if not (found := find_result_conflicts(state)):
         return False

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeAlias
 
-from pointsman.core.model.agent_health import Circuit, Load
-from pointsman_schemas.card import AgentCard
-from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.events import AttemptError, Control, Request, Result
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.team import Team
@@ -17,7 +13,6 @@ from pointsman_schemas.team import Team
 __all__ = [
     "CLOCK_SKEW",
     "ControlReceived",
-    "DecisionContext",
     "Input",
     "RequestReceived",
     "RequestRefused",
@@ -84,22 +79,3 @@ class TimerFired:
 
 
 Input: TypeAlias = RequestReceived | RequestRefused | ResultReceived | ControlReceived | TimerFired
-
-
-@dataclass(frozen=True, slots=True)
-class DecisionContext:
-    """The time, the agents that are alive, those that keep failing, the bytes that one event may have, and how
-    busy the agents are as far as anybody knows."""
-
-    now: datetime
-    cards: tuple[AgentCard, ...] = ()
-    circuits: Mapping[str, Circuit] = field(default_factory=dict)
-    max_body: int = MAX_BODY_BYTES
-    loads: Mapping[str, Load] = field(default_factory=dict)
-
-    def card(self, name: str) -> AgentCard | None:
-        """The card of one live instance of the agent `name`."""
-        for card in self.cards:
-            if card.name == name:
-                return card
-        return None

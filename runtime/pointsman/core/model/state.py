@@ -13,7 +13,7 @@ from pydantic import JsonValue, PlainSerializer, TypeAdapter
 from pointsman.core.model.lifecycle import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import ApprovalVerdict, AttemptError, Budget, Outcome, PlanUsage, Result, Usage
-from pointsman_schemas.log import Parent, TraceOrigin
+from pointsman_schemas.log import AbandonCause, Parent, TraceOrigin
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Limits, Strategy
 
@@ -89,6 +89,7 @@ class Task:
     event_id: str = ""
     error: AttemptError | None = None
     reason: str = ""
+    abandon_cause: AbandonCause | None = None
     usage: Usage = NO_USAGE
     work_seconds: float = 0.0
     """Seconds that agents worked on it, over all attempts."""
@@ -169,6 +170,8 @@ class State:
     timer_due: datetime | None = None
     timers: int = 0
     reached_limit: str = ""
+    missing_agents: tuple[str, ...] = ()
+    """Agents with open tasks that were not live when the deadline was reached."""
     usage: Usage = NO_USAGE
     child_plan_usage: PlanUsage = NO_PLAN_USAGE
     """What the teams it handed tasks to have planned; of attempts that nobody told of, all they were given."""

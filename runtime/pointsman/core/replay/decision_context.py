@@ -11,9 +11,8 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from pointsman.core.decision import Decision
+from pointsman.core.decision import Decision, DecisionContext
 from pointsman.core.model.agent_health import Circuit, Load
-from pointsman.core.model.inputs import DecisionContext
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.log import AgentLoad, Entry, OpenCircuit, RecordedContext, TaskAdded

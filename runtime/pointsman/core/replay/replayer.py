@@ -5,10 +5,10 @@ What came in stands in the entries it led to, and what else was decided upon in 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Literal
 
 from pointsman.core.decide import decide
 from pointsman.core.evolve import apply_commit, evolve
@@ -23,27 +23,17 @@ from pointsman.core.model.inputs import (
 )
 from pointsman.core.model.state import State, in_review
 from pointsman.core.replay.decision_context import AgentCards, restore_context
-from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result
+from pointsman_schemas.events import Control, Request, Result
 from pointsman_schemas.log import (
-    ApprovalDecided,
-    AttemptFailed,
     Commit,
-    ControlIgnored,
     Entry,
     ResultIgnored,
-    ReviewRequested,
-    TaskReopened,
-    TaskSucceeded,
     WorkflowEnded,
     WorkflowStarted,
 )
 from pointsman_schemas.team import Team
 
 __all__ = ["Difference", "replay_log"]
-
-_CANCELLED_PATTERN = re.compile(r"cancelled(?: by (?P<by>.*?))?(?:: (?P<reason>.*))?", re.DOTALL)
-_REFUSED_PATTERN = re.compile(r"(?:the task was refused|the request could not be read): (?P<message>.*)", re.DOTALL)
-_FOREIGN_PREFIX = "it belongs to the workflow "
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,33 +77,32 @@ def _first_difference(there: Sequence[Entry], made: Sequence[Entry]) -> tuple[in
 
 def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterator[Input]:
     for entry in entries:
-        match entry:
-            case WorkflowStarted():
+        match entry.kind:
+            case "workflow_started":
                 yield _request_input(entry, entries)
-            case TaskSucceeded() | AttemptFailed() if in_review(state, entry.task_id):
-                pass  # it follows from what the judge said
-            case TaskSucceeded() | ReviewRequested():
+            case "task_succeeded" | "attempt_failed" if in_review(state, entry.task_id):
+                pass  # it follows from the judge's result
+            case "task_succeeded" | "review_requested":
                 yield ResultReceived(entry.event_id, entry.result)
-            case AttemptFailed(result=Result() as result):
-                yield ResultReceived(entry.event_id, result)
-            case ResultIgnored():
+            case "attempt_failed" if entry.result is not None:
+                yield ResultReceived(entry.event_id, entry.result)
+            case "result_ignored":
                 yield _ignored_input(state, entry)
-            case TaskReopened():
+            case "task_reopened":
                 control = Control(action="replay", task_id=entry.task_id, by=entry.by)
                 yield ControlReceived(entry.event_id, control)
-            case ApprovalDecided(verdict="approved" | "rejected" as verdict):
-                action = "approve" if verdict == "approved" else "reject"
+            case "approval_decided" if entry.verdict != "expired":
+                action: Literal["approve", "reject"] = "approve" if entry.verdict == "approved" else "reject"
                 answer = Control(
                     action=action, approval=entry.approval, input=entry.input, reason=entry.reason, by=entry.by
                 )
                 yield ControlReceived(entry.event_id, answer)
-            case ControlIgnored():
+            case "control_ignored":
                 ignored = {"action": entry.action, "approval": entry.approval, "input": entry.input}
                 yield ControlReceived(entry.event_id, Control.model_validate(ignored))
-            case WorkflowEnded() if entry.outcome.status == "cancelled":
-                said = _CANCELLED_PATTERN.fullmatch(entry.outcome.reason)
-                by, reason = (said["by"] or "", said["reason"] or "") if said else ("", "")
-                yield ControlReceived("cancel", Control(action="cancel", by=by, reason=reason))
+            case "workflow_ended" if entry.cancellation is not None:
+                control = Control(action="cancel", by=entry.cancellation.by, reason=entry.cancellation.reason)
+                yield ControlReceived("cancel", control)
             case _:
                 pass
         state = evolve(state, entry)
@@ -133,8 +122,8 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
         digest=started.request_digest,
     )
     last = entries[-1]
-    if isinstance(last, WorkflowEnded) and (refused := _REFUSED_PATTERN.fullmatch(last.outcome.reason)) is not None:
-        return RequestRefused(admission, AttemptError(kind=ErrorKind.UNDECODABLE, message=refused["message"]))
+    if isinstance(last, WorkflowEnded) and last.refusal is not None:
+        return RequestRefused(admission, last.refusal)
     request = Request(
         input=started.input,
         deadline=(started.deadline - started.at).total_seconds(),
@@ -149,7 +138,7 @@ def _ignored_input(state: State | None, entry: ResultIgnored) -> ResultReceived:
     """Something in the place of a result that nobody kept: what it said played no part."""
     own = state.workflow_id if state is not None else ""
     result = Result(
-        workflow_id=entry.reason.removeprefix(_FOREIGN_PREFIX) if entry.reason.startswith(_FOREIGN_PREFIX) else own,
+        workflow_id=entry.workflow_id or own,
         task_id=entry.task_id,
         attempt=entry.attempt,
         agent=entry.agent,

@@ -17,14 +17,13 @@ from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase
 from pointsman.core.model.state import Task
 from pointsman.core.planning.role_tasks import available_agents
-from pointsman.core.tasks.availability import missing_reactor
 from pointsman.core.tasks.dispatch import start_task, unused_ids
 from pointsman_schemas.events import EmittedEvent
 from pointsman_schemas.log import LimitReached, PlanAccepted
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import Choreography
 
-__all__ = ["add_reactions", "start_choreography"]
+__all__ = ["add_reactions", "missing_reactor", "start_choreography"]
 
 
 def start_choreography(decision: Decision, strategy: Choreography) -> None:
@@ -85,3 +84,8 @@ def _reacting_agents(decision: Decision, emitter: Task | None, event: EmittedEve
 def _request_data(decision: Decision) -> JsonValue:
     state = decision.state
     return state.input if isinstance(state.input, dict) else {"request": state.input}
+
+
+def missing_reactor(strategy: Choreography) -> str:
+    """Why a choreography cannot begin, in words for the outcome."""
+    return f"no live agent of the team reacts to the event {strategy.start_event}"

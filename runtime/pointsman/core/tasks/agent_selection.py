@@ -109,9 +109,9 @@ def _held_until(decision: Decision, task: Task, agents: Sequence[str]) -> dateti
 
 def _fallback(decision: Decision, task: Task) -> str | None:
     """The live fallback of the task's agent. What people said to an agent's calls is for that agent alone."""
-    card = decision.context.card(task.agent)
+    card = decision.card(task.agent)
     name = task.fallback if task.attempt else card.fallback if card else None
-    if name is None or task.approval_attempts or decision.context.card(name) is None:
+    if name is None or task.approval_attempts or decision.card(name) is None:
         return None
     return name
 

@@ -1,4 +1,9 @@
-"""The moves of a task until its attempt runs: one function for each change of status."""
+"""Move a task until its attempt runs, in the order of the table of transitions: one function for each move.
+
+`waiting` leads to `start_task` or `_skip_task`, and on to `dispatch_task`, which runs the attempt or leaves the task
+`held` or `awaiting_budget`. `abandon_task` ends a task that the workflow does not need any more. `limits` moves tasks
+out of `held` and `awaiting_budget`.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,22 @@ from pydantic import JsonValue
 from pointsman.core.budget.reservation import BudgetExhausted, reserve
 from pointsman.core.decision import SYNTHESIS_GRACE, Decision, Probe
 from pointsman.core.model.agent_health import probe_id
-from pointsman.core.model.lifecycle import TaskStatus
-from pointsman.core.model.state import State, Task
+from pointsman.core.model.lifecycle import SETTLED, Phase, TaskStatus
+from pointsman.core.model.state import State, Task, usage_bounds
 from pointsman.core.tasks.agent_selection import AgentChoice, select_agent
 from pointsman.core.tasks.approval_requests import request_task_approval
 from pointsman_schemas.card import Role
+from pointsman_schemas.events import Budget
 from pointsman_schemas.ids import span_id_for
-from pointsman_schemas.log import BudgetAwaited, TaskAbandoned, TaskAdded, TaskDispatched, TaskHeld
+from pointsman_schemas.log import (
+    AbandonCause,
+    BudgetAwaited,
+    TaskAbandoned,
+    TaskAdded,
+    TaskDispatched,
+    TaskHeld,
+    TaskSkipped,
+)
 from pointsman_schemas.role_io import (
     ClassifierInput,
     JudgeInput,
@@ -35,17 +49,65 @@ __all__ = [
     "hold_task",
     "needs_approval",
     "record_dispatch",
+    "reserve_budget",
+    "start_ready_tasks",
     "start_task",
     "task_deadline",
     "unused_id",
     "unused_ids",
 ]
 
-
 RESULT_GRACE = timedelta(seconds=1)
-"""How long past a task's deadline its result is waited for: the agent ends its own work then, and says so."""
+"""How long a result may arrive after its task's deadline. At the deadline the agent ends its work and reports that."""
 
-_MAX_TASK_ID_CHARS = 64  # characters of a token, which an id of a task is
+_MAX_TASK_ID_CHARS = 64
+"""A task id is a token of a subject."""
+
+_FATES = {TaskStatus.FAILED: "failed", TaskStatus.SKIPPED: "was skipped", TaskStatus.ABANDONED: "was abandoned"}
+
+
+def start_ready_tasks(decision: Decision) -> None:
+    """Start or skip each task of `decision.ready` whose dependencies are settled."""
+    decision.ready = list(dict.fromkeys(decision.ready))  # a task with many dependencies is checked once
+    while decision.ready and decision.state.phase is Phase.RUNNING:
+        _start_or_skip(decision, decision.ready.pop(0))
+
+
+def _start_or_skip(decision: Decision, task_id: str) -> None:
+    state = decision.state
+    task = state.tasks.get(task_id)
+    if task is None or task.status is not TaskStatus.WAITING:
+        return None  # the task has started, is settled, or was replaced by a new plan
+    for name in task.depends_on:
+        dependency = state.tasks[name]
+        if dependency.status not in SETTLED:  # `settled`, without a call for each of very many
+            return None
+        if dependency.status is not TaskStatus.SUCCEEDED and name not in task.optional:
+            return _skip_task(decision, task, dependency)
+    return start_task(decision, task_id)
+
+
+def _skip_task(decision: Decision, task: Task, dependency: Task) -> None:
+    """Skip a task because `dependency` did not succeed."""
+    cause = dependency.reason or (dependency.error.message if dependency.error else dependency.status.value)
+    reason = f"it needs {dependency.id}, which {_FATES[dependency.status]}: {cause}"
+    decision.add(TaskSkipped(at=decision.now, task_id=task.id, unmet_dependency=dependency.id, reason=reason))
+    decision.ready.extend(decision.state.dependants.get(task.id, ()))
+
+
+def start_task(decision: Decision, task_id: str) -> None:
+    """Dispatch a task of the plan, or request the approval that it needs first."""
+    task = decision.state.tasks[task_id]
+    choice = select_agent(decision, task)
+    if choice.until is None and needs_approval(decision, task, choice.agent):
+        return request_task_approval(decision, task, choice.agent)
+    return dispatch_task(decision, task_id, choice)
+
+
+def needs_approval(decision: Decision, task: Task, agent: str) -> bool:
+    """Return True if a person must allow the task, or `agent`, first and has not yet."""
+    card = decision.card(agent)
+    return not task.approved and (task.needs_approval or (card is not None and card.approval == "required"))
 
 
 def add_role_task(
@@ -54,51 +116,38 @@ def add_role_task(
     role: Role,
     agent: str,
     intent: str,
-    asked: PlannerInput | ClassifierInput | SynthesizerInput | RefinerInput | JudgeInput | ReviewInput,
+    role_input: PlannerInput | ClassifierInput | SynthesizerInput | RefinerInput | JudgeInput | ReviewInput,
 ) -> None:
-    """Give one of the roles its task, at once. What stands in the log already is left out."""
-    given: JsonValue = asked.model_dump(mode="json", exclude_defaults=True, exclude={"request", "metadata", "results"})
+    """Add a task for one of the roles and dispatch it. Input that the log holds elsewhere is left out of the entry."""
+    given: JsonValue = role_input.model_dump(
+        mode="json", exclude_defaults=True, exclude={"request", "metadata", "results"}
+    )
     decision.add(TaskAdded(at=decision.now, task_id=task_id, role=role, agent=agent, intent=intent, input=given))
     dispatch_task(decision, task_id)
 
 
-def unused_id(state: State, wanted: str) -> str:
-    """`wanted`, or the first of `wanted-2`, `wanted-3`, ... that no task has taken."""
-    return unused_ids(state, (wanted,))[0]
-
-
-def unused_ids(state: State, wanted: Iterable[str]) -> list[str]:
-    """An id for each, as `unused_id` gives it, and no two alike; one that is too long for a token is cut."""
-    taken = set(state.tasks)
-    found: list[str] = []
-    for each in wanted:
-        number, name = 1, each[:_MAX_TASK_ID_CHARS]
-        while name in taken:
-            number += 1
-            tail = f"-{number}"
-            name = each[: _MAX_TASK_ID_CHARS - len(tail)] + tail
-        taken.add(name)
-        found.append(name)
-    return found
-
-
 def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None = None) -> None:
-    """Hand the next attempt at a task to its agent, or to who stands in for it, unless it was chosen already; hold it
-    while there is nobody, and let it wait while there is nothing for it to use."""
+    """Hand the next attempt at a task to an agent; hold the task where no agent may get it, or let it await budget.
+
+    Args:
+        decision: The decision in progress.
+        task_id: The task.
+        choice: The selected agent; by default the agent is selected here.
+    """
     state = decision.state
     task = state.tasks[task_id]
     choice = choice or select_agent(decision, task)
     if choice.until is not None:
         return hold_task(decision, task, choice.until)
-    card = decision.context.card(choice.agent)
-    allowance = reserve(state, task, choice.agent, decision.context)
-    if isinstance(allowance, BudgetExhausted):
-        return await_budget(decision, task, choice.agent if task.skill else task.agent, allowance)
+    card = decision.card(choice.agent)
+    budget = reserve_budget(decision, task, choice.agent)
+    if isinstance(budget, BudgetExhausted):
+        return await_budget(decision, task, choice.agent if task.skill else task.agent, budget)
     fallback = card.fallback if card else None
     if choice.fallback_for is not None:
-        fallback = None  # one may stand in for another, and nobody for both
+        fallback = None  # a fallback has no fallback of its own
     elif task.status in (TaskStatus.HELD, TaskStatus.AWAITING_BUDGET) and task.attempt:
-        fallback = task.fallback  # it may have been there before
+        fallback = task.fallback  # an earlier attempt may have used the fallback
     deadline = task_deadline(decision, task.role, choice.agent, decision.now)
     record_dispatch(decision, choice.agent, task, deadline)
     decision.add(
@@ -112,34 +161,44 @@ def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None =
             fallback=fallback,
             team=card.team if card else False,
             fallback_for=choice.fallback_for,
-            budget=allowance,
+            budget=budget,
         )
     )
     return None
 
 
-def hold_task(decision: Decision, task: Task, until: datetime) -> None:
-    """Keep the task until somebody may be sent it."""
-    reason = f"{task.agent} keeps failing and is sent no work" if task.agent else _no_agent_reason(task)
-    decision.add(TaskHeld(at=decision.now, task_id=task.id, until=until, reason=reason))
-
-
-def _no_agent_reason(task: Task) -> str:
-    return f"nobody is alive who has the skill {task.skill}"
+def reserve_budget(decision: Decision, task: Task, agent: str) -> Budget | BudgetExhausted | None:
+    """Return the budget of the next attempt at `task` by `agent`; None where nothing bounds the attempt."""
+    card = decision.card(agent)
+    may_be_team = card.team if card is not None else task.role is Role.WORK
+    if not may_be_team and not usage_bounds(decision.state):
+        return None
+    teams = {each.name for each in decision.context.cards if each.team}
+    return reserve(decision.state, task, card, teams)
 
 
 def record_dispatch(decision: Decision, agent: str, task: Task, deadline: datetime) -> None:
-    """The next attempt at `task` goes to `agent`; if that keeps failing, it is its probe."""
+    """Count an attempt for `agent`. Where the agent's circuit is not closed, the attempt is its probe."""
     decision.dispatched[agent] += 1
     if agent in decision.context.circuits:
         name = probe_id(decision.state.workflow_id, task.id, task.attempt + 1)
         decision.probes[agent] = Probe(name, deadline + RESULT_GRACE)
 
 
+def hold_task(decision: Decision, task: Task, until: datetime) -> None:
+    """Hold a task until an agent may get it; `until` is the time of the next check."""
+    reason = (
+        f"{task.agent} keeps failing and is sent no work"
+        if task.agent
+        else f"no agent with the skill {task.skill} is alive"
+    )
+    decision.add(TaskHeld(at=decision.now, task_id=task.id, until=until, reason=reason))
+
+
 def await_budget(
     decision: Decision, task: Task, agent: str, shortage: BudgetExhausted, not_before: datetime | None = None
 ) -> None:
-    """Let the task wait, once, until something comes back that its next attempt can use."""
+    """Let a task wait, with one entry, until other attempts return budget that its next attempt can use."""
     decision.shortages[task.id] = shortage
     if task.status is not TaskStatus.AWAITING_BUDGET:
         decision.add(
@@ -147,10 +206,20 @@ def await_budget(
         )
 
 
+def abandon_task(decision: Decision, task: Task, reason: str, cause: AbandonCause) -> None:
+    """Abandon a task that is not settled. A task whose agent is unknown may be with a team, which is cancelled, too."""
+    card = decision.card(task.agent)
+    team = task.role is Role.WORK and task.attempt > 0 and (card is None or card.team)
+    decision.add(TaskAbandoned(at=decision.now, task_id=task.id, cause=cause, reason=reason, team=team))
+
+
 def task_deadline(decision: Decision, role: Role, agent: str, start: datetime) -> datetime:
-    """When the attempt must be over: by its own timeout, and no later than the workflow."""
+    """Return when an attempt that starts at `start` must end: its own timeout, or the workflow's deadline if sooner.
+
+    A synthesizer may work `SYNTHESIS_GRACE` past the workflow's deadline, but not past that of the parent workflow.
+    """
     state = decision.state
-    card = decision.context.card(agent)
+    card = decision.card(agent)
     seconds = min(state.limits.task_timeout, card.timeout) if card else state.limits.task_timeout
     own = start + timedelta(seconds=seconds)
     if role is Role.SYNTHESIZE:
@@ -159,23 +228,21 @@ def task_deadline(decision: Decision, role: Role, agent: str, start: datetime) -
     return min(own, state.deadline)
 
 
-def abandon_task(decision: Decision, task: Task, reason: str) -> None:
-    """Wait no longer for a task. One whose agent nobody knows may be with a team, which must hear of it."""
-    card = decision.context.card(task.agent)
-    team = task.role is Role.WORK and task.attempt > 0 and (card is None or card.team)
-    decision.add(TaskAbandoned(at=decision.now, task_id=task.id, reason=reason, team=team))
+def unused_id(state: State, wanted: str) -> str:
+    """Return `wanted`, or the first of `wanted-2`, `wanted-3`, ... that no task has."""
+    return unused_ids(state, (wanted,))[0]
 
 
-def start_task(decision: Decision, task_id: str) -> None:
-    """Hand a task to its agent, once a person has allowed it where one must."""
-    task = decision.state.tasks[task_id]
-    choice = select_agent(decision, task)
-    if choice.until is None and needs_approval(decision, task, choice.agent):
-        return request_task_approval(decision, task, choice.agent)
-    return dispatch_task(decision, task_id, choice)
-
-
-def needs_approval(decision: Decision, task: Task, agent: str) -> bool:
-    """Whether a person must allow the task, or `agent`, first, and has not yet."""
-    card = decision.context.card(agent)
-    return not task.approved and (task.needs_approval or (card is not None and card.approval == "required"))
+def unused_ids(state: State, wanted: Iterable[str]) -> list[str]:
+    """Return an unused task id for each of `wanted`, no two alike. An id that is too long for a token is cut."""
+    taken = set(state.tasks)
+    found: list[str] = []
+    for each in wanted:
+        number, name = 1, each[:_MAX_TASK_ID_CHARS]
+        while name in taken:
+            number += 1
+            tail = f"-{number}"
+            name = each[: _MAX_TASK_ID_CHARS - len(tail)] + tail
+        taken.add(name)
+        found.append(name)
+    return found

@@ -10,31 +10,9 @@ from pointsman.core.views.formatting import format_seconds, format_usage, pickup
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import ATTEMPT_STARTED, ErrorKind, Progress, Usage
 from pointsman_schemas.log import (
-    ApprovalDecided,
     ApprovalRequested,
-    AttemptFailed,
-    BudgetAwaited,
-    ControlIgnored,
     Entry,
-    LimitReached,
-    PlanAccepted,
-    PlanRejected,
-    RefinementRequested,
-    ResultIgnored,
-    RetryScheduled,
-    ReviewRequested,
-    TaskAbandoned,
-    TaskAdded,
-    TaskDispatched,
-    TaskFailed,
-    TaskHeld,
-    TaskRefined,
-    TaskReopened,
-    TaskSkipped,
     TaskSucceeded,
-    TimerArmed,
-    WorkflowEnded,
-    WorkflowStarted,
 )
 
 __all__ = ["Timeline", "TimelineLine", "Tone", "label"]
@@ -89,58 +67,58 @@ class Timeline:
         return line
 
     def _entry(self, entry: Entry) -> tuple[str, Tone, str, str, str]:
-        match entry:
-            case WorkflowStarted():
+        match entry.kind:
+            case "workflow_started":
                 return "▶", "plain", entry.team, "took the request", ""
-            case TaskAdded():
+            case "task_added":
                 self._agents[entry.task_id], self._roles[entry.task_id] = entry.agent, entry.role
                 return "", "plain", entry.agent, "is asked to", entry.role
-            case PlanAccepted():
+            case "plan_accepted":
                 plan, count = entry.plan, len(entry.plan.tasks)
                 self._agents.update({task.id: task.agent for task in plan.tasks})
                 does = f"has {count} task{'' if count == 1 else 's'}:" if count else ""
                 return "≡", "plain", f"plan {entry.revision}", does, plan.goal or plan.cannot
-            case PlanRejected():
+            case "plan_rejected":
                 return "✗", "bad", f"plan {entry.revision}", "is", "refused: " + "; ".join(entry.problems)
-            case TaskDispatched():
+            case "task_dispatched":
                 self._agents[entry.task_id] = entry.agent
                 self._dispatched_at[entry.task_id, entry.attempt] = entry.at
                 nth = f", attempt {entry.attempt}" if entry.attempt > 1 else ""
                 nth += f", in place of {entry.fallback_for}" if entry.fallback_for else ""
                 return "→", "busy", entry.agent, "is handed", self._task(entry.task_id) + nth
-            case TaskHeld():
+            case "task_held":
                 held = format_seconds((entry.until - entry.at).total_seconds())
                 what = f"{self._task(entry.task_id)} held back for {held}: {entry.reason}"
                 return "‖", "warn", self._agent(entry.task_id), "has", what
-            case TaskSucceeded():
+            case "task_succeeded":
                 took = format_seconds((entry.result.ended_at - entry.result.started_at).total_seconds())
                 what = _join(
                     f"{self._task(entry.task_id)} in {took}", format_usage(entry.result.usage), self._late_result(entry)
                 )
                 return "✓", "good", entry.result.agent, "finished", what
-            case AttemptFailed() if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
+            case "attempt_failed" if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
                 what = f"{self._task(entry.task_id)}, attempt {entry.attempt}: {entry.error.message}"
                 return "‖", "warn", self._agent(entry.task_id), "waits in", what
-            case AttemptFailed():
+            case "attempt_failed":
                 nth = f"{self._task(entry.task_id)}, attempt {entry.attempt}"
                 what = f"{nth}: {entry.error.kind}: {entry.error.message}"
                 return "✗", "bad", self._agent(entry.task_id), "failed at", what
-            case RetryScheduled():
+            case "retry_scheduled":
                 self._agents[entry.task_id] = entry.agent
                 self._dispatched_at[entry.task_id, entry.attempt] = entry.not_before
                 wait = format_seconds(max(0.0, (entry.not_before - entry.at).total_seconds()))
                 why = f": {entry.reason}" if entry.reason else ""
                 what = f"{self._task(entry.task_id)}, attempt {entry.attempt} in {wait}{why}"
                 return "↻", "warn", entry.agent, "gets", what
-            case BudgetAwaited():
+            case "budget_awaited":
                 what = f"{self._task(entry.task_id)} waiting: all {entry.limit} there are, are set aside for others"
                 return "…", "warn", entry.agent, "has", what
-            case TaskRefined():
+            case "task_refined":
                 agent, task = self._agent(entry.task_id), self._task(entry.task_id)
                 if not entry.intent:
                     return "", "plain", agent, "gets", f"{task} in the same words"
                 return "↻", "warn", agent, "gets", f"{task} in other words: {entry.intent}"
-            case RefinementRequested():
+            case "refinement_requested":
                 return (
                     "",
                     "plain",
@@ -148,41 +126,41 @@ class Timeline:
                     "is to put in other words",
                     self._task(entry.task_id),
                 )
-            case ReviewRequested():
+            case "review_requested":
                 return "", "plain", entry.judge, "is to judge", self._task(entry.task_id)
-            case TaskFailed():
+            case "task_failed":
                 what = f"{self._task(entry.task_id)} given up after {entry.attempts}: {entry.error.message}"
                 return "✗", "bad", self._agent(entry.task_id), "has", what
-            case TaskSkipped():
+            case "task_skipped":
                 what = f"{self._task(entry.task_id)} skipped: {entry.reason or entry.unmet_dependency}"
                 return "-", "warn", self._agent(entry.task_id), "has", what
-            case TaskAbandoned():
+            case "task_abandoned":
                 what = f"{self._task(entry.task_id)} abandoned: {entry.reason}"
                 return "-", "warn", self._agent(entry.task_id), "has", what
-            case TaskReopened():
+            case "task_reopened":
                 what = f"{self._task(entry.task_id)} reopened{' by ' + entry.by if entry.by else ''}"
                 return "↻", "warn", self._agent(entry.task_id), "has", what
-            case ResultIgnored():
+            case "result_ignored":
                 what = f"a result for {entry.task_id}, attempt {entry.attempt}, ignored: {entry.reason}"
                 return "-", "warn", entry.agent, "has", what
-            case ApprovalRequested():
+            case "approval_requested":
                 about = label(entry, self._task(entry.task_id or ""))
                 return "?", "warn", entry.agent or "plan", "waits for approval of", about
-            case ApprovalDecided():
+            case "approval_decided":
                 why = f": {entry.reason}" if entry.reason else ""
                 edited = ", edited" if entry.input is not None else ""
                 tone: Tone = "good" if entry.verdict == "approved" else "bad"
                 return "?", tone, entry.by or "nobody", "answered:", f"{entry.verdict} {entry.approval}{edited}{why}"
-            case ControlIgnored():
+            case "control_ignored":
                 return "-", "warn", entry.action, "is", f"ignored: {entry.reason}"
-            case LimitReached():
+            case "limit_reached":
                 return "!", "warn", entry.limit, "", entry.detail
-            case TimerArmed() if entry.reason not in ("", self._missing_deps):  # it is looked again and again
+            case "timer_armed" if entry.reason not in ("", self._missing_deps):  # it is looked again and again
                 self._missing_deps = entry.reason
                 return "…", "warn", "the request", "waits:", entry.reason
-            case TimerArmed():
+            case "timer_armed":
                 return "", "plain", "supervisor", "will look again at", f"{entry.due:%H:%M:%S}"
-            case WorkflowEnded():
+            case "workflow_ended":
                 status = entry.outcome.status
                 return "■", _END_TONES.get(status, "bad"), status, "is the end:", entry.outcome.reason
             case _:

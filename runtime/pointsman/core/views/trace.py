@@ -27,29 +27,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import ATTEMPT_STARTED, AttemptError, ErrorKind, Progress, Result, Usage
 from pointsman_schemas.ids import child_id_for, span_id_for
 from pointsman_schemas.log import (
-    ApprovalDecided,
-    ApprovalRequested,
-    AttemptFailed,
-    BudgetAwaited,
-    ControlIgnored,
     Entry,
-    LimitReached,
-    PlanAccepted,
-    PlanRejected,
-    RefinementRequested,
-    ResultIgnored,
-    RetryScheduled,
-    ReviewRequested,
-    TaskAbandoned,
-    TaskAdded,
-    TaskDispatched,
-    TaskFailed,
-    TaskHeld,
-    TaskRefined,
-    TaskReopened,
-    TaskSkipped,
-    TaskSucceeded,
-    TimerArmed,
     WorkflowEnded,
     WorkflowStarted,
 )
@@ -301,75 +279,75 @@ class _TraceBuilder:
         return view
 
     def apply(self, entry: Entry) -> None:
-        match entry:
-            case TaskAdded():
+        match entry.kind:
+            case "task_added":
                 self.tasks[entry.task_id] = _Task(entry.task_id, entry.role, entry.agent, entry.intent)
-            case PlanAccepted():
+            case "plan_accepted":
                 for planned in entry.plan.tasks:
                     self.tasks.setdefault(planned.id, _Task(planned.id, Role.WORK, planned.agent, planned.intent))
                 count = len(entry.plan.tasks)
                 cannot = f": {entry.plan.cannot}" if not count and entry.plan.cannot else ""
                 self._annotate_planner(f"plan {entry.revision}, {count} task{'' if count == 1 else 's'}{cannot}")
-            case PlanRejected():
+            case "plan_rejected":
                 planner = self._annotate_planner("plan refused: " + "; ".join(entry.problems))
                 if planner is not None and planner.refused:
                     planner.detail = f"{planner.refused}; {planner.detail}"
-            case TaskDispatched():
+            case "task_dispatched":
                 task = self._task(entry.task_id, entry.agent)
                 task.dispatch(entry.attempt, entry.agent, entry.at, entry.team)
                 task.span_id = task.span_id or entry.span_id
                 if entry.fallback_for is not None:
                     task.detail = f"in place of {entry.fallback_for}, which kept failing"
-            case TaskHeld():
+            case "task_held":
                 self._task(entry.task_id, "").wait("held", entry.reason)
-            case BudgetAwaited():
+            case "budget_awaited":
                 why = f"all {entry.limit} there are, are set aside for others"
                 self._task(entry.task_id, entry.agent).wait("waiting", why)
-            case RefinementRequested():
+            case "refinement_requested":
                 self._task(entry.task_id, "").wait("being refined")
-            case RetryScheduled():
+            case "retry_scheduled":
                 task, due = self._task(entry.task_id, entry.agent), entry.not_before
                 task.dispatch(entry.attempt, entry.agent, due, entry.team, due)
-            case TaskSucceeded():
+            case "task_succeeded":
                 task = self._task(entry.task_id, entry.result.agent)
                 self._attempt(task, entry.attempt, entry.result).end(entry.at, "succeeded", entry.result)
                 task.end(entry.at, "succeeded", _review_text(entry.result.output) if task.role is Role.JUDGE else "")
-            case ReviewRequested():
+            case "review_requested":
                 task = self._task(entry.task_id, entry.result.agent)
                 task.wait(_IN_REVIEW)
                 self._attempt(task, entry.attempt, entry.result).end(entry.at, _IN_REVIEW, entry.result)
-            case AttemptFailed():
+            case "attempt_failed":
                 task = self._task(entry.task_id, "")
                 attempt = self._attempt(task, entry.attempt, entry.result)
                 if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
                     attempt.end(entry.at, _ASKED_FOR_APPROVAL, entry.result, entry.error.message)
                 else:
                     attempt.end(entry.at, "failed", entry.result, _error_text(entry.error))
-            case TaskFailed():
+            case "task_failed":
                 task = self._task(entry.task_id, "")
                 task.end(entry.at, "failed", "; ".join(filter(None, (task.refused, _error_text(entry.error)))))
-            case TaskSkipped():
+            case "task_skipped":
                 self._task(entry.task_id, "").end(
                     entry.at, "skipped", entry.reason or f"{entry.unmet_dependency} did not succeed"
                 )
-            case TaskAbandoned():
+            case "task_abandoned":
                 self._task(entry.task_id, "").end(entry.at, "abandoned", entry.reason)
-            case TaskReopened():
+            case "task_reopened":
                 task = self._task(entry.task_id, "")
                 task.wait("waiting")
                 task.ended_at, task.detail = None, f"reopened{' by ' + entry.by if entry.by else ''}"
-            case ResultIgnored():
+            case "result_ignored":
                 if (found := self.tasks.get(entry.task_id)) is not None:
                     ignored = f"a result of attempt {entry.attempt} ignored: {entry.reason}"
                     found.detail = f"{found.detail}; {ignored}" if found.detail else ignored
-            case LimitReached():
+            case "limit_reached":
                 self._limit = f"limit {entry.limit}: {entry.detail}"
-            case WorkflowEnded():
+            case "workflow_ended":
                 self._ended = entry
                 for task in self.tasks.values():
                     if task.ended_at is None and task.attempts:
                         task.end(entry.at, "abandoned", task.detail or "the workflow ended first")
-            case ApprovalRequested():
+            case "approval_requested":
                 waits = f"waits for the approval {entry.approval}"
                 if entry.task_id is None:
                     asking = self._annotate_planner(waits)
@@ -380,7 +358,7 @@ class _TraceBuilder:
                 if asking is not None:
                     asking.waits_for = entry.approval
                 self._asking[entry.approval] = asking
-            case ApprovalDecided():
+            case "approval_decided":
                 said = f"{entry.verdict}{' by ' + entry.by if entry.by else ''}"
                 refused = said if entry.verdict == "rejected" else ""
                 if (asked := self._asking.get(entry.approval)) is None:
@@ -389,10 +367,10 @@ class _TraceBuilder:
                 asked.refused = refused or asked.refused
                 if asked.waits_for == entry.approval:
                     asked.detail, asked.waits_for = said, ""
-            case TaskRefined():
+            case "task_refined":
                 task = self._task(entry.task_id, "")
                 task.intent = entry.intent or task.intent
-            case ControlIgnored() | WorkflowStarted() | TimerArmed():
+            case "control_ignored" | "workflow_started" | "timer_armed":
                 pass
             case _:
                 assert_never(entry)

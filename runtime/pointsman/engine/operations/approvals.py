@@ -19,7 +19,7 @@ from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, ControlIgnored, Entry, WorkflowEnded
+from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Entry
 from pointsman_schemas.strict_json import as_json_value, dump
 from pointsman_schemas.subjects import Subjects
 
@@ -126,15 +126,15 @@ def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
 
 def _matching_entry(entry: Entry, approval: str, name: str) -> AnswerResult | None:
     """What the entry says of the approval, and of the answer with the id `name`."""
-    match entry:
-        case ApprovalDecided() if entry.approval == approval:
+    match entry.kind:
+        case "approval_decided" if entry.approval == approval:
             mine = entry.event_id == name
             by = f" by {entry.by}" if entry.by and not mine else ""
             said = f"{approval} {'is' if mine else 'was already'} {entry.verdict}{by}"
             return AnswerResult(mine, said if mine else f"{said}; nothing has changed", entry)
-        case ControlIgnored() if entry.event_id == name:
+        case "control_ignored" if entry.event_id == name:
             return AnswerResult(False, entry.reason)
-        case WorkflowEnded():
+        case "workflow_ended":
             return AnswerResult(False, f"the workflow has ended: {entry.outcome.status}; {approval} is asked no more")
         case _:
             return None

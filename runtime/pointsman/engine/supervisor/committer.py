@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pointsman.core.decide import make_decision
-from pointsman.core.model.inputs import DecisionContext
+from pointsman.core.decision import DecisionContext
 from pointsman.core.model.state import State, copy_with
 from pointsman.core.replay.decision_context import AgentCards, record_context, summarize_cards
 from pointsman.engine.log.workflow_log import LogHead, WorkflowLog

@@ -28,7 +28,7 @@ from pointsman.web.projections.rows import (
     percentile,
 )
 from pointsman_schemas.events import ErrorKind
-from pointsman_schemas.log import AttemptFailed, Entry, TaskAdded, TaskSucceeded, WorkflowStarted
+from pointsman_schemas.log import AttemptFailed, Entry, TaskSucceeded, WorkflowStarted
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["WorkflowIndex"]
@@ -137,12 +137,12 @@ class WorkflowIndex(Projection):
             known.clear()
 
     def _count(self, row: WorkflowRow, entry: Entry) -> None:
-        match entry:
-            case TaskAdded():
+        match entry.kind:
+            case "task_added":
                 self._agent(entry.agent).role = entry.role.value
-            case TaskSucceeded():
+            case "task_succeeded":
                 self._attempt(row, entry, succeeded=True)
-            case AttemptFailed() if entry.result is not None:
+            case "attempt_failed" if entry.result is not None:
                 asks = entry.error.kind == ErrorKind.NEEDS_APPROVAL
                 self._attempt(row, entry, succeeded=None if asks else False)
 

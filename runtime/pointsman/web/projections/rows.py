@@ -11,20 +11,10 @@ from pointsman.web.projections.activity import Activity
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import (
-    ApprovalDecided,
     ApprovalRequested,
-    AttemptFailed,
     Entry,
-    PlanAccepted,
     RetryScheduled,
-    TaskAbandoned,
     TaskDispatched,
-    TaskFailed,
-    TaskReopened,
-    TaskSkipped,
-    TaskSucceeded,
-    TimerArmed,
-    WorkflowEnded,
 )
 
 __all__ = ["SEARCHED_CHARS", "SHOWN_CHARS", "AgentRecord", "Page", "Search", "Totals", "WorkflowRow", "percentile"]
@@ -70,32 +60,32 @@ class WorkflowRow:
         self.started_tasks = self.started_at.timestamp()
 
     def apply(self, entry: Entry) -> None:
-        match entry:
-            case PlanAccepted():
+        match entry.kind:
+            case "plan_accepted":
                 for task in entry.plan.tasks:
                     self.work.setdefault(task.id, "open")
-            case TaskDispatched():
+            case "task_dispatched":
                 self.dispatched[entry.task_id, entry.attempt] = entry.at
                 self._assign(entry)
-            case RetryScheduled():
+            case "retry_scheduled":
                 self._assign(entry)
-            case TaskSucceeded():
+            case "task_succeeded":
                 self.usage += entry.result.usage
                 self._set_task_state(entry.task_id, "succeeded")
-            case AttemptFailed() if entry.result is not None:
+            case "attempt_failed" if entry.result is not None:
                 self.usage += entry.result.usage
-            case TaskFailed() | TaskSkipped() | TaskAbandoned():
+            case "task_failed" | "task_skipped" | "task_abandoned":
                 self._set_task_state(entry.task_id, "failed")
-            case TaskReopened():
+            case "task_reopened":
                 self._set_task_state(entry.task_id, "open")
-            case ApprovalRequested() | ApprovalDecided():
+            case "approval_requested" | "approval_decided":
                 wanted = isinstance(entry, ApprovalRequested)
                 self.pending_approvals.add(entry.approval) if wanted else self.pending_approvals.discard(entry.approval)
                 self.status = "waiting for approval" if self.pending_approvals else "running"
-            case TimerArmed():
+            case "timer_armed":
                 self.reason = entry.reason  # who must come before it can begin
                 return
-            case WorkflowEnded():
+            case "workflow_ended":
                 outcome = entry.outcome
                 self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
                 self.ended_at, self.elapsed = entry.at, entry.at.timestamp() - self.started_tasks

@@ -87,7 +87,9 @@ def test_timers_are_not_worth_a_line() -> None:
 
 
 def test_limits_and_ignored_results_are() -> None:
-    ignored = ResultIgnored(at=at(1), event_id="e", task_id="t1", attempt=1, agent="late", reason="late")
+    ignored = ResultIgnored(
+        at=at(1), event_id="e", task_id="t1", attempt=1, agent="late", cause="stale_attempt", reason="late"
+    )
 
     lines = told(LimitReached(at=at(1), limit="tokens", detail="used up"), ignored)
 

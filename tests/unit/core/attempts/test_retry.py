@@ -239,7 +239,8 @@ def test_an_agent_that_is_gone_is_named_and_the_task_is_not_tried_again() -> Non
     error = story.entries_of(TaskFailed)[0].error
     assert (error.kind, error.message) == (
         "no_worker",
-        "no result came, and no agent named worker is alive: nobody took it, or who did has stopped; it waited 21 s",
+        "no result came, and no agent named worker is alive: no worker took the handoff, or the worker has stopped; "
+        "it waited 21 s",
     )
 
 

@@ -14,16 +14,10 @@ from support.core import SUBJECTS, T0, WorkflowDriver, card, failure, plan, task
 
 from pointsman.core.budget.team_quota import plan_usage
 from pointsman.core.decide import decide
+from pointsman.core.decision import DecisionContext
 from pointsman.core.evolve import fold_entries
 from pointsman.core.model.agent_health import Circuit
-from pointsman.core.model.inputs import (
-    Admission,
-    DecisionContext,
-    Input,
-    RequestReceived,
-    RequestRefused,
-    ResultReceived,
-)
+from pointsman.core.model.inputs import Admission, Input, RequestReceived, RequestRefused, ResultReceived
 from pointsman.core.model.inputs import TimerFired as Fired
 from pointsman.core.model.state import State, from_snapshot, to_snapshot
 from pointsman.core.outbox import outbox

@@ -9,6 +9,7 @@ import pytest
 from support.core import T0, WORKFLOW, WorkflowDriver, card, failure, task
 
 from pointsman.core.decide import make_decision
+from pointsman.core.decision import DecisionContext
 from pointsman.core.model.agent_health import (
     Circuit,
     Circuits,
@@ -19,7 +20,7 @@ from pointsman.core.model.agent_health import (
     release_probe,
     start_probe,
 )
-from pointsman.core.model.inputs import DecisionContext, TimerFired
+from pointsman.core.model.inputs import TimerFired
 from pointsman_schemas.events import AttemptError, ErrorKind, Usage
 from pointsman_schemas.log import RetryScheduled, TaskDispatched, TaskFailed, TaskHeld
 from pointsman_schemas.team import FanOut, Limits, Pipeline, PlanAndExecute, Stage

@@ -64,7 +64,7 @@ def entry_to(status: TaskStatus) -> Entry:
         case TaskStatus.SKIPPED:
             return TaskSkipped(at=T0, task_id="a", unmet_dependency="b", reason="b failed")
         case TaskStatus.ABANDONED:
-            return TaskAbandoned(at=T0, task_id="a", reason="over")
+            return TaskAbandoned(at=T0, task_id="a", cause="ended", reason="over")
         case _:
             return TaskFailed(at=T0, task_id="a", error=error, attempts=1)
 
@@ -133,7 +133,9 @@ def test_a_task_is_added_once() -> None:
 
 def test_commits_follow_each_other_without_a_gap_and_none_is_the_first_and_empty() -> None:
     story = WorkflowDriver().start()
-    ignored = ResultIgnored(at=T0, event_id="e", task_id="a", attempt=1, agent="worker", reason="late")
+    ignored = ResultIgnored(
+        at=T0, event_id="e", task_id="a", attempt=1, agent="worker", cause="stale_attempt", reason="late"
+    )
 
     with pytest.raises(InvariantError, match="commit 3 follows commit 1; expected 2"):
         apply_commit(story.state, Commit(number=3, entries=(ignored,)))

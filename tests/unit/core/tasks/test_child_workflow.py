@@ -10,8 +10,9 @@ import pytest
 from support.core import SUBJECTS, T0, WORKFLOW, WorkflowDriver, admission, card, cards, failure, messages, plan, task
 
 from pointsman.core.decide import decide
+from pointsman.core.decision import DecisionContext
 from pointsman.core.evolve import fold_entries
-from pointsman.core.model.inputs import DecisionContext, RequestReceived, RequestRefused
+from pointsman.core.model.inputs import RequestReceived, RequestRefused
 from pointsman.core.model.state import State
 from pointsman.core.outbox import outbox
 from pointsman.core.tasks.child_workflow import child_request

@@ -287,7 +287,7 @@ def test_a_stage_whose_skill_nobody_has_is_held_until_somebody_comes() -> None:
     staged.complete_task("other")
 
     (held,) = staged.entries_of(TaskHeld)
-    assert held.reason == "nobody is alive who has the skill translation"
+    assert held.reason == "no agent with the skill translation is alive"
     assert staged.statuses()["translation"] == "held"
     assert build_trace(staged.log).children[0].children[-1].name == "invoke_agent nobody"
     staged.cards = CARDS
@@ -312,7 +312,7 @@ def test_at_the_deadline_a_stage_or_member_that_nobody_could_be_given_is_a_gap_t
 
         (gap,) = waiting.outcome.gaps
         assert (waiting.outcome.status, gap.agent) == ("partial", "")
-        assert gap.reason == "the deadline of 15 s was reached; nobody was alive who has the skill translation"
+        assert gap.reason == "the deadline of 15 s was reached; no agent with the skill translation was alive"
         assert not list(replay_log(waiting.commits))
 
 

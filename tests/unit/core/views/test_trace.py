@@ -312,7 +312,11 @@ def test_a_workflow_waits_for_approval_until_every_question_is_answered() -> Non
 
 
 def test_of_an_attempt_that_ends_without_a_result_only_what_was_reported_counts_as_work() -> None:
-    log = [*completed()[:5], dispatched("t1", "fitter", 1), TaskAbandoned(at=at(9), task_id="t1", reason="too late")]
+    log = [
+        *completed()[:5],
+        dispatched("t1", "fitter", 1),
+        TaskAbandoned(at=at(9), task_id="t1", cause="limit", reason="too late"),
+    ]
 
     never, lost = (
         find(build_trace(log, reports), "invoke_agent fitter").children[0] for reports in ([], [tool("drill", 3, 4)])

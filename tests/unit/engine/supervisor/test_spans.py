@@ -29,7 +29,9 @@ SPAN = "0123456789abcdef"
 BEGUN = dispatched("t1", "fitter", 1).model_copy(update={"span_id": SPAN})
 HELD = TaskHeld(at=at(1), task_id="t1", until=at(3), reason="its circuit is open")
 STOOD_IN = dispatched("t1", "helper", 3).model_copy(update={"fallback_for": "fitter", "span_id": SPAN})
-IGNORED = ResultIgnored(at=at(4), event_id="e", task_id="t1", attempt=1, agent="fitter", reason="helper has it")
+IGNORED = ResultIgnored(
+    at=at(4), event_id="e", task_id="t1", attempt=1, agent="fitter", cause="other_agent", reason="helper has it"
+)
 FAILED = TaskFailed(at=at(2), task_id="t1", error=AttemptError(kind="handler_error", message="no bolts"), attempts=1)
 REOPENED = TaskReopened(at=at(3), task_id="t1", event_id="e", by="ann")
 ASKED = AttemptFailed(

@@ -74,7 +74,7 @@ def test_who_comes_when_it_is_too_late_begins_nothing(strategy: Strategy) -> Non
     story.fire_timer()
 
     assert (story.outcome.status, story.outcome.tasks) == ("failed", ())
-    assert "whoever could came too late" in story.outcome.reason
+    assert "the agent that could take it came too late" in story.outcome.reason
 
 
 def test_the_planner_is_named_where_it_is_not_there_either() -> None:

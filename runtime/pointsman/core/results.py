@@ -1,0 +1,156 @@
+"""Apply a result: ignore it, accept it, send it to review, or handle the failed attempt."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from pointsman.core.attempts.failures import handle_attempt_failure, retry_refined_task
+from pointsman.core.attempts.refinement import refined_intent, refined_task
+from pointsman.core.attempts.review import check_failure, parse_review, request_review, review_error, stage_judge
+from pointsman.core.completion.synthesis import apply_synthesis, request_synthesis
+from pointsman.core.decision import Decision
+from pointsman.core.model.inputs import ResultReceived
+from pointsman.core.model.lifecycle import TaskStatus
+from pointsman.core.model.state import Task, reviewed_stage
+from pointsman.core.planning.acceptance import request_replan
+from pointsman.core.planning.planner import apply_plan
+from pointsman.core.planning.router import apply_selection
+from pointsman.core.strategies.choreography import add_reactions
+from pointsman.core.tasks.approval_requests import request_tool_approvals
+from pointsman.core.tasks.dispatch import start_ready_tasks
+from pointsman_schemas.card import Role
+from pointsman_schemas.events import AttemptError, ErrorKind
+from pointsman_schemas.log import AttemptFailed, IgnoreCause, ResultIgnored, TaskRefined, TaskSucceeded
+from pointsman_schemas.strategies import Choreography
+
+__all__ = ["on_result"]
+
+
+def on_result(decision: Decision, received: ResultReceived) -> None:
+    """Apply one result. A result counts once, for the current attempt, from the agent that has the handoff."""
+    state, result = decision.state, received.result
+    if result.workflow_id != state.workflow_id:
+        return _ignore_result(
+            decision, received, "other_workflow", f"the result belongs to the workflow {result.workflow_id}"
+        )
+    task = state.tasks.get(result.task_id)
+    if task is not None and task.status is TaskStatus.WAITING:  # its plan is new: the handoff is still in a queue
+        start_ready_tasks(decision)
+        task = decision.state.tasks[result.task_id]
+    if task is None:
+        return _ignore_result(decision, received, "unknown_task", "the workflow has no such task")
+    if task.event_id == received.event_id:
+        return None  # a redelivery
+    if task.agent != result.agent:
+        return _ignore_result(decision, received, "other_agent", f"the task was handed to {task.agent}")
+    if task.attempt != result.attempt or not task.active:
+        return _ignore_result(
+            decision, received, "stale_attempt", f"attempt {task.attempt} of the task is {task.status}"
+        )
+    if result.status == "succeeded":
+        return _on_success(decision, task, received)
+    if result.approvals and result.status == "failed" and task.role is Role.WORK:
+        return _on_approval_requests(decision, task, received)
+    kind = ErrorKind.REFUSED if result.status == "refused" else ErrorKind.HANDLER
+    error = result.error or AttemptError(kind=kind, message="the agent gave no reason")
+    return handle_attempt_failure(decision, task, error, received.event_id, result)
+
+
+def _on_success(decision: Decision, task: Task, received: ResultReceived) -> None:
+    state = decision.state
+    if (stage := reviewed_stage(state, task)) is not None:
+        return _on_review(decision, stage, task, received)
+    if problem := check_failure(state, task, received.result.output):
+        return _on_insufficient_result(decision, task, received, problem)
+    if (judge := stage_judge(state, task)) is not None:
+        return request_review(decision, task, judge, received)
+    return _complete_task(decision, task, received)
+
+
+def _on_approval_requests(decision: Decision, task: Task, received: ResultReceived) -> None:
+    tools = ", ".join(dict.fromkeys(call.tool for call in received.result.approvals))
+    error = AttemptError(kind=ErrorKind.NEEDS_APPROVAL, message=f"a person must allow the use of {tools}")
+    decision.add(
+        AttemptFailed(
+            at=decision.now,
+            task_id=task.id,
+            attempt=task.attempt,
+            event_id=received.event_id,
+            error=error,
+            result=received.result,
+        )
+    )
+    request_tool_approvals(decision, task, received.result.approvals)
+
+
+def _ignore_result(decision: Decision, received: ResultReceived, cause: IgnoreCause, reason: str) -> None:
+    if received.event_id in decision.state.ignored_events:
+        return
+    result = received.result
+    decision.add(
+        ResultIgnored(
+            at=decision.now,
+            event_id=received.event_id,
+            task_id=result.task_id,
+            attempt=result.attempt,
+            agent=result.agent,
+            cause=cause,
+            workflow_id=result.workflow_id if cause == "other_workflow" else "",
+            reason=reason,
+        )
+    )
+
+
+def _on_insufficient_result(decision: Decision, task: Task, received: ResultReceived, problem: str) -> None:
+    error = AttemptError(kind=ErrorKind.INSUFFICIENT, message=problem, retryable=True)
+    handle_attempt_failure(decision, task, error, received.event_id, received.result)
+
+
+def _accept_result(decision: Decision, task: Task, received: ResultReceived) -> None:
+    decision.add(
+        TaskSucceeded(
+            at=decision.now,
+            task_id=task.id,
+            attempt=task.attempt,
+            event_id=received.event_id,
+            result=received.result,
+        )
+    )
+
+
+def _complete_task(decision: Decision, task: Task, received: ResultReceived) -> None:
+    _accept_result(decision, task, received)
+    match task.role:
+        case Role.WORK:
+            decision.ready.extend(decision.state.dependants.get(task.id, ()))
+            if isinstance(strategy := decision.state.strategy, Choreography):
+                return add_reactions(decision, strategy, task, received.result.events)
+            if hint := received.result.replan_hint:
+                request_replan(decision, f"{task.agent} suggests it: {hint}")
+        case Role.PLAN:
+            apply_plan(decision, task, received.result)
+        case Role.CLASSIFY:
+            apply_selection(decision, task, received.result)
+        case Role.REFINE:
+            if (waiting := refined_task(decision.state, task)) is not None:
+                decision.add(TaskRefined(at=decision.now, task_id=waiting.id, intent=refined_intent(received.result)))
+                retry_refined_task(decision, decision.state.tasks[waiting.id])
+        case Role.JUDGE:
+            request_synthesis(decision)
+        case Role.SYNTHESIZE:
+            apply_synthesis(decision, received.result)
+        case _:
+            assert_never(task.role)
+    return None
+
+
+def _on_review(decision: Decision, stage: Task, judge: Task, received: ResultReceived) -> None:
+    """Apply a judge's review of a stage: accept the stage's result, or fail the stage's attempt."""
+    review = parse_review(received.result.output)
+    if isinstance(review, str):
+        return _on_insufficient_result(decision, judge, received, review)
+    _accept_result(decision, judge, received)
+    assert stage.result is not None
+    if (error := review_error(stage, judge, review)) is not None:
+        return handle_attempt_failure(decision, stage, error, stage.event_id, stage.result)
+    return _complete_task(decision, stage, ResultReceived(stage.event_id, stage.result))
