@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from support import factory
 from support.adapters import anthropic, both, closing, openai
 from support.providers import Answer, Call, FakeProvider
-from support.system import running
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
@@ -86,7 +86,7 @@ async def test_a_refusal_ends_what_was_refused_after_one_call_wherever_it_is(set
             Team(name=f"team-{who}", strategy=PlanAndExecute(planner=f"plan-{who}", synthesizer=f"synthesize-{who}"))
             for who in models
         )
-        async with running(settings, first, agents) as client, running(settings, second):
+        async with factory.team(first, agents, on=settings) as client, factory.team(second, on=settings):
             outcomes = await asyncio.gather(*(ask(client, *each) for each in asked))
         made = Counter(
             (place, kind)

@@ -18,15 +18,15 @@ from urllib.parse import urlparse
 import pytest
 from pydantic import JsonValue
 from structlog.testing import capture_logs
+from support import factory
 from support.broker import remove_streams
 from support.checker import problems
 from support.crew import CREW, planner, steps, synthesizer, team, worker
+from support.handoffs import SupervisorDouble
 from support.processes import System, wait_for
 from support.proxy import Proxy
 from support.sizes import SIZE, sized
-from support.system import running
 from support.waiting import until
-from support.workers import SupervisorDouble
 
 from pointsman import agent
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -194,7 +194,7 @@ async def test_a_result_about_as_large_as_the_broker_takes_comes_back_or_fails_a
 
     lengths = [8_000, 2_500, 2_000, 1_700, 1_500, 1_300, 1_100, 900, 700, 500, 200, 1, 0, -1]
     with capture_logs() as lines:
-        async with running(settings, join, [planner, long]) as client:
+        async with factory.team(join, [planner, long], on=settings) as client:
             bound = client.bus.max_payload
             outcomes = await asyncio.gather(*(answered(bound, fewer) for fewer in lengths), answered(bound, bound - 9))
             beyond = await answered(settings.max_body, -7)
@@ -223,9 +223,9 @@ async def test_supervisors_that_start_together_repeat_nothing_their_predecessor_
     settings = settings.model_copy(update={"ack_wait": 1.0, "request_timeout": 10.0})
     gate = tmp_path / "gate"
 
-    two_workers = running(settings, None, [worker])  # there are tasks that wait for more than the slots of one
-    async with running(settings, None, [planner, synthesizer, worker]) as client, two_workers:
-        async with running(settings, team):
+    two_workers = factory.team((), [worker], on=settings)  # there are tasks that wait for more than the slots of one
+    async with factory.team((), [planner, synthesizer, worker], on=settings) as client, two_workers:
+        async with factory.team(team, on=settings):
             request: dict[str, Any] = {"tasks": [*steps("a")["tasks"], *steps("b", after=str(gate))["tasks"]]}
             workflows = [await client.submit("crew", request) for _ in range(SIZE.half_done)]
             await wait_for(lambda: _as_many(client, "b", len(workflows)), "a waiting task of each", seconds=40)
@@ -235,8 +235,8 @@ async def test_supervisors_that_start_together_repeat_nothing_their_predecessor_
         async with AsyncExitStack() as stack:
             proxy = await stack.enter_async_context(Proxy("127.0.0.1", int(settings.url.rpartition(":")[2])))
             slow = settings.model_copy(update={"url": proxy.url})
-            await stack.enter_async_context(running(settings, team, supervisors=4))
-            await stack.enter_async_context(running(slow, team))
+            await stack.enter_async_context(factory.team(team, on=settings, supervisors=4))
+            await stack.enter_async_context(factory.team(team, on=slow))
             proxy.delay = SIZE.late
             gate.touch()
             outcomes = await asyncio.gather(*(workflow.outcome(110) for workflow in workflows))
@@ -266,7 +266,7 @@ async def test_after_an_outage_longer_than_a_card_lives_the_first_requests_find_
     settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, shutdown_grace=0.5)
     loop = asyncio.get_running_loop()
     try:
-        async with running(settings, team, [planner, synthesizer, worker]) as client:
+        async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
             await (await client.submit("crew", steps("before"))).outcome(20)
             with capture_logs() as lines:
                 await broker.stop()
@@ -296,7 +296,7 @@ async def test_consumers_outlive_the_broker_and_one_that_was_deleted_while_it_re
     port = int(broker.url.rpartition(":")[2])
     settings = Settings(url=broker.url, ack_wait=1.0, heartbeat=0.3, request_timeout=1.0, shutdown_grace=0.5)
     try:
-        async with running(settings, team, [planner, synthesizer, worker]) as client:
+        async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
             await (await client.submit("crew", steps("before"))).outcome(20)
             before, made = await _consumers(client)
             await broker.stop()
@@ -422,7 +422,7 @@ async def test_a_request_nearly_as_large_as_a_message_is_carried_to_its_agents(s
     async def reader(given: dict[str, Any]) -> int:
         return len(given["text"])
 
-    async with running(settings, team, [planner, synthesizer, reader]) as client:
+    async with factory.team(team, [planner, synthesizer, reader], on=settings) as client:
         workflows = [await client.submit("crew", request) for _ in range(5)]
         outcomes = [await workflow.outcome(40) for workflow in workflows]
         logs = [

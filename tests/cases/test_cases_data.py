@@ -21,12 +21,12 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from rich.console import Console, RenderableType
+from support import factory
 from support.caches import empty_caches
 from support.crew import planner, steps, synthesizer, team, worker
 from support.proxy import Proxy
 from support.sizes import SIZE, sized
 from support.spans import exporting
-from support.system import running
 from support.waiting import until
 
 from pointsman.authoring.agent import agent
@@ -99,7 +99,7 @@ def drawn(view: RenderableType) -> str:
 
 
 async def test_whatever_times_a_result_carries_its_workflow_ends_and_can_be_looked_at(settings: Settings) -> None:
-    async with running(settings, team, [planner, synthesizer]) as client:
+    async with factory.team(team, [planner, synthesizer], on=settings) as client:
         bus, subjects = client.bus, client.subjects
 
         @agent(name="absent", description="Is here in name only")
@@ -163,7 +163,7 @@ async def test_a_value_comes_back_with_every_digit_or_is_refused_in_the_open(set
         request = {"input": {"tasks": [steps("t1")["tasks"][0] | {"input": {"say": "VALUE"}}]}}
         return json.dumps(request).replace('"VALUE"', value).encode()
 
-    async with running(settings, alone, [planner, worker]) as client:
+    async with factory.team(alone, [planner, worker], on=settings) as client:
 
         async def ask(value: str) -> tuple[Outcome, bytes]:
             place = client.subjects.request("crew")
@@ -256,14 +256,14 @@ async def test_whatever_a_tool_does_its_spans_are_in_the_callers_trace_at_every_
     settings = settings.model_copy(update={"grace": 0.1})
     headers = {"traceparent": f"00-{CALLERS_TRACE}-b7ad6b7169203331-0{int(sampled)}"}
     plan = {"tasks": [{"id": "t1", "agent": "juggler", "intent": "juggle"}]}
-    async with running(settings, alone, [planner]) as client:
+    async with factory.team(alone, [planner], on=settings) as client:
         place = client.subjects.request("crew")
-        async with running(settings, None, [juggler]):
+        async with factory.team((), [juggler], on=settings):
             sequence = await client.bus.publish(place, json.dumps({"input": plan}).encode(), headers)
             workflow = await client.workflow_from_sequence(sequence)
             async with asyncio.timeout(20):
                 await handed_back.wait()
-        async with running(settings, None, [juggler]):
+        async with factory.team((), [juggler], on=settings):
             outcome = await workflow.outcome(20)
     gc.collect()
     await asyncio.sleep(0)  # generators that were left are closed by their loop
@@ -375,7 +375,7 @@ async def test_what_has_ended_leaves_nothing_behind(settings: Settings, bus: Jet
         url = proxy.url if SIZE.slow else settings.url  # it holds the last pieces it passed on: up to 64 kB each
         # A process that counts its objects says nothing meanwhile.
         settings = settings.model_copy(update={"heartbeat": 5.0, "url": url})
-        async with running(settings, team, [planner, synthesizer, worker, blocks]) as client:
+        async with factory.team(team, [planner, synthesizer, worker, blocks], on=settings) as client:
             proxy.delay = SIZE.slow
             tracemalloc.start()
             try:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support import factory
 from support.adapters import openai
 from support.crew import planner, steps, synthesizer, team, worker
 from support.providers import Answer, Call, FakeProvider
-from support.system import running
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.llm_agent import LLMAgent
@@ -66,7 +66,7 @@ async def test_a_planner_that_cannot_write_json_is_asked_once_more_and_what_it_w
             model=openai(provider),
             concurrency=32,
         )
-        async with running(settings, team, [written, synthesizer, worker]) as client:
+        async with factory.team(team, [written, synthesizer, worker], on=settings) as client:
 
             async def ask(request: str) -> tuple[Any, list[Any]]:
                 workflow = await client.submit("crew", request)
@@ -130,7 +130,7 @@ async def test_a_name_that_is_nearly_an_agents_goes_back_to_the_planner_with_the
             [entry for entry in entries if isinstance(entry, TaskDispatched) and entry.task_id == "a"],
         )
 
-    async with running(settings, team, [planner, synthesizer, worker]) as client:
+    async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
         trimmed = await asyncio.gather(*(ask(client, name) for name in ("worker ", "\tworker\n")))
         nearly = await asyncio.gather(*(ask(client, name) for name in NEARLY))
 
@@ -154,12 +154,12 @@ async def test_an_agent_that_comes_while_the_plan_goes_back_may_be_named_in_the_
             {"tasks": [{"id": "t1", "agent": "worker", "intent": "say it", "input": {"say": 1}}]}
         )
 
-    async with running(settings, team, [hopeful, synthesizer]) as client:
+    async with factory.team(team, [hopeful, synthesizer], on=settings) as client:
         workflow = await client.submit("crew", "say it")
         async for event in workflow.events():
             if isinstance(event, PlanRejected):
                 break
-        async with running(settings, None, [worker]):
+        async with factory.team((), [worker], on=settings):
             come.set()
             outcome = await workflow.outcome(20)
             entries = await client.entries(workflow.id)

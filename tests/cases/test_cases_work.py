@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from support import factory
 from support.adapters import KEY, openai
 from support.broker import remove_streams
 from support.checker import problems
@@ -24,7 +25,6 @@ from support.crew import CREW, planner, steps, synthesizer, team, worker
 from support.processes import Service, System, wait_for
 from support.providers import Answer, FakeProvider
 from support.sizes import SIZE, sized
-from support.system import running
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.llm_agent import LLMAgent
@@ -61,7 +61,7 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
         return pids if len(pids) >= count else []
 
     crew = System(tmp_path, settings, CREW_JOURNAL=str(book))
-    async with running(settings, team, [planner, synthesizer]) as client, crew as system:
+    async with factory.team(team, [planner, synthesizer], on=settings) as client, crew as system:
         workers = await asyncio.gather(*(system.worker(f"{CREW}:worker") for _ in range(2)))
         by_pid = {service.pid: service for service in workers}
 
@@ -129,7 +129,7 @@ async def test_a_cancelled_workflow_ends_at_once_whatever_its_agents_are_doing(
     settings: Settings, tmp_path: Path
 ) -> None:
     kinds = ["waits", "blocks", "spawns", "refuses"]
-    async with running(settings, team, [planner, synthesizer]) as client, System(tmp_path, settings) as system:
+    async with factory.team(team, [planner, synthesizer], on=settings) as client, System(tmp_path, settings) as system:
         service = await system.worker(system.write("stubborn.py", STUBBORN))
 
         def request(kind: str, seconds: float) -> dict[str, Any]:
@@ -172,8 +172,8 @@ def _runs(pid: int) -> bool:
 async def test_fifty_cancels_at_a_failure_or_a_restart_end_a_workflow_once(settings: Settings) -> None:
     again = Team(name="crew", limits=Limits(deadline=60, backoff=0.05, attempts=10))
     failing = {"tasks": [*steps("a", from_attempt=99)["tasks"], *steps("b", seconds=60)["tasks"]]}
-    async with running(settings, None, [planner, synthesizer, worker]) as client:
-        async with running(settings, again):
+    async with factory.team((), [planner, synthesizer, worker], on=settings) as client:
+        async with factory.team(again, on=settings):
             at_failure = await client.submit("crew", failing)
             async for event in at_failure.events():
                 if isinstance(event, AttemptFailed):
@@ -185,7 +185,7 @@ async def test_fifty_cancels_at_a_failure_or_a_restart_end_a_workflow_once(setti
                 if isinstance(event, TaskDispatched) and event.task_id == "a":
                     break
         cancelling = asyncio.gather(*(at_restart.cancel("enough", by="a test") for _ in range(50)))
-        async with running(settings, again, supervisors=2):
+        async with factory.team(again, on=settings, supervisors=2):
             replies += await cancelling
             restarted = await at_restart.outcome(10)
         logs = [await client.entries(workflow.id) for workflow in (at_failure, at_restart)]
@@ -225,9 +225,9 @@ async def test_a_provider_s_refusal_is_one_call_and_an_outage_a_bounded_number(s
             LLMAgent(name=name, description="Asks", instructions="Do it.", model=model, **how)
             for name, how in ROLES.items()
         ]
-        client = await stack.enter_async_context(running(settings, None, [*llms, planner, worker]))
+        client = await stack.enter_async_context(factory.team((), [*llms, planner, worker], on=settings))
         for each in teams.values():
-            await stack.enter_async_context(running(settings, each))
+            await stack.enter_async_context(factory.team(each, on=settings))
 
         async def tried(name: str, status: int) -> tuple[Outcome, int]:
             marker = f"marker-{name}-{status}."
@@ -300,7 +300,7 @@ async def test_a_supervisor_s_successor_needs_nothing_but_the_broker(settings: S
         files = [path.name for path in system.folder.iterdir() if path.suffix != ".log"]
         assert (list(folder.iterdir()), files) == ([], [])
 
-    async with running(settings, None, [planner, synthesizer, worker]) as client:
+    async with factory.team((), [planner, synthesizer, worker], on=settings) as client:
         async with asynccontextmanager(elsewhere)(1) as supervisor:
             workflows = [await client.submit("crew", request) for request in requests]
             for subject in [client.subjects.handoff("worker", workflow.id, "a", 1) for workflow in workflows]:
@@ -406,7 +406,10 @@ async def test_a_request_made_by_a_step_under_its_workflows_own_id_is_another_wo
         workflow = await client.submit("crew", {"tasks": [task]}, request_id=str(number))
         return (await workflow.outcome(30)).answer
 
-    async with running(settings, team, [planner, synthesizer, worker, nester]) as client, running(settings, inner):
+    async with (
+        factory.team(team, [planner, synthesizer, worker, nester], on=settings) as client,
+        factory.team(inner, on=settings),
+    ):
         asked.append(client)
         answers = await asyncio.gather(*(ask(client, number) for number in range(10)))
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support import factory
 from support.checker import problems
 from support.crew import planner, steps, synthesizer, team, worker
 from support.doctor import doctor
-from support.system import running
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent
@@ -34,7 +34,7 @@ async def bound(bus: JetStreamBus, stream: str, **limits: Any) -> dict[str, Any]
 
 async def test_a_log_that_is_full_and_refuses_more_loses_nothing(bus: JetStreamBus, settings: Settings) -> None:
     log = Subjects(settings.namespace).log_stream
-    async with running(settings, team, CREW) as client:
+    async with factory.team(team, CREW, on=settings) as client:
         await (await client.submit("crew", steps("before"))).outcome(20)
         state = await bound(bus, log)
         await bound(bus, log, discard="new", max_msgs=state["messages"] + 40)
@@ -61,7 +61,7 @@ async def test_a_stream_that_drops_its_oldest_messages_is_told_of(
     await bound(bus, name, **limits)
 
     with capture_logs() as lines:
-        async with running(settings, team):
+        async with factory.team(team, on=settings):
             await until(lambda: [line for line in lines if line["event"] == "stream_near_capacity"])
     (said,) = [line for line in lines if line["event"] == "stream_near_capacity"]
     check = (await doctor(settings))["streams"]

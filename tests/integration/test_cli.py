@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import factory
 from support.broker import remove_streams
+from support.factory import echo, planner_of, synthesizer
 from support.otlp import OtlpCollector, orphans, roots
-from support.system import echo, planner_of, running, synthesizer
 from support.waiting import until
 from typer.testing import CliRunner
 
@@ -87,7 +88,7 @@ def shell(bus: object, settings: Settings) -> Shell:
 
 
 async def test_submit_prints_the_answer_and_nothing_else_on_standard_output(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW):
+    async with factory.team(TEAM, CREW, on=shell.settings):
         run = await shell("submit", "crew", "hello")
 
     assert (run.code, run.out) == (0, "joined\n")
@@ -95,7 +96,7 @@ async def test_submit_prints_the_answer_and_nothing_else_on_standard_output(shel
 
 
 async def test_the_same_request_id_is_the_same_workflow_and_the_same_answer(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW):
+    async with factory.team(TEAM, CREW, on=shell.settings):
         first = await shell.json("submit", "crew", "hello", "--request-id", "r-1")
         second = await shell.json("submit", "crew", "hello", "--request-id", "r-1")
         listed = await shell.json("list")
@@ -106,7 +107,7 @@ async def test_the_same_request_id_is_the_same_workflow_and_the_same_answer(shel
 
 
 async def test_every_view_of_a_workflow_shows_the_same_one(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW):
+    async with factory.team(TEAM, CREW, on=shell.settings):
         submitted = await shell.json("submit", "crew", "-", "--watch", input=b"hello\n")
         workflow = submitted.lines[0]["log"]["workflow_id"]
         listed = await shell.json("list", "--team", "crew")
@@ -129,7 +130,7 @@ async def test_every_view_of_a_workflow_shows_the_same_one(shell: Shell) -> None
 
 
 async def test_a_trace_that_is_followed_is_drawn_once_where_there_is_no_terminal(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW):
+    async with factory.team(TEAM, CREW, on=shell.settings):
         workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
         run = await shell("trace", workflow, "--follow")
 
@@ -139,7 +140,7 @@ async def test_a_trace_that_is_followed_is_drawn_once_where_there_is_no_terminal
 
 
 async def test_a_collector_takes_the_file_that_trace_writes(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW), OtlpCollector() as collector:
+    async with factory.team(TEAM, CREW, on=shell.settings), OtlpCollector() as collector:
         outcome = (await shell.json("submit", "crew", "hello")).lines[0]
         written = await shell("trace", outcome["workflow_id"], "--otlp", "-")
         sent = urllib.request.Request(
@@ -157,7 +158,7 @@ async def test_a_collector_takes_the_file_that_trace_writes(shell: Shell) -> Non
 
 async def test_a_workflow_is_exported_and_opened_in_another_namespace(shell: Shell, tmp_path: Path) -> None:
     file, elsewhere = str(tmp_path / "workflow.json"), f"{shell.settings.namespace}x"
-    async with running(shell.settings, TEAM, CREW):
+    async with factory.team(TEAM, CREW, on=shell.settings):
         workflow = (await shell.json("submit", "crew", "hello")).lines[0]["workflow_id"]
         exported = await shell.json("export", workflow, file)
     other = Shell(shell.settings.model_copy(update={"namespace": elsewhere}))
@@ -172,7 +173,7 @@ async def test_a_workflow_is_exported_and_opened_in_another_namespace(shell: She
 
 
 async def test_what_a_person_sees_has_no_json_and_no_control_characters(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW):
+    async with factory.team(TEAM, CREW, on=shell.settings):
         workflow = (await shell.json("submit", "crew", "\x1b[31mred")).lines[0]["workflow_id"]
         commands = (["watch", workflow], ["show", workflow], ["trace", workflow], ["list"])
         runs = [await shell(*command) for command in commands]
@@ -183,7 +184,7 @@ async def test_what_a_person_sees_has_no_json_and_no_control_characters(shell: S
 
 
 async def test_a_workflow_that_did_not_complete_ends_submit_with_1(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, [planner_of(TASKS[0]), synthesizer, breaking()]):
+    async with factory.team(TEAM, [planner_of(TASKS[0]), synthesizer, breaking()], on=shell.settings):
         run = await shell("submit", "crew", "hello")
 
     assert run.code == 1
@@ -191,7 +192,7 @@ async def test_a_workflow_that_did_not_complete_ends_submit_with_1(shell: Shell)
 
 
 async def test_a_running_workflow_can_be_cancelled(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, [planner_of(TASKS[0]), synthesizer, slow]) as client:
+    async with factory.team(TEAM, [planner_of(TASKS[0]), synthesizer, slow], on=shell.settings) as client:
         workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
         await until(lambda: client.bus.last("log", client.subjects.log("crew", workflow)))
         run = await shell("cancel", workflow, "--reason", "changed my mind")
@@ -212,7 +213,7 @@ async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: 
 
 
 async def test_what_waits_and_nobody_takes_is_bad_to_doctor(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW):
+    async with factory.team(TEAM, CREW, on=shell.settings):
         served = await shell.json("doctor", "crew")
     waiting = await shell.json("submit", "crew", "hello", "--timeout", "0.2")
 
@@ -226,7 +227,7 @@ async def test_what_waits_and_nobody_takes_is_bad_to_doctor(shell: Shell) -> Non
 
 
 async def test_agents_and_doctor_see_who_is_there_and_who_is_not(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW[:3]):
+    async with factory.team(TEAM, CREW[:3], on=shell.settings):
         agents = await shell.json("agents")
         doctor = await shell.json("doctor")
     nobody = await shell.json("doctor")
@@ -240,13 +241,13 @@ async def test_agents_and_doctor_see_who_is_there_and_who_is_not(shell: Shell) -
 
 
 async def test_a_workflow_that_nobody_has_admitted_yet_is_waiting(shell: Shell) -> None:
-    async with running(shell.settings, None):
+    async with factory.team((), on=shell.settings):
         workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
         shown = await shell.json("show", workflow)
         told = await shell("show", workflow)
         cancelled = await shell("cancel", workflow, "--reason", "enough")
         unknown = await shell("show", "wf_unknown")
-    async with running(shell.settings, TEAM, CREW):
+    async with factory.team(TEAM, CREW, on=shell.settings):
         watched = await shell("watch", workflow)
 
     assert shown.lines == [{"workflow_id": workflow, "team": "crew", "status": "waiting for admission"}]
@@ -256,7 +257,7 @@ async def test_a_workflow_that_nobody_has_admitted_yet_is_waiting(shell: Shell) 
 
 
 async def test_a_request_that_could_not_be_read_is_known_by_it_in_the_list(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW) as client:
+    async with factory.team(TEAM, CREW, on=shell.settings) as client:
         await client.bus.publish(client.subjects.request("crew"), b"{", {})
         await until(lambda: client.bus.last("log", client.subjects.team_outcomes("crew")))
         listed = await shell("list")
@@ -267,7 +268,7 @@ async def test_a_request_that_could_not_be_read_is_known_by_it_in_the_list(shell
 
 
 async def test_a_letter_of_a_request_says_that_a_replay_sends_it_again_as_it_is(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, CREW) as client:
+    async with factory.team(TEAM, CREW, on=shell.settings) as client:
         await client.bus.publish(client.subjects.request("crew"), b"{", {})
         await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
         (letter,) = (await shell.json("dead", "list")).lines
@@ -296,14 +297,14 @@ async def test_a_namespace_that_is_not_there_is_not_made_by_looking(shell: Shell
 
 
 async def test_a_failed_tasks_letter_of_an_ended_workflow_goes_on_as_a_new_one(shell: Shell) -> None:
-    async with running(shell.settings, TEAM, [planner_of(TASKS[0]), synthesizer, breaking()]):
+    async with factory.team(TEAM, [planner_of(TASKS[0]), synthesizer, breaking()], on=shell.settings):
         await shell("submit", "crew", "hello")
         listed = await shell.json("dead", "list")
         letter = listed.lines[0]["id"]
         shown = await shell.json("dead", "show", letter)
         told = await shell("dead", "show", letter)
         refused = await shell("dead", "replay", letter)
-    async with running(shell.settings, TEAM, CREW) as client:
+    async with factory.team(TEAM, CREW, on=shell.settings) as client:
         replayed = await shell.json("dead", "replay", letter, "--as-new")
         outcome = await (await find(client, replayed.lines[0]["workflow"])).outcome(timeout=10)
         left = await shell.json("dead", "list")
@@ -325,11 +326,11 @@ async def test_a_letter_of_a_running_workflow_gets_its_task_another_attempt(shel
         await mended.wait()
         return "b"
 
-    async with running(shell.settings, TEAM, [planner_of(*TASKS), synthesizer, patient]) as client:
-        async with running(shell.settings, None, [breaking()]):
+    async with factory.team(TEAM, [planner_of(*TASKS), synthesizer, patient], on=shell.settings) as client:
+        async with factory.team((), [breaking()], on=shell.settings):
             workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
             await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
-        async with running(shell.settings, None, [echo("a")]):
+        async with factory.team((), [echo("a")], on=shell.settings):
             replayed = await shell.json("dead", "replay", "--workflow", workflow, "--yes")
             traced = await attempts(client, workflow, "t1", 2)
             mended.set()
@@ -341,7 +342,7 @@ async def test_a_letter_of_a_running_workflow_gets_its_task_another_attempt(shel
 
 
 async def test_discard_asks_first_and_then_removes(shell: Shell, settings: Settings) -> None:
-    async with running(settings, None) as client:
+    async with factory.team((), on=settings) as client:
         await bury(client, "d1", "d2")
         silent = await shell("dead", "discard", "--origin", "a")
         declined = await shell("dead", "discard", "--origin", "a", input=b"n\n")
@@ -357,7 +358,7 @@ async def test_discard_asks_first_and_then_removes(shell: Shell, settings: Setti
 
 
 async def test_many_letters_are_chosen_by_what_they_are_and_each_is_accounted_for(shell: Shell) -> None:
-    async with running(shell.settings, None) as client:
+    async with factory.team((), on=shell.settings) as client:
         await bury(client, "old1", "old2", age=timedelta(hours=3))
         await bury(client, "new1", "new2", "new3", cause="oversize")
         listed = await shell.json("dead", "list", "--until", "2h")

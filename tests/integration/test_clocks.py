@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
+from support import factory
 from support.broker import remove_streams
-from support.system import planner_of
+from support.factory import planner_of
 from support.waiting import until
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
-from pointsman.bus.jetstream.bus import connect
-from pointsman.client.client import Client
 from pointsman.clock import SystemClock
-from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.worker.engine import Worker
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
@@ -63,34 +60,14 @@ async def test_deadlines_backoff_and_heartbeats_are_as_long_as_they_are(settings
 async def played(settings: Settings, off: float) -> tuple[Outcome, bool]:
     """How a workflow ends whose supervisor's clock is off by so many seconds and its worker's by as many the other
     way, and whether the agents' cards are there then."""
-    clocks, stop = (SetClock(off), SetClock(-off)), asyncio.Event()
-    buses = [await connect(settings, name=name, wait=5.0) for name in ("client", "supervisor", "worker")]
-    client = Client(buses[0], namespace=settings.namespace)
-    await buses[0].set_up()
-    parts = (
-        SupervisorEngine(buses[1], TEAM, settings, clocks[0]).run(stop),
-        Worker(buses[2], [planner_of(*PLAN), mends, silent], settings.model_copy(update={"grace": 0.0}),
-               clock=clocks[1]).run(stop),
-    )  # fmt: skip
-    tasks = [asyncio.create_task(part) for part in parts]
-
-    async def alive() -> bool:
-        return {"planner", "mends", "silent"} <= {card.name for card in await client.agents()}
-
-    await until(alive)
-    workflow = await client.submit("crew", "hello")
-
-    async def begun() -> bool:
-        return await client.bus.last("work", client.subjects.agent_handoffs("silent")) is not None
-
-    await until(begun)
-    for clock in clocks:
-        clock.off = -clock.off  # both are set while they run
-    outcome = await workflow.outcome(40)
-    there = await alive()
-    stop.set()
-    await asyncio.gather(*tasks)
-    for bus in buses:
-        await bus.close()
+    ours, theirs = SetClock(off), SetClock(-off)
+    agents = [planner_of(*PLAN), mends, silent]
+    on = settings.model_copy(update={"grace": 0.0})
+    async with factory.team(TEAM, agents, on=on, supervisor_clock=ours, worker_clock=theirs) as client:
+        workflow = await client.submit("crew", "hello")
+        await until(lambda: client.bus.last("work", client.subjects.agent_handoffs("silent")))
+        ours.off, theirs.off = -ours.off, -theirs.off  # both are set while they run
+        outcome = await workflow.outcome(40)
+        there = {"planner", "mends", "silent"} <= {card.name for card in await client.agents()}
     await remove_streams(settings)
     return outcome, there

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import factory
 from support.broker import remove_streams
 from support.checker import problems
 from support.crew import CREW, planner, steps, synthesizer, team, worker
 from support.processes import System
-from support.system import running
 
 from pointsman.engine.process.fault_injection import FAULT_POINTS
 from pointsman.settings import Settings
@@ -37,7 +37,7 @@ async def crash(settings: Settings, folder: Path, point: str, number: int) -> Ou
     # A card outlives its worker by three heartbeats: the plan is checked against it while there is no worker.
     own = settings.model_copy(update={"namespace": name, "ack_wait": 1.0, "heartbeat": 10.0})
     supervised = part == "worker"
-    beside = running(own, team if supervised else None, [] if supervised else [planner, synthesizer, worker])
+    beside = factory.team(team if supervised else (), [] if supervised else [planner, synthesizer, worker], on=own)
     async with System(folder / own.namespace, own, POINTSMAN_FAULT=f"{point}:{number}") as system, beside:
         start = system.worker if supervised else system.supervisor
         armed = await start(CREW)
@@ -64,7 +64,7 @@ async def test_a_crash_at_any_point_leaves_the_outcome_as_it_would_have_been(
     settings: Settings, tmp_path: Path, part: str
 ) -> None:
     points = [point for point in FAULT_POINTS if point.startswith(part)]
-    async with running(settings, team, [planner, synthesizer, worker]) as client:
+    async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
         undisturbed = await (await client.submit("crew", REQUEST)).outcome(30)
     await remove_streams(settings)
 

@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
+from support import factory
 from support.asgi import event_stream
 from support.browser import page_of, served, shown
+from support.factory import planner_of, synthesizer
 from support.proxy import Proxy
-from support.system import planner_of, running, synthesizer
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -83,7 +84,7 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
 ) -> None:
     crew = Crew()
     async with (
-        running(settings, TEAM, crew.agents),
+        factory.team(TEAM, crew.agents, on=settings),
         dashboard(settings) as address,
         page_of(browser, address) as page,
     ):
@@ -157,7 +158,7 @@ async def test_a_request_that_the_broker_is_slow_to_take_says_so_and_is_sent_onc
     host, _, port = settings.url.removeprefix("nats://").partition(":")
     async with (
         Proxy(host, int(port)) as proxy,
-        running(settings, TEAM, crew.agents) as client,
+        factory.team(TEAM, crew.agents, on=settings) as client,
         dashboard(settings.model_copy(update={"url": proxy.url, "request_timeout": 2.0})) as address,
         page_of(browser, address, complains="503") as page,
     ):
@@ -188,7 +189,11 @@ async def test_a_request_that_the_broker_is_slow_to_take_says_so_and_is_sent_onc
 async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(
     browser: Browser, settings: Settings
 ) -> None:
-    async with running(settings, TEAM, []) as client, dashboard(settings) as address, page_of(browser, address) as page:
+    async with (
+        factory.team(TEAM, [], on=settings) as client,
+        dashboard(settings) as address,
+        page_of(browser, address) as page,
+    ):
         await page.goto("/")
         await shown(page, "No workflows yet.").to_be_visible()
         await client.submit("shpo", "mend the pump")
@@ -226,7 +231,7 @@ async def test_dead_letters_are_replayed_so_that_a_workflow_goes_on_looked_throu
     other = {"id": "wait", "agent": "looker", "intent": "hold the workflow open"}
     crew.agents[0] = planner_of({**TASKS[1], "depends_on": []}, other)
     async with (
-        running(settings, TEAM, crew.agents) as client,
+        factory.team(TEAM, crew.agents, on=settings) as client,
         dashboard(settings) as address,
         page_of(browser, address) as page,
     ):
@@ -262,7 +267,7 @@ async def test_dead_letters_are_replayed_so_that_a_workflow_goes_on_looked_throu
 async def test_a_page_finds_back_to_a_dashboard_that_was_restarted(browser: Browser, settings: Settings) -> None:
     crew = Crew()
     crew.go.set()
-    async with running(settings, TEAM, crew.agents) as client:
+    async with factory.team(TEAM, crew.agents, on=settings) as client:
         await (await client.submit("crew", "before")).outcome(timeout=20)
         context = await browser.new_context()
         page = await context.new_page()
@@ -283,7 +288,7 @@ async def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_keyboard_reac
     crew = Crew()
     crew.go.set()
     async with (
-        running(settings, TEAM, crew.agents) as client,
+        factory.team(TEAM, crew.agents, on=settings) as client,
         dashboard(settings, token="a-token-of-24-letters-xx") as address,
         page_of(browser, address, viewport={"width": 390, "height": 844}, reduced_motion="reduce") as page,
     ):
@@ -321,7 +326,7 @@ async def test_a_stream_outlives_the_broker_and_tells_that_it_is_away(tmp_path: 
     crew.go.set()
     async with EmbeddedBroker(tmp_path) as broker:
         settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, shutdown_grace=2.0)
-        async with running(settings, TEAM, crew.agents) as client:
+        async with factory.team(TEAM, crew.agents, on=settings) as client:
             bus = await connect(settings, name="dashboard", wait=5.0)
             server = Dashboard(Client(bus))
             folding = asyncio.create_task(server.run_projections())

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
+from support import factory
 from support.browser import page_of, served
 from support.dashboard import letter, publish
+from support.factory import planner_of
 from support.history import completed, dispatched, started, store, succeeded
-from support.memory import on_memory
-from support.system import planner_of
 from support.waiting import until
 
 from pointsman.authoring.agent import agent
@@ -68,7 +68,7 @@ async def test_dead_letters_are_replayed_and_discarded_by_keyboard_and_the_focus
     )
     team = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(attempts=1))
     async with (
-        on_memory(team, [plan, mend, look]) as client,
+        factory.team(team, [plan, mend, look]) as client,
         served(client) as address,
         page_of(browser, address) as page,
     ):
@@ -126,7 +126,7 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
 
     plan = planner_of(*({"id": f"pay-{number}", "agent": "payer", "intent": f"pay bill {number}"} for number in (1, 2)))
     team = Team(name="bank", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=600))
-    async with on_memory(team, [plan, pay]) as client, served(client) as address, page_of(browser, address) as page:
+    async with factory.team(team, [plan, pay]) as client, served(client) as address, page_of(browser, address) as page:
         workflow = await client.submit("bank", {"amount": 900})
 
         async def both() -> bool:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support import factory
 from support.crew import planner, steps, synthesizer, team, worker
 from support.doctor import doctor
-from support.system import running
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent
@@ -118,7 +118,7 @@ async def test_what_finds_the_dead_letter_stream_full_is_kept_until_there_is_roo
     bus: JetStreamBus, settings: Settings, tmp_path: Path, kind: str
 ) -> None:
     mended = tmp_path / "mended"
-    async with running(settings, team, CREW) as client:
+    async with factory.team(team, CREW, on=settings) as client:
         await fill(bus, client, kind)
         with capture_logs() as lines:
             request, task, open_ended = await send_what_nobody_can_process(client, mended)
@@ -151,7 +151,7 @@ async def test_a_dead_letter_stream_that_was_deleted_is_made_again_by_who_has_a_
     bus: JetStreamBus, settings: Settings, tmp_path: Path
 ) -> None:
     mended = tmp_path / "mended"
-    async with running(settings, team, CREW) as client:
+    async with factory.team(team, CREW, on=settings) as client:
         await bus.api(f"STREAM.DELETE.{client.subjects.dead_letter_stream}")
         seen = await doctor(settings)
         with capture_logs() as lines:

@@ -18,9 +18,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support import factory
 from support.docs import ROOT, alive, background, blocks_of, end, run, run_python
+from support.factory import planner_of, synthesizer
 from support.ready import Ready
-from support.system import planner_of, running, synthesizer
 from support.waiting import until
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -134,7 +135,7 @@ async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_an
 
     bank = Team(name="bank")
     plan = planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill", "input": {"amount": 100}})
-    async with running(settings, bank, [plan, synthesizer, pay]) as client:
+    async with factory.team(bank, [plan, synthesizer, pay], on=settings) as client:
         workflows = [await client.submit("bank", "pay the bill") for _ in range(3)]
 
         async def asked() -> bool:

@@ -8,8 +8,9 @@ import json
 
 import nats
 import pytest
+from support import factory
 from support.broker import remove_streams
-from support.system import echo, planner_of, running
+from support.factory import echo, planner_of
 
 from pointsman import agent
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
@@ -40,7 +41,7 @@ async def test_three_megabytes_go_in_and_come_out_and_the_log_stays_small(
         return request[::-1]
 
     planner = planner_of({"id": "t", "agent": "a", "intent": "turn it around", "input": LARGE})
-    async with running(settings, TEAM, [planner, turn]) as client:
+    async with factory.team(TEAM, [planner, turn], on=settings) as client:
         workflow = await client.submit("crew", LARGE)
         outcome = await workflow.outcome(30)
         entries = await client.entries(workflow.id)
@@ -63,7 +64,7 @@ async def test_a_crash_between_two_parts_of_a_large_body_is_made_good_by_the_nex
     await asyncio.gather(breaks, return_exceptions=True)
     assert await bus.last("artifacts", f"$O.{bucket}.M.>") is None  # only some parts are there
 
-    async with running(settings, TEAM, [PLANNER, echo("a")]) as other:
+    async with factory.team(TEAM, [PLANNER, echo("a")], on=settings) as other:
         workflow = await other.submit("crew", LARGE, request_id="again")
         outcome = await workflow.outcome(30)
 
@@ -77,7 +78,7 @@ async def test_any_nats_client_can_read_what_is_kept_and_leave_a_body_of_its_own
     body = json.dumps({"input": LARGE, "metadata": {"from": "a client of another kind"}}).encode()
     digest = hashlib.sha256(body).hexdigest()
     reference = f"nats-object://{bucket}/any%20name?size={len(body)}&sha256={digest}"
-    async with running(settings, TEAM, [PLANNER, echo("a")]):
+    async with factory.team(TEAM, [PLANNER, echo("a")], on=settings):
         plain = await nats.connect(settings.url)
         stream = plain.jetstream()
         store = await stream.object_store(bucket)
@@ -110,7 +111,7 @@ async def test_a_request_whose_body_is_gone_fails_and_is_kept_as_a_dead_letter(
     workflow = await client.submit("crew", LARGE)
     await bus.api(f"STREAM.PURGE.OBJ_{bucket}")
 
-    async with running(settings, TEAM, [PLANNER, echo("a")]):
+    async with factory.team(TEAM, [PLANNER, echo("a")], on=settings):
         outcome = await workflow.outcome(30)
         other = await (await client.submit("crew", "small")).outcome(30)
         (letter,) = [parse(DeadLetter, stored.body) async for stored in bus.read("dead", client.subjects.dead_letters)]
@@ -133,14 +134,14 @@ async def test_a_log_whose_body_is_gone_is_closed_and_the_others_go_on(
 
     team = Team(name="crew", limits=Limits(deadline=30), strategy=PlanAndExecute(synthesizer=None))
     planner = planner_of({"id": "t", "agent": "a", "intent": "wait", "input": "x"})
-    async with running(settings, None, [planner, waits]) as client:
-        async with running(settings, team):
+    async with factory.team((), [planner, waits], on=settings) as client:
+        async with factory.team(team, on=settings):
             workflow = await client.submit("crew", LARGE)
             async with asyncio.timeout(20):
                 while await bus.last("work", client.subjects.handoff("a", workflow.id, "t", 1)) is None:
                     await asyncio.sleep(0.02)
         await bus.api(f"STREAM.PURGE.OBJ_{bucket}")
-        async with running(settings, team):
+        async with factory.team(team, on=settings):
             gate.set()
             outcome = await workflow.outcome(30)
             other = await (await client.submit("crew", "small")).outcome(30)
@@ -170,7 +171,7 @@ async def test_an_answer_goes_to_reply_to_as_a_reference_when_it_is_large(
     async def long(request: str) -> str:
         return LARGE
 
-    async with running(settings, TEAM, [PLANNER, long]):
+    async with factory.team(TEAM, [PLANNER, long], on=settings):
         plain = await nats.connect(settings.url)
         inbox = await plain.subscribe("answers.mine")
         request = json.dumps({"input": "tell me", "reply_to": "answers.mine"}).encode()

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 from structlog.testing import capture_logs
+from support import factory
 from support.broker import TIMEOUT_S
 from support.crew import planner, steps, synthesizer, team, worker
-from support.system import running
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent
@@ -24,7 +24,7 @@ CREW: list[Agent] = [planner, synthesizer, worker]
 async def test_agents_are_known_again_after_the_bucket_of_their_cards_was_deleted(
     bus: JetStreamBus, settings: Settings
 ) -> None:
-    async with running(settings, team, CREW) as client:
+    async with factory.team(team, CREW, on=settings) as client:
         name = f"KV_{client.subjects.agents_bucket}"
         await until(lambda: _as_many(client.bus, len(CREW) + 1), seconds=TIMEOUT_S)  # the supervisor has started, too
         before = await client.bus.registry.cards()
@@ -45,7 +45,7 @@ async def test_bodies_that_are_kept_apart_have_a_place_again_after_their_bucket_
     large = "x" * 2 * bus.max_payload
     request = steps(large) if kind == "request" else steps("x", times=2 * bus.max_payload)
     request["tasks"][0]["id"], request["tasks"][0]["intent"] = "t1", "say it"
-    async with running(settings, team, CREW) as client:
+    async with factory.team(team, CREW, on=settings) as client:
         with capture_logs() as lines:
             await bus.api(f"STREAM.DELETE.OBJ_{client.subjects.artifacts_bucket}")
             workflow = await client.submit("crew", request)

@@ -8,18 +8,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support import factory
 from support.crew import planner, steps, synthesizer, team, worker
+from support.handoffs import SupervisorDouble
 from support.store import Store
-from support.system import running
 from support.waiting import until
-from support.workers import SupervisorDouble
 
 from pointsman.authoring.agent import Agent
 from pointsman.bus.jetstream.bus import connect
 from pointsman.client.client import Workflow
 from pointsman.clock import SystemClock
 from pointsman.engine.supervisor import engine
-from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.supervisor.stream_integrity import find_lost_log, find_lost_work
 from pointsman.errors import BusUnavailableError, ConflictError, StreamLostError
 from pointsman.ports.bus import Bus
@@ -44,18 +43,18 @@ async def test_a_supervisor_does_not_go_on_from_memory_when_its_log_was_put_back
     store = Store(tmp_path)
     settings = await store.start()
     try:
-        async with running(settings, team, CREW) as client:
+        async with factory.team(team, CREW, on=settings) as client:
             await (await client.submit("crew", steps("a"))).outcome(20)
         await store.restart(copy=True)
-        async with running(settings, None, CREW) as client:
+        async with factory.team((), CREW, on=settings) as client:
             bus = await connect(settings, name="supervisor", wait=5)
-            supervising = asyncio.create_task(SupervisorEngine(bus, team, settings, SystemClock()).run(asyncio.Event()))
+            supervising = asyncio.create_task(factory.supervisor(bus, team, settings=settings).run(asyncio.Event()))
             await (await client.submit("crew", steps("b"))).outcome(20)
             await store.restart(back="*")
             with pytest.raises(StreamLostError, match="older copy"):
                 await asyncio.wait_for(supervising, 30)
             await bus.close()
-        async with running(settings, team, CREW) as client:
+        async with factory.team(team, CREW, on=settings) as client:
             outcome = await (await client.submit("crew", steps("c"))).outcome(20)
     finally:
         await store.stop()
@@ -67,15 +66,15 @@ async def test_a_log_that_has_lost_its_end_is_reported_at_the_start(tmp_path: Pa
     store = Store(tmp_path)
     settings = await store.start()
     try:
-        async with running(settings, team, CREW) as client:
+        async with factory.team(team, CREW, on=settings) as client:
             await (await client.submit("crew", steps("a"))).outcome(20)
             sound = await find_lost_log(client.bus, client.subjects, SystemClock(), 30.0)
         await store.restart(copy=True)
-        async with running(settings, team, CREW) as client:
+        async with factory.team(team, CREW, on=settings) as client:
             workflow = await client.submit("crew", steps("b"))
             await workflow.outcome(20)
         await store.restart(back="POINTSMAN_LOG")
-        async with running(settings, team, CREW) as client:
+        async with factory.team(team, CREW, on=settings) as client:
             (loss,) = await find_lost_log(client.bus, client.subjects, SystemClock(), 30.0)
             await until(lambda: _any(errors))
     finally:
@@ -91,19 +90,19 @@ async def test_work_that_was_lost_is_sent_again_from_the_log(tmp_path: Path, err
     store, released = Store(tmp_path), tmp_path / "released"
     settings = await store.start()
     try:
-        async with running(settings, team, CREW) as client:
+        async with factory.team(team, CREW, on=settings) as client:
             await (await client.submit("crew", steps("a"))).outcome(20)
         await store.restart(copy=True)
-        async with running(settings, team, CREW) as client:
+        async with factory.team(team, CREW, on=settings) as client:
             work = await client.submit("crew", steps("b", after=str(released)))
             sent = client.subjects.handoff("worker", work.id, "b", 1)
             await until(lambda: client.bus.last("work", sent))
         await store.restart(back="POINTSMAN_WORK")
-        async with running(settings, None) as client:
+        async with factory.team((), on=settings) as client:
             gone = await client.bus.last("work", sent) is None
             (loss,) = await find_lost_work(client.bus, client.subjects, "crew", SystemClock(), 30)
         released.touch()
-        async with running(settings, team, CREW) as client:
+        async with factory.team(team, CREW, on=settings) as client:
             outcome = await Workflow(client.bus, client.subjects, work.id, "crew", source=client.source).outcome(20)
     finally:
         await store.stop()
@@ -118,11 +117,11 @@ async def test_a_handoff_that_has_the_number_of_a_lost_one_is_not_taken_for_it(t
     store, released = Store(tmp_path), tmp_path / "released"
     settings = await store.start()
     try:
-        async with running(settings, None, [worker]) as client:
+        async with factory.team((), [worker], on=settings) as client:
             desk = SupervisorDouble(client.bus)
             await desk.result(await desk.publish_handoff("worker", {"say": "first"}, task="t0"))
         await store.restart(copy=True)
-        async with running(settings, None, [worker]) as client:
+        async with factory.team((), [worker], on=settings) as client:
             desk = SupervisorDouble(client.bus)
             lost = await desk.publish_handoff("worker", {"say": "lost", "after": str(released)}, task="t1")
             await until(lambda: _in_work(client.bus, 1))
@@ -156,7 +155,7 @@ async def _any(values: list[str]) -> bool:
 async def test_a_request_whose_log_somebody_purged_is_answered_anew_under_its_id(settings: Settings) -> None:
     headers = {"ce-specversion": "1.0", "ce-id": "r1", "ce-source": "/shop", "ce-type": Request.event_type}
     body = json.dumps({"input": steps("a")}).encode()
-    async with running(settings, team, CREW) as client:
+    async with factory.team(team, CREW, on=settings) as client:
 
         async def ask() -> Workflow:
             sequence = await client.bus.publish(client.subjects.request("crew"), body, {**headers, "ce-time": NOON})

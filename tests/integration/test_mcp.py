@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
+from support import factory
+from support.factory import echo, planner_of, synthesizer
 from support.processes import wait_for
-from support.system import echo, planner_of, running, synthesizer
 from support.waiting import until
 
 from pointsman.authoring.context import Context
@@ -239,7 +240,7 @@ async def test_a_team_is_a_tool_of_a_server(settings: Settings, tmp_path: Path) 
     environment = {**os.environ, "POINTSMAN_URL": settings.url, "POINTSMAN_NAMESPACE": settings.namespace}
     served = StdioServerParameters(command=sys.executable, args=["-m", "pointsman", "mcp", "shop"], env=environment)
 
-    async with running(settings, team, [plan, synthesizer, echo("worker")]), Client(served) as client:
+    async with factory.team(team, [plan, synthesizer, echo("worker")], on=settings), Client(served) as client:
         (offered,) = (await client.list_tools()).tools
         result = await client.call_tool("shop", {"request": "tea, please"})
 
@@ -255,7 +256,7 @@ async def test_a_team_that_fails_is_an_error_that_its_caller_can_read(settings: 
         command=sys.executable, args=["-m", "pointsman", "mcp", "shop", "--timeout", "1"], env=environment
     )
 
-    async with running(settings, team, [echo("worker")]), Client(served) as client:
+    async with factory.team(team, [echo("worker")], on=settings), Client(served) as client:
         result = await client.call_tool("shop", {"request": "tea, please"})
 
     assert result.is_error
@@ -272,10 +273,10 @@ async def test_a_workflow_waits_for_a_person_before_a_server_s_tool_is_called_th
         tools = [mcp_tools(command, only=["add"], approval=["add"])]
         return LLMAgent(name="a", description="Adds", instructions="Add.", tools=tools, model=model)
 
-    async with running(settings, team, [clerk()]) as client:
+    async with factory.team(team, [clerk()], on=settings) as client:
         workflow = (await client.submit("desk", "2 and 3")).id
         (asked,) = await until(client.approvals, seconds=30)  # a process that loads the SDK starts first
-    async with running(settings, team, [clerk()]) as client:
+    async with factory.team(team, [clerk()], on=settings) as client:
         await client.approve(asked.id, input={"a": 2, "b": 40}, by="Ann")
         outcome = await (await client.workflow(workflow)).outcome(30)
 

@@ -11,11 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from support import crew
+from support import crew, factory
 from support.broker import remove_streams
 from support.otlp import OtlpCollector, ReceivedSpan, orphans, roots
 from support.processes import System
-from support.system import running
 
 from pointsman.authoring.agent import Agent
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -149,7 +148,7 @@ async def test_a_supervisor_killed_after_it_has_accepted_the_plan_leaves_no_hole
     agents: list[Agent] = [crew.planner, crew.synthesizer, crew.worker]
     async with (
         System(tmp_path, settings, **collector.environment, POINTSMAN_FAULT="supervisor.committed:2") as system,
-        running(settings, None, agents),  # they do not trace: all spans are the supervisors'
+        factory.team((), agents, on=settings),  # they do not trace: all spans are the supervisors'
     ):
         armed = await system.supervisor(crew.CREW)
         workflow = await system.client.submit("crew", crew.steps("a", "b"))

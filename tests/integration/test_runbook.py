@@ -14,8 +14,9 @@ from string import Template
 
 import pytest
 import yaml
+from support import factory
+from support.factory import echo, planner_of, synthesizer
 from support.prometheus import every_name
-from support.system import echo, planner_of, running, synthesizer
 from typer.testing import CliRunner
 
 from pointsman import agent
@@ -117,7 +118,7 @@ async def test_every_command_of_the_runbook_runs(
     ]
     plan = ({"id": "t1", "agent": "a", "intent": "help"}, {"id": "t2", "agent": "lost", "intent": "find"})
     ran: dict[str, tuple[int, str]] = {}
-    async with running(settings, TEAM, [planner_of(*plan), synthesizer, echo("a"), lost]) as client:
+    async with factory.team(TEAM, [planner_of(*plan), synthesizer, echo("a"), lost], on=settings) as client:
         workflow = await client.submit("crew", "hello")
         await workflow.outcome(30)
         (letter,) = await DeadLetters(client.bus, client.subjects).list()

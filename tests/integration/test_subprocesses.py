@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import factory
+from support.handoffs import SupervisorDouble
 from support.processes import System, wait_for
-from support.workers import SupervisorDouble, running
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 from pointsman.util.process_groups import wait_until_ended
 from pointsman_schemas.events import Cancellation
@@ -167,7 +167,7 @@ async def test_a_task_whose_handler_is_stopped_leaves_no_process(tmp_path: Path,
     bus, path, name = MemoryBus(), tmp_path / "pids", one.card.name
     desk = SupervisorDouble(bus)
 
-    async with running(Worker(bus, [one], Settings(shutdown_grace=0.1))) as stop:
+    async with factory.running(factory.worker(bus, one, settings=Settings(shutdown_grace=0.1))) as stop:
         handoff = await desk.publish_handoff(name, str(path))
         await wait_for(lambda: both_run(path), "process and its child")
         if how == "cancelled":

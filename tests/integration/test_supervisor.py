@@ -9,7 +9,8 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from support.system import echo, planner_of, running, synthesizer
+from support import factory
+from support.factory import echo, planner_of, synthesizer
 from support.waiting import until
 
 from pointsman.authoring.agent import agent
@@ -64,7 +65,7 @@ def endings(entries: Sequence[Entry]) -> int:
 async def test_bare_json_without_headers_gets_an_outcome(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings) as client:
         sequence = await bus.publish(subjects.request("crew"), b'{"input": "hello"}', {})
 
         outcome = await outcome_of(bus, subjects, (await client.workflow_from_sequence(sequence)).id)
@@ -84,7 +85,7 @@ async def test_a_structured_cloudevent_gets_an_outcome_with_its_correlation_id(
         correlation_id="order 7/ä",
     )
     headers, body = encode_structured(envelope, {"input": "hello"})
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings):
         await bus.publish(subjects.request("crew"), body, headers)
 
         outcome = await outcome_of(bus, subjects, workflow_id_for(subjects.request("crew"), "r-1", "/shop"))
@@ -101,7 +102,7 @@ async def test_the_same_request_twice_is_one_workflow(settings: Settings) -> Non
         runs.append(request)
         return "done"
 
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, count]) as client:
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, count], on=settings) as client:
         first = await client.submit("crew", "hello", request_id="same")
         await first.outcome(10)
         again = await client.submit("crew", "hello", request_id="same")
@@ -122,7 +123,7 @@ async def test_three_bad_requests_among_twenty_stop_none_of_the_others(
         7: (b'{"input": 7}', {}),
         20: (b'{"input": "x"}', encode(_envelope("v9", "io.pointsman.request.v9", SystemClock().now()))),
     }
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings) as client:
         workflows = []
         for number in range(1, 21):
             body, headers = bad.get(number, (b'{"input": "hello"}', {}))
@@ -143,7 +144,7 @@ async def test_three_bad_requests_among_twenty_stop_none_of_the_others(
 async def test_a_result_for_an_unknown_workflow_becomes_a_dead_letter(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
-    async with running(settings, TEAM):
+    async with factory.team(TEAM, on=settings):
         now = SystemClock().now()
         result = Result(
             workflow_id="wf_nobody",
@@ -167,7 +168,7 @@ async def test_a_result_for_an_unknown_workflow_becomes_a_dead_letter(
 async def test_a_result_that_cannot_be_read_fails_its_task_and_becomes_a_dead_letter(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, silent]) as client:
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, silent], on=settings) as client:
         workflow = await client.submit("crew", "hello")
         await until(lambda: bus.last("work", subjects.handoff("a", workflow.id, "t1", 1)))
 
@@ -192,7 +193,7 @@ async def test_a_handler_that_keeps_raising_stops_at_the_cap_and_is_dead_lettere
         raise RuntimeError("the disk is full")
 
     plan = planner_of(ONE_TASK, {"id": "t2", "agent": "b", "intent": "fail at it"})
-    async with running(settings, TEAM, [plan, synthesizer, echo("a"), broken]) as client:
+    async with factory.team(TEAM, [plan, synthesizer, echo("a"), broken], on=settings) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(20)
         (letter,) = await letters(bus, subjects)
@@ -216,7 +217,7 @@ async def test_a_transient_failure_is_tried_again_from_a_schedule(
             raise TaskError("come back", retryable=True)
         return "fine"
 
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, moody]) as client:
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, moody], on=settings) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(10)
         second = await bus.last("work", subjects.handoff("a", workflow.id, "t1", 2))
@@ -234,7 +235,7 @@ async def test_an_outcome_also_goes_to_reply_to_but_never_to_a_subject_of_ours(
     async def hear(stored: StoredMessage) -> None:
         heard.append(stored.body)
 
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]):
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings):
         async with await bus.listen("caller.box", hear):
             await bus.publish(
                 subjects.request("crew"), b'{"input": "x", "reply_to": "caller.box"}', {"Nats-Msg-Id": "1"}
@@ -258,7 +259,7 @@ async def test_two_supervisors_dispatch_nothing_twice(
     plan = planner_of(*({"id": f"t{n}", "agent": "a", "intent": f"do thing {n}"} for n in range(8)))
     # All of it is one process here: while that is busy its cards must not expire, or plans go back for naming nobody.
     settings = settings.model_copy(update={"heartbeat": 5.0})
-    async with running(settings, TEAM, [plan, synthesizer, echo("a")], supervisors=2) as client:
+    async with factory.team(TEAM, [plan, synthesizer, echo("a")], on=settings, supervisors=2) as client:
         workflows = [await client.submit("crew", f"hello {n}") for n in range(25)]
         outcomes = [await workflow.outcome(30) for workflow in workflows]
         logs = [await client.entries(workflow.id) for workflow in workflows]
@@ -288,7 +289,7 @@ async def test_what_was_committed_but_not_sent_is_sent_on_redelivery(
         return cut()
 
     monkeypatch.setattr(OutboxPublisher, "_start_publish", fail_first)
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(30)
         entries = await client.entries(workflow.id)
@@ -300,7 +301,7 @@ async def test_what_was_committed_but_not_sent_is_sent_on_redelivery(
 
 async def test_nobody_alive_means_a_clear_no_worker_at_the_deadline(settings: Settings) -> None:
     team = Team(name="crew", limits=Limits(deadline=2))
-    async with running(settings, team) as client:
+    async with factory.team(team, on=settings) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(15)
 
@@ -316,7 +317,7 @@ async def test_the_deadline_ends_a_workflow_with_what_there_is(settings: Setting
 
     plan = planner_of(ONE_TASK, {"id": "t2", "agent": "slow", "intent": "take for ever"})
     team = Team(name="crew", limits=Limits(deadline=2, task_timeout=60))
-    async with running(settings, team, [plan, synthesizer, echo("a"), slow]) as client:
+    async with factory.team(team, [plan, synthesizer, echo("a"), slow], on=settings) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(15)
 
@@ -335,7 +336,7 @@ async def test_fifty_cancels_give_one_cancelled_outcome(settings: Settings) -> N
         await asyncio.sleep(60)
         return "never"
 
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, wait]) as client:
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, wait], on=settings) as client:
         workflow = await client.submit("crew", "hello")
         async with asyncio.timeout(10):
             await begun.wait()
@@ -362,12 +363,12 @@ async def test_a_long_log_is_loaded_from_its_snapshot(settings: Settings, monkey
         return apply_commit(state, commit)
 
     parts = [planner_of(*chain), synthesizer, echo("a")]
-    async with running(settings, TEAM, parts) as client:
+    async with factory.team(TEAM, parts, on=settings) as client:
         workflow = await client.submit("crew", "hello")
         first = await workflow.outcome(20)
         stored = [each async for each in client.bus.read("log", client.subjects.log("crew", workflow.id))]
     monkeypatch.setattr(workflow_log, "apply_commit", counting)
-    async with running(settings, TEAM, parts) as client:
+    async with factory.team(TEAM, parts, on=settings) as client:
         again = await client.submit("crew", "hello again")
         await again.outcome(20)
         log = workflow_log.WorkflowLog(client.bus, client.subjects, SystemClock(), "crew")
@@ -383,14 +384,14 @@ async def test_a_long_log_is_loaded_from_its_snapshot(settings: Settings, monkey
 async def test_a_damaged_log_closes_its_workflow_and_no_other(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, silent]) as client:
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, silent], on=settings) as client:
         damaged = await client.submit("crew", "hello")
         await until(lambda: bus.last("work", subjects.handoff("a", damaged.id, "t1", 1)))
     body = {"number": 99, "entries": [{"kind": "from_the_future", "at": "2030-01-01T00:00:00Z"}]}
     headers = encode(_envelope("x", Commit.event_type, SystemClock().now()))
     await bus.publish(subjects.log("crew", damaged.id), json.dumps(body).encode(), headers)
 
-    async with running(settings, TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")]) as client:
+    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings) as client:
         closed = await outcome_of(bus, subjects, damaged.id)
         other = await (await client.submit("crew", "hello")).outcome(10)
         kinds = {letter.cause.kind for letter in await letters(bus, subjects)}
@@ -412,7 +413,7 @@ async def test_what_is_too_large_fails_its_own_task_and_says_so(settings: Settin
     four = [{"id": f"t{n}", "agent": "a", "intent": f"write much {n}"} for n in range(4)]
     join = {"id": "join", "agent": "b", "intent": "join them", "depends_on": [each["id"] for each in four]}
     team = Team(name="crew", limits=Limits(deadline=30), strategy=PlanAndExecute(synthesizer=None))
-    async with running(settings, team, [planner_of(*four, join), long, echo("b")]) as client:
+    async with factory.team(team, [planner_of(*four, join), long, echo("b")], on=settings) as client:
         workflow = await client.submit("crew", "hello")
         outcome = await workflow.outcome(20)
         other = await (await client.submit("crew", "x" * (bus.max_payload - 1000))).outcome(20)

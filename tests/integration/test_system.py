@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import factory
 from support.broker import remove_streams
 from support.crew import CREW, planner, steps, synthesizer, team, worker
 from support.processes import System, wait_for
 from support.sizes import SIZE, sized
-from support.system import running
 
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.client.client import Client, Workflow
@@ -110,7 +110,7 @@ async def test_a_supervisor_may_be_killed_at_every_kind_of_entry(settings: Setti
     seen: set[tuple[str, str]] = set()  # what the supervisor has been killed at; up to `died_at` it was one death
     ended: set[str] = set()
     deaths = died_at = 0
-    async with running(settings, None, [planner, synthesizer, worker]), System(tmp_path, settings) as system:
+    async with factory.team((), [planner, synthesizer, worker], on=settings), System(tmp_path, settings) as system:
         bus, logs = system.client.bus, system.client.subjects.team_logs("crew")
         supervisor = await system.supervisor(CREW)
         workflows = {name: await system.client.submit("crew", request) for name, request in requests.items()}
@@ -193,7 +193,7 @@ MOMENTS: dict[str, type[Any]] = {"begun": WorkflowStarted, "planned": PlanAccept
 
 
 async def test_fifty_cancels_end_a_workflow_as_one_does(settings: Settings) -> None:
-    async with running(settings, team, [planner, synthesizer, worker]) as client:
+    async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
 
         async def cancelled(moment: str, count: int) -> tuple[Outcome, list[Outcome | None], Sequence[Entry]]:
             request = {"tasks": [*steps("a")["tasks"], *steps("b", seconds=60)["tasks"]]}
@@ -246,9 +246,9 @@ async def test_the_same_ids_from_many_callers_cross_no_answers(
 
     async def serve(settings: Settings) -> list[tuple[str, Any, Any]]:
         async with AsyncExitStack() as stack:
-            client = await stack.enter_async_context(running(settings, None, [planner, worker]))
+            client = await stack.enter_async_context(factory.team((), [planner, worker], on=settings))
             for each in every:
-                await stack.enter_async_context(running(settings, each))
+                await stack.enter_async_context(factory.team(each, on=settings))
             asking = []
             for number in range(callers):
                 caller = Client(client.bus, namespace=settings.namespace)

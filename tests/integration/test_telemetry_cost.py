@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -10,14 +9,11 @@ from types import FrameType
 from typing import Any, cast
 
 import pytest
-from support.system import echo, planner_of, synthesizer
-from support.waiting import until
+from support import factory
+from support.factory import echo, planner_of, synthesizer
 
 from pointsman import telemetry
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
-from pointsman.clock import SystemClock
-from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
 from pointsman.telemetry.fast.export_gate import ExportGate
@@ -85,27 +81,15 @@ async def _outcomes(caller: JetStreamBus, settings: Settings) -> AsyncGenerator[
 
 @asynccontextmanager
 async def _running(settings: Settings) -> AsyncIterator[JetStreamBus]:
-    stop, watcher = asyncio.Event(), telemetry.bus_observer()
+    watcher = telemetry.bus_observer()
     caller = await connect(settings, name="caller", wait=5.0)
     buses = [await connect(settings, name=name, wait=5.0, watcher=watcher) for name in ("worker", "supervisor")]
     await caller.set_up()
-    parts = (
-        Worker(buses[0], _AGENTS, settings).run(stop),
-        SupervisorEngine(buses[1], Team(name="crew"), settings, SystemClock()).run(stop),
-    )
-    tasks = [asyncio.create_task(part) for part in parts]
-
-    async def announced() -> bool:
-        return {card.name for card in await caller.registry.cards()} >= {each.card.name for each in _AGENTS}
-
-    try:
-        await until(announced)
+    worker = factory.worker(buses[0], *_AGENTS, settings=settings)
+    async with factory.running(worker, factory.supervisor(buses[1], Team(name="crew"), settings=settings)):
         yield caller
-    finally:
-        stop.set()
-        await asyncio.gather(*tasks)
-        for bus in (caller, *buses):
-            await bus.close()
+    for bus in (caller, *buses):
+        await bus.close()
 
 
 @contextmanager

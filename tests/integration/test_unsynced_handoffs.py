@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
+from support import factory
 from support.broker import remove_streams
 from support.checker import problems
 from support.crew import planner, steps, synthesizer, team, worker
 from support.store import Store
-from support.system import running
 from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
@@ -105,10 +105,10 @@ async def test_workflows_end_once_when_the_broker_comes_back_without_their_hando
     store = Store(tmp_path)
     settings = (await store.start()).model_copy(update={"unsynced_handoffs": True})
     try:
-        async with running(settings, team, [planner, synthesizer, worker]) as client:
+        async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
             await (await client.submit("crew", steps("first"))).outcome(20)
         await store.restart(copy=True)
-        async with running(settings, team, [planner, synthesizer, worker], supervisors=2) as client:
+        async with factory.team(team, [planner, synthesizer, worker], on=settings, supervisors=2) as client:
             released_later = [steps("a", "b", after=str(released)), steps("c", "d", serial=True, after=str(released))]
             workflows = [await client.submit("crew", each) for each in 3 * released_later]
             await until(lambda: _sent(client, 1 + 9))  # of the tasks, those that wait for none

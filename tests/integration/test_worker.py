@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from support.handoffs import SupervisorDouble
 from support.waiting import until
-from support.workers import SupervisorDouble
 
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.settings import Settings

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
-__all__ = ["until"]
+from pointsman.testing.clock import VirtualClock
+
+__all__ = ["in_time", "until"]
+
+T = TypeVar("T")
 
 
 async def until(what: Callable[[], Awaitable[Any] | Any], *, seconds: float = 10.0) -> Any:
@@ -17,3 +21,16 @@ async def until(what: Callable[[], Awaitable[Any] | Any], *, seconds: float = 10
             if answer := await answer if isinstance(answer, Awaitable) else answer:
                 return answer
             await asyncio.sleep(0.01)
+
+
+async def in_time(clock: VirtualClock, awaited: Awaitable[T], step: float = 0.05, *, seconds: float = 20.0) -> T:
+    """Return what `awaited` comes to, while time passes on `clock` in steps of `step` seconds.
+
+    Raises `TimeoutError` after `seconds` of real time.
+    """
+    waiting = asyncio.ensure_future(awaited)
+    async with asyncio.timeout(seconds):
+        while not waiting.done():
+            await clock.advance(step)
+            await asyncio.sleep(0.001)  # handlers run in threads of their own
+    return waiting.result()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.memory import on_memory
+from support import factory
 
 from pointsman.authoring.agent import Agent
 from pointsman.client.client import Client
@@ -58,7 +58,7 @@ class Asked:
 
 
 async def ask(module: Any, request: Any = None) -> Asked:
-    async with on_memory(teams_of(module), agents_of(module)) as client:
+    async with factory.team(teams_of(module), agents_of(module)) as client:
         return await _ask(client, module.team, request or module.SAMPLE_REQUEST)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from support.system import in_memory, planner_of, synthesizer
+from support import factory
+from support.factory import planner_of, synthesizer
 
 from pointsman.authoring.agent import agent
 from pointsman_schemas.team import Team
@@ -20,7 +21,9 @@ async def test_a_task_takes_as_much_of_the_log_in_a_plan_of_1000_tasks_as_in_one
 async def bytes_for_each_of(width: int) -> float:
     """Bytes of the log for each of so many parallel tasks, whose results come one by one."""
     tasks = [{"id": f"t{number}", "agent": "alone", "intent": f"Do part {number}"} for number in range(width)]
-    async with in_memory(Team(name="wide", agents=("alone",)), [planner_of(*tasks), alone, synthesizer]) as client:
+    async with factory.team(
+        Team(name="wide", agents=("alone",)), [planner_of(*tasks), alone, synthesizer], settled=True
+    ) as client:
         workflow = await client.submit("wide", "all of it")
         outcome = await workflow.outcome()
         log = client.bus.read("log", client.subjects.log("wide", workflow.id))

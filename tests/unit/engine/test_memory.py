@@ -9,20 +9,16 @@ from collections import deque
 from typing import Any
 
 import pytest
+from support import factory
 from support.caches import empty_caches
-from support.system import echo, planner_of, synthesizer
+from support.factory import echo, planner_of, synthesizer
 from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBroker
-from pointsman.client.client import Client
-from pointsman.clock import SystemClock
 from pointsman.engine.supervisor import ended_cache
-from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.supervisor.stream_integrity import LogWatch
-from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 from pointsman_schemas.ids import token
-from pointsman_schemas.team import Team
 
 _TASKS: list[dict[str, Any]] = [
     {"id": "t1", "agent": "a", "intent": "first"},
@@ -42,25 +38,20 @@ def test_the_caches_that_decide_a_figure_are_empty_when_it_is_taken() -> None:
 async def test_four_times_as_many_workflows_leave_no_more_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ended_cache, "_MAX_ENTRIES", 5)
     monkeypatch.setattr(LogWatch, "run", _forever)  # the messages are removed under the supervisor, which it would see
-    stop, broker, settings = asyncio.Event(), MemoryBroker(), Settings(ack_wait=30)
-    client = Client(broker.connect())
-    engine = SupervisorEngine(broker.connect(), Team(name="crew"), settings, SystemClock())
-    worker = Worker(broker.connect(), [planner_of(*_TASKS), echo("a"), synthesizer], settings)
-    running = [asyncio.create_task(part.run(stop)) for part in (engine, worker)]
 
-    async def end(count: int) -> None:
+    async def end(client: factory.RunningTeam, count: int) -> None:
         for _ in range(count):
             assert (await (await client.submit("crew", "hello")).outcome(10)).status == "completed"
+        (engine,) = client.supervisors
         await until(lambda: not engine._heads and not engine._queued)
 
-    await end(10)
-    few = entries_without_messages(broker)
-    await end(30)
-    more = few + _SPARE
-    # What somebody has at hand goes after a moment, and what is kept does not.
-    await until(lambda: entries_without_messages(broker) <= more)
-    stop.set()
-    await asyncio.gather(*running)
+    agents = [planner_of(*_TASKS), echo("a"), synthesizer]
+    async with factory.team(agents=agents, settings=Settings(ack_wait=30)) as client:
+        await end(client, 10)
+        few = entries_without_messages(client.broker)
+        await end(client, 30)
+        # Objects in use are freed after a moment; objects that are kept are not.
+        await until(lambda: entries_without_messages(client.broker) <= few + _SPARE)
 
 
 async def _forever(self: LogWatch) -> None:

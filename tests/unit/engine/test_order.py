@@ -7,8 +7,9 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import pytest
+from support import factory
+from support.factory import echo, planner_of, synthesizer
 from support.spans import exporting
-from support.system import echo, planner_of, synthesizer
 
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.bus.memory.consumers import MemoryDelivery
@@ -18,9 +19,7 @@ from pointsman.core.outbox import outbox
 from pointsman.engine.log.reader import read_commit
 from pointsman.engine.process.fault_injection import FAULT_POINTS
 from pointsman.engine.supervisor import committer, engine, outbox_publisher
-from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker import handoff_processor
-from pointsman.engine.worker.engine import Worker
 from pointsman.settings import Settings
 from pointsman.testing.simulation import SimulatedClock, SimulatedProcess, simulate
 from pointsman_schemas.envelope import decode
@@ -122,8 +121,8 @@ class WitnessedBus(MemoryBus):
 def system(bus: Callable[[], MemoryBus], stop: asyncio.Event) -> list[_Part]:
     agents = [planner_of(*TASKS), synthesizer, echo("a")]
     return [
-        lambda: SupervisorEngine(bus(), TEAM, SETTINGS, SimulatedClock()).run(stop),
-        lambda: Worker(bus(), agents, SETTINGS, clock=SimulatedClock()).run(stop),
+        lambda: factory.supervisor(bus(), TEAM, settings=SETTINGS, clock=SimulatedClock()).run(stop),
+        lambda: factory.worker(bus(), *agents, settings=SETTINGS, clock=SimulatedClock()).run(stop),
     ]
 
 
@@ -239,7 +238,7 @@ def test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its
             await ask(broker)
             await first.wait()
         assert "invoke_workflow crew" not in {span.name for span in exported.get_finished_spans()}
-        second = SupervisorEngine(broker.connect(), TEAM, SETTINGS, SimulatedClock())
+        second = factory.supervisor(broker.connect(), TEAM, settings=SETTINGS, clock=SimulatedClock())
         second._record_end(WORKFLOW, SimulatedClock().now())  # as it does when it hears the outcome
         supervising = asyncio.ensure_future(second.run(stop))
         await ended(broker)

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.memory import on_memory
-from support.system import echo, planner_of, synthesizer
+from support import factory
+from support.factory import echo, planner_of, synthesizer
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.client.client import Client, Workflow
-from pointsman.clock import SystemClock
 from pointsman.core.views.trace import TraceNode
 from pointsman.engine.process.heartbeat import team_card
-from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.errors import NotFoundError, TaskError
-from pointsman.settings import Settings
 from pointsman_schemas.card import Role
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import TaskDispatched
@@ -44,7 +41,7 @@ async def test_a_stage_that_is_told_what_is_missing_mends_it() -> None:
         return f"Dear {found['customer']}"
 
     stages = (Stage(agent="extract", check=Check(fields=("customer",))), Stage(agent="write"))
-    async with on_memory(Team(name="letters", strategy=Pipeline(stages=stages)), [extract, write]) as client:
+    async with factory.team(Team(name="letters", strategy=Pipeline(stages=stages)), [extract, write]) as client:
         outcome = await (await client.submit("letters", "write to me")).outcome(10)
 
     assert (outcome.status, outcome.answer) == ("completed", "Dear C-1")
@@ -56,7 +53,7 @@ async def test_members_work_side_by_side_and_are_merged() -> None:
     members = [echo("one"), echo("two"), echo("three")]
     team = Team(name="panel", agents=("one", "two", "three"), strategy=FanOut())
 
-    async with on_memory(team, [*members, synthesizer]) as client:
+    async with factory.team(team, [*members, synthesizer]) as client:
         outcome = await (await client.submit("panel", {"request": "what do you say?"})).outcome(10)
 
     assert (outcome.status, outcome.answer) == ("completed", "joined")
@@ -74,7 +71,7 @@ DESK = Team(
 async def test_a_team_hands_to_a_team_and_all_of_it_is_one_trace() -> None:
     refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
 
-    async with on_memory([DESK, refunds], [echo("one"), echo("two")]) as client:
+    async with factory.team([DESK, refunds], [echo("one"), echo("two")]) as client:
         workflow = await client.submit("desk", "may we?", correlation_id="order-7")
         outcome = await workflow.outcome(10)
         child = await client.workflow(child_id_for("refunds", workflow.id, "refunds", 1))
@@ -97,7 +94,7 @@ async def test_what_goes_wrong_below_is_named_above() -> None:
         raise TaskError("the ledger is closed")
 
     refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
-    async with on_memory([DESK, refunds], [echo("one"), two]) as client:
+    async with factory.team([DESK, refunds], [echo("one"), two]) as client:
         outcome = await (await client.submit("desk", "may we?")).outcome(10)
 
     assert outcome.status == "partial"
@@ -118,7 +115,7 @@ async def test_cancelling_a_workflow_cancels_what_its_teams_do_for_it() -> None:
         return "too late"
 
     refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
-    async with on_memory([DESK, refunds], [echo("one"), two]) as client:
+    async with factory.team([DESK, refunds], [echo("one"), two]) as client:
         workflow = await client.submit("desk", "may we?")
         await began.wait()
         await workflow.cancel("a mistake", by="ops")
@@ -137,7 +134,7 @@ async def test_a_team_that_hands_to_itself_ends_at_its_depth() -> None:
         name="again", agents=("again",), strategy=FanOut(synthesizer=None), limits=Limits(deadline=20, nesting=2)
     )
 
-    async with on_memory(again, [echo("one")]) as client:
+    async with factory.team(again, [echo("one")]) as client:
         outcome = await (await client.submit("again", "and again")).outcome(10)
 
     assert outcome.status == "failed"
@@ -157,7 +154,7 @@ async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytes
         return "too late"
 
     refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
-    async with on_memory([DESK, Team(name="other")], [echo("one"), two]) as client:
+    async with factory.team([DESK, Team(name="other")], [echo("one"), two]) as client:
         assert isinstance(client.bus, MemoryBus)
         broker = client.bus.broker
         await client.bus.registry.announce(team_card(refunds, datetime.now(UTC), "one"))  # it was there a moment ago
@@ -187,16 +184,8 @@ async def handed(client: Client, workflow: str) -> list[TaskDispatched]:
     return [entry for entry in entries if isinstance(entry, TaskDispatched)]
 
 
-@asynccontextmanager
-async def supervising(broker: MemoryBroker, team: Team) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    engine = SupervisorEngine(broker.connect(), team, Settings(ack_wait=2), SystemClock())
-    task = asyncio.create_task(engine.run(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await task
+def supervising(broker: MemoryBroker, team: Team) -> AbstractAsyncContextManager[asyncio.Event]:
+    return factory.running(factory.supervisor(broker.connect(), team), ready=False)
 
 
 def walk(node: TraceNode) -> Iterator[TraceNode]:
@@ -220,7 +209,7 @@ async def test_a_router_a_supervisor_and_a_pipeline_are_one_workflow_to_its_call
         name="refunds", strategy=Pipeline(stages=(Stage(agent="look"), Stage(agent="write", check=Check(min_length=5))))
     )
     plan = planner_of({"id": "t1", "agent": "refunds", "intent": "refund charge 7"})
-    async with on_memory([front, support, refunds], [classifier, plan, echo("look"), write]) as client:
+    async with factory.team([front, support, refunds], [classifier, plan, echo("look"), write]) as client:
         workflow = await client.submit("front", "I was charged twice")
         outcome = await workflow.outcome(10)
         tree = await client.trace(workflow.id)
@@ -242,7 +231,7 @@ async def test_agents_that_know_only_events_make_one_history() -> None:
         return f"{context.event}: refunded {charge['charge']}"
 
     team = Team(name="events", strategy=Choreography())
-    async with on_memory(team, [verify, refund]) as client:
+    async with factory.team(team, [verify, refund]) as client:
         workflow = await client.submit("events", {"charge": 7}, correlation_id="order-7")
         outcome = await workflow.outcome(10)
         emitted = [report.name for report in await client.progress(workflow.id)]

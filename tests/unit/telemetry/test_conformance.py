@@ -14,9 +14,10 @@ from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, get_value
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
+from support import factory
 from support.core import SUBJECTS, T0, WorkflowDriver
+from support.factory import planner_of, shaky, synthesizer
 from support.spans import exporting
-from support.system import in_memory, planner_of, shaky, synthesizer
 
 from pointsman import Context, LLMAgent, agent, tool
 from pointsman.authoring.agent import Agent
@@ -108,7 +109,7 @@ def exported() -> Iterator[InMemorySpanExporter]:
 async def run(*agents: Agent, planner: Agent | None = None, team: Team = TEAM) -> Outcome:
     """What comes of one request with a task for each agent."""
     plan = [{"id": f"t{n}", "agent": each.card.name, "intent": "help"} for n, each in enumerate(agents, 1)]
-    async with in_memory(team, [planner or planner_of(*plan), synthesizer, *agents]) as client:
+    async with factory.team(team, [planner or planner_of(*plan), synthesizer, *agents], settled=True) as client:
         return await (await client.submit("crew", "help me", correlation_id="order-7")).outcome(20)
 
 

@@ -15,8 +15,9 @@ from opentelemetry import trace as otel
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support import factory
+from support.factory import echo, planner_of, synthesizer
 from support.prometheus import exposing, samples
-from support.system import echo, in_memory, planner_of, synthesizer
 
 from pointsman import telemetry
 from pointsman.settings import Settings
@@ -152,7 +153,7 @@ class TestLost:
 
         with exposing() as figures:
             pipeline = export._build_traces([Refusing()], "x", "")
-            async with in_memory(TEAM, [planner_of(TASK), synthesizer, echo("a")]) as client:
+            async with factory.team(TEAM, [planner_of(TASK), synthesizer, echo("a")], settled=True) as client:
                 outcome = await (await client.submit("crew", "hello")).outcome(20)
             await pipeline.close(10)
             lost = samples(figures)["pointsman_telemetry_dropped_total"]
@@ -179,7 +180,7 @@ class TestLost:
                     pass
             assert await asyncio.to_thread(hangs.wait, 30)
 
-            async with in_memory(TEAM, [planner_of(TASK), synthesizer, echo("a")]) as client:
+            async with factory.team(TEAM, [planner_of(TASK), synthesizer, echo("a")], settled=True) as client:
                 outcome = await (await client.submit("crew", "hello")).outcome(20)
             ((_, lost),) = samples(figures)["pointsman_telemetry_dropped_total"]
             release.set()

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from support import factory
+from support.factory import planner_of, shaky, synthesizer
 from support.history import at, completed, failing, started, tool
-from support.system import in_memory, planner_of, shaky, synthesizer
 
 from pointsman import LLMAgent
 from pointsman import tool as a_tool
@@ -38,7 +39,7 @@ async def test_the_file_has_the_ids_names_kinds_and_parents_of_the_exported_span
     model = ScriptedModel(tool_reply(("look_up", {"word": "bolt"})), text_reply("done"))
     thinker = LLMAgent(name="thinker", description="Thinks", instructions="Think.", model=model, tools=[look_up])
     plan = [{"id": "t1", "agent": "thinker", "intent": "think"}, {"id": "t2", "agent": "shaky", "intent": "shake"}]
-    async with in_memory(TEAM, [planner_of(*plan), synthesizer, thinker, shaky]) as client:
+    async with factory.team(TEAM, [planner_of(*plan), synthesizer, thinker, shaky], settled=True) as client:
         workflow = await client.submit("crew", "help")
         await workflow.outcome(20)
         root = await client.trace(workflow.id)

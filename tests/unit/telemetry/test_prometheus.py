@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import structlog
+from support import factory
+from support.factory import planner_of, shaky, synthesizer
 from support.prometheus import Samples, every_name, exposing, samples
-from support.system import in_memory, planner_of, shaky, synthesizer
 from support.waiting import until
 
 from pointsman import LLMAgent, agent, tool
@@ -39,7 +40,7 @@ async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest
     plan = [{"id": "t1", "agent": "thinker", "intent": "think"}, {"id": "t2", "agent": "shaky", "intent": "shake"}]
 
     with exposing() as started:
-        async with in_memory(TEAM, [planner_of(*plan), synthesizer, thinker, shaky]) as client:
+        async with factory.team(TEAM, [planner_of(*plan), synthesizer, thinker, shaky], settled=True) as client:
             await (await client.submit("crew", "help")).outcome(20)
 
             async def measured() -> bool:
@@ -85,8 +86,8 @@ async def test_what_is_being_worked_on_and_what_was_given_up_on_are_told_by_agen
 
     at_work = {"pointsman_queue": "agent-slow", "pointsman_queue_state": "in_flight"}
     with exposing() as started:
-        async with in_memory(
-            TEAM, [planner_of({"id": "t1", "agent": "slow", "intent": "wait"}), synthesizer, slow]
+        async with factory.team(
+            TEAM, [planner_of({"id": "t1", "agent": "slow", "intent": "wait"}), synthesizer, slow], settled=True
         ) as client:
             workflow = await client.submit("crew", "help")
 

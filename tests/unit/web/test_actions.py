@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.asgi import event_stream, request
 from support.dashboard import NASTY, letter, publish, watching
+from support.factory import echo
 from support.history import TEAM, WORKFLOW, completed, ended, started, store
-from support.system import echo
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman_schemas.events import Control, Request

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from support import factory
 from support.asgi import event_stream, request
-from support.memory import on_memory
-from support.system import planner_of
+from support.factory import planner_of
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
@@ -29,7 +29,7 @@ def payer(paid: list[Any]) -> Agent:
 async def test_what_waits_is_listed_and_an_edited_yes_lets_it_go_on() -> None:
     paid: list[Any] = []
     agents = [planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill"}), payer(paid)]
-    async with on_memory(TEAM, agents) as client:
+    async with factory.team(TEAM, agents) as client:
         dashboard = Dashboard(client)
         folding = asyncio.create_task(dashboard.run_projections())
         workflow = await client.submit("bank", {"amount": 900})

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from rich.console import Console
-from support.system import echo
+from support.factory import echo
 
 from pointsman.cli.commands import agents, doctor
 from pointsman.client.client import Client

@@ -10,7 +10,8 @@ from typing import Any
 import mcp
 import pytest
 from mcp.server import MCPServer  # imported here, as it takes long: not within a test's time
-from support.system import echo, in_memory
+from support import factory
+from support.factory import echo
 from support.waiting import until
 
 from pointsman.authoring.agent import agent
@@ -39,9 +40,9 @@ def team(first: str, *more: str) -> Team:
 
 
 async def test_an_answer_is_told_as_text_whatever_it_is() -> None:
-    async with in_memory(team("echo"), [echo("echo")]) as client:
+    async with factory.team(team("echo"), [echo("echo")], settled=True) as client:
         text = await answer_call(client, "shop", "tea", 20)
-    async with in_memory(team("tables"), [tables]) as client:
+    async with factory.team(team("tables"), [tables], settled=True) as client:
         fields = await answer_call(client, "shop", "tea", 20)
 
     assert text == "echo: tea"
@@ -49,7 +50,7 @@ async def test_an_answer_is_told_as_text_whatever_it_is() -> None:
 
 
 async def test_what_a_partial_answer_lacks_is_told_with_it() -> None:
-    async with in_memory(team("echo", "broken"), [echo("echo"), broken]) as client:
+    async with factory.team(team("echo", "broken"), [echo("echo"), broken], settled=True) as client:
         text = await answer_call(client, "shop", "tea", 20)
 
     assert "echo: tea" in text
@@ -57,7 +58,7 @@ async def test_what_a_partial_answer_lacks_is_told_with_it() -> None:
 
 
 async def test_a_failure_is_an_error_that_names_the_workflow_and_says_why() -> None:
-    async with in_memory(team("broken"), [broken]) as client:
+    async with factory.team(team("broken"), [broken], settled=True) as client:
         with pytest.raises(PeerError, match=r"workflow wf_.* failed: .*the shop is closed"):
             await answer_call(client, "shop", "tea", 20)
 
@@ -71,7 +72,7 @@ async def test_who_gives_up_asking_ends_the_workflow() -> None:
         await asyncio.Event().wait()
         return request
 
-    async with in_memory(team("slow"), [slow]) as client:
+    async with factory.team(team("slow"), [slow], settled=True) as client:
         asking = asyncio.create_task(answer_call(client, "shop", "tea", 25))
         await begun.wait()
         asking.cancel()
@@ -187,6 +188,6 @@ def test_a_name_that_is_none_is_refused_before_anything_is_looked_for(monkeypatc
 
 async def test_a_team_that_nobody_runs_is_an_error_that_says_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pointsman.cli.commands.mcp_server.ANSWER_GRACE_S", 0.0)
-    async with in_memory(team("echo"), [echo("echo")]) as client:
+    async with factory.team(team("echo"), [echo("echo")], settled=True) as client:
         with pytest.raises(PeerError, match=r"is its supervisor running.*pointsman doctor nobody"):
             await answer_call(client, "nobody", "tea", 0.05)

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support import factory
 from support.core import card
-from support.system import echo, in_memory, planner_of, synthesizer
+from support.factory import echo, planner_of, synthesizer
 
 from pointsman.cli.commands import doctor, submit, workflows
 from pointsman.cli.render.output import Code
@@ -137,7 +138,7 @@ def test_a_team_that_has_a_supervisor_is_not_doubted(
 
 async def test_what_was_admitted_waits_no_more() -> None:
     crew = [planner_of({"id": "t1", "agent": "a", "intent": "help"}), synthesizer, echo("a")]
-    async with in_memory(Team(name="crew", limits=Limits(deadline=30)), crew) as client:
+    async with factory.team(Team(name="crew", limits=Limits(deadline=30)), crew, settled=True) as client:
         done = await client.submit("crew", "help")
         await done.outcome(timeout=20)
         waiting = await client.submit("nobody", "help")

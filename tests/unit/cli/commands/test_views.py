@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.factory import echo
 from support.history import WORKFLOW, at, dispatched, failing, planned, started, store, tool
 from support.letters import bury
-from support.system import echo
 from support.waiting import until
 
 from pointsman.cli.commands import agents, approvals, dead_letters, doctor, workflows

@@ -8,8 +8,9 @@ import re
 
 import pytest
 from rich.console import Console
+from support import factory
+from support.factory import echo, planner_of, synthesizer
 from support.history import WORKFLOW, dispatched, ended, planned, started, store, succeeded, tool
-from support.system import echo, in_memory, planner_of, synthesizer
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
@@ -47,7 +48,7 @@ async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
     release, screen = asyncio.Event(), Screen()
     plan = [{"id": "t1", "agent": "a", "intent": "help"}, {"id": "t2", "agent": "slow", "intent": "wait"}]
 
-    async with in_memory(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow(release)]) as client:
+    async with factory.team(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow(release)], settled=True) as client:
         workflow = await client.submit("crew", "help")
         drawing = asyncio.ensure_future(workflows._draw_live_trace(client, workflow, screen.console))
 
@@ -91,7 +92,7 @@ async def test_watch_tells_what_happens_while_it_happens(capsys: pytest.CaptureF
         said += capsys.readouterr().out
         return said.count('"task_succeeded"') == 2 if json else "✓ a " in said  # the planner, and then a
 
-    async with in_memory(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow(release)]) as client:
+    async with factory.team(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow(release)], settled=True) as client:
         watching = asyncio.ensure_future(follow(await client.submit("crew", "help"), json=json))
         await until(told)
         assert not watching.done()

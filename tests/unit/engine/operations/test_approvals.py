@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, JsonValue
-from support.memory import on_memory
-from support.system import planner_of, synthesizer
+from support import factory
+from support.factory import planner_of, synthesizer
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
@@ -18,12 +17,8 @@ from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.client.client import Client
-from pointsman.clock import SystemClock
-from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.worker.engine import Worker
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.model import ToolSpec
-from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import Approval, Control
 from pointsman_schemas.strict_json import dump
@@ -52,7 +47,7 @@ async def asked(client: Client, count: int = 1) -> Sequence[Approval]:
 
 async def test_nothing_is_paid_before_a_person_allows_it() -> None:
     paid: list[Any] = []
-    async with on_memory(TEAM, [planner_of(PAY), payer(paid)]) as client:
+    async with factory.team(TEAM, [planner_of(PAY), payer(paid)]) as client:
         workflow = await client.submit("bank", {"amount": 900})
         (question,) = await asked(client)
         before = list(paid)
@@ -69,7 +64,7 @@ async def test_nothing_is_paid_before_a_person_allows_it() -> None:
 
 
 async def test_a_second_answer_is_told_what_the_first_was() -> None:
-    async with on_memory(TEAM, [planner_of(PAY, {**PAY, "id": "again", "input": {"n": 2}}), payer([])]) as client:
+    async with factory.team(TEAM, [planner_of(PAY, {**PAY, "id": "again", "input": {"n": 2}}), payer([])]) as client:
         workflow = await client.submit("bank", "pay")
         first, second = await asked(client, 2)
         await client.reject(first.id, reason="no", by="Ann")
@@ -90,7 +85,7 @@ async def test_a_second_answer_is_told_what_the_first_was() -> None:
 
 
 async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
-    async with on_memory(TEAM, [planner_of(PAY), payer([])]) as client:
+    async with factory.team(TEAM, [planner_of(PAY), payer([])]) as client:
         workflow = await client.submit("bank", "pay")
         (question,) = await asked(client)
         await workflow.cancel()
@@ -106,7 +101,7 @@ async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
 
 
 async def test_any_system_answers_by_one_message_without_headers() -> None:
-    async with on_memory(TEAM, [planner_of(PAY), payer([])]) as client:
+    async with factory.team(TEAM, [planner_of(PAY), payer([])]) as client:
         workflow = await client.submit("bank", "pay")
         (question,) = await asked(client)
 
@@ -116,30 +111,17 @@ async def test_any_system_answers_by_one_message_without_headers() -> None:
 
 
 async def test_it_waits_through_a_restart_of_everything() -> None:
-    broker, settings, paid = MemoryBroker(), Settings(ack_wait=2), []  # type: ignore[var-annotated]
+    broker, paid = MemoryBroker(), []  # type: ignore[var-annotated]
     agents = [planner_of(PAY), payer(paid)]
-    client = Client(broker.connect())
+    async with factory.team(TEAM, agents, broker=broker) as client:
+        workflow = await client.submit("bank", "pay")
+        (question,) = await asked(client)
 
-    async def run(stop: asyncio.Event) -> None:
-        engine = SupervisorEngine(broker.connect(), TEAM, settings, SystemClock())
-        await asyncio.gather(engine.run(stop), Worker(broker.connect(), agents, settings).run(stop))
+    async with factory.team(TEAM, agents, broker=broker) as client:
+        await client.approve(question.id)
+        outcome = await workflow.outcome(10)
 
-    stop = asyncio.Event()
-    running = asyncio.create_task(run(stop))
-    await until(lambda: client.agents())
-    workflow = await client.submit("bank", "pay")
-    (question,) = await asked(client)
-    stop.set()
-    await running
-
-    stop = asyncio.Event()
-    running = asyncio.create_task(run(stop))
-    await client.approve(question.id)
-
-    assert (await workflow.outcome(10)).status == "completed"
-    assert len(paid) == 1
-    stop.set()
-    await running
+    assert (outcome.status, len(paid)) == ("completed", 1)
 
 
 async def test_a_team_may_want_its_plan_approved() -> None:
@@ -148,7 +130,7 @@ async def test_a_team_may_want_its_plan_approved() -> None:
         return "done"
 
     plan = {"id": "t1", "agent": "worker", "intent": "do the work"}
-    async with on_memory(
+    async with factory.team(
         TEAM.model_copy(update={"approve_plan": True}), [planner_of(plan), work, synthesizer]
     ) as client:
         workflow = await client.submit("bank", "work")
@@ -182,7 +164,7 @@ async def test_a_tool_that_needs_approval_runs_once_with_the_arguments_the_perso
     )
     clerk = LLMAgent(name="clerk", description="Refunds", instructions="Refund.", tools=[look_up, refund], model=model)
     task = {"id": "t1", "agent": "clerk", "intent": "refund C1"}
-    async with on_memory(TEAM, [planner_of(task), clerk]) as client:
+    async with factory.team(TEAM, [planner_of(task), clerk]) as client:
         workflow = await client.submit("bank", "refund me")
         (question,) = await asked(client)
         before = list(refunded)
@@ -211,7 +193,7 @@ async def test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again(at_on
     wanted = [tool_reply(call, call)] if at_once else [tool_reply(call), tool_reply(call)]
     model = ScriptedModel(*wanted, text_reply("done"))
     clerk = LLMAgent(name="clerk", description="Pays", instructions="Pay.", tools=[pay], model=model)
-    async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
+    async with factory.team(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
         workflow = await client.submit("bank", "pay 9")
         (first,) = await asked(client)
         await client.approve(first.id, input={"amount": 8})
@@ -241,7 +223,7 @@ async def test_what_was_rejected_is_not_asked_about_again() -> None:
 
     model = ScriptedModel(tool_reply(("pay", {"amount": 9})), tool_reply(("pay", {"amount": 9})), text_reply("done"))
     clerk = LLMAgent(name="clerk", description="Pays", instructions="Pay.", tools=[pay], model=model)
-    async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
+    async with factory.team(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
         workflow = await client.submit("bank", "pay 9")
         (question,) = await asked(client)
         await client.reject(question.id, reason="no")
@@ -264,7 +246,7 @@ async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_question_s
     model = ScriptedModel(tool_reply(("refund", {"customer": "C1", "amount": 900})), text_reply("It is refunded."))
     clerk = LLMAgent(name="clerk", description="Refunds", instructions="Refund.", tools=[refund], model=model)
     task = {"id": "t1", "agent": "clerk", "intent": "refund C1"}
-    async with on_memory(TEAM, [planner_of(task), clerk]) as client:
+    async with factory.team(TEAM, [planner_of(task), clerk]) as client:
         workflow = await client.submit("bank", "refund me")
         (question,) = await asked(client)
 
@@ -293,7 +275,7 @@ async def test_an_input_that_does_not_fit_the_agent_is_refused_and_the_question_
         paid.append(bill.amount)
         return "paid"
 
-    async with on_memory(TEAM, [planner_of({**PAY, "input": {"amount": 900}}), pay]) as client:
+    async with factory.team(TEAM, [planner_of({**PAY, "input": {"amount": 900}}), pay]) as client:
         workflow = await client.submit("bank", "pay")
         (question,) = await asked(client)
 
@@ -321,7 +303,7 @@ async def test_what_a_schema_cannot_say_here_is_left_to_the_worker(schema: dict[
     note.spec = ToolSpec("note", "Notes it.", {"type": "object", "properties": {"text": schema}})
     model = ScriptedModel(tool_reply(("note", {"text": "a"})), text_reply("It is noted."))
     clerk = LLMAgent(name="clerk", description="Notes", instructions="Note.", tools=[note], model=model)
-    async with on_memory(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "note"}), clerk]) as client:
+    async with factory.team(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "note"}), clerk]) as client:
         workflow = await client.submit("bank", "note")
         (question,) = await asked(client)
 

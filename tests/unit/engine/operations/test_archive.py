@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from support.system import echo, in_memory, planner_of, synthesizer
+from support import factory
+from support.factory import echo, planner_of, synthesizer
 from support.waiting import until
 
 from pointsman import Context, agent
@@ -47,7 +48,7 @@ async def archive() -> Archive:
         planner_of({"id": "t1", "agent": "a", "intent": "help"}, {"id": "t2", "agent": "lost", "intent": "find"}),
         synthesizer, echo("a"), lost,
     ]  # fmt: skip
-    async with in_memory(TEAM, agents) as client:
+    async with factory.team(TEAM, agents, settled=True) as client:
         workflow = await client.submit("crew", "h\u00e9llo")
         await workflow.outcome(20)
         return await export_workflow(client.bus, client.subjects, workflow.id, datetime.now(UTC))
@@ -167,7 +168,7 @@ async def test_of_two_who_import_it_at_once_one_is_refused(archive: Archive, mon
 
 async def test_nothing_acts_on_it_whoever_asks(archive: Archive) -> None:
     running = archive.model_copy(update={"records": archive.records[:2]})  # as of one that had not ended
-    async with in_memory(TEAM, [planner_of(), synthesizer, echo("a")]) as client:
+    async with factory.team(TEAM, [planner_of(), synthesizer, echo("a")], settled=True) as client:
         await import_workflow(client.bus, client.subjects, running)
         before = await client.entries(archive.workflow_id)
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from support.factory import echo
 from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing, store
-from support.system import echo
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError

@@ -7,17 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.system import echo
+from support import factory
 from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.bus.memory.consumers import MemoryConsumer
-from pointsman.clock import SystemClock
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker.engine import Worker
 from pointsman.errors import BusUnavailableError
 from pointsman.settings import Settings
-from pointsman_schemas.team import Team
 
 SETTINGS = Settings(ack_wait=2)
 
@@ -42,11 +40,11 @@ class Cut(MemoryBus):
 
 
 def _supervisor(bus: MemoryBus) -> SupervisorEngine:
-    return SupervisorEngine(bus, Team(name="crew"), SETTINGS, SystemClock())
+    return factory.supervisor(bus, settings=SETTINGS)
 
 
 def _worker(bus: MemoryBus) -> Worker:
-    return Worker(bus, [echo("a")], SETTINGS)
+    return factory.worker(bus, settings=SETTINGS)
 
 
 @pytest.mark.parametrize("process", [_supervisor, _worker])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from support.core import judged_stage
-from support.system import planner_of
+from support.factory import planner_of
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support import factory
 from support.core import WorkflowDriver, failure, judged_stage, task
+from support.factory import echo
 from support.prometheus import exposing, samples
-from support.system import echo
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
@@ -25,8 +26,6 @@ from pointsman.core.model.agent_health import Circuit, Circuits, close_circuit
 from pointsman.core.tasks import agent_selection
 from pointsman.engine.operations.circuits import load_circuits
 from pointsman.engine.supervisor.circuit_breaker import CircuitBreaker
-from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.engine.worker.engine import Worker
 from pointsman.errors import BusUnavailableError, NotFoundError, PublishOutcomeUnknownError, RefusedError, TaskError
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
@@ -72,30 +71,10 @@ class Patient:
         return work
 
 
-@asynccontextmanager
-async def crew(
-    broker: MemoryBroker,
-    agents: Sequence[Agent],
-    *,
-    supervisors: int = 1,
-    settings: Settings = SETTINGS,
-    bus: type[MemoryBus] = MemoryBus,
-) -> AsyncIterator[Client]:
-    stop, client = asyncio.Event(), Client(broker.connect())
-    engines = [SupervisorEngine(bus(broker=broker), ONE, settings, SystemClock()) for _ in range(supervisors)]
-    parts: list[SupervisorEngine | Worker] = [*engines, Worker(broker.connect(), agents, settings)]
-    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
-
-    async def announced() -> bool:
-        return len(await client.agents()) == len(agents) and len(await client.teams()) == supervisors
-
-    await until(announced)
-    try:
-        yield client
-    finally:
-        stop.set()
-        async with asyncio.timeout(10):
-            await asyncio.gather(*tasks)
+def crew(
+    *agents: Agent, team: Team = ONE, settings: Settings = SETTINGS, **more: Any
+) -> AbstractAsyncContextManager[factory.RunningTeam]:
+    return factory.team(team, agents, settings=settings, **more)
 
 
 async def fail_at(client: Client, times: int) -> None:
@@ -126,14 +105,14 @@ class Unanswering(MemoryBus):
 
 
 async def test_what_was_committed_without_an_answer_counts_as_well() -> None:
-    async with crew(MemoryBroker(), [Patient().agent()], bus=Unanswering) as client:
+    async with crew(Patient().agent(), bus=Unanswering) as client:
         await fail_at(client, 3)
         await opened(client)
 
 
 async def test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again() -> None:
     patient, never = Patient(), Settings(ack_wait=2, circuit_failures=3, circuit_open=1.0)
-    async with crew(MemoryBroker(), [patient.agent()], settings=never) as client:
+    async with crew(patient.agent(), settings=never) as client:
         await fail_at(client, 3)
         await opened(client)
         held = [await client.submit("crew", "work") for _ in range(5)]
@@ -161,7 +140,7 @@ async def test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent
 
 async def test_a_probe_that_fails_leaves_the_circuit_open_for_longer() -> None:
     patient = Patient()
-    async with crew(MemoryBroker(), [patient.agent()]) as client:
+    async with crew(patient.agent()) as client:
         await fail_at(client, 3)
         await opened(client)
         await fail_at(client, 1)
@@ -178,8 +157,8 @@ async def test_a_probe_that_fails_leaves_the_circuit_open_for_longer() -> None:
 
 
 async def test_three_supervisors_send_one_probe_between_them() -> None:
-    broker, patient = MemoryBroker(), Patient()
-    async with crew(broker, [patient.agent()], supervisors=3) as client:
+    patient = Patient()
+    async with crew(patient.agent(), supervisors=3) as client:
         while "worker" not in await client.circuits():
             await fail_at(client, 1)
         patient.most = before = 0
@@ -200,11 +179,11 @@ async def test_three_supervisors_send_one_probe_between_them() -> None:
 async def test_a_supervisor_that_begins_anew_knows_what_is_open() -> None:
     broker, patient = MemoryBroker(), Patient()
     long = Settings(ack_wait=2, circuit_failures=3, circuit_open=60)
-    async with crew(broker, [patient.agent()], settings=long) as client:
+    async with crew(patient.agent(), settings=long, broker=broker) as client:
         await fail_at(client, 3)
         await opened(client)
 
-    async with crew(broker, [patient.agent()], settings=long) as client:
+    async with crew(patient.agent(), settings=long, broker=broker) as client:
         workflow = await client.submit("crew", "work", deadline=1)
         outcome = await workflow.outcome(10)
 
@@ -214,7 +193,7 @@ async def test_a_supervisor_that_begins_anew_knows_what_is_open() -> None:
 
 async def test_the_fallback_gets_the_work_at_once_while_the_circuit_is_open() -> None:
     patient, long = Patient(), Settings(ack_wait=2, circuit_failures=3, circuit_open=60)
-    async with crew(MemoryBroker(), [patient.agent(fallback="spare"), echo("spare")], settings=long) as client:
+    async with crew(patient.agent(fallback="spare"), echo("spare"), settings=long) as client:
         for _ in range(3):
             await (await client.submit("crew", "work")).outcome(10)
         await opened(client)
@@ -234,7 +213,7 @@ async def test_the_fallback_gets_the_work_at_once_while_the_circuit_is_open() ->
 )
 async def test_what_the_task_is_to_blame_for_opens_nothing(error: Exception) -> None:
     patient = Patient(error=error)
-    async with crew(MemoryBroker(), [patient.agent()]) as client:
+    async with crew(patient.agent()) as client:
         await fail_at(client, 6)
         circuits = await client.circuits()
 
@@ -243,22 +222,17 @@ async def test_what_the_task_is_to_blame_for_opens_nothing(error: Exception) -> 
 
 async def test_one_task_that_fails_again_and_again_opens_nothing() -> None:
     patient = Patient()
-    broker, team = MemoryBroker(), ONE.model_copy(update={"limits": Limits(attempts=6, backoff=0.01, deadline=30)})
-    stop, client = asyncio.Event(), Client(broker.connect())
-    parts = [SupervisorEngine(broker.connect(), team, SETTINGS, SystemClock()).run(stop)]
-    parts.append(Worker(broker.connect(), [patient.agent()], SETTINGS).run(stop))
-    tasks = [asyncio.create_task(part) for part in parts]
-    await fail_at(client, 1)
-    circuits = await client.circuits()
-    stop.set()
-    await asyncio.gather(*tasks)
+    team = ONE.model_copy(update={"limits": Limits(attempts=6, backoff=0.01, deadline=30)})
+    async with crew(patient.agent(), team=team) as client:
+        await fail_at(client, 1)
+        circuits = await client.circuits()
 
     assert (patient.calls, circuits) == (6, {})
 
 
 async def test_without_circuits_an_agent_is_sent_work_whatever_happens() -> None:
     patient = Patient()
-    async with crew(MemoryBroker(), [patient.agent()], settings=Settings(ack_wait=2, circuit_failures=0)) as client:
+    async with crew(patient.agent(), settings=Settings(ack_wait=2, circuit_failures=0)) as client:
         await fail_at(client, 8)
         circuits = await client.circuits()
 
@@ -408,7 +382,7 @@ async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> Non
 
     patient = Patient()
     with exposing() as figures:
-        async with crew(MemoryBroker(), [patient.agent()], settings=SETTINGS) as client:
+        async with crew(patient.agent(), settings=SETTINGS) as client:
             await fail_at(client, 3)
             await shows(2)
             patient.error = None

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
-from support.system import echo, planner_of, synthesizer
+from support import factory
+from support.factory import CREW, ONE_TASK, SETTINGS, echo, planner_of, synthesizer
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
-from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.client.client import Client, Workflow
-from pointsman.clock import SystemClock
 from pointsman.core.model.state import State
 from pointsman.engine.log.reader import read_commit
 from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
@@ -30,10 +30,8 @@ from pointsman.engine.supervisor import (
 from pointsman.engine.supervisor import (
     engine as supervisor,
 )
-from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
 from pointsman.engine.supervisor.ownership import Ownership
-from pointsman.engine.worker.engine import Worker
 from pointsman.errors import BusUnavailableError, NotFoundError, OversizeEventError
 from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
@@ -43,41 +41,23 @@ from pointsman_schemas.events import Control, DeadLetter, Outcome
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import dump, parse
-from pointsman_schemas.team import Limits, Team
-
-TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
-ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
+from pointsman_schemas.team import Team
 
 
-@asynccontextmanager
-async def crew(
-    broker: MemoryBroker, settings: Settings, supervisors: int, a: Agent | None = None
-) -> AsyncIterator[list[SupervisorEngine]]:
-    stop = asyncio.Event()
+def crew(
+    settings: Settings = SETTINGS, supervisors: int = 1, a: Agent | None = None, **more: Any
+) -> AbstractAsyncContextManager[factory.RunningTeam]:
     agents = [planner_of(ONE_TASK), synthesizer, a or echo("a")]
-    engines = [SupervisorEngine(broker.connect(), TEAM, settings, SystemClock()) for _ in range(supervisors)]
-    worker = Worker(broker.connect(), agents, settings)
-    parts: list[SupervisorEngine | Worker] = [*engines, worker]
-    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
-    watching = broker.connect()
-    await until(lambda: _alive(watching, 3))
-    try:
-        yield engines
-    finally:
-        stop.set()
-        async with asyncio.timeout(10):
-            await asyncio.gather(*tasks)
+    return factory.team(CREW, agents, settings=settings, supervisors=supervisors, **more)
 
 
 async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended() -> None:
-    broker = MemoryBroker()
-    client = Client(broker.connect())
-    async with crew(broker, Settings(max_running=10, ack_wait=2), 3) as engines:
+    async with crew(Settings(max_running=10, ack_wait=2), 3) as client:
         workflows = [await client.submit("crew", f"hello {number}") for number in range(40)]
         outcomes = [await workflow.outcome(20) for workflow in workflows]
 
         async def nothing_left() -> bool:
-            return not any(engine._heads or engine._admission.free_slots < 10 for engine in engines)
+            return not any(engine._heads or engine._admission.free_slots < 10 for engine in client.supervisors)
 
         await until(nothing_left)
 
@@ -86,11 +66,9 @@ async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended()
 
 async def test_what_ended_long_ago_is_forgotten_for_its_request_may_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ended_cache, "_MAX_AGE", timedelta())
-    broker = MemoryBroker()
-    client = Client(broker.connect())
-    async with crew(broker, Settings(ack_wait=2, heartbeat=0.05), 2) as engines:
+    async with crew(Settings(ack_wait=2, heartbeat=0.05), 2) as client:
         outcome = await (await client.submit("crew", "hello")).outcome(10)
-        await until(lambda: not any(engine._ended._ended_at for engine in engines))
+        await until(lambda: not any(engine._ended._ended_at for engine in client.supervisors))
 
     assert outcome.status == "completed"
 
@@ -108,9 +86,7 @@ async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(mo
 
     monkeypatch.setattr(OutboxPublisher, "republish_all", noted)
     monkeypatch.setattr(Ownership, "refresh", alone)  # so that each is delivered its part, and deals with what it gets
-    broker = MemoryBroker()
-    client = Client(broker.connect())
-    async with crew(broker, Settings(ack_wait=30), 3):
+    async with crew(Settings(ack_wait=30), 3) as client:
         statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
 
     assert statuses == {"completed"}
@@ -132,12 +108,10 @@ async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work
         return await commit(self, head, workflow, *more)
 
     monkeypatch.setattr(WorkflowLog, "commit", noted)
-    broker = MemoryBroker()
-    client = Client(broker.connect())
-    async with crew(broker, Settings(ack_wait=30, heartbeat=0.5), 3) as engines:  # gone after three
+    async with crew(Settings(ack_wait=30, heartbeat=0.5), 3) as client:  # gone after three
         await until(lambda: _alive(client.bus, 6))
-        await until(lambda: sum(engine._ownership.priority for engine in engines) == 0 + 1 + 2)
-        await until(lambda: any(engine._ownership.balanced for engine in engines) is pressed)
+        await until(lambda: sum(engine._ownership.priority for engine in client.supervisors) == 0 + 1 + 2)
+        await until(lambda: any(engine._ownership.balanced for engine in client.supervisors) is pressed)
         statuses = {(await (await client.submit("crew", f"hello {n}")).outcome(20)).status for n in range(20)}
 
     assert statuses == {"completed"}
@@ -147,9 +121,7 @@ async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work
 
 @pytest.mark.parametrize("place", ["result.a.t1.0", "result.a.t1.01", "control.c1", "timer.wake-1", "other", "result"])
 async def test_nothing_that_lies_on_the_inbox_ends_the_process(place: str) -> None:
-    broker = MemoryBroker()
-    client = Client(broker.connect())
-    async with crew(broker, Settings(ack_wait=2), 1):
+    async with crew() as client:
         await client.bus.publish(f"pointsman.inbox.crew.wf_1.{place}", b"{", {})
         (letter,) = await until(lambda: _letters(client))
         outcome = await (await client.submit("crew", "hello")).outcome(10)
@@ -171,10 +143,8 @@ async def test_an_input_whose_reading_fails_by_a_bug_of_ours_ends_in_a_dead_lett
 
     monkeypatch.setattr(decoder, reader, stumble)
     monkeypatch.setattr(supervisor, "_MAX_DELIVERIES", 2)
-    broker = MemoryBroker()
-    client = Client(broker.connect())
     subject = "pointsman.request.crew" if reader == "read_request" else "pointsman.inbox.crew.wf_1.control.c1"
-    async with crew(broker, Settings(ack_wait=2), 1):
+    async with crew() as client:
         await client.bus.publish(subject, marked, {})
         (letter,) = await until(lambda: _letters(client))
         outcome = await (await client.submit("crew", "hello")).outcome(10)
@@ -191,8 +161,6 @@ async def _letters(client: Client) -> list[DeadLetter]:
 async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = MemoryBroker()
-    client = Client(broker.connect())
     tries: list[int] = []
 
     async def refuse(*_: object, **__: object) -> None:
@@ -201,7 +169,7 @@ async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nob
 
     monkeypatch.setattr("pointsman.engine.supervisor.acknowledger.dead_letter", refuse)
     monkeypatch.setattr("pointsman.engine.supervisor.acknowledger._RETRY_PAUSE_S", 0.01)
-    async with crew(broker, Settings(ack_wait=2), 1):
+    async with crew() as client:
         await client.bus.publish(client.subjects.control("crew", "wf_nobody", "c1"), b"not json", {})
         await until(lambda: len(tries) > 2)
         outcome = await (await client.submit("crew", "hello")).outcome(10)
@@ -211,8 +179,7 @@ async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nob
 
 async def test_a_commit_too_large_for_what_it_rests_on_goes_without_it() -> None:
     broker = MemoryBroker(max_body=20_000)
-    client = Client(broker.connect())
-    async with crew(broker, Settings(ack_wait=2), 1):
+    async with crew(broker=broker) as client:
         for number in range(600):  # some 50 bytes of grounds each
             card = AgentCard(name=f"other-{number}", instance="one", description="", role=Role.JUDGE)
             await client.bus.registry.announce(card)
@@ -226,9 +193,7 @@ async def test_a_commit_too_large_for_what_it_rests_on_goes_without_it() -> None
 
 @pytest.mark.parametrize("subject", ["a..b", ".a", "a.", "$SYS.x", "pointsman.request.crew", "_secret.x"])
 async def test_a_reply_to_nobody_may_publish_on_is_refused_with_its_request(subject: str) -> None:
-    broker = MemoryBroker()
-    client = Client(broker.connect())
-    async with crew(broker, Settings(ack_wait=2), 1):
+    async with crew() as client:
         body = b'{"input": "x", "reply_to": "%s"}' % subject.encode()
         await client.bus.publish(client.subjects.request("crew"), body, {"Nats-Msg-Id": "1"})
         outcome = await Workflow(
@@ -254,10 +219,10 @@ def held_by(gate: asyncio.Event) -> Agent:
 
 @pytest.mark.parametrize("cancels", [1, 2, 50])
 async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_room(cancels: int) -> None:
-    broker, gate = MemoryBroker(), asyncio.Event()
-    client = Client(broker.connect())
+    gate = asyncio.Event()
 
-    async with crew(broker, Settings(max_running=1, ack_wait=2), 1, held_by(gate)) as (engine,):
+    async with crew(Settings(max_running=1, ack_wait=2), a=held_by(gate)) as client:
+        (engine,) = client.supervisors
         first = await client.submit("crew", "takes the only room")
         await until(lambda: client.bus.last("work", client.subjects.handoff("a", first.id, "t1", 1)))
         second = await client.submit("crew", "waits")
@@ -283,14 +248,13 @@ async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_roo
 async def test_a_cancellation_is_heard_that_came_while_another_supervisor_admitted_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = MemoryBroker()
-    client = Client(broker.connect())
 
     async def admitted() -> bool:
         depth = await client.bus.depth("request-crew", "work")
         return depth is not None and depth.settled_through > 0
 
-    async with crew(broker, Settings(ack_wait=2), 1, held_by(asyncio.Event())) as (engine,):
+    async with crew(a=held_by(asyncio.Event())) as client:
+        (engine,) = client.supervisors
         workflow = await client.submit("crew", "hello")
         await until(admitted)
         engine._heads.clear()
@@ -315,7 +279,7 @@ async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
         workflow = await client.submit("crew", f"hello {number}", request_id=f"r{number}")
         await workflow.cancel()
 
-    async with crew(broker, Settings(ack_wait=2), 2):
+    async with crew(SETTINGS, 2, broker=broker):
         outcomes = [
             await Workflow(
                 client.bus,
@@ -331,9 +295,7 @@ async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
 
 
 async def test_what_was_never_asked_for_cannot_be_cancelled() -> None:
-    broker = MemoryBroker()
-    client = Client(broker.connect())
-    async with crew(broker, Settings(ack_wait=2), 1):
+    async with crew() as client:
         await client.submit("crew", "another")
         with pytest.raises(NotFoundError):
             await Workflow(client.bus, client.subjects, "wf_unknown", "crew", source=client.source).cancel()
@@ -357,24 +319,15 @@ async def test_a_supervisor_names_at_its_start_those_of_its_team_that_are_not_th
 ) -> None:
     level = structlog.make_filtering_bound_logger("info")
     monkeypatch.setattr(supervisor, "_log", structlog.wrap_logger(None, wrapper_class=level))
-    broker, stop = MemoryBroker(), asyncio.Event()
-    team = Team(name="crew", agents=("a", "b"))
-    bus = broker.connect()
-    await bus.set_up()
+    bus = MemoryBus()
     await bus.registry.announce(echo("a").card.model_copy(update={"instance": "i1"}))
 
     with capture_logs() as lines:
-        running = asyncio.create_task(SupervisorEngine(bus, team, Settings(), SystemClock()).run(stop))
-        await until(lambda: _logged(lines, "agents_missing"))
-        stop.set()
-        await asyncio.wait_for(running, 20)
+        async with factory.running(factory.supervisor(bus, Team(name="crew", agents=("a", "b"))), ready=False):
+            await until(lambda: any(line["event"] == "agents_missing" for line in lines))
 
     (told,) = (line for line in lines if line["event"] == "agents_missing")
     assert told["agents"] == ["b", "planner", "synthesizer"]
-
-
-async def _logged(lines: Sequence[Mapping[str, object]], event: str) -> bool:
-    return any(line["event"] == event for line in lines)
 
 
 GARBAGE = {
@@ -393,8 +346,7 @@ async def test_what_somebody_else_put_where_an_outcome_will_be_neither_ends_the_
     garbage: str, supervisors: int
 ) -> None:
     """Nor is it taken for one by who waits for it."""
-    gate, begun, broker = asyncio.Event(), asyncio.Event(), MemoryBroker()
-    client = Client(broker.connect())
+    gate, begun = asyncio.Event(), asyncio.Event()
 
     @agent(name="a", description="Waits until it may")
     async def waits(request: str) -> str:
@@ -402,7 +354,7 @@ async def test_what_somebody_else_put_where_an_outcome_will_be_neither_ends_the_
         await gate.wait()
         return "done"
 
-    async with crew(broker, Settings(ack_wait=2), supervisors, waits):
+    async with crew(SETTINGS, supervisors, waits) as client:
         workflow = await client.submit("crew", "hello")
         await asyncio.wait_for(begun.wait(), 10)
         place = client.subjects.outcome("crew", workflow.id)
@@ -435,7 +387,7 @@ async def test_a_supervisor_that_dies_before_it_sent_anything_of_the_end_leaves_
         raise BusUnavailableError("the end is not known to be sent")
 
     monkeypatch.setattr(OutboxPublisher, "publish_new", dies)
-    async with crew(broker, Settings(ack_wait=0.2), 1):
+    async with crew(Settings(ack_wait=0.2), broker=broker):
         outcome = await (await client.submit("crew", "hello")).outcome(10)
 
     assert outcome.status == "completed"

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 
 import pytest
+from support import factory
 from support.core import SUBJECTS, WorkflowDriver, failure, task
-from support.system import planner_of, synthesizer
+from support.factory import ONE_TASK, SETTINGS, planner_of, synthesizer
+from support.handoffs import SupervisorDouble
 from support.waiting import until
-from support.workers import SupervisorDouble, running
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
@@ -22,18 +23,15 @@ from pointsman.client.client import Client
 from pointsman.clock import SystemClock
 from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
 from pointsman.engine.process.handoff_codec import RESENT_HEADER
-from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
 from pointsman.engine.supervisor.recovery import Recovery
 from pointsman.engine.worker.engine import Worker
 from pointsman.ports.bus import Delivery
-from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import TaskDispatched
 from pointsman_schemas.team import Limits, Team
 
 TEAM = Team(name="crew", limits=Limits(deadline=60, task_timeout=30))
-SETTINGS = Settings(ack_wait=2)
 AT_ONCE = 6  # workflows, of which the one slot of the agent leaves most in the queue
 
 
@@ -55,20 +53,13 @@ class Gate:
         return waits
 
 
-@asynccontextmanager
-async def supervised(broker: MemoryBroker) -> AsyncIterator[None]:
-    stop = asyncio.Event()
-    task = asyncio.create_task(SupervisorEngine(broker.connect(), TEAM, SETTINGS, SystemClock()).run(stop))
-    try:
-        yield
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, 10)
+def supervised(broker: MemoryBroker) -> AbstractAsyncContextManager[asyncio.Event]:
+    return factory.running(factory.supervisor(broker.connect(), TEAM), ready=False)
 
 
 def at_work(broker: MemoryBroker, gate: Gate) -> Worker:
-    plan = planner_of({"id": "t1", "agent": "a", "intent": "do the thing"})
-    return Worker(broker.connect(), [plan, synthesizer, gate.agent], SETTINGS)
+    plan = planner_of(ONE_TASK)
+    return factory.worker(broker.connect(), plan, synthesizer, gate.agent, settings=SETTINGS)
 
 
 async def handed_over(client: Client, workflows: Sequence[str]) -> bool:
@@ -87,7 +78,7 @@ async def check_each_was_done_once(client: Client, gate: Gate, outcomes: Sequenc
 async def test_handoffs_that_were_forgotten_are_sent_again_and_done_once() -> None:
     broker, gate = MemoryBroker(unsynced_handoffs=True), Gate()
     client = Client(broker.connect())
-    async with supervised(broker), running(at_work(broker, gate)):
+    async with supervised(broker), factory.running(at_work(broker, gate)):
         workflows = [await client.submit("crew", "hello") for _ in range(AT_ONCE)]
         await until(lambda: handed_over(client, [each.id for each in workflows]))
         await until(lambda: bool(gate.runs))
@@ -107,7 +98,7 @@ async def test_handoffs_that_were_forgotten_are_sent_again_and_done_once() -> No
 async def test_handoffs_that_were_forgotten_while_no_supervisor_ran_are_sent_by_the_next_one() -> None:
     broker, gate = MemoryBroker(unsynced_handoffs=True), Gate()
     client = Client(broker.connect())
-    async with running(at_work(broker, gate)):
+    async with factory.running(at_work(broker, gate)):
         async with supervised(broker):
             workflows = [await client.submit("crew", "hello") for _ in range(AT_ONCE)]
             await until(lambda: handed_over(client, [each.id for each in workflows]))
@@ -124,7 +115,7 @@ async def test_what_was_answered_is_not_done_again_when_the_consumers_are_put_ba
     broker, gate = MemoryBroker(unsynced_handoffs=True), Gate()
     client = Client(broker.connect())
     gate.open.set()
-    async with supervised(broker), running(at_work(broker, gate)):
+    async with supervised(broker), factory.running(at_work(broker, gate)):
         workflows = [await client.submit("crew", "hello") for _ in range(AT_ONCE)]
         outcomes = [await each.outcome(20) for each in workflows]
         broker.sync_handoffs()
@@ -147,7 +138,7 @@ async def test_a_handoff_that_is_sent_again_after_its_answer_is_not_done_again()
         runs.append(request)
         return "done"
 
-    async with running(Worker(desk.bus, [counts], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, counts, settings=SETTINGS)):
         handoff = await desk.publish_handoff("a", "once")
         await desk.result(handoff)
         sent = await desk.bus.last("handoffs", desk.subjects.agent_handoffs("a"))

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.system import echo, in_memory, planner_of, shaky, synthesizer
+from support import factory
+from support.factory import echo, planner_of, shaky, synthesizer
 from support.waiting import until
 
 from pointsman.client.client import Client, Workflow
@@ -50,7 +51,7 @@ async def all_settled(client: Client) -> Sequence[DeadLetterEntry]:
 
 
 async def test_two_systems_that_use_one_id_are_two_workflows() -> None:
-    async with in_memory(TEAM, AGENTS) as client:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
         first = await outcome_of(client, ONE, event(source="/shop"))
         second = await outcome_of(client, OTHER, event(source="/warehouse"))
         letters = await all_settled(client)
@@ -61,7 +62,7 @@ async def test_two_systems_that_use_one_id_are_two_workflows() -> None:
 
 @pytest.mark.parametrize("ended", [True, False], ids=["ended", "running"])
 async def test_another_request_under_a_taken_id_is_a_dead_letter_that_names_the_workflow(ended: bool) -> None:
-    async with in_memory(TEAM, AGENTS) as client:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
         first = await ask(client, ONE, event())
         if ended:
             await first.outcome(10)
@@ -81,7 +82,7 @@ async def test_another_request_under_a_taken_id_is_a_dead_letter_that_names_the_
 
 
 async def test_the_same_request_again_is_the_same_workflow_and_no_dead_letter() -> None:
-    async with in_memory(TEAM, AGENTS) as client:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
         first = await ask(client, ONE, event())
         second = await ask(client, ONE, event())
         await first.outcome(10)
@@ -106,7 +107,7 @@ async def test_a_request_whose_id_is_that_of_an_ended_workflow_costs_no_commit(
         return await commit(log, head, workflow, *rest)
 
     monkeypatch.setattr(WorkflowLog, "commit", counted)
-    async with in_memory(TEAM, AGENTS) as client:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
         await outcome_of(client, ONE, event())
         await all_settled(client)
         before = len(tried)
@@ -118,7 +119,7 @@ async def test_a_request_whose_id_is_that_of_an_ended_workflow_costs_no_commit(
 
 
 async def test_a_refused_request_is_corrected_under_a_new_id_and_says_so() -> None:
-    async with in_memory(TEAM, AGENTS) as client:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
         refused = await outcome_of(client, ONE, event(type="my.req"))
         await ask(client, ONE, event())
         letters = await all_settled(client)
@@ -129,7 +130,7 @@ async def test_a_refused_request_is_corrected_under_a_new_id_and_says_so() -> No
 
 
 async def test_a_rejected_event_that_is_sent_twice_under_one_id_is_one_dead_letter() -> None:
-    async with in_memory(TEAM, AGENTS) as client:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
         refused = await outcome_of(client, b"not json", event())
         await ask(client, b"not json", event())
         letters = await all_settled(client)
@@ -139,7 +140,7 @@ async def test_a_rejected_event_that_is_sent_twice_under_one_id_is_one_dead_lett
 
 
 async def test_a_client_is_told_before_it_sends_another_request_under_a_taken_id() -> None:
-    async with in_memory(TEAM, AGENTS) as client:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
         first = await client.submit("crew", "amount 1", request_id="r1")
         await first.outcome(10)
         again = await client.submit("crew", "amount 1", request_id="r1")
@@ -152,7 +153,7 @@ async def test_a_client_is_told_before_it_sends_another_request_under_a_taken_id
 
 
 async def test_two_clients_that_use_one_id_at_once_are_not_one_message_to_the_broker() -> None:
-    async with in_memory(TEAM, AGENTS) as client:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
         publishing = [client.submit("crew", text, request_id="r1") for text in ("amount 1", "amount 2")]
         first, second = await asyncio.gather(*publishing)
         await first.outcome(10)
@@ -173,7 +174,7 @@ async def forget(client: Client, workflow: Workflow, *streams: StreamKind) -> No
 @pytest.mark.parametrize("streams", [("log", "work"), ("log",)], ids=["all of it", "the log alone"])
 async def test_a_request_that_comes_again_when_its_log_is_gone_is_answered_again(streams: Sequence[StreamKind]) -> None:
     tried_twice = planner_of({"id": "t1", "agent": "shaky", "intent": "do the thing"})
-    async with in_memory(TEAM, (tried_twice, synthesizer, shaky)) as client:
+    async with factory.team(TEAM, (tried_twice, synthesizer, shaky), settled=True) as client:
         first = await ask(client, ONE, event())
         await first.outcome(10)
         await all_settled(client)
@@ -186,7 +187,7 @@ async def test_a_request_that_comes_again_when_its_log_is_gone_is_answered_again
 
 
 async def test_a_rejected_event_that_comes_again_when_its_log_is_gone_is_answered_again() -> None:
-    async with in_memory(TEAM, AGENTS) as client:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
         first = await ask(client, b"not json", event())
         await first.outcome(10)
         await all_settled(client)

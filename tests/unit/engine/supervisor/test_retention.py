@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
+from support import factory
 from support.core import SUBJECTS
-from support.waiting import until
+from support.waiting import in_time, until
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBroker
@@ -20,9 +21,7 @@ from pointsman.cli.commands import doctor
 from pointsman.client.client import Client
 from pointsman.engine.operations.archive import export_workflow, import_workflow
 from pointsman.engine.supervisor import retention
-from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.supervisor.retention import RetentionJob
-from pointsman.engine.worker.engine import Worker
 from pointsman.errors import PeerError
 from pointsman.ports.bus import StreamKind
 from pointsman.settings import Settings
@@ -48,28 +47,10 @@ async def repeats(request: str) -> str:
     return f"done: {request}"
 
 
-async def in_time(clock: VirtualClock, awaited: Awaitable[T], step: float = 0.05) -> T:
-    """What comes of it while time passes, within ten seconds of the machine's."""
-    waiting = asyncio.ensure_future(awaited)
-    async with asyncio.timeout(10):
-        while not waiting.done():
-            await clock.advance(step)
-            await asyncio.sleep(0.001)  # handlers run in threads of their own
-    return waiting.result()
-
-
-@asynccontextmanager
-async def supervised(broker: MemoryBroker, clock: VirtualClock, team: Team, *agents: Agent) -> AsyncIterator[Client]:
-    stop = asyncio.Event()
-    parts = [SupervisorEngine(broker.connect(), team, SETTINGS, clock).run(stop)]
-    if agents:
-        parts.append(Worker(broker.connect(), agents, SETTINGS, clock=clock).run(stop))
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        yield Client(broker.connect())
-    finally:
-        stop.set()
-        await in_time(clock, asyncio.gather(*tasks))
+def supervised(
+    broker: MemoryBroker, clock: VirtualClock, team: Team, *agents: Agent
+) -> AbstractAsyncContextManager[factory.RunningTeam]:
+    return factory.team(team, agents, broker=broker, settings=SETTINGS, clock=clock)
 
 
 async def trimmed(broker: MemoryBroker, clock: VirtualClock, days: float = 0.0, *, by: str = "other") -> None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
+from support import factory
 from support.core import WorkflowDriver, failure, task
-from support.system import planner_of
-from support.waiting import until
+from support.factory import planner_of
+from support.waiting import in_time, until
 
 from pointsman.authoring.agent import agent
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
@@ -23,9 +23,7 @@ from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.engine.supervisor import engine as supervisor
 from pointsman.engine.supervisor.committer import Committer
 from pointsman.engine.supervisor.decoder import InboundDecoder
-from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
-from pointsman.engine.worker.engine import Worker
 from pointsman.engine.worker.handoff_processor import HandoffProcessor, InFlightHandoff
 from pointsman.ports.bus import Delivery
 from pointsman.ports.clock import Clock
@@ -41,6 +39,7 @@ from pointsman_schemas.team import Limits, PlanAndExecute, Team
 T = TypeVar("T")
 
 SUBJECTS = Subjects()
+SETTINGS = Settings(ack_wait=2, heartbeat=0.2, shutdown_grace=0)
 SOON = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=1.5, backoff=0.05))
 LATER = SOON.model_copy(update={"limits": Limits(deadline=3)})  # by more than a timer may be early
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
@@ -57,49 +56,14 @@ class SetClock:
         return self._now() + self.off
 
 
-async def in_time(clock: VirtualClock, awaited: Awaitable[T]) -> T:
-    """What `awaited` comes to, while time passes: a little whenever all that was due has been done."""
-    waiting = asyncio.ensure_future(awaited)
-    while not waiting.done():
-        await clock.advance(0.05)
-        await asyncio.sleep(0.001)  # handlers run in threads of their own
-    return waiting.result()
-
-
 @agent(name="a", description="Never done")
 async def silent(text: str) -> str:
     await asyncio.Event().wait()
     return text
 
 
-@asynccontextmanager
-async def crew(
-    clock: VirtualClock,
-    team: Team = SOON,
-    *,
-    broker: MemoryBroker | None = None,
-    ours: Clock | None = None,
-    theirs: Clock | None = None,
-) -> AsyncIterator[Client]:
-    broker = broker or MemoryBroker(clock=clock)
-    stop, settings = asyncio.Event(), Settings(ack_wait=2, heartbeat=0.2, shutdown_grace=0)
-    parts: list[SupervisorEngine | Worker] = [
-        SupervisorEngine(broker.connect(), team, settings, ours or clock),
-        Worker(broker.connect(), [planner_of(ONE_TASK), silent], settings, clock=theirs or clock),
-    ]
-    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
-    client = Client(broker.connect())
-
-    async def both_alive() -> bool:
-        return {"planner", "a"} <= {card.name for card in await client.agents()}
-
-    await until(both_alive)
-    try:
-        yield client
-    finally:
-        stop.set()
-        async with asyncio.timeout(10):
-            await in_time(clock, asyncio.gather(*tasks))
+def crew(clock: VirtualClock, team: Team = SOON, **more: Any) -> AbstractAsyncContextManager[factory.RunningTeam]:
+    return factory.team(team, [planner_of(ONE_TASK), silent], settings=SETTINGS, clock=clock, **more)
 
 
 async def forge(client: Client, workflow: str, name: str, due: datetime | None = None) -> None:
@@ -153,21 +117,19 @@ async def test_what_is_in_hand_for_longer_than_the_ack_deadline_does_not_come_ag
 
 
 async def test_a_supervisor_is_ready_when_what_its_predecessor_died_over_has_been_dealt_with() -> None:
-    clock, stop, names = VirtualClock(), asyncio.Event(), SUBJECTS.team_inbox("crew")
+    clock, names = VirtualClock(), SUBJECTS.team_inbox("crew")
     broker = MemoryBroker(clock=clock)
     client = Client(broker.connect())
     predecessor = await client.bus.consumer("inbox-crew", "work", names, ack_wait=2, ranked=True)
     await client.bus.publish(SUBJECTS.control("crew", "wf_1", "c1"), b"{", {})
     await predecessor.take(1)
-    engine = SupervisorEngine(broker.connect(), LATER, Settings(ack_wait=2, heartbeat=0.2), clock)
-    running = asyncio.create_task(engine.run(stop))
+    engine = factory.supervisor(broker.connect(), LATER, settings=SETTINGS, clock=clock)
 
-    await until(lambda: "inbox-crew" not in engine.waiting_for)
-    missing = engine.waiting_for
-    await in_time(clock, until(lambda: engine.ready))
-    ready_at = clock.monotonic()
-    stop.set()
-    await in_time(clock, running)
+    async with factory.running(engine, clock=clock, ready=False):
+        await until(lambda: "inbox-crew" not in engine.waiting_for)
+        missing = engine.waiting_for
+        await in_time(clock, until(lambda: engine.ready))
+        ready_at = clock.monotonic()
 
     assert missing == ["what lay in inbox-crew"]
     assert 2 <= ready_at < 2.5
@@ -225,8 +187,7 @@ async def test_a_timer_the_engine_trips_over_comes_again_until_it_is_dealt_with(
 async def set_back_and_forth(off: float, whose: str) -> None:
     clock = VirtualClock()
     machine = SetClock(clock, off)
-    ours, theirs = (machine, None) if whose == "supervisor" else (None, machine)
-    async with crew(clock, ours=ours, theirs=theirs) as client:
+    async with crew(clock, SOON, **{f"{whose}_clock": machine}) as client:
         first = await ended(clock, client)
         machine.off = -machine.off  # it is set
         second = await ended(clock, client, "r2")

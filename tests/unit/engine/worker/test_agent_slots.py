@@ -9,8 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from support import factory
+from support.factory import FAST
+from support.handoffs import SupervisorDouble
 from support.waiting import until
-from support.workers import SETTINGS, SupervisorDouble, running, worker
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
@@ -25,7 +27,7 @@ from pointsman_schemas.strict_json import dump
 
 def test_a_worker_without_agents_says_so() -> None:
     with pytest.raises(ConfigurationError, match="a worker without agents has nothing to do"):
-        Worker(MemoryBus(), [], SETTINGS)
+        Worker(MemoryBus(), [], FAST)
 
 
 async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, int]:
@@ -44,7 +46,7 @@ async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, in
 
     async with AsyncExitStack() as stack:
         for _ in range(workers):
-            await stack.enter_async_context(running(worker(desk.bus, narrow)))
+            await stack.enter_async_context(factory.running(factory.worker(desk.bus, narrow)))
         given = [await desk.publish_handoff("narrow", task=f"T{number}") for number in range(10)]
         await until(lambda: inside == at_once)
         depth = await desk.bus.depth("agent-narrow", "work")
@@ -86,11 +88,11 @@ async def test_a_long_task_keeps_its_message(own_loop: bool, blocking: bool) -> 
         release.wait(10)
 
     subject: Agent = agent(name="long", description="d")(stubborn if blocking else patient)
-    workers = [worker(desk.bus, subject, clock=clock, own_loop=own) for own in (own_loop, False)]
-    async with running(workers[0]), running(workers[1]):
+    workers = [factory.worker(desk.bus, subject, clock=clock, own_loop=own) for own in (own_loop, False)]
+    async with factory.running(workers[0]), factory.running(workers[1]):
         handoff = await desk.publish_handoff("long")
         await until(started.is_set)
-        await clock.advance(4 * SETTINGS.ack_wait)
+        await clock.advance(4 * FAST.ack_wait)
         release.set()
         await desk.result(handoff)
 
@@ -110,11 +112,11 @@ async def test_a_handler_that_blocks_its_loop_keeps_its_message_on_a_loop_of_its
         started.set()
         release.wait(10)  # the rudeness is the point
 
-    workers = [worker(desk.bus, rude, clock=clock, own_loop=True) for _ in range(2)]
-    async with running(workers[0]), running(workers[1]):
+    workers = [factory.worker(desk.bus, rude, clock=clock, own_loop=True) for _ in range(2)]
+    async with factory.running(workers[0]), factory.running(workers[1]):
         handoff = await desk.publish_handoff("rude")
         await until(started.is_set)
-        await clock.advance(4 * SETTINGS.ack_wait)
+        await clock.advance(4 * FAST.ack_wait)
         release.set()
         result = await desk.result(handoff)
 
@@ -141,7 +143,7 @@ async def test_the_hard_deadline_ends_an_attempt_and_frees_its_slot(own_loop: bo
                     raise
         return text
 
-    async with running(worker(desk.bus, hung, own_loop=own_loop)):
+    async with factory.running(factory.worker(desk.bus, hung, own_loop=own_loop)):
         result = await desk.result(await desk.publish_handoff("hung", "hang"))
         after = await desk.result(await desk.publish_handoff("hung", "fine", task="T2"))
         release.set()
@@ -165,7 +167,7 @@ async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: b
         release.wait(10)
 
     subject: Agent = agent(name="long", description="d", timeout=0.1)(stubborn if blocking else patient)
-    async with running(worker(desk.bus, subject, own_loop=own_loop)):
+    async with factory.running(factory.worker(desk.bus, subject, own_loop=own_loop)):
         result = await desk.result(await desk.publish_handoff("long"))
         release.set()
 
@@ -181,7 +183,9 @@ async def test_an_async_handler_that_blocks_is_told_so_in_the_attempts_error() -
     async def blocking() -> None:
         release.wait(10)
 
-    async with running(worker(desk.bus, agent(name="long", description="d", timeout=0.1)(blocking), own_loop=True)):
+    async with factory.running(
+        factory.worker(desk.bus, agent(name="long", description="d", timeout=0.1)(blocking), own_loop=True)
+    ):
         result = await desk.result(await desk.publish_handoff("long"))
         release.set()
 
@@ -209,7 +213,7 @@ async def test_what_was_told_to_stop_and_still_runs_is_counted_until_it_ends(own
         return card.orphaned_handlers == service.orphaned_handlers() == amount
 
     subject: Agent = agent(name="long", description="d", timeout=0.1)(stubborn if blocking else swallowing)
-    async with running(worker(bus, subject, own_loop=own_loop)):
+    async with factory.running(factory.worker(bus, subject, own_loop=own_loop)):
         for task in ("T1", "T2"):
             await desk.result(await desk.publish_handoff("long", task=task))
         await until(lambda: counted(2))
@@ -228,7 +232,7 @@ async def test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_n
     async def hung() -> None:
         await asyncio.Event().wait()
 
-    async with running(worker(desk.bus, hung, clock=clock, settings=Settings(shutdown_grace=0))):
+    async with factory.running(factory.worker(desk.bus, hung, clock=clock, settings=Settings(shutdown_grace=0))):
         handoff = await desk.publish_handoff("hung", deadline=clock.now() + timedelta(seconds=deadline))
         await clock.advance(29)
         before = await desk.find_result(handoff)
@@ -252,7 +256,7 @@ async def test_cancelled_tasks_stop_running_and_do_not_start() -> None:
             await asyncio.Event().wait()
         return text
 
-    async with running(worker(desk.bus, slow)):
+    async with factory.running(factory.worker(desk.bus, slow)):
         runs = await desk.publish_handoff("slow", "wait")
         waits = await desk.publish_handoff("slow", "no", task="T2")
         others = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
-from support.workers import SupervisorDouble
+from support.handoffs import SupervisorDouble
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.handoffs import SupervisorDouble
 from support.loops import InstantClock
-from support.workers import SupervisorDouble
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.durable_steps import DurableSteps

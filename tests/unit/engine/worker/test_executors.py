@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import uvloop
 from structlog.testing import capture_logs
-from support.workers import SupervisorDouble, running
+from support import factory
+from support.handoffs import SupervisorDouble
 
 from pointsman.authoring.agent import agent
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.worker.engine import Worker
 from pointsman.engine.worker.executors import ThreadExecutor
 from pointsman.settings import Settings
 
@@ -57,7 +57,9 @@ def test_a_loop_that_authors_code_has_broken_goes_on(new_loop: Any, how: str) ->
 
     async def outputs() -> list[Any]:
         desk = SupervisorDouble(MemoryBus())
-        async with running(Worker(desk.bus, [breaking], Settings(ack_wait=5, shutdown_grace=1), own_loop=True)):
+        async with factory.running(
+            factory.worker(desk.bus, breaking, settings=Settings(ack_wait=5, shutdown_grace=1), own_loop=True)
+        ):
             first = await desk.result(await desk.publish_handoff("breaking", "break"), within=5)
             second = await desk.result(await desk.publish_handoff("breaking", "fine", task="T2"), within=5)
             return [first.output, second.output]
@@ -110,7 +112,9 @@ async def test_no_exception_of_a_handlers_ends_its_worker(error: BaseException) 
             raise error
         return text
 
-    async with running(Worker(desk.bus, [raising], Settings(ack_wait=5, shutdown_grace=1), own_loop=True)):
+    async with factory.running(
+        factory.worker(desk.bus, raising, settings=Settings(ack_wait=5, shutdown_grace=1), own_loop=True)
+    ):
         failed = await desk.result(await desk.publish_handoff("raising", "raise"), within=5)
         after = await desk.result(await desk.publish_handoff("raising", "fine", task="T2"), within=5)
 

@@ -10,8 +10,10 @@ from datetime import timedelta
 from typing import Any, cast
 
 import pytest
+from support import factory
+from support.factory import FAST
+from support.handoffs import SupervisorDouble
 from support.waiting import until
-from support.workers import SETTINGS, SupervisorDouble, running, worker
 
 from pointsman.authoring.agent import agent
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
@@ -41,7 +43,7 @@ async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
     handoff = await desk.publish_handoff("once")
     other = await desk.bus.consumer("agent-once", "work", desk.subjects.agent_handoffs("once"), ack_wait=0.3)
     (taken,) = await other.take(1)
-    async with running(worker(desk.bus, once)):
+    async with factory.running(factory.worker(desk.bus, once)):
         again = await desk.publish_handoff("once", task="T2")
         await desk.result(again)
         await desk.bus.publish(handoff.return_to, b"{}", {}, expect=0)
@@ -73,7 +75,7 @@ async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice
     async def busy() -> int:
         nonlocal runs
         runs += 1
-        time.sleep(2 * SETTINGS.ack_wait)  # noqa: ASYNC251  # nobody here can tell the broker that it is worked on
+        time.sleep(2 * FAST.ack_wait)  # noqa: ASYNC251  # nobody here can tell the broker that it is worked on
         async with asyncio.timeout(5):
             await came_again.wait()
         return runs
@@ -84,7 +86,7 @@ async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice
                 asyncio.get_running_loop().call_later(0.1, came_again.set)
             await super()._process_delivery(desk, cast(Delivery, Noted(delivery)))
 
-    async with running(Watched(desk.bus, [busy], SETTINGS)):
+    async with factory.running(Watched(desk.bus, [busy], FAST)):
         handoff = await desk.publish_handoff("busy")
         result = await desk.result(handoff)
         await until(lambda: desk.settled("busy"))
@@ -105,7 +107,7 @@ async def test_handoffs_are_told_apart_where_a_power_cut_has_them_numbered_anew(
         await let_go.wait()
         return input
 
-    async with running(worker(broker.connect(), busy)):
+    async with factory.running(factory.worker(broker.connect(), busy)):
         forgotten = await desk.publish_handoff("busy", "one")
         await until(lambda: runs["one"])
         broker.power_cut()
@@ -126,23 +128,23 @@ async def test_a_handoff_that_kills_its_workers_is_given_up() -> None:
     desk = SupervisorDouble(MemoryBus())
     handoff = await desk.publish_handoff("echo", "x")
     crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.agent_handoffs("echo"), ack_wait=0.3)
-    for _ in range(SETTINGS.max_deliveries):
+    for _ in range(FAST.max_deliveries):
         (taken,) = await crashing.take(1)
         await taken.nak()
 
-    async with running(worker(desk.bus)):
+    async with factory.running(factory.worker(desk.bus)):
         result = await desk.result(handoff)
 
     assert result.error is not None
     assert (result.error.kind, result.error.retryable) == ("worker_crashed", False)
-    assert f"no worker of echo lived to answer it in {SETTINGS.max_deliveries} deliveries" in result.error.message
+    assert f"no worker of echo lived to answer it in {FAST.max_deliveries} deliveries" in result.error.message
 
 
 async def test_an_expired_handoff_is_answered_and_not_started() -> None:
     desk = SupervisorDouble(MemoryBus())
     handoff = await desk.publish_handoff("echo", "x", deadline=desk.clock.now() - timedelta(seconds=5))
 
-    async with running(worker(desk.bus)):
+    async with factory.running(factory.worker(desk.bus)):
         result = await desk.result(handoff)
 
     assert result.output is None
@@ -159,7 +161,7 @@ async def test_an_expired_handoff_that_workers_took_and_never_answered_does_not_
         (taken,) = await crashing.take(1)
         await taken.nak()
 
-    async with running(worker(desk.bus)):
+    async with factory.running(factory.worker(desk.bus)):
         result = await desk.result(handoff)
 
     assert result.error is not None
@@ -183,9 +185,9 @@ async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
                   inbox.replace("wf_1", "wf_2"), "pointsman.inbox.team.wf_1.control.x"):  # fmt: skip
         await desk.publish(good.model_copy(update={"return_to": wrong}))
 
-    async with running(worker(desk.bus)):
+    async with factory.running(factory.worker(desk.bus)):
         fine = await desk.publish_handoff("echo", "fine", task="T3")
-        assert (await desk.result(fine)).output == "fine"
+        assert (await desk.result(fine)).output == "echo: fine"
         await until(lambda: desk.settled("echo"))
 
     found = await letters(desk)
@@ -207,19 +209,19 @@ async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
 async def test_a_result_may_be_wanted_in_another_inbox_than_that_of_who_hands_over() -> None:
     desk = SupervisorDouble(MemoryBus())
 
-    async with running(worker(desk.bus)):
+    async with factory.running(factory.worker(desk.bus)):
         elsewhere = desk.subjects.result("auditors", "wf_1", "echo", "T1", 1)
         handoff = await desk.publish_handoff("echo", "x", return_to=elsewhere)
         result = await desk.result(handoff)
 
-    assert (handoff.from_agent, result.output) == ("team", "x")
+    assert (handoff.from_agent, result.output) == ("team", "echo: x")
 
 
 async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
     desk = SupervisorDouble(MemoryBus(max_payload=200_000, max_body=200_000))
     await desk.publish(desk.handoff("echo"), body=b"x" * 190_000)
 
-    async with running(worker(desk.bus)):
+    async with factory.running(factory.worker(desk.bus)):
         await until(lambda: letters(desk))
         await until(lambda: desk.settled("echo"))
 
@@ -242,7 +244,7 @@ async def test_a_bad_handoff_whose_dead_letter_cannot_be_stored_is_kept_until_it
 
     monkeypatch.setattr(handoff_processor, "dead_letter", away_at_first)
     await desk.publish(desk.handoff("echo"), body=b"{")
-    async with running(worker(desk.bus)):
+    async with factory.running(factory.worker(desk.bus)):
         await until(lambda: letters(desk))
         await until(lambda: desk.settled("echo"))
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pytest
 import structlog
 from structlog.testing import capture_logs
+from support import factory
+from support.handoffs import SupervisorDouble
 from support.waiting import until
-from support.workers import SupervisorDouble, running, worker
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBus
@@ -37,10 +38,10 @@ async def test_a_worker_warns_of_a_live_agent_of_the_same_name_with_another_sche
     async def announced() -> Sequence[AgentCard]:
         return await desk.bus.registry.cards()
 
-    async with running(worker(desk.bus, first)) as _:
+    async with factory.running(factory.worker(desk.bus, first)) as _:
         [card] = await until(announced)
         with capture_logs() as lines:
-            async with running(worker(desk.bus, other)):
+            async with factory.running(factory.worker(desk.bus, other)):
                 pass
 
     warned = [line for line in lines if line["event"] == "agent_differs"]

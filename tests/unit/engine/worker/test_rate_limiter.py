@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 from structlog.testing import capture_logs
-from support.workers import SupervisorDouble, running
+from support import factory
+from support.handoffs import SupervisorDouble
 
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.clock import SystemClock
 from pointsman.core.budget.token_bucket import _BURST_SHARE, BucketState, ModelLimits
-from pointsman.engine.worker.engine import Worker
 from pointsman.engine.worker.rate_limiter import BusRateLimiter
 from pointsman.errors import ModelError, PeerError, PublishOutcomeUnknownError
 from pointsman.llm.anthropic import AnthropicModel
@@ -225,9 +225,9 @@ async def test_a_provider_s_pause_holds_back_every_worker() -> None:
         raise ModelError("slow down", retryable=True, retry_after=0.6)
 
     desk = SupervisorDouble(MemoryBus(broker=broker), clock=clock)
-    one = Worker(MemoryBus(broker=broker), [agent("one", told, answer)], settings, clock=clock)
-    other = Worker(MemoryBus(broker=broker), [agent("other", answer)], settings, clock=clock)
-    async with running(one), running(other):
+    one = factory.worker(broker.connect(), agent("one", told, answer), settings=settings, clock=clock)
+    other = factory.worker(broker.connect(), agent("other", answer), settings=settings, clock=clock)
+    async with factory.running(one), factory.running(other):
         first = await desk.publish_handoff("one")
         while not calls:
             await clock.settle()

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from opentelemetry.trace import SpanKind
+from support import factory
+from support.handoffs import TRACEPARENT, SupervisorDouble
 from support.prometheus import exposing, samples
 from support.spans import exporting
 from support.waiting import until
-from support.workers import TRACEPARENT, SupervisorDouble, running, worker
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
@@ -47,7 +48,7 @@ async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: boo
         context.replan("more to do")
         return found
 
-    async with running(worker(desk.bus, busy, own_loop=own_loop)):
+    async with factory.running(factory.worker(desk.bus, busy, own_loop=own_loop)):
         handoff = await desk.publish_handoff("busy", "tea")
         result = await desk.result(handoff)
 
@@ -69,7 +70,7 @@ async def test_a_worker_says_that_an_attempt_has_begun_unless_it_is_over_at_once
     async def busy(seconds: float) -> None:
         await clock.sleep(seconds)
 
-    async with running(worker(desk.bus, busy, clock=clock)):
+    async with factory.running(factory.worker(desk.bus, busy, clock=clock)):
         quick, slow = await desk.publish_handoff("busy", 0.4), await desk.publish_handoff("busy", 30, task="T2")
         await clock.settle()
         await clock.advance(0.6)
@@ -98,7 +99,7 @@ async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_say
         await context.call(search, query="tea")
         await context.emit("found")
 
-    async with running(worker(desk.bus, busy)):
+    async with factory.running(factory.worker(desk.bus, busy)):
         await desk.result(await desk.publish_handoff("busy"))
 
     said = [stored async for stored in desk.bus.read("log", desk.subjects.workflow_events("wf_1"))]
@@ -116,7 +117,7 @@ async def test_the_counters_tell_what_was_done() -> None:
     async def picky(number: int) -> int:
         return number
 
-    async with running(worker(desk.bus, picky)):
+    async with factory.running(factory.worker(desk.bus, picky)):
         await desk.result(await desk.publish_handoff("picky", 1))
         await desk.result(await desk.publish_handoff("picky", "one", task="T2"))
         await until(lambda: desk.settled("picky"))
@@ -136,7 +137,7 @@ async def test_an_attempt_that_came_again_says_so_and_links_to_where_it_was_made
     await lost.close()
 
     with exporting() as exporter, exposing() as measured:
-        async with running(worker(desk.bus)):
+        async with factory.running(factory.worker(desk.bus)):
             await desk.result(handoff)
             await until(lambda: desk.settled("echo"))
         seen = samples(measured)
@@ -164,7 +165,7 @@ async def test_one_trace_runs_through_worker_handler_thread_and_tool(own_loop: b
         return context.run_sync(context.call(count, word=text))
 
     with exporting() as exporter:
-        async with running(worker(desk.bus, traced, own_loop=own_loop)):
+        async with factory.running(factory.worker(desk.bus, traced, own_loop=own_loop)):
             handoff = await desk.publish_handoff("traced", "four")
             result = await desk.result(handoff)
             await until(lambda: desk.settled("traced"))

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import structlog
 from structlog.testing import capture_logs
+from support import factory
+from support.factory import echo
+from support.handoffs import TRACEPARENT, SupervisorDouble
 from support.waiting import until
-from support.workers import TRACEPARENT, SupervisorDouble, echo, running, worker
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
@@ -33,19 +35,19 @@ from pointsman_schemas.events import Handoff, ToolApprovalRequest, Usage
 async def test_a_handoff_gets_its_result_and_is_acknowledged() -> None:
     desk = SupervisorDouble(MemoryBus())
 
-    async with running(worker(desk.bus)):
+    async with factory.running(factory.worker(desk.bus)):
         handoff = await desk.publish_handoff("echo", {"request": "hello"})
         result = await desk.result(handoff)
         await until(lambda: desk.settled("echo"))
 
-    assert (result.status, result.output, result.agent, result.attempt) == ("succeeded", "hello", "echo", 1)
+    assert (result.status, result.output, result.agent, result.attempt) == ("succeeded", "echo: hello", "echo", 1)
     assert result.ended_at >= result.started_at
 
 
 async def test_a_result_says_what_caused_it() -> None:
     desk = SupervisorDouble(MemoryBus())
 
-    async with running(worker(desk.bus)):
+    async with factory.running(factory.worker(desk.bus)):
         handoff = await desk.publish_handoff("echo", "hello")
         await desk.result(handoff)
 
@@ -84,7 +86,7 @@ async def test_what_a_handler_raises_is_told_to_the_supervisor(
         context.record_usage(Usage(calls=1))
         raise error
 
-    async with running(worker(desk.bus, failing)):
+    async with factory.running(factory.worker(desk.bus, failing)):
         result = await desk.result(await desk.publish_handoff("failing"))
         after = await desk.result(await desk.publish_handoff("failing", task="T2"))
 
@@ -109,7 +111,7 @@ async def test_an_attempt_that_asks_a_person_is_logged_as_waiting_and_is_no_erro
         raise ApprovalRequiredError([ToolApprovalRequest(tool="refund", arguments={})])
 
     with capture_logs() as lines:
-        async with running(worker(bus, asking)):
+        async with factory.running(factory.worker(bus, asking)):
             result = await desk.result(await desk.publish_handoff("asking"))
             await until(lambda: desk.settled("asking"))
             (service,) = bus.broker.services
@@ -123,14 +125,14 @@ async def test_an_attempt_that_asks_a_person_is_logged_as_waiting_and_is_no_erro
 
 async def test_an_output_of_a_hand_made_agent_is_checked_too() -> None:
     class Odd(Agent):
-        card = echo.card
+        card = echo("echo").card
 
         async def run(self, handoff: Handoff, context: Context) -> Any:
             return {"a": float("nan")}
 
     desk = SupervisorDouble(MemoryBus())
 
-    async with running(worker(desk.bus, Odd())):
+    async with factory.running(factory.worker(desk.bus, Odd())):
         result = await desk.result(await desk.publish_handoff("echo"))
 
     assert result.error is not None
@@ -148,7 +150,7 @@ async def test_a_result_too_large_for_the_broker_fails_the_attempt_once() -> Non
         runs += 1
         return "x" * 5000
 
-    async with running(worker(desk.bus, verbose)):
+    async with factory.running(factory.worker(desk.bus, verbose)):
         result = await desk.result(await desk.publish_handoff("verbose"))
         await until(lambda: desk.settled("verbose"))
 
@@ -183,7 +185,7 @@ async def test_nothing_is_acknowledged_before_the_result_is_stored() -> None:
     desk = SupervisorDouble(bus, clock=clock)
     acked_early = False
 
-    async with running(worker(bus, clock=clock, settings=Settings(shutdown_grace=0))):
+    async with factory.running(factory.worker(bus, clock=clock, settings=Settings(shutdown_grace=0))):
         handoff = await desk.publish_handoff("echo", "x")
         for _ in range(100):
             await clock.advance(0.1)
@@ -193,7 +195,7 @@ async def test_nothing_is_acknowledged_before_the_result_is_stored() -> None:
 
     assert bus.tried == 5
     assert not acked_early
-    assert (await desk.result(handoff)).output == "x"
+    assert (await desk.result(handoff)).output == "echo: x"
 
 
 async def test_the_first_answer_stands() -> None:
@@ -207,7 +209,7 @@ async def test_the_first_answer_stands() -> None:
         await release.wait()
         return "second"
 
-    async with running(worker(desk.bus, slow)):
+    async with factory.running(factory.worker(desk.bus, slow)):
         handoff = await desk.publish_handoff("slow")
         await running_now.wait()
         first = await desk.bus.publish(handoff.return_to, b"{}", {}, expect=0)

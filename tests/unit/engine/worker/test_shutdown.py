@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from support import factory
+from support.factory import FAST, echo
+from support.handoffs import SupervisorDouble
 from support.waiting import until
-from support.workers import SETTINGS, SupervisorDouble, echo, running, worker
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
@@ -24,23 +26,23 @@ from pointsman_schemas.events import Handoff
 
 def test_a_worker_needs_agents_with_names_of_their_own() -> None:
     with pytest.raises(ConfigurationError, match="at least one"):
-        Worker(MemoryBus(), [], SETTINGS)
+        Worker(MemoryBus(), [], FAST)
     with pytest.raises(ConfigurationError, match="rename one"):
-        Worker(MemoryBus(), [echo, echo], SETTINGS)
+        factory.worker(MemoryBus(), echo("a"), echo("a"))
 
 
 async def test_cards_are_announced_while_it_works_and_gone_when_it_stops() -> None:
     clock = VirtualClock()
-    broker = MemoryBroker(heartbeat=SETTINGS.heartbeat, clock=clock)
+    broker = MemoryBroker(heartbeat=FAST.heartbeat, clock=clock)
     bus = broker.connect()
-    subject = worker(bus, clock=clock)
+    subject = factory.worker(bus, clock=clock)
 
     async def announced() -> bool:
         return len(await bus.registry.cards()) == 1
 
-    async with running(subject):
+    async with factory.running(subject):
         await until(announced)
-        await clock.advance(10 * SETTINGS.heartbeat)  # past the time to live: it is refreshed
+        await clock.advance(10 * FAST.heartbeat)  # past the time to live: it is refreshed
         (card,) = await bus.registry.cards()
         services = [service.name for service in broker.services]
 
@@ -64,7 +66,9 @@ async def test_running_work_finishes_within_the_grace(own_loop: bool) -> None:
             await asyncio.sleep(0.01)
         return "done"
 
-    async with running(worker(desk.bus, brief, own_loop=own_loop, settings=Settings(shutdown_grace=5))) as stop:
+    async with factory.running(
+        factory.worker(desk.bus, brief, own_loop=own_loop, settings=Settings(shutdown_grace=5))
+    ) as stop:
         handoff = await desk.publish_handoff("brief")
         await until(started.is_set)
         stop.set()
@@ -89,8 +93,8 @@ async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None
             await asyncio.sleep(3600)
         return "done"
 
-    async with running(
-        worker(desk.bus, long, own_loop=own_loop, settings=Settings(shutdown_grace=0.1, ack_wait=60))
+    async with factory.running(
+        factory.worker(desk.bus, long, own_loop=own_loop, settings=Settings(shutdown_grace=0.1, ack_wait=60))
     ) as stop:
         handoff = await desk.publish_handoff("long")
         await until(started.is_set)
@@ -99,7 +103,7 @@ async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None
     took = time.monotonic() - began
     before = await desk.find_result(handoff)
     wait = False
-    async with running(worker(desk.bus, long)):
+    async with factory.running(factory.worker(desk.bus, long)):
         result = await desk.result(handoff, within=2)
 
     assert took < 3
@@ -115,7 +119,9 @@ async def test_a_handoff_that_comes_in_the_turn_in_which_the_worker_is_told_to_s
     took: list[float] = []
     for turns in range(16):
         desk = SupervisorDouble(MemoryBus())
-        async with running(worker(desk.bus, long, settings=Settings(shutdown_grace=0.0, ack_wait=60))) as stop:
+        async with factory.running(
+            factory.worker(desk.bus, long, settings=Settings(shutdown_grace=0.0, ack_wait=60))
+        ) as stop:
             await desk.publish_handoff("long")
             for _ in range(turns):
                 await asyncio.sleep(0)
@@ -143,7 +149,7 @@ async def test_a_worker_whose_broker_is_silent_leaves_in_time_and_acknowledges_n
     async def quick() -> None:
         ran.set()
 
-    async with running(worker(desk.bus, quick, settings=Settings(shutdown_grace=0.1))) as stop:
+    async with factory.running(factory.worker(desk.bus, quick, settings=Settings(shutdown_grace=0.1))) as stop:
         await desk.publish_handoff("quick")
         await ran.wait()
         began = time.monotonic()
@@ -161,7 +167,7 @@ async def test_agents_give_back_what_they_hold_where_they_ran() -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     class Holding(Agent):
-        card = echo.card
+        card = echo("echo").card
 
         async def run(self, handoff: Handoff, context: Context) -> Any:
             loops.append(asyncio.get_running_loop())
@@ -170,7 +176,7 @@ async def test_agents_give_back_what_they_hold_where_they_ran() -> None:
             loops.append(asyncio.get_running_loop())
             raise ValueError("a close that fails harms nobody")
 
-    async with running(worker(desk.bus, Holding(), own_loop=True)):
+    async with factory.running(factory.worker(desk.bus, Holding(), own_loop=True)):
         await desk.result(await desk.publish_handoff("echo"))
 
     assert len(loops) == 2

@@ -7,14 +7,14 @@ import inspect
 from typing import Any
 
 import pytest
-from support.workers import SupervisorDouble, running
+from support import factory
+from support.handoffs import SupervisorDouble
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tool_turns import MAX_REPEATS
 from pointsman.authoring.tools import Tool, tool
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.worker.engine import Worker
 from pointsman.errors import ModelError
 from pointsman.llm.output_budget import estimate_input_tokens
 from pointsman.ports.model import ModelReply, ModelRequest
@@ -77,7 +77,9 @@ async def interrupted(
 ) -> Handoff:
     """A handoff whose worker left while a tool was under way."""
     first = ScriptedModel(*replies)
-    async with running(Worker(desk.bus, [shop.agent(first, **more)], SETTINGS, own_loop=own_loop)):
+    async with factory.running(
+        factory.worker(desk.bus, shop.agent(first, **more), settings=SETTINGS, own_loop=own_loop)
+    ):
         handoff = await desk.publish_handoff("shop")
         await asyncio.wait_for(shop.under_way.wait(), 10)
     return handoff
@@ -96,7 +98,7 @@ async def lost_in_an_answer(
                 await asyncio.Event().wait()
             return await super().complete(request)
 
-    async with running(Worker(desk.bus, [shop.agent(Silent(*replies))], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(Silent(*replies)), settings=SETTINGS)):
         handoff = handoff or await desk.publish_handoff("shop")
         await asyncio.wait_for(asked.wait(), 10)
     return handoff
@@ -112,7 +114,7 @@ async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> Non
     )
 
     second = ScriptedModel(text_reply("all there"))
-    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(second), settings=SETTINGS)):
         result = await desk.result(handoff)
 
     assert (result.status, result.output) == ("succeeded", "all there")
@@ -148,7 +150,9 @@ async def test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoeve
     shop.tools += [guess, fail]
     handoff = await interrupted(desk, shop, tool_reply(("guess", {}), ("fail", {})), tool_reply(("slow", {})))
 
-    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(text_reply("done")))], SETTINGS)):
+    async with factory.running(
+        factory.worker(desk.bus, shop.agent(ScriptedModel(text_reply("done"))), settings=SETTINGS)
+    ):
         result = await desk.result(handoff)
 
     assert shop.names == ["guess", "slow", "slow"]
@@ -163,7 +167,9 @@ async def test_what_a_model_used_in_vain_before_it_answered_is_counted_by_whoeve
     dropped = ModelError("dropped", retryable=True, retry_after=0, usage=Usage(calls=1, input_tokens=5_000, cost=0.5))
     handoff = await interrupted(desk, shop, dropped, tool_reply(("slow", {})))
 
-    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(text_reply("done")))], SETTINGS)):
+    async with factory.running(
+        factory.worker(desk.bus, shop.agent(ScriptedModel(text_reply("done"))), settings=SETTINGS)
+    ):
         result = await desk.result(handoff)
 
     assert (result.output, shop.names) == ("done", ["slow", "slow"])
@@ -175,7 +181,7 @@ async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_coun
     handoff = await lost_in_an_answer(desk, shop, tool_reply(("look", {"what": "tea"})))
 
     second = ScriptedModel(text_reply(""), text_reply("all there"))
-    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(second), settings=SETTINGS)):
         result = await desk.result(handoff)
 
     assert (result.output, result.usage.calls) == ("all there", 4)
@@ -187,7 +193,9 @@ async def test_each_worker_that_died_while_its_model_answered_leaves_one_call_co
     handoff = await lost_in_an_answer(desk, shop)
     await lost_in_an_answer(desk, shop, tool_reply(("look", {"what": "tea"})), handoff=handoff)
 
-    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(text_reply("all there")))], SETTINGS)):
+    async with factory.running(
+        factory.worker(desk.bus, shop.agent(ScriptedModel(text_reply("all there"))), settings=SETTINGS)
+    ):
         result = await desk.result(handoff)
 
     assert (result.output, result.usage.calls) == ("all there", 2 + 2)
@@ -208,7 +216,9 @@ async def test_a_call_that_was_refused_was_not_under_way_when_its_worker_died(as
     handoff = await lost_in_an_answer(desk, shop, *asked)
     paid = len(shop.runs)
 
-    async with running(Worker(desk.bus, [shop.agent(ScriptedModel(text_reply("done")))], SETTINGS)):
+    async with factory.running(
+        factory.worker(desk.bus, shop.agent(ScriptedModel(text_reply("done"))), settings=SETTINGS)
+    ):
         result = await desk.result(handoff)
 
     assert (result.output, len(shop.runs)) == ("done", paid)
@@ -221,7 +231,7 @@ async def test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say
     desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
     asked = tool_reply(("look", {"what": "tea"})), tool_reply(("pay", {}))
     first, second = ScriptedModel(*asked), ScriptedModel()
-    async with running(Worker(desk.bus, [shop.agent(first)], SETTINGS, clock=clock)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(first), settings=SETTINGS, clock=clock)):
         handoff = await desk.publish_handoff("shop")
         await asyncio.wait_for(shop.under_way.wait(), 10)
     if late:
@@ -232,7 +242,7 @@ async def test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say
             (taken,) = await again.take(1)
             await taken.nak()
 
-    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS, clock=clock)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(second), settings=SETTINGS, clock=clock)):
         result = await desk.result(handoff)
 
     assert result.error is not None
@@ -246,7 +256,7 @@ async def test_steps_are_kept_from_a_handler_s_own_loop_too() -> None:
     shop.under_way.set()
     model = ScriptedModel(tool_reply(("slow", {})), text_reply("done"))
 
-    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS, own_loop=True)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(model), settings=SETTINGS, own_loop=True)):
         handoff = await desk.publish_handoff("shop")
         await desk.result(handoff)
 
@@ -258,7 +268,7 @@ async def test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unkno
     handoff = await interrupted(desk, shop, tool_reply(("pay", {}), ("look", {"what": "tea"})))
 
     second = ScriptedModel()
-    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(second), settings=SETTINGS)):
         result = await desk.result(handoff)
 
     assert result.error is not None
@@ -275,7 +285,7 @@ async def test_equal_calls_keep_their_own_keys_when_the_first_is_not_run_again()
     model = ScriptedModel(
         tool_reply(("look", {"what": "tea"})), tool_reply(("look", {"what": "tea"})), text_reply("done")
     )
-    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(model), settings=SETTINGS)):
         handoff = await desk.publish_handoff("shop")
         await desk.result(handoff)
     (first, second) = (key for _, key in shop.runs)
@@ -302,11 +312,11 @@ async def test_switched_off_it_keeps_nothing_and_the_attempt_begins_anew(off: di
     settings = SETTINGS.model_copy(update=off)
     script = [tool_reply(("look", {"what": "tea"})), tool_reply(("pay", {}))]
     first, second = ScriptedModel(*script), ScriptedModel(*script, text_reply("done"))
-    async with running(Worker(desk.bus, [shop.agent(first, durable=bool(off))], settings)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(first, durable=bool(off)), settings=settings)):
         handoff = await desk.publish_handoff("shop")
         await asyncio.wait_for(shop.under_way.wait(), 10)
 
-    async with running(Worker(desk.bus, [shop.agent(second, durable=bool(off))], settings)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(second, durable=bool(off)), settings=settings)):
         result = await desk.result(handoff)
 
     assert result.output == "done"
@@ -322,7 +332,7 @@ async def test_a_kept_result_stands_whatever_has_become_of_its_tool() -> None:
 
     shop.tools = [tool(approval=True)(inspect.unwrap(shop.tools[2]))]  # in a later release
     second = ScriptedModel(text_reply("done"))
-    async with running(Worker(desk.bus, [shop.agent(second)], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(second), settings=SETTINGS)):
         result = await desk.result(handoff)
 
     assert (result.output, shop.runs) == ("done", paid)
@@ -332,7 +342,7 @@ async def test_a_kept_result_stands_whatever_has_become_of_its_tool() -> None:
 async def test_an_answer_too_large_to_be_kept_ends_the_attempt_before_its_tools_run() -> None:
     desk, shop = SupervisorDouble(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
     model = ScriptedModel(tool_reply(("look", {"what": "x" * 20_000})))
-    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(model), settings=SETTINGS)):
         result = await desk.result(await desk.publish_handoff("shop"))
 
     assert result.error is not None
@@ -350,7 +360,7 @@ async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> No
 
     shop.tools = [flood]
     model = ScriptedModel(tool_reply(("flood", {})), text_reply("too much"))
-    async with running(Worker(desk.bus, [shop.agent(model)], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, shop.agent(model), settings=SETTINGS)):
         result = await desk.result(await desk.publish_handoff("shop"))
 
     assert result.output == "too much"
@@ -378,7 +388,7 @@ async def test_an_answer_is_on_the_bus_before_its_tools_run() -> None:
         tools=[look],
         model=ScriptedModel(tool_reply(("look", {})), then),
     )
-    async with running(Worker(desk.bus, [agent], SETTINGS)):
+    async with factory.running(factory.worker(desk.bus, agent, settings=SETTINGS)):
         await desk.result(await desk.publish_handoff("shop"))
 
     assert seen == [["answer-1"]]

@@ -1,38 +1,22 @@
-"""Handing work to a worker and seeing what comes of it, on any bus."""
+"""The supervisor's side of handoffs, for tests of a worker: publish a handoff and read its result, on any bus."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from pointsman.authoring.agent import Agent, agent
 from pointsman.clock import SystemClock
-from pointsman.engine.worker.engine import Worker
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
-from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Handoff, Result
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 from support.waiting import until
 
-__all__ = ["SETTINGS", "TRACEPARENT", "SupervisorDouble", "echo", "running", "worker"]
+__all__ = ["TRACEPARENT", "SupervisorDouble"]
 
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.2)
-
-
-@agent(name="echo", description="Says it again")
-async def echo(text: str) -> str:
-    return text
-
-
-def worker(bus: Bus, *agents: Agent, settings: Settings = SETTINGS, **more: Any) -> Worker:
-    return Worker(bus, agents or (echo,), settings, **more)
 
 
 class SupervisorDouble:
@@ -82,22 +66,3 @@ class SupervisorDouble:
     async def settled(self, agent: str) -> bool:
         depth = await self.bus.depth(f"agent-{agent}", "handoffs")
         return depth is not None and depth.pending == depth.in_flight == 0
-
-
-@asynccontextmanager
-async def running(worker: Worker) -> AsyncIterator[asyncio.Event]:
-    """The worker at work, until the block ends or the event it yields is set."""
-    stop = asyncio.Event()
-
-    async def is_ready() -> bool:
-        if task.done():
-            task.result()
-        return worker.ready
-
-    task = asyncio.create_task(worker.run(stop))
-    try:
-        await until(is_ready)
-        yield stop
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, 15)

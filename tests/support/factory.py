@@ -1,0 +1,247 @@
+"""One factory for supervisors, workers and whole teams in the process of a test.
+
+    async with team(CREW, [planner_of(ONE_TASK), echo("a"), synthesizer]) as client:
+        workflow = await client.submit("crew", "hello")
+        outcome = await workflow.outcome(10)
+
+| Name | Makes |
+|---|---|
+| `supervisor` | a `SupervisorEngine` that does not run yet |
+| `worker` | a `Worker` that does not run yet |
+| `running` | runs supervisors and workers until the block ends |
+| `team` | supervisors, a worker and a client, announced and running, in memory or on JetStream |
+| `planner_of`, `synthesizer`, `echo`, `shaky` | agents for a team |
+
+Processes of the operating system are made by `support.processes.System`; a workflow of the core without a bus by
+`support.core.Story`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
+from pointsman.bus.jetstream.bus import connect
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.client.client import Client
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.engine import SupervisorEngine
+from pointsman.engine.worker.engine import Worker
+from pointsman.errors import TaskError
+from pointsman.ports.bus import Bus
+from pointsman.ports.clock import Clock
+from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
+from pointsman_schemas.card import Role
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.team import Limits, Team
+from support.waiting import in_time, until
+
+__all__ = [
+    "CREW",
+    "FAST",
+    "ONE_TASK",
+    "SETTINGS",
+    "RunningTeam",
+    "echo",
+    "planner_of",
+    "running",
+    "shaky",
+    "supervisor",
+    "synthesizer",
+    "team",
+    "worker",
+]
+
+CREW = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
+ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
+SETTINGS = Settings(ack_wait=2.0)
+FAST = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.2)
+"""Settings of a worker whose messages come again soon."""
+
+_STOP_S = 20.0  # seconds in which every part must have drained, on a busy machine too
+
+
+def planner_of(*tasks: dict[str, Any]) -> Agent:
+    """Return a planner that always answers with `tasks`."""
+
+    @agent(name="planner", description="Writes the plan of the test", role=Role.PLAN)
+    async def plan(asked: PlannerInput) -> Plan:
+        return Plan.model_validate({"goal": "the test's", "tasks": list(tasks)})
+
+    return plan
+
+
+@agent(name="synthesizer", description="Joins the results", role=Role.SYNTHESIZE)
+async def synthesizer(asked: SynthesizerInput) -> Synthesis:
+    return Synthesis(answer="joined")
+
+
+def echo(name: str) -> Agent:
+    """Return an agent that answers with its own name and its request."""
+
+    @agent(name=name, description=f"Repeats the request as {name}")
+    async def repeat(request: str) -> str:
+        return f"{name}: {request}"
+
+    return repeat
+
+
+@agent(name="shaky", description="Fails the first time")
+async def shaky(request: str, context: Context) -> str:
+    if context.attempt == 1:
+        raise TaskError("not yet", retryable=True)
+    return "now"
+
+
+def supervisor(
+    bus: Bus,
+    team: Team = CREW,
+    *,
+    settings: Settings = SETTINGS,
+    clock: Clock | None = None,
+    instance: str | None = None,
+) -> SupervisorEngine:
+    """Return a supervisor of `team` on `bus` that does not run yet. Its clock is the system's by default."""
+    return SupervisorEngine(bus, team, settings, clock or SystemClock(), instance=instance)
+
+
+def worker(bus: Bus, *agents: Agent, settings: Settings = FAST, **more: Any) -> Worker:
+    """Return a worker of `agents`, or of `echo("echo")`, on `bus` that does not run yet.
+
+    `more` are the arguments `clock`, `own_loop` and `instance` of `Worker`.
+    """
+    return Worker(bus, agents or (echo("echo"),), settings, **more)
+
+
+@asynccontextmanager
+async def running(
+    *parts: SupervisorEngine | Worker, clock: VirtualClock | None = None, ready: bool = True
+) -> AsyncIterator[asyncio.Event]:
+    """Run `parts` until the block ends or the event that is yielded is set; then let them drain.
+
+    Args:
+        parts: Supervisors and workers.
+        clock: The clock of the parts, if it is a virtual one: time passes while they stop.
+        ready: Wait at first until each of them is ready.
+    """
+    async with _started(parts, clock) as (tasks, stop):
+
+        def all_ready() -> bool:
+            _raise_errors(tasks)
+            return all(part.ready for part in parts)
+
+        if ready:
+            await until(all_ready)
+        yield stop
+
+
+class RunningTeam(Client):
+    """A client of a team that runs in this process, with its parts at hand."""
+
+    supervisors: list[SupervisorEngine]
+    broker: MemoryBroker
+    """The memory broker; not there on JetStream."""
+
+
+@asynccontextmanager
+async def team(
+    teams: Team | Sequence[Team] = CREW,
+    agents: Sequence[Agent] = (),
+    *,
+    broker: MemoryBroker | None = None,
+    settings: Settings = SETTINGS,
+    clock: Clock | None = None,
+    supervisor_clock: Clock | None = None,
+    worker_clock: Clock | None = None,
+    supervisors: int = 1,
+    bus: type[MemoryBus] = MemoryBus,
+    on: Settings | None = None,
+    settled: bool = False,
+) -> AsyncIterator[RunningTeam]:
+    """Run `teams` and a worker of `agents`; yield a client once the cards of all of them are announced.
+
+    Each part has a connection of its own. All of them have drained when the block ends.
+
+    Args:
+        teams: One team or several.
+        agents: The agents of one worker; without any there is no worker.
+        broker: The memory broker; a new one by default.
+        settings: The settings of every part on a memory broker.
+        clock: The clock of every part; the system's by default. Time passes at the end if it is a `VirtualClock`.
+        supervisor_clock: The clock of the supervisors, if it is another one.
+        worker_clock: The clock of the worker, if it is another one.
+        supervisors: Supervisors for each team.
+        bus: The class of the supervisors' connections to a memory broker.
+        on: The settings of every part on a real broker, which they name.
+        settled: Wait at the end until every input of the teams is acknowledged.
+    """
+    settings = on or settings
+    chosen = [teams] if isinstance(teams, Team) else list(teams)
+    shared = broker or MemoryBroker(settings.namespace, clock, max_body=settings.max_body)
+    virtual = clock if isinstance(clock, VirtualClock) else None
+    async with AsyncExitStack() as stack:
+
+        async def connection(name: str) -> Bus:
+            if on is None:
+                return bus(broker=shared) if name == "supervisor" else shared.connect()
+            connected = await connect(on, name=name, wait=5.0)
+            stack.push_async_callback(connected.close)
+            await connected.set_up()
+            return connected
+
+        client = RunningTeam(await connection("client"), namespace=settings.namespace)
+        client.broker = shared
+        client.supervisors = [
+            supervisor(await connection("supervisor"), each, settings=settings, clock=supervisor_clock or clock)
+            for each in chosen
+            for _ in range(supervisors)
+        ]
+        parts: list[SupervisorEngine | Worker] = [*client.supervisors]
+        if agents:
+            own = worker_clock or clock
+            parts.append(worker(await connection("worker"), *agents, settings=settings, clock=own))
+        async with _started(parts, virtual) as (tasks, _):
+            names = {each.card.name for each in agents} | {each.name for each in chosen}
+            instances = {part.instance for part in parts}
+
+            async def announced() -> bool:
+                _raise_errors(tasks)
+                cards = await client.bus.registry.cards()
+                return names <= {card.name for card in cards} and instances <= {card.instance for card in cards}
+
+            async def acknowledged() -> bool:
+                depths = [await client.bus.depth(f"inbox-{each.name}", "work") for each in chosen]
+                return all(depth is not None and depth.pending == depth.in_flight == 0 for depth in depths)
+
+            await until(announced)
+            yield client
+            if settled:
+                await until(acknowledged)
+
+
+@asynccontextmanager
+async def _started(
+    parts: Sequence[SupervisorEngine | Worker], clock: VirtualClock | None
+) -> AsyncIterator[tuple[list[asyncio.Task[None]], asyncio.Event]]:
+    """Run `parts` until the block ends; then wait until they have drained, while time passes on `clock`."""
+    stop = asyncio.Event()
+    tasks = [asyncio.create_task(part.run(stop)) for part in parts]
+    try:
+        yield tasks, stop
+    finally:
+        stop.set()
+        ending = asyncio.gather(*tasks)
+        async with asyncio.timeout(_STOP_S):
+            await (in_time(clock, ending) if clock else ending)
+
+
+def _raise_errors(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        if task.done():
+            task.result()
