@@ -16,7 +16,7 @@ from pathlib import Path
 TRIES = 5
 
 WORKER_BUDGET = 1.5
-"""Measured: 1.3, which is 0.5 s of CPU on a busy core. With rich it is 1.8, with the supervisor's engine 1.6."""
+"""Measured: 1.3, which is 0.3 to 0.5 s of CPU. With rich it is 1.8, with the supervisor's engine 1.6."""
 WORKER_BASELINE = """
 import sys
 sys.modules["rich"] = None  # structlog is imported without it
@@ -43,7 +43,7 @@ async def echo(text: str) -> str:
 """
 
 HELP_BUDGET = 1.6
-"""Measured: 1.3, which is 0.14 s of CPU on a busy core. With pydantic it is 2."""
+"""Measured: 1.3, which is 0.14 s of CPU. With pydantic it is 2."""
 HELP_BASELINE = "import typer"
 HELP = "from pointsman.__main__ import main; main()"
 
