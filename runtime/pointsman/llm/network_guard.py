@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from pointsman.errors import ConfigurationError
 from pointsman.util.environment import variable
 
-__all__ = ["ACTIVE_GUARDS", "check_allowed", "resolve_base_url"]
+__all__ = ["ACTIVE_GUARDS", "check_allowed", "forbid_real_models", "resolve_base_url"]
 
 ACTIVE_GUARDS: list[list[str]] = []
 """Those who forbid it now, each a list of the calls that were stopped."""
@@ -25,6 +27,22 @@ def check_allowed(provider: str, model: str, base_url: str | None) -> None:
         f"a test called the real model {provider}:{model}; give the agent a ScriptedModel or `offline`, or mark the "
         "test real_model"
     )
+
+
+@contextmanager
+def forbid_real_models() -> Iterator[None]:
+    """Stop every call of a model that is not on this machine, and fail in the end if there was one.
+
+    Raises:
+        AssertionError: a call was stopped, even if whoever made it passed over its failure.
+    """
+    stopped: list[str] = []
+    ACTIVE_GUARDS.append(stopped)
+    try:
+        yield
+    finally:
+        ACTIVE_GUARDS[:] = [each for each in ACTIVE_GUARDS if each is not stopped]  # another's may be equal
+    assert not stopped, f"{len(stopped)} calls of real models were stopped: {', '.join(sorted(set(stopped)))}"
 
 
 def resolve_base_url(provider: str, base_url: str | None) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from typing import TYPE_CHECKING, Final, NamedTuple
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry import trace as otel
 from opentelemetry.context import Context
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from pointsman_schemas.log import TraceOrigin
 
 __all__ = [
+    "ChosenIds",
     "TraceContext",
+    "chosen_ids",
     "from_otel",
     "new_id",
     "otel_context_below",
@@ -108,6 +111,32 @@ def new_id(size: int) -> str:
     while not (drawn := secrets.token_hex(size)).strip("0"):
         pass
     return drawn
+
+
+chosen_ids: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
+"""The trace id and the span id of the span that is being made. The trace id is None if the parent span has it."""
+
+
+class ChosenIds:
+    """An SDK id generator that returns `chosen_ids` if they are set, and the ids of the generator `ids` otherwise.
+
+    Ids are chosen before the SDK makes the span that has them: the SDK asks its generator for the ids.
+    """
+
+    def __init__(self, ids: Any) -> None:
+        self._ids = ids
+
+    def generate_trace_id(self) -> int:
+        chosen = chosen_ids.get()
+        trace_id = chosen[0] if chosen else None
+        return int(self._ids.generate_trace_id()) if trace_id is None else trace_id
+
+    def generate_span_id(self) -> int:
+        chosen = chosen_ids.get()
+        return int(self._ids.generate_span_id()) if chosen is None else chosen[1]
+
+    def is_trace_id_random(self) -> bool:
+        return bool(getattr(self._ids, "is_trace_id_random", bool)())
 
 
 def trace_context(trace: TraceOrigin, span_id: str | None = None) -> TraceContext:

@@ -29,10 +29,17 @@ from pointsman.telemetry.active_span import (
     writable_attributes,
 )
 from pointsman.telemetry.fast.lean_spans import SpanRecorder
-from pointsman.telemetry.id_generator import ChosenIds, chosen_ids
 from pointsman.telemetry.scrubber import scrub, to_writable
 from pointsman.telemetry.semconv import ERROR_TYPE, Attributes
-from pointsman.telemetry.trace_context import TraceContext, new_id, otel_context_below, parse_traceparent, to_otel
+from pointsman.telemetry.trace_context import (
+    ChosenIds,
+    TraceContext,
+    chosen_ids,
+    new_id,
+    otel_context_below,
+    parse_traceparent,
+    to_otel,
+)
 
 __all__ = [
     "Kind",

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from pointsman.authoring.ports import RecordingReporter
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
+from pointsman.llm.network_guard import forbid_real_models
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.faults import Faults, FaultyBus
-from pointsman.testing.guard import forbid_real_models
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman.testing.simulation import EndlessSimulationError, SimulatedClock, SimulatedProcess, simulate
 from pointsman.testing.team import run_team, running_team

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 import pytest
 
-from pointsman.testing.guard import forbid_real_models
+from pointsman.llm.network_guard import forbid_real_models
 
 __all__ = ["pytest_configure", "pytest_runtest_call"]
 

@@ -15,7 +15,8 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.ports import RecordingReporter
 from pointsman.errors import NotFoundError, RefusedError
-from pointsman.llm.offline.model import OFFLINE_NOTE, OfflineModel
+from pointsman.llm.offline.model import OfflineModel
+from pointsman.llm.offline.words import OFFLINE_NOTE
 from pointsman_agents.classifier import classifier
 from pointsman_agents.customer_service import SAMPLE_REQUEST, team
 from pointsman_agents.customer_service.account import account, account_state, send_reset_link

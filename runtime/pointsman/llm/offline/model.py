@@ -10,13 +10,12 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from pointsman.llm.offline.roles import ROLE_HANDLERS
-from pointsman.llm.offline.words import OFFLINE_NOTE
 from pointsman.llm.offline.work import reply, work
 from pointsman.llm.prompt import parse_task
 from pointsman.ports.model import ModelReply, ModelRequest
 from pointsman_schemas.strict_json import as_json_value
 
-__all__ = ["OFFLINE_NOTE", "OfflineModel"]
+__all__ = ["OfflineModel"]
 
 
 class OfflineModel:

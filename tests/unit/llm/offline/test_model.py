@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from support.house import HOME_AGENTS, KITCHEN, ask, report
 
-from pointsman.llm.offline.model import OFFLINE_NOTE
+from pointsman.llm.offline.words import OFFLINE_NOTE
 from pointsman_schemas.events import AttemptError, Gap, TaskReport
 from pointsman_schemas.plan import Selection
 from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, Synthesis, SynthesizerInput

@@ -9,7 +9,8 @@ import pytest
 from pydantic import BaseModel, JsonValue
 from support.house import report
 
-from pointsman.llm.offline.model import OFFLINE_NOTE, OfflineModel
+from pointsman.llm.offline.model import OfflineModel
+from pointsman.llm.offline.words import OFFLINE_NOTE
 from pointsman.llm.prompt import write_task
 from pointsman.ports.model import ModelReply, ModelRequest, ToolSpec, Turn
 
