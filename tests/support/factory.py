@@ -62,7 +62,7 @@ CREW = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 SETTINGS = Settings(ack_wait=2.0)
 FAST = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.2)
-"""Settings of a worker whose messages come again soon."""
+"""Settings of a worker whose unacknowledged messages are redelivered soon."""
 
 _STOP_S = 20.0  # seconds in which every part must have drained, on a busy machine too
 
@@ -174,8 +174,8 @@ async def team(
         broker: The memory broker; a new one by default.
         settings: The settings of every part on a memory broker.
         clock: The clock of every part; the system's by default. Time passes at the end if it is a `VirtualClock`.
-        supervisor_clock: The clock of the supervisors, if it is another one.
-        worker_clock: The clock of the worker, if it is another one.
+        supervisor_clock: The clock of the supervisors; `clock` by default.
+        worker_clock: The clock of the worker; `clock` by default.
         supervisors: Supervisors for each team.
         bus: The class of the supervisors' connections to a memory broker.
         on: The settings of every part on a real broker, which they name.

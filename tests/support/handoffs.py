@@ -58,7 +58,7 @@ class SupervisorDouble:
         return parse(Result, stored.body) if stored else None
 
     async def result(self, handoff: Handoff, *, within: float = 10.0) -> Result:
-        """The result of a handoff, once it is there."""
+        """Return the result of `handoff`, once it is stored."""
         found = await until(lambda: self.find_result(handoff), seconds=within)
         assert isinstance(found, Result)
         return found

@@ -1,4 +1,4 @@
-"""Waiting for what must become true, and no longer than it may take."""
+"""Wait for a condition, with a bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def until(what: Callable[[], Awaitable[Any] | Any], *, seconds: float = 10.0) -> Any:
-    """The first true value of `what()`. Raises `TimeoutError` after `seconds`."""
+    """Return the first true value of `what()`. Raises `TimeoutError` after `seconds`."""
     async with asyncio.timeout(seconds):
         while True:
             answer = what()

@@ -12,7 +12,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 RECORDS = sorted((DOCS / "decisions").glob("0*.md"))
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "tests" / "README.md"])
 STATUSES = {"proposed", "accepted", "superseded", "rejected"}
 
 
