@@ -9,10 +9,12 @@ PointsmanError
 │   ├── OversizeEventError        larger than an event may be
 │   └── NotJsonError              a value that strict JSON cannot carry
 ├── ConfigurationError       yours: settings, team files, agent definitions, streams that do not fit
+│   └── PermissionDeniedError    the broker refuses the user a subject
 ├── NotFoundError                 the workflow, agent or dead letter that was asked for does not exist
 ├── PeerError                the other side's: broker or model provider
 │   ├── BusUnavailableError       the broker cannot be reached, or did not answer
-│   │   └── PublishOutcomeUnknownError   a publish was not answered: it may have been stored
+│   │   ├── PublishOutcomeUnknownError   a publish was not answered: it may have been stored
+│   │   └── ConnectionRejectedError  the broker refuses a connection that was lost, or its certificate does not fit
 │   ├── StreamLostError           the broker has lost what it had stored
 │   ├── Conflict             a compare-and-set lost: somebody else wrote first
 │   └── ModelError           a provider failed; `retryable` says whether the same call may succeed later
@@ -47,6 +49,7 @@ __all__ = [
     "BusUnavailableError",
     "ConfigurationError",
     "ConflictError",
+    "ConnectionRejectedError",
     "ContractError",
     "InvalidTokenError",
     "InvariantError",
@@ -55,6 +58,7 @@ __all__ = [
     "NotJsonError",
     "OversizeEventError",
     "PeerError",
+    "PermissionDeniedError",
     "PointsmanError",
     "PublishOutcomeUnknownError",
     "RefusedError",
@@ -75,6 +79,12 @@ class ConfigurationError(PointsmanError):
     kind = "configuration"
 
 
+class PermissionDeniedError(ConfigurationError):
+    """The broker refuses the user a subject. The message holds the broker's words, the subject and the user."""
+
+    kind = "permission_denied"
+
+
 class NotFoundError(PointsmanError):
     """What was asked for does not exist."""
 
@@ -91,6 +101,15 @@ class BusUnavailableError(PeerError):
     """The broker cannot be reached or did not answer in time. Nothing is known to be lost."""
 
     kind = "bus_unavailable"
+
+
+class ConnectionRejectedError(BusUnavailableError):
+    """A lost connection cannot be restored: the broker refuses the login, or TLS fails. Nothing was sent.
+
+    Another try may succeed, once the credentials, the certificate or the broker's configuration is mended.
+    """
+
+    kind = "connection_rejected"
 
 
 class PublishOutcomeUnknownError(BusUnavailableError):

@@ -6,11 +6,20 @@ removed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from pointsman.core.budget.token_bucket import ModelLimits
@@ -34,6 +43,7 @@ _SECRET_FIELDS = {
     "dashboard_token",
 }  # whose values no message repeats
 _MAX_SHOWN_CHARS = 80  # characters of a value that a message repeats
+_MAX_INBOX_PREFIX = 128  # characters
 
 
 class Settings(Options, BaseModel):
@@ -49,8 +59,20 @@ class Settings(Options, BaseModel):
     user: str | None = None
     password: str | None = None
     token: str | None = None
+    tls_ca: str | None = None
+    """Path of a PEM file with the CA of the NATS servers' certificates. Unset: the CAs that the system trusts."""
+    tls_cert: str | None = None
+    """Path of a PEM file with the client certificate."""
+    tls_key: str | None = None
+    """Path of a PEM file with the key of the client certificate. Unset: the key is in the file of `tls_cert`."""
+    tls_handshake_first: bool = False
+    """Begin TLS before the server's first line, for servers with `handshake_first`."""
     namespace: Token = "pointsman"
     """The tenant: a prefix on every subject and stream."""
+    inbox_prefix: str = "_INBOX"
+    """Prefix of the subjects on which answers arrive: the account must allow subscriptions to `PREFIX.>`."""
+    jetstream_domain: Token | None = None
+    """JetStream domain of the namespace's streams. Unset: the domain of the server that this process connects to."""
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     """Copies the broker keeps of each stream this process creates. 3 on a cluster of three."""
     unsynced_handoffs: bool = False
@@ -86,6 +108,9 @@ class Settings(Options, BaseModel):
     artifacts_bytes: Annotated[int, Field(gt=0)] | None = None
     """Bytes the object store may take when this process creates it; unset: as much as there is. When it is full, what
     is large waits until something has aged out."""
+    stream_bytes: Annotated[int, Field(ge=1_048_576)] | None = None
+    """Maximum size in bytes of each stream that this process creates, for accounts that require one. Unset: no limit
+    but the account's. The object store takes `artifacts_bytes` instead, if that is set."""
     model_limits: dict[str, ModelLimits] = {}
     """What the model providers allow, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
     "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
@@ -149,7 +174,19 @@ class Settings(Options, BaseModel):
                 raise ValueError(f"{said}, by {_PREFIX}USER and {_PREFIX}PASSWORD") from None
             if found and scheme not in _SCHEMES:
                 raise ValueError(f"{scheme}:// is not of a NATS server; expected nats://HOST:PORT, or tls, ws, wss")
+        if len({each.startswith(("ws://", "wss://")) for each in urls}) > 1:
+            raise ValueError("ws:// and wss:// cannot be mixed with nats:// and tls://; use one kind")
         return ",".join(urls)
+
+    @field_validator("inbox_prefix")
+    @classmethod
+    def _is_inbox_prefix(cls, prefix: str, info: ValidationInfo) -> str:
+        if not re.fullmatch(r"[^\s.*>$][^\s.*>]*(\.[^\s.*>]+)*", prefix) or len(prefix) > _MAX_INBOX_PREFIX:
+            raise ValueError("expected names joined by dots, without wildcards, such as _INBOX.worker")
+        namespace = info.data.get("namespace")
+        if prefix.split(".")[0] == namespace:
+            raise ValueError(f"the streams of the namespace {namespace!r} would store what arrives there")
+        return prefix
 
     @field_validator("model_limits", mode="before")
     @classmethod

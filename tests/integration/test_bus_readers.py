@@ -1,4 +1,4 @@
-"""A reader leaves nothing behind at the broker, and one that is refused says so once and goes on when it may."""
+"""A reader leaves nothing behind at the broker, and a reader that is refused ends with the broker's words."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 from support.broker import TIMEOUT_S, own_settings, wait_for_no_consumers
 from support.waiting import until
@@ -14,6 +15,7 @@ from support.waiting import until
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.bus.jetstream.reader import StreamReader
+from pointsman.errors import PermissionDeniedError
 
 
 async def test_readers_leave_no_consumers_behind(bus: JetStreamBus, namespace: str) -> None:
@@ -66,23 +68,18 @@ async def test_a_reader_that_the_broker_refuses_says_so_once_and_goes_on_when_it
     await bus.api(f"STREAM.DELETE.{stream}")
 
 
-async def test_a_reader_without_permission_says_so_once(tmp_path: Path) -> None:
+async def test_a_reader_without_permission_ends_with_the_brokers_words(tmp_path: Path) -> None:
     rules = tmp_path / "nats-server.conf"
     denied = '{ user: u, password: p, permissions: { publish: { deny: "$JS.API.CONSUMER.CREATE.>" } } }'
     rules.write_text(f"authorization {{ users: [ {denied} ] }}")
     async with EmbeddedBroker(tmp_path / "store", config=rules) as server:
-        bus = await connect(
-            own_settings(server, user="u", password="p", request_timeout=0.2), name="test", wait=TIMEOUT_S
-        )
+        bus = await connect(own_settings(server, user="u", password="p"), name="test", wait=TIMEOUT_S)
         await bus.set_up()
-        with capture_logs() as lines:
-            tries = count_tries(bus, "OWN_LOG")
-            following = asyncio.ensure_future(anext(bus.follow("log", ["own.log.>"])))
-            await until(lambda: len(tries) > 3)
-            following.cancel()
+        with capture_logs() as lines, pytest.raises(PermissionDeniedError, match=r"CONSUMER\.CREATE\.OWN_LOG"):
+            await asyncio.wait_for(anext(bus.follow("log", ["own.log.>"])), 1.0)
         await bus.close()
 
-    assert sorted(line["event"] for line in lines if line["log_level"] == "warning") == ["bus_error", "follow_retrying"]
+    assert [line["event"] for line in lines] == ["permission_denied"]
 
 
 async def _never(stream: str) -> bool:

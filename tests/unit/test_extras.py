@@ -43,6 +43,8 @@ EXTRAS = {
     "dashboard": ["starlette", "uvicorn"],
     "prometheus": ["opentelemetry.exporter.prometheus", "prometheus_client"],
     "embedded": [],
+    "credentials": ["cryptography"],
+    "websocket": ["aiohttp"],
 }
 
 
@@ -72,6 +74,30 @@ def test_a_command_without_its_extra_says_what_to_install(
     (tmp_path / "suite.yaml").write_text("team: shop\ncases: [{input: x}]\n")
 
     ran = without(EXTRAS[extra], arguments, tmp_path)
+
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"pointsman: {said}: pip install 'pointsman[{extra}]'\n")
+
+
+@pytest.mark.parametrize(
+    ("extra", "variable", "value", "said"),
+    [
+        ("credentials", "CREDENTIALS", "any.creds", "POINTSMAN_CREDENTIALS needs cryptography"),
+        ("websocket", "URL", "ws://127.0.0.1:9", "POINTSMAN_URL with ws:// or wss:// needs aiohttp"),
+        ("websocket", "URL", "wss://127.0.0.1:9", "POINTSMAN_URL with ws:// or wss:// needs aiohttp"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [["worker", "echo.py"], ["list"], ["submit", "crew", "hello"]])
+def test_a_setting_without_its_extra_ends_each_process_before_it_connects(
+    extra: str, variable: str, value: str, said: str, arguments: list[str], tmp_path: Path
+) -> None:  # fmt: skip
+    (tmp_path / "echo.py").write_text(ECHO)
+    environment = {"POINTSMAN_URL": "nats://127.0.0.1:9", f"POINTSMAN_{variable}": value}
+    code = MISSING.format(missing=EXTRAS[extra], arguments=arguments)
+
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=50, check=False,
+    )  # fmt: skip
 
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"pointsman: {said}: pip install 'pointsman[{extra}]'\n")
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Final
 
-from pointsman.util.environment import normalize_variables
+from pointsman.util.environment import normalise_variables
 from pointsman.util.threads import run_in_thread
 from pointsman_schemas.events import Usage
 
@@ -25,7 +25,7 @@ async def load_sdk(name: str) -> ModuleType:
 
     The SDK reads variables by itself, so blank ones are removed first.
     """
-    normalize_variables(f"{name.upper()}_")
+    normalise_variables(f"{name.upper()}_")
     return await run_in_thread(_load, name)
 
 

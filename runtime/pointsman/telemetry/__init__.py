@@ -23,7 +23,7 @@ from pointsman.telemetry.traces import (
     span,
     tracing_enabled,
 )
-from pointsman.util.environment import normalize_variables
+from pointsman.util.environment import normalise_variables
 
 __all__ = [
     "Kind",
@@ -88,7 +88,7 @@ def setup(service_name: str, *, instance: str = "", settings: Settings, exposed:
     to ask for: see `Telemetry.exposition`. `OTEL_SDK_DISABLED=true` turns all of it off. `service_name` and `instance`
     give way to what `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say.
     """
-    normalize_variables("OTEL_")  # the SDK reads them by itself
+    normalise_variables("OTEL_")  # the SDK reads them by itself
     logs.configure(settings)
     content_capture.configure(content_capture.mode_of(settings), emails=settings.redact_emails)
     return Telemetry(

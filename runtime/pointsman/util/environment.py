@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["normalize_variables", "variable", "variables"]
+__all__ = ["normalise_variables", "variable", "variables"]
 
 
 def variable(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
@@ -23,7 +23,7 @@ def variables(prefix: str, environment: Mapping[str, str] = os.environ) -> dict[
     return {name: value for name, value in found.items() if value is not None}
 
 
-def normalize_variables(*prefixes: str) -> None:
+def normalise_variables(*prefixes: str) -> None:
     """Apply the rule to variables that other libraries read by themselves, such as the SDKs of the model providers.
 
     Those libraries would take an empty `OPENAI_BASE_URL` as an address. Blank variables that begin with one of

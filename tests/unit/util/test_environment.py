@@ -16,7 +16,7 @@ from pointsman.llm.network_guard import resolve_base_url
 from pointsman.settings import Settings, misspelled_variables
 from pointsman.telemetry.content_capture import mode_of
 from pointsman.telemetry.otel_env import requested_exporters
-from pointsman.util.environment import normalize_variables, variable, variables
+from pointsman.util.environment import normalise_variables, variable, variables
 
 ROOT = Path(__file__).parents[3]
 OWN_READERS = {
@@ -99,12 +99,12 @@ def test_the_keys_of_models_and_the_variables_of_telemetry_follow_the_same_rule(
     assert resolve_base_url("openai", None) == "http://127.0.0.1:9/v1"
 
 
-def test_variables_that_libraries_read_by_themselves_are_normalized(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_libraries_read_by_themselves_are_normalised(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", " http://127.0.0.1:4318\n")
     monkeypatch.setenv("SOMEBODY_ELSES", " ")
 
-    normalize_variables("OTEL_")
+    normalise_variables("OTEL_")
 
     found = variables("")
     assert "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT" not in found

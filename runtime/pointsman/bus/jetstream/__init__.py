@@ -1,6 +1,7 @@
 """The bus on NATS JetStream. `client` is the one module that imports `nats`.
 
-The session     bus, client, connection, request_reply, protocol
+The session     bus, client, connection, request_reply, protocol, refusals
+Logging in      login, credentials, tls
 Streams         provisioning, stream_config, publisher, reader, registry
 Subscriptions   pull_consumer, forwarding, subscriptions, micro, message_tracing
 """

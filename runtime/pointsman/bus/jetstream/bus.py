@@ -74,7 +74,8 @@ async def connect(
 
     Raises:
         BusUnavailableError: no connection within `wait` seconds.
-        ConfigurationError: the broker refuses the credentials, or the URL cannot be read.
+        ConfigurationError: a file that a setting names cannot be used, a package is missing, the broker refuses the
+            login, TLS fails, or the URL cannot be read.
     """
     bus = JetStreamBus(settings, name=name, clock=clock, watcher=watcher)
     await bus.open(wait)
@@ -102,6 +103,7 @@ class JetStreamBus:
         self._client = self._connection.client
         self.request, self.api, self.send = self._connection.request, self._connection.api, self._connection.send
         self.new_inbox, self.subscribe = self._connection.new_inbox, self._connection.subscribe
+        self.api_subject, self.refusal_listeners = self._connection.api_subject, self._connection.refusal_listeners
         self._consumers: set[PullConsumer] = set()
         self._streams = StreamProvisioner(self._connection, self._subjects, settings, self._clock)
         self._reader = StreamReader(self, self._timeout, self._streams.retry_missing)

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, SupportsIndex, TypeVar
 
+from pointsman.bus.jetstream.login import Login
 from pointsman.bus.jetstream.protocol import BusSubscription, WireMessage, header_lines
+from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.ports.bus import Server
 from pointsman.util.lazy_import import lazy_import
 
-with lazy_import("nats.js"):  # two thirds of nats-py, which `bus.jetstream` replaces
+# `nats.js` is two thirds of nats-py, which `bus.jetstream` replaces. aiohttp takes 0.2 s of CPU, and is for ws:// only.
+with lazy_import("nats.js"), lazy_import("multidict"), lazy_import("aiohttp"):
     import nats.errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
-    from nats.aio.transport import TcpTransport
+    from nats.aio.transport import TcpTransport, WebSocketTransport
     from nats.protocol.parser import AWAITING_CONTROL_LINE
 
-__all__ = ["CLIENT_ERRORS", "Msg", "NatsClient"]
+__all__ = ["CLIENT_ERRORS", "Msg", "NatsClient", "TlsRequiredError"]
 
 _Result = TypeVar("_Result")
 
@@ -31,12 +36,31 @@ _MESSAGE_PATTERN = re.compile(rb"(?:HMSG (\S+) (\d+) (?:(\S+) )?(\d+)|MSG (\S+) 
 """How the server begins a message, with headers or without: its subject, its subscription, where an answer goes if
 anywhere, the bytes of its headers, and all of its bytes."""
 _LINE_END_BYTES = len(b"\r\n")
+_ERROR = re.compile(rb"-ERR[ \t]+'(.*?)'[ \t]*\r\n", re.IGNORECASE)
 _DEFAULT_PORT = 4222  # where a NATS server listens unless it is told otherwise
+_HUNG_UP = "the server hung up before it answered CONNECT"
 _DRAIN_TIMEOUT_S = 1.0  # seconds for one round trip, when leaving
+
+
+class TlsRequiredError(nats.errors.Error):
+    """A server was left before `CONNECT`: TLS is demanded and the server offers none, or asks for a certificate."""
+
+    def __init__(self, seen: str) -> None:
+        super().__init__(seen)
+        self.seen = seen
+
+    def __str__(self) -> str:
+        return self.seen
 
 
 class NatsClient(Client):
     """nats-py's client, with what it has no option for.
+
+    - `tls://` and `wss://` are demands. nats-py sends `CONNECT`, with the login, in clear to a server without TLS, and
+      gives the servers that a cluster names the scheme `nats://` behind a WebSocket.
+    - The login of a URL is decoded, and goes to the servers that a cluster names, too.
+    - A permission that the broker refuses is reported with the broker's own words; nats-py writes them in lower case,
+      so that the subject is another one.
 
     - No error of the server's ends it for ever: as it comes, it closes itself on any `-ERR` but a stale connection, on
       expired credentials for one.
@@ -54,9 +78,20 @@ class NatsClient(Client):
       and before that came a stream, the turn of a task that reads it, and two patterns tried at each message.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, inbox_prefix: str = "_INBOX") -> None:
         super().__init__()
+        self._inbox_prefix = bytearray(inbox_prefix.encode())  # the first inbox is made before `connect`
+        self._login: Login | None = None
+        self._demands_tls = False
+        self._has_certificate = False
+        self._greeted = False  # by the server that is being connected to
+        self._asked_for_certificate = False  # by that server
+        self._hung_up: set[str] = set()  # servers that hung up after the TLS handshake, at the last try
+        self.trying = ""
+        """HOST:PORT of the server that was connected to last, or that a connection was last tried to."""
+        self.on_refusal: Callable[[Refusal], None] = _ignored
         self._callbacks: dict[int, Callable[[WireMessage], None]] = {}
+        self._inboxes: dict[int, _Inbox] = {}
         self._writes = False  # later in this turn of the loop
         self._handlers: asyncio.Future[None] | None = None  # of an error; the loop keeps weak references only
 
@@ -79,12 +114,37 @@ class NatsClient(Client):
     def has_jetstream(self) -> bool:
         return bool(self._server_info.get("jetstream"))
 
+    @property
+    def places(self) -> set[str]:
+        """Return HOST:PORT of every known server."""
+        return {server.uri.netloc for server in self._server_pool}
+
+    async def open(self, login: Login, *, tls: ssl.SSLContext | None, handshake_first: bool, **options: Any) -> None:
+        """Connect as `login`; with `tls`, to servers with TLS only. `options` are those of nats-py's `connect`."""
+        self._login = login
+        self._demands_tls = tls is not None
+        self._has_certificate = login.has_certificate
+        first = login.at("")
+        credentials = login.credentials
+        await self.connect(
+            [each.url for each in login.addresses],
+            user=first.user,
+            password=first.password,
+            token=first.token,
+            user_jwt_cb=credentials.jwt if credentials else None,
+            signature_cb=credentials.sign if credentials else None,
+            tls=tls,
+            tls_handshake_first=handshake_first,
+            inbox_prefix=bytes(self._inbox_prefix),
+            **options,
+        )
+
     async def subscribe_raw(self, subject: str, heard: Callable[[WireMessage], None]) -> BusSubscription:
         """Call `heard` for each message as it is read. Raises `CLIENT_ERRORS`."""
         sid = self._sid + 1
         self._callbacks[sid] = heard
         try:
-            return _Inbox(self, await self.subscribe(subject, cb=_no_callback))
+            return self._inbox(await self.subscribe(subject, cb=_no_callback))
         except BaseException:
             del self._callbacks[sid]
             raise
@@ -92,14 +152,25 @@ class NatsClient(Client):
     async def subscribe_async(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> BusSubscription:
         """As `subscribe_raw`, with a handler that may wait: messages wait for each other then, without nats-py's
         limits, which drop what exceeds them."""
-        return _Inbox(self, await self.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0))
+        return self._inbox(await self.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0))
+
+    def _inbox(self, subscription: Subscription) -> _Inbox:
+        inbox = self._inboxes[subscription._id] = _Inbox(self, subscription)
+        return inbox
 
     async def shutdown(self) -> None:
         """Close it, for good. Raises `CLIENT_ERRORS`; a cancellation passes."""
         await _cancellable(self.close())
 
+    def mark_refused(self, refusal: Refusal, error: Exception) -> None:
+        """Note `error` at the subscriptions to the subject that was refused."""
+        for sid, inbox in self._inboxes.items():
+            if refusal.operation == "subscribe" and sid in self._subs and self._subs[sid].subject == refusal.subject:
+                inbox.refused = error
+
     def unsubscribe(self, subscription: Subscription) -> None:
         self._callbacks.pop(subscription._id, None)
+        self._inboxes.pop(subscription._id, None)
 
     @property
     def is_full(self) -> bool:
@@ -196,7 +267,11 @@ class NatsClient(Client):
         await super()._process_pong()
 
     async def _connect_to_server(self, s: Any) -> None:
-        if self._transport is None and s.uri.scheme not in ("ws", "wss"):
+        self.trying = s.uri.netloc
+        if s.uri.scheme in ("ws", "wss"):
+            if not self._transport:
+                self._transport = _WebSocket()
+        elif self._transport is None:
             self._transport = _Tcp(self.consume_messages)
         await super()._connect_to_server(s)
 
@@ -206,12 +281,85 @@ class NatsClient(Client):
         await super()._close(status, do_cbs)
 
     async def _process_connect_init(self) -> None:
+        self._greeted = False
         try:
             await super()._process_connect_init()
-        except BaseException:
+            if not self.is_connected:  # nats-py takes the end of the stream for a success
+                raise nats.errors.Error(_HUNG_UP)
+        except BaseException as error:
             if self._transport is not None:
                 self._transport.close()  # type: ignore[no-untyped-call]
+            if (told := self._explained(error)) is not error:
+                raise told from error
             raise
+        self._hung_up.discard(self.trying)
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """Return the error to raise for one with which nats-py ends a try to connect: one that says more, if known."""
+        first = bool(self.options["tls_handshake_first"])
+        hung_up = isinstance(error, ConnectionError) or _HUNG_UP in str(error)
+        # The server ends the connection once it has seen the certificate, and its alert may be lost with what it had
+        # not read. A server that is stopped at that moment looks the same, but not twice.
+        if hung_up and (first if not self._greeted else self._asked_for_certificate):
+            if self.trying in self._hung_up:
+                return TlsRequiredError(
+                    f"{self.trying} hangs up after the TLS handshake: it may refuse the client certificate; look at "
+                    "POINTSMAN_TLS_CERT, and at the broker's log"
+                )
+            self._hung_up.add(self.trying)
+        if not self._greeted and (isinstance(error, TimeoutError) or "empty response" in str(error)):
+            hint = "has no handshake_first, unset" if first else "has handshake_first, set"
+            return nats.errors.Error(
+                f"{self.trying} sent no first line of a NATS server; if it {hint} POINTSMAN_TLS_HANDSHAKE_FIRST"
+            )
+        return error
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection:
+            self._greeted = True
+            self._require_tls(info)
+        await super()._process_info(info, initial_connection)
+        current = self._current_server
+        if current is None:
+            return
+        for server in self._server_pool:
+            if not server.discovered:
+                continue
+            if current.uri.scheme in ("ws", "wss"):
+                server.uri = server.uri._replace(scheme=current.uri.scheme)
+            elif self._demands_tls:
+                server.uri = server.uri._replace(scheme="tls")
+            if current.tls_name is not None and server.tls_name == current.uri.hostname:
+                server.tls_name = current.tls_name  # the name that was configured, not the address that was named
+
+    def _require_tls(self, info: dict[str, Any]) -> None:
+        """Raise `TlsRequiredError` unless what is sent next, which is the login, is encrypted, where that is demanded.
+
+        A server with `allow_non_tls` says that TLS is available, and not that TLS is required; nats-py only looks at
+        the second.
+        """
+        server = self._current_server
+        if server is None or server.uri.scheme in ("ws", "wss") or self.options["tls_handshake_first"]:
+            return  # the WebSocket is encrypted, or is not; or TLS has begun
+        offered = info.get("tls_required") or info.get("tls_available")
+        if self._demands_tls and not offered:
+            raise TlsRequiredError(
+                f"{self.trying} offers no TLS, which tls:// or a POINTSMAN_TLS setting demands; no login was sent"
+            )
+        if self._demands_tls:
+            info["tls_required"] = True
+        self._asked_for_certificate = bool(info.get("tls_required") and info.get("tls_verify"))
+        if self._asked_for_certificate and not self._has_certificate:
+            raise TlsRequiredError(
+                f"{self.trying} asks for a client certificate: set POINTSMAN_TLS_CERT and POINTSMAN_TLS_KEY"
+            )
+
+    def _connect_command(self) -> bytes:
+        if self._login is not None:
+            login = self._login.at(self.trying)
+            self.options.update(user=login.user, password=login.password, token=login.token)
+            self._auth_configured = self._auth_configured or login.has_login
+        return super()._connect_command()
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
@@ -225,10 +373,16 @@ class NatsClient(Client):
             return None
 
     async def _process_err(self, err_msg: str) -> None:
+        sent = _ERROR.match(self._ps.buf)
+        # nats-py passes the text in lower case.
+        said = sent[1].decode("utf-8", "replace") if sent else err_msg.strip("'")
+        if (refusal := Refusal.read(said)) is not None:
+            self.on_refusal(refusal)
+            return
         if "permissions violation" in err_msg.lower() or not self.is_connected:
             await super()._process_err(err_msg)
             return
-        error = nats.errors.Error(f"nats: {err_msg}")
+        error = nats.errors.Error(f"nats: {said}")
         await self._error_cb(error)
         await self._process_op_err(error)
 
@@ -259,6 +413,21 @@ class _Tcp(TcpTransport):
         writer = self._io_writer
         return writer is not None and not writer.transport.get_write_buffer_size()
 
+    async def connect_tls(self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int) -> None:
+        writer = self._io_writer
+        assert writer is not None, "connect comes first"
+        reader = _Reader(self._take, buffer_size)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        protocol._over_ssl = True  # type: ignore[attr-defined]  # asyncio warns of the end of a stream else
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(connect_timeout):
+            host = uri if isinstance(uri, str) else uri.hostname
+            transport = await loop.start_tls(writer.transport, protocol, ssl_context, server_hostname=host)
+        if transport is None:
+            raise ConnectionResetError("the server left during the TLS handshake")
+        reader.set_transport(transport)
+        self._io_reader, self._io_writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
     def write(self, payload: bytes) -> None:
         try:
             super().write(payload)  # type: ignore[no-untyped-call]
@@ -270,6 +439,26 @@ class _Tcp(TcpTransport):
             super().writelines(payload)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise ConnectionResetError(str(error)) from error
+
+
+class _WebSocket(WebSocketTransport):
+    """Connect within a bounded time. nats-py gives its bound to aiohttp as the time of the closing handshake, and in a
+    form that aiohttp warns of: a server that accepts and is silent would hold the client for minutes."""
+
+    async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
+        await self._open(uri, None, connect_timeout)
+
+    async def connect_tls(self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int) -> None:
+        if self._ws is None or self._ws.closed:  # the server's INFO says that TLS is required, which it is here
+            await self._open(uri, ssl_context, connect_timeout)
+
+    async def _open(self, uri: Any, context: ssl.SSLContext | None, timeout: int) -> None:
+        closing: Any = import_module("aiohttp").ClientWSTimeout(ws_close=float(timeout))
+        client: Any = self._client
+        secure = {} if context is None else {"ssl": context}
+        async with asyncio.timeout(timeout):
+            self._ws = await client.ws_connect(uri.geturl(), timeout=closing, max_msg_size=0, **secure)
+        self._using_tls = context is not None
 
 
 class _Reader(asyncio.StreamReader):
@@ -292,6 +481,7 @@ class _Inbox:
     def __init__(self, client: NatsClient, subscription: Subscription) -> None:
         self._client = client
         self._subscription = subscription
+        self.refused: Exception | None = None
 
     async def unsubscribe(self) -> None:
         self._client.unsubscribe(self._subscription)
@@ -304,6 +494,10 @@ class _Inbox:
                 async with asyncio.timeout(_DRAIN_TIMEOUT_S):
                     await _cancellable(self._subscription.drain())  # type: ignore[no-untyped-call]
         await self.unsubscribe()
+
+
+def _ignored(refusal: Refusal) -> None:
+    """Do nothing."""
 
 
 async def _no_callback(message: Msg) -> None:

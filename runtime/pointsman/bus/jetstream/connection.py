@@ -9,10 +9,13 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from pointsman.bus.jetstream.client import CLIENT_ERRORS, NatsClient
+from pointsman.bus.jetstream.client import CLIENT_ERRORS, NatsClient, TlsRequiredError
+from pointsman.bus.jetstream.login import Login
 from pointsman.bus.jetstream.protocol import BusSubscription, WireMessage
+from pointsman.bus.jetstream.refusals import Refusal, is_login_refused
 from pointsman.bus.jetstream.request_reply import RequestClient
-from pointsman.errors import BusUnavailableError, ConfigurationError
+from pointsman.bus.jetstream.tls import demands_tls, tls_context, tls_fault
+from pointsman.errors import BusUnavailableError, ConfigurationError, ConnectionRejectedError, PermissionDeniedError
 from pointsman.ports.bus import Server
 from pointsman.settings import Settings
 from pointsman.util.lazy_import import structlog
@@ -22,6 +25,7 @@ __all__ = ["RECONNECT_INTERVAL_S", "NatsConnection"]
 _log = structlog.get_logger(__name__)
 
 RECONNECT_INTERVAL_S = 0.5  # seconds between tries: a restart takes the broker about one
+_MAX_REPORTED = 100  # refused subjects that are logged, each once
 _PING_INTERVAL_S = 2.0  # seconds; at the third without an answer, after 4 to 6 s, a half-open connection is given up
 
 
@@ -46,17 +50,33 @@ class NatsConnection:
         self._on_lost = left
         self._on_restored = came_back
         self._timeout = settings.request_timeout
-        self.client = NatsClient()
-        self._requests = RequestClient(self.client, self._timeout, unheard)
-        self.request, self.api = self._requests.request, self._requests.api
+        self.client = NatsClient(settings.inbox_prefix)
+        self.client.on_refusal = self._on_refusal
+        self._requests = RequestClient(
+            self.client,
+            self._timeout,
+            unheard,
+            inbox_prefix=settings.inbox_prefix,
+            domain=settings.jetstream_domain,
+        )
+        self.request, self.api, self.api_subject = (
+            self._requests.request,
+            self._requests.api,
+            self._requests.api_subject,
+        )
         self.new_inbox = self.client.new_inbox
         self.server: Server | None = None
         self._server_id = ""
         self.restarts = 0
         self._broker_restarted = asyncio.Event()
-        self._last_error: asyncio.Future[None] | None = None
+        self._opening: asyncio.Future[None] | None = None
+        self._login = "a client without a login"
+        self._faults: dict[str, str] = {}  # by server, since the connection was there last; empty: it may pass
         self._reason = ""
+        self._reasons: set[str] = set()  # logged since the connection was there last
+        self._reported: set[tuple[str, str]] = set()
         self.listeners: set[Callable[[], None]] = set()
+        self.refusal_listeners: set[Callable[[Refusal, PermissionDeniedError], None]] = set()
 
     @property
     def connected(self) -> bool:
@@ -71,33 +91,33 @@ class NatsConnection:
 
         Raises:
             BusUnavailableError: no connection within `wait` seconds.
-            ConfigurationError: the broker refuses the credentials, or the URL cannot be read.
+            ConfigurationError: a file that a setting names cannot be used, a package is missing, the broker refuses the
+                login, TLS fails, or the URL cannot be read.
         """
         settings = self._settings
-        self._last_error = asyncio.get_running_loop().create_future()
+        login = Login(settings)
+        tls = tls_context(settings) if demands_tls(settings) else None
+        self._login = str(login)
+        self._opening = asyncio.get_running_loop().create_future()
         trying = asyncio.ensure_future(
-            self.client.connect(
-                [url.strip() for url in settings.url.split(",")],
+            self.client.open(
+                login,
+                tls=tls,
+                handshake_first=settings.tls_handshake_first,
                 name=self._name,
-                user=settings.user,
-                password=settings.password,
-                token=settings.token,
-                user_credentials=settings.credentials,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=RECONNECT_INTERVAL_S,  # type: ignore[arg-type]  # only ever slept for
-                ping_interval=_PING_INTERVAL_S,  # type: ignore[arg-type]
+                reconnect_time_wait=RECONNECT_INTERVAL_S,
+                ping_interval=_PING_INTERVAL_S,
                 error_cb=self._on_error,
                 disconnected_cb=self._on_disconnected,
                 reconnected_cb=self._on_reconnected,
             )
         )
+        opened = False
         try:
-            await asyncio.wait({trying, self._last_error}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-            if self._last_error.done():
-                raise ConfigurationError(
-                    f"{settings.servers} refuses the connection: {self._reason}; "
-                    "look at POINTSMAN_CREDENTIALS, _USER, _PASSWORD and _TOKEN"
-                )
+            await asyncio.wait({trying, self._opening}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            if self._opening.done():
+                self._opening.result()
             if not trying.done():
                 raise BusUnavailableError(
                     f"no broker at {settings.servers} within {wait} s: "
@@ -108,17 +128,28 @@ class NatsConnection:
                 trying.result()
             except (*CLIENT_ERRORS, ValueError) as error:
                 raise ConfigurationError(f"cannot connect to {settings.servers}: {error}") from error
+            await self._hear_answers()
+            opened = True
         finally:
             if not trying.done():
                 trying.cancel()
                 await asyncio.gather(trying, return_exceptions=True)
-            self._last_error.cancel()
-            self._last_error = None
-        await self.subscribe(self._requests.replies.subject, self._requests.replies.on_message)
+            self._opening.cancel()
+            self._opening = None
+            if not opened:
+                await self.close()
         self.server = self.client.server or self.server
         self._server_id = self.client.server_id
-        self._requests.up.set()
+        self._faults.clear()
+        self._requests.connected_again()
         _log.info("bus_connected", server=settings.servers, client=self._name)
+
+    async def _hear_answers(self) -> None:
+        """Subscribe to the answers. The broker refuses a subscription before it answers the flush."""
+        await self.subscribe(self._requests.replies.subject, self._requests.replies.on_message)
+        await self.flush_client()
+        if self._requests.denied is not None:
+            raise self._requests.denied
 
     async def restarted(self, seen: int) -> None:
         """Return when `restarts` is more than `seen`."""
@@ -149,44 +180,116 @@ class NatsConnection:
     async def flush(self) -> None:
         """Return when the broker has all that was sent, or the connection is gone."""
         if self.connected:
-            with suppress(*CLIENT_ERRORS):
-                await self.client.flush(int(self._timeout) + 1)
+            await self.flush_client()
+
+    async def flush_client(self) -> None:
+        with suppress(*CLIENT_ERRORS):
+            await self.client.flush(int(self._timeout) + 1)
 
     async def close(self) -> None:
         self.reject_requests()
-        self._requests.up.clear()
-        self._requests.replies.fail_all()
+        self._requests.disconnected()
         with suppress(*CLIENT_ERRORS):
             async with asyncio.timeout(self._timeout):
                 await self.client.shutdown()
 
+    def _on_refusal(self, refusal: Refusal) -> None:
+        """End the questions that get no answer, and log the refusal once."""
+        error = PermissionDeniedError(
+            f"{self._settings.servers} refuses {self._login}: {refusal.said}; {_advice(refusal, self._settings)}"
+        )
+        if refusal.kind not in self._reported and len(self._reported) < _MAX_REPORTED:
+            self._reported.add(refusal.kind)
+            _log.error(
+                "permission_denied",
+                reason=refusal.said,
+                subject=refusal.subject,
+                user=self._login,
+                server=self._settings.servers,
+                hint=_advice(refusal, self._settings),
+            )
+        self._requests.refuse(refusal, error)
+        self.client.mark_refused(refusal, error)
+        for listener in list(self.refusal_listeners):
+            listener(refusal, error)
+
     async def _on_error(self, error: Exception) -> None:
-        reason = str(error) or type(error).__name__
-        if self._last_error is not None and not self._last_error.done() and "uthoriz" in reason:
-            self._reason = reason
-            self._last_error.set_result(None)
-        elif reason != self._reason:  # one line per reason: a broker that is away gives the same one twice a second
-            self._reason = reason
+        away = self._opening is not None or not self.connected
+        fault = self._fault_of(error) if away else ""
+        reason = fault or str(error) or type(error).__name__
+        if reason not in self._reasons:  # one line per reason: a broker that is away gives the same one twice a second
+            self._reasons.add(reason)
+            self._report(reason, fault)
+        self._reason = reason
+        if away:
+            self._judge(fault)
+
+    def _report(self, reason: str, fault: str) -> None:
+        server = self._settings.servers
+        if not fault:
             hint = None if self.connected else "it is tried again until it answers; `pointsman doctor` looks from here"
-            _log.warning("bus_error", reason=reason, server=self._settings.servers, connected=self.connected, hint=hint)
+            _log.warning("bus_error", reason=reason, server=server, connected=self.connected, hint=hint)
+        elif self._opening is None:  # else it is raised
+            hint = "it is tried again; mend the login or the certificate, here or at the broker"
+            _log.error("connection_rejected", reason=reason, server=server, user=self._login, hint=hint)
+
+    def _judge(self, fault: str) -> None:
+        """Note what became of a try at one server. When every server was tried and one of them gave a fault that no
+        waiting cures, say so to those who wait for the connection."""
+        self._faults[self.client.trying] = fault
+        found = next(filter(None, self._faults.values()), "")
+        if not found or not self._faults.keys() >= self.client.places:
+            return
+        if self._opening is None:
+            self._requests.reject(ConnectionRejectedError(found))
+        elif not self._opening.done():
+            self._opening.set_exception(ConfigurationError(found))
+
+    def _fault_of(self, error: Exception) -> str:
+        """Return what no waiting cures: a login that is refused, or TLS that fails; empty for another error."""
+        server = self.client.trying
+        if isinstance(error, TlsRequiredError):
+            return str(error)
+        if fault := tls_fault(error):
+            return f"TLS to {server} fails: {fault}"
+        if is_login_refused(said := str(error)):
+            return (
+                f"{server} refuses the connection of {self._login}: {said.removeprefix('nats: ')}; "
+                "look at POINTSMAN_CREDENTIALS, _USER, _PASSWORD and _TOKEN"
+            )
+        return ""
 
     async def _on_disconnected(self) -> None:
         self._requests.up.clear()
+        self._faults.clear()
         self._on_lost()
         if not self.closed:
             _log.warning("bus_disconnected", reason=self._reason or None)
-        self._requests.replies.fail_all()  # none comes; to wait would delay the recovery
+        self._requests.disconnected()  # no answer comes; to wait would delay the recovery
         for listener in list(self.listeners):
             listener()
 
     async def _on_reconnected(self) -> None:
         self._reason = ""
+        self._reasons.clear()
         self.server = self.client.server or self.server
         if self.client.server_id != self._server_id:
             self._server_id = self.client.server_id
             self.restarts += 1
             self._broker_restarted.set()
-        self._requests.up.set()
+        self._faults.clear()
+        self._requests.connected_again()
         url = self.client.connected_url
         _log.info("bus_reconnected", server=url.netloc.rpartition("@")[2] if url else None)
         self._on_restored()
+
+
+def _advice(refusal: Refusal, settings: Settings) -> str:
+    """Return what to do about a refusal."""
+    prefix = settings.inbox_prefix
+    if refusal.operation == "subscribe" and refusal.subject.startswith(f"{prefix}."):
+        return f"allow the user to subscribe to {prefix}.>, or name an allowed prefix in POINTSMAN_INBOX_PREFIX"
+    verb = {"publish": "publish on", "reply": "request for an answer at", "subscribe": "subscribe to"}[
+        refusal.operation
+    ]
+    return f"allow the user to {verb} that subject"

@@ -8,10 +8,14 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.bus.validation import is_event_header
+from pointsman.errors import PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
 
 __all__ = [
+    "ADVICE",
+    "INCURABLE",
     "NOT_DELETED_CODE",
     "NO_CONSUMER_CODE",
     "NO_MESSAGE_CODE",
@@ -35,6 +39,7 @@ __all__ = [
     "parse_time",
     "to_nanoseconds",
     "to_stored_message",
+    "with_advice",
 ]
 
 _Result = TypeVar("_Result")
@@ -50,6 +55,23 @@ WRONG_SEQUENCE_CODE = 10071  # the subject ends at another sequence
 PENDING_WRITE_CODE = 10164  # a replicated stream has another message for the subject, which may still come to nothing
 NO_SPACE_CODE = 10077  # the stream cannot store it: it is full, or its disk is
 TOO_LARGE_CODES = frozenset({10054, 10097})
+
+ADVICE = {
+    10002: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
+    10005: "POINTSMAN_REPLICAS needs as many servers with JetStream and room",
+    10026: "the account needs room for seven streams",
+    10028: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
+    10039: "enable JetStream for the account of this user",
+    10047: "give the server, or the account, file storage; the sum of POINTSMAN_STREAM_BYTES must fit into it",
+    10074: "set POINTSMAN_REPLICAS=1 for a single server",
+    10076: "start the server with -js, or a block `jetstream` in its configuration",
+    10113: "the account requires a maximum size: set POINTSMAN_STREAM_BYTES",
+    10122: "lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES to what the account allows for one stream",
+}
+"""What to do about an error of the JetStream API, by its number."""
+
+INCURABLE = frozenset({10039, 10047, 10074, 10076})
+"""Errors that the JetStream API gives as its own failure (5xx), and that no waiting cures."""
 
 
 class WireMessage:
@@ -79,7 +101,10 @@ class WireMessage:
 
 
 class BusSubscription(Protocol):
-    """Something listened to. Neither method raises."""
+    """Something listened to. Neither method raises. `refused` is set when the broker refuses the subscription."""
+
+    @property
+    def refused(self) -> Exception | None: ...
 
     async def unsubscribe(self) -> None:
         """Listen no more."""
@@ -103,6 +128,15 @@ class Connection(Protocol):
     @property
     def listeners(self) -> set[Callable[[], None]]:
         """Called when the connection is lost."""
+        ...
+
+    @property
+    def refusal_listeners(self) -> set[Callable[[Refusal, PermissionDeniedError], None]]:
+        """Called with each permission that the broker refuses."""
+        ...
+
+    def api_subject(self, verb: str) -> str:
+        """Return the subject of a call of the JetStream API, in the domain of the settings."""
         ...
 
     def new_inbox(self) -> str: ...
@@ -191,6 +225,11 @@ def error_code(answer: Mapping[str, Any]) -> int:
 def error_text(answer: Mapping[str, Any]) -> str:
     """The error of an answer, in the broker's words."""
     return f"{answer['error'].get('description', 'no reason given')} ({error_code(answer)})"
+
+
+def with_advice(text: str, code: int) -> str:
+    """Return `text` with what to do about the error `code` of the JetStream API, if that is known."""
+    return f"{text}; {ADVICE[code]}" if code in ADVICE else text
 
 
 def to_nanoseconds(seconds: float) -> int:

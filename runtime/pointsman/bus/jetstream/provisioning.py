@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from pointsman.bus.jetstream.connection import RECONNECT_INTERVAL_S, NatsConnection
+from pointsman.bus.jetstream.protocol import ADVICE, INCURABLE, with_advice
+from pointsman.bus.jetstream.request_reply import ApiUnavailableError
 from pointsman.bus.jetstream.stream_config import ensure_streams, unconsumed_subjects
 from pointsman.bus.stream_names import stream_names
 from pointsman.errors import BusUnavailableError, ConfigurationError, PeerError, PublishOutcomeUnknownError
@@ -18,6 +20,7 @@ __all__ = ["StreamProvisioner"]
 
 _log = structlog.get_logger(__name__)
 
+_INCURABLE_PATIENCE_S = 1.0  # a server that has just started may refuse what it allows a moment later
 _SETUP_TIMEOUT_S = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
 
 
@@ -44,8 +47,9 @@ class StreamProvisioner:
 
     async def set_up(self, *, create: bool) -> None:
         """See `ports.Bus`."""
-        deadline = self._clock.monotonic() + _SETUP_TIMEOUT_S
+        began = self._clock.monotonic()
         client = self._connection.client
+        reason = ""
         while True:
             try:
                 self.separate_handoffs = await ensure_streams(
@@ -63,8 +67,16 @@ class StreamProvisioner:
                 if self._connection.connected and not client.has_jetstream:
                     where = self._settings.servers
                     raise ConfigurationError(f"{where} runs without JetStream; start it with -js") from error
-                if self._clock.monotonic() > deadline:
+                waited = self._clock.monotonic() - began
+                code = error.code if isinstance(error, ApiUnavailableError) else 0
+                if code in INCURABLE and waited > _INCURABLE_PATIENCE_S:
+                    raise ConfigurationError(with_advice(f"{self._settings.servers}: {error}", code)) from error
+                if waited > _SETUP_TIMEOUT_S:
                     raise
+                if reason != str(error):  # one line per reason
+                    reason = str(error)
+                    hint = ADVICE.get(code, "it is tried again; `pointsman doctor` looks from here")
+                    _log.warning("streams_not_ready", reason=reason, server=self._settings.servers, hint=hint)
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
 
     def on_no_responders(self, subject: str) -> None:

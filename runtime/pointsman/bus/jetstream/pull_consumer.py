@@ -18,7 +18,8 @@ from pointsman.bus.jetstream.protocol import (
     to_nanoseconds,
     to_stored_message,
 )
-from pointsman.errors import BusUnavailableError, ConfigurationError
+from pointsman.bus.jetstream.refusals import Refusal
+from pointsman.errors import BusUnavailableError, ConfigurationError, PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
 from pointsman.util.lazy_import import structlog
 
@@ -57,8 +58,11 @@ class PullRequest:
         self.restarts = bus.restarts
         self.outstanding = 0
         self.lost = ""
+        self.denied: PermissionDeniedError | None = None
+        """Set when the broker refuses what this consumer needs: to ask, to be answered, or to acknowledge."""
         self._bus = bus
-        self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._subject = bus.api_subject(f"CONSUMER.MSG.NEXT.{stream}.{consumer}")
+        self._acknowledged = f".{stream}.{consumer}."
         self._inbox = bus.new_inbox()
         self._subscription: BusSubscription | None = None
         self._loop = asyncio.get_running_loop()
@@ -70,6 +74,7 @@ class PullRequest:
     async def open(self) -> None:
         self._subscription = await self._bus.subscribe(self._inbox, self._on_message)
         self._bus.listeners.add(self._on_disconnected)
+        self._bus.refusal_listeners.add(self._refused)
 
     async def refill(self, room: int, rank: int | None = None) -> None:
         """Ask for what is missing to `room`, once half of it is: one request then serves many messages. A ranked
@@ -104,10 +109,17 @@ class PullRequest:
     def _on_disconnected(self) -> None:
         self.mark_lost("disconnected")
 
+    def _refused(self, refusal: Refusal, error: PermissionDeniedError) -> None:
+        acknowledgement = refusal.subject.startswith("$JS.ACK.") and self._acknowledged in refusal.subject
+        if acknowledgement or refusal.concerns(self._subject, self._inbox):
+            self.denied = error
+            self.mark_lost(refusal.said)
+
     async def close(self, *, drain: bool = False) -> None:
         """Give the inbox up. With `drain`, what the broker sent before it noticed still arrives in the buffer."""
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
+        self._bus.refusal_listeners.discard(self._refused)
         self.mark_lost(_CLOSED_REASON)
         if (subscription := self._subscription) is not None:
             self._subscription = None
@@ -260,6 +272,8 @@ class PullConsumer:
                     if taken := await self._take_from(pull, room):
                         return taken
                     continue
+                if pull.denied is not None:
+                    raise PermissionDeniedError(str(pull.denied))
                 if pull.lost:
                     await self._recover(pull.lost)
                     continue
@@ -312,6 +326,8 @@ class PullConsumer:
     async def _recover(self, reason: str) -> None:
         try:
             await self.open()
+        except PermissionDeniedError:
+            raise
         except (BusUnavailableError, ConfigurationError) as error:
             if self._bus.closed:
                 raise BusUnavailableError(f"the bus of the consumer {self._name} was closed") from error

@@ -23,8 +23,9 @@ from pointsman.bus.jetstream.protocol import (
     to_stored_message,
 )
 from pointsman.bus.jetstream.pull_consumer import PullRequest
+from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.bus.validation import event_headers
-from pointsman.errors import BusUnavailableError, PeerError
+from pointsman.errors import BusUnavailableError, PeerError, PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
 from pointsman.util.lazy_import import structlog
 
@@ -114,10 +115,16 @@ class StreamReader:
                 done.set_result(None)
 
         query = json.dumps({"batch": _DIRECT_GET_BATCH, "next_by_subj": subject, "seq": sequence}).encode()
-        inbox = self._bus.new_inbox()
+        inbox, asked = self._bus.new_inbox(), self._bus.api_subject(f"DIRECT.GET.{stream}")
+
+        def refused(refusal: Refusal, error: PermissionDeniedError) -> None:
+            if refusal.concerns(asked, inbox) and not done.done():
+                done.set_exception(error)
+
         listening = await self._bus.subscribe(inbox, arrived)
+        self._bus.refusal_listeners.add(refused)
         try:
-            await self._bus.send(f"$JS.API.DIRECT.GET.{stream}", query, reply=inbox)
+            await self._bus.send(asked, query, reply=inbox)
             async with asyncio.timeout(self._timeout):
                 await done
         except TimeoutError:
@@ -125,6 +132,7 @@ class StreamReader:
                 f"no answer to a read of {subject} in {stream} within {self._timeout} s"
             ) from None
         finally:
+            self._bus.refusal_listeners.discard(refused)
             await listening.unsubscribe()
         return batch
 
@@ -164,7 +172,11 @@ class StreamReader:
                     yield to_stored_message(pull.buffer.popleft(), meta)
             finally:
                 await pull.close()
-                await self._bus.send(f"$JS.API.CONSUMER.DELETE.{stream}.{name}", reply=self._bus.new_inbox())
+                await self._bus.send(
+                    self._bus.api_subject(f"CONSUMER.DELETE.{stream}.{name}"), reply=self._bus.new_inbox()
+                )
+            if pull.denied is not None:
+                raise PermissionDeniedError(str(pull.denied))
 
     async def _create_follower(self, stream: str, subjects: Sequence[str], after: int) -> str:
         """The name of a new ephemeral consumer. Each try asks for the same: a lost answer leaves none behind."""

@@ -10,28 +10,73 @@ import json
 import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 from pointsman.bus.jetstream.client import CLIENT_ERRORS, NatsClient
 from pointsman.bus.jetstream.protocol import NOT_DELETED_CODE, PendingCall, WireMessage, error_code, error_text
-from pointsman.errors import BusUnavailableError
+from pointsman.bus.jetstream.refusals import Refusal
+from pointsman.errors import BusUnavailableError, ConnectionRejectedError, PermissionDeniedError
 
-__all__ = ["ConnectionLostError", "ReplyInbox", "RequestClient"]
+__all__ = ["ApiUnavailableError", "ConnectionLostError", "ReplyInbox", "RequestClient"]
 
 
 class RequestClient:
     """Asks over `client` while `up` is set, and waits for `timeout` seconds; its owner has `replies` listened to.
 
-    `unheard` is told of each subject on which nobody answers.
+    `unheard` is told of each subject on which nobody answers. Answers arrive below `inbox_prefix`; the JetStream API
+    is that of `domain`, or of the server's own.
     """
 
-    def __init__(self, client: NatsClient, timeout: float, unheard: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: NatsClient,
+        timeout: float,
+        unheard: Callable[[str], None],
+        *,
+        inbox_prefix: str = "_INBOX",
+        domain: str | None = None,
+    ) -> None:
         self._client = client
         self._timeout = timeout
         self._on_no_responders = unheard
-        self.replies = ReplyInbox(f"_INBOX.{secrets.token_hex(11)}", timeout)
+        self._api_prefix = f"$JS.{domain}.API" if domain else "$JS.API"
+        self.replies = ReplyInbox(f"{inbox_prefix}.{secrets.token_hex(11)}", timeout)
         self.up = asyncio.Event()
         self.closed = False
+        self.denied: PermissionDeniedError | None = None
+        """Set while the broker refuses the subscription to the answers."""
+        self._rejected: ConnectionRejectedError | None = None
+        self._changed = asyncio.Event()  # up, or rejected
+
+    def connected_again(self) -> None:
+        """Ask from now on."""
+        self._rejected = None
+        self.up.set()
+        self._changed.set()
+
+    def disconnected(self) -> None:
+        """Let questions wait until `connected_again`, and end those that wait for an answer: none comes."""
+        self.up.clear()
+        self.denied = None
+        self._changed.clear()
+        self.replies.fail_all()
+
+    def reject(self, error: ConnectionRejectedError | None) -> None:
+        """End all questions that wait for the connection with `error`, until it is another one, or None."""
+        self._rejected = error
+        if error is not None:
+            self._changed.set()
+        elif not self.up.is_set():
+            self._changed.clear()
+
+    def refuse(self, refusal: Refusal, error: PermissionDeniedError) -> None:
+        """End the questions that get no answer for `refusal`."""
+        if refusal.operation == "subscribe" and refusal.subject == self.replies.subject:
+            self.denied = error
+        self.replies.refuse(refusal, error)
+
+    def api_subject(self, verb: str) -> str:
+        return f"{self._api_prefix}.{verb}"
 
     @property
     def connected(self) -> bool:
@@ -40,10 +85,11 @@ class RequestClient:
     async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The JetStream API's answer, which may hold an `error`. Raises `BusUnavailableError` when there is none in
         time."""
-        reply = await self.request(f"$JS.API.{verb}", json.dumps(payload).encode() if payload is not None else b"")()
+        body = json.dumps(payload).encode() if payload is not None else b""
+        reply = await self.request(self.api_subject(verb), body)()
         answer: dict[str, Any] = json.loads(reply)
         if (code := error_code(answer)) and code != NOT_DELETED_CODE and answer["error"].get("code", 0) >= 500:
-            raise BusUnavailableError(f"the broker cannot do {verb}: {error_text(answer)}")
+            raise ApiUnavailableError(verb, answer)
         return answer
 
     def request(
@@ -56,14 +102,16 @@ class RequestClient:
     ) -> PendingCall[bytes]:
         """One answer; it is asked for at once, unless the connection is away or cannot keep up, which is waited for.
 
-        It raises `lost` when there is none in time.
+        It raises `lost` when there is none in time, and `PermissionDeniedError` when the broker refuses the subject.
         """
+        if self.denied is not None:
+            return partial(_raise, PermissionDeniedError(str(self.denied)))
         if self.connected and not self.closed and not self._client.is_full:
             return partial(self._await_reply, subject, lost, self._send(subject, body, headers))
         return partial(self._send_when_connected, subject, body, headers, lost)
 
     def _send(self, subject: str, body: bytes, headers: bytes) -> asyncio.Future[WireMessage]:
-        reply, answer = self.replies.register()
+        reply, answer = self.replies.register(subject)
         try:
             self._client.publish_raw(subject, reply, headers, body)
         except BaseException:
@@ -76,11 +124,15 @@ class RequestClient:
     ) -> bytes:
         if self.closed:
             raise BusUnavailableError(f"cannot ask on {subject}: this connection was closed; open another one")
-        if not self.connected:
-            self.up.clear()  # the connection may be gone, and its callback not have run yet
+        if self.up.is_set() and not self.connected:
+            self.up.clear()
+            self._changed.clear()  # the connection may be gone, and its callback not have run yet
         try:
             async with asyncio.timeout(self._timeout):
-                await self.up.wait()
+                while not self.up.is_set():
+                    if self._rejected is not None:
+                        raise ConnectionRejectedError(str(self._rejected))
+                    await self._changed.wait()
                 await self._client.wait_for_capacity()
             asked = self._send(subject, body, headers)
         except TimeoutError:
@@ -111,6 +163,14 @@ class RequestClient:
         return message.data
 
 
+class ApiUnavailableError(BusUnavailableError):
+    """The JetStream API cannot do what it was asked. `code` is its number of the error."""
+
+    def __init__(self, verb: str, answer: Mapping[str, Any]) -> None:
+        super().__init__(f"the broker cannot do {verb}: {error_text(answer)}")
+        self.code = error_code(answer)
+
+
 class ConnectionLostError(Exception):
     """No answer will come: the connection was lost."""
 
@@ -121,7 +181,8 @@ class ReplyInbox:
     def __init__(self, inbox: str, timeout: float) -> None:
         self._prefix = f"{inbox}."
         self._timeout = timeout
-        self._pending: dict[str, tuple[asyncio.Future[WireMessage], float]] = {}  # by reply subject, oldest first
+        # By reply subject, oldest first: the answer, its time, and what was asked on.
+        self._pending: dict[str, tuple[asyncio.Future[WireMessage], float, str]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -130,12 +191,13 @@ class ReplyInbox:
         """What to listen to."""
         return f"{self._prefix}*"
 
-    def register(self) -> tuple[str, asyncio.Future[WireMessage]]:
-        """Where the next request's answer is to go, and its future: it ends with a `TimeoutError` when none comes."""
+    def register(self, subject: str = "") -> tuple[str, asyncio.Future[WireMessage]]:
+        """Return the reply subject of the next request, on `subject`, and its answer, which ends with a `TimeoutError`
+        if none comes."""
         loop = asyncio.get_running_loop()
         self._count += 1
         reply, answer = f"{self._prefix}{self._count}", loop.create_future()
-        self._pending[reply] = answer, loop.time() + self._timeout
+        self._pending[reply] = answer, loop.time() + self._timeout, subject
         if self._timer is None:
             self._timer = loop.call_later(self._timeout, self._expire)
         return reply, answer
@@ -145,13 +207,22 @@ class ReplyInbox:
         self._pending.pop(reply, None)
 
     def on_message(self, message: WireMessage) -> None:
-        answer, _ = self._pending.pop(message.subject, (None, 0.0))
+        answer, _, _ = self._pending.pop(message.subject, (None, 0.0, ""))
         if answer is not None and not answer.done():
             answer.set_result(message)
 
+    def refuse(self, refusal: Refusal, error: Exception) -> None:
+        """End those that get no answer for `refusal` with `error`."""
+        everything = refusal.operation == "subscribe" and refusal.subject == self.subject
+        for reply, (answer, _, subject) in list(self._pending.items()):
+            if everything or refusal.concerns(subject, reply):
+                del self._pending[reply]
+                if not answer.done():
+                    _resolve(answer, error)
+
     def fail_all(self) -> None:
         """End all that wait with `ConnectionLostError`."""
-        for answer, _ in self._pending.values():
+        for answer, _, _ in self._pending.values():
             if not answer.done():
                 _resolve(answer, ConnectionLostError())
         self._pending.clear()
@@ -163,13 +234,17 @@ class ReplyInbox:
         self._timer = None
         loop = asyncio.get_running_loop()
         now = loop.time()
-        for reply, (answer, until) in list(self._pending.items()):
+        for reply, (answer, until, _) in list(self._pending.items()):
             if until > now:
                 self._timer = loop.call_at(until, self._expire)
                 return
             del self._pending[reply]
             if not answer.done():
                 _resolve(answer, TimeoutError())
+
+
+async def _raise(error: Exception) -> NoReturn:
+    raise error
 
 
 def _resolve(answer: asyncio.Future[WireMessage], error: Exception) -> None:

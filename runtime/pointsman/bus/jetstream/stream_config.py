@@ -13,6 +13,7 @@ from pointsman.bus.jetstream.protocol import (
     error_code,
     error_text,
     to_nanoseconds,
+    with_advice,
 )
 from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman.settings import Settings
@@ -69,8 +70,9 @@ async def ensure_streams(
         NotFoundError: something is missing, and `create` is not set.
     """
     info = await bus.api("INFO")
-    if error_code(info):
-        raise ConfigurationError(f"JetStream is not to be had at {settings.servers}: {error_text(info)}")
+    if code := error_code(info):
+        told = f"JetStream is not to be had at {settings.servers}: {error_text(info)}"
+        raise ConfigurationError(with_advice(told, code))
     level = int(info.get("api", {}).get("level", 0))
     if level < _MIN_API_LEVEL:
         raise ConfigurationError(
@@ -91,13 +93,13 @@ async def ensure_streams(
                 )
             if again:
                 _log.warning("stream_lost", stream=name, hint="the broker is without it: it is made again, empty")
-            answer = await bus.api(f"STREAM.CREATE.{name}", wanted)
+            answer = await bus.api(f"STREAM.CREATE.{name}", _bounded(wanted, settings))
             if error_code(answer) == STREAM_EXISTS_CODE:  # another process was faster, with other settings
                 answer = await bus.api(f"STREAM.INFO.{name}")
         if create and not error_code(answer) and answer["config"].get("max_age") == former.get(name, -1):
             answer = await bus.api(f"STREAM.UPDATE.{name}", {**answer["config"], "max_age": 0})
-        if error_code(answer):
-            raise ConfigurationError(f"the stream {name} cannot be made: {error_text(answer)}")
+        if code := error_code(answer):
+            raise ConfigurationError(with_advice(f"the stream {name} cannot be made: {error_text(answer)}", code))
         config: Mapping[str, Any] = answer["config"]
         return config
 
@@ -210,6 +212,16 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
             "subject_delete_marker_ttl": to_nanoseconds(TOMBSTONE_TTL_S),
         },
     ]
+
+
+def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
+    """Return `wanted` with the maximum size of the settings, unless the stream has one of its own.
+
+    A full stream refuses what does not fit, except where `wanted` says that it drops its oldest messages.
+    """
+    if settings.stream_bytes is None or wanted.get("max_bytes", -1) > 0:
+        return wanted
+    return {"discard": "new", **wanted, "max_bytes": settings.stream_bytes}
 
 
 def _former_ages(subjects: Subjects, settings: Settings) -> Mapping[str, int]:

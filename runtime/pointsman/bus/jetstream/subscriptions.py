@@ -45,6 +45,9 @@ class Subscriptions:
         arrived = asyncio.Queue[WireMessage]()
         inbox = await self._bus.subscribe(subject, arrived.put_nowait)
         await self._flush()
+        if inbox.refused is not None:
+            await inbox.unsubscribe()
+            raise inbox.refused
         return self._deliver_loop(inbox, arrived, heard)
 
     @asynccontextmanager

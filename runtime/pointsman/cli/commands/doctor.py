@@ -127,7 +127,7 @@ async def _run_checks(settings: Settings, team: Team | str | None) -> AsyncGener
         advice = "a supervisor or a worker that starts makes it; --namespace or POINTSMAN_NAMESPACE names another"
         yield Check("namespace", False, str(error), advice)
     except ConfigurationError as error:
-        yield Check("broker", False, str(error), "JetStream 2.12.8 or newer and streams that fit are needed")
+        yield Check("broker", False, str(error), "docs/settings.md lists the settings of connection and streams")
     except PointsmanError as error:
         yield Check("broker", False, str(error), "see that it runs and can be reached from here")
 

@@ -5,7 +5,7 @@
 | 0 | done; the workflow completed; the check found nothing wrong; who read the output (`| head -1`) has read enough |
 | 1 | the workflow ended partial, failed or cancelled, or did not end in time; the check found something; refused; |
 |   | what was to be said could not be written |
-| 2 | wrong usage or configuration: what was typed or set does not fit |
+| 2 | wrong usage or configuration: what was typed or set does not fit, or the broker refuses the login or a subject |
 | 3 | what was asked for does not exist |
 | 4 | the broker cannot be reached or does not answer |
 | 130 | interrupted |
@@ -165,6 +165,8 @@ def code_for(error: BaseException) -> Code | None:
     match error:
         case errors.InvariantError():
             return None
+        case errors.ConnectionRejectedError():
+            return Code.USAGE
         case errors.BusUnavailableError():
             return Code.UNREACHABLE
         case errors.NotFoundError():

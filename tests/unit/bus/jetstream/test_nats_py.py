@@ -17,13 +17,14 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.aio.transport import TcpTransport
+from nats.aio.transport import TcpTransport, WebSocketTransport
 from nats.protocol.parser import AWAITING_CONTROL_LINE, Parser
 
 from pointsman.bus.jetstream import client as ours
 
 METHODS: dict[tuple[type, str], str] = {
     (Client, "__init__"): "(self)",
+    (Client, "_connect_command"): "(self)",
     (Client, "_close"): "async (self, status, do_cbs=True)",
     (Client, "_connect_to_server"): "async (self, s)",
     (Client, "_flush_pending"): "async (self, force_flush=False)",
@@ -31,6 +32,7 @@ METHODS: dict[tuple[type, str], str] = {
     (Client, "_process_connect_init"): "async (self)",
     (Client, "_process_err"): "async (self, err_msg)",
     (Client, "_process_headers"): "async (self, headers)",
+    (Client, "_process_info"): "async (self, info, initial_connection=False)",
     (Client, "_process_msg"): "async (self, sid, subject, reply, data, headers)",
     (Client, "_process_op_err"): "async (self, e)",
     (Client, "_process_pong"): "async (self)",
@@ -38,18 +40,25 @@ METHODS: dict[tuple[type, str], str] = {
     (TcpTransport, "__bool__"): "(self)",
     (TcpTransport, "__init__"): "(self)",
     (TcpTransport, "connect"): "async (self, uri, buffer_size, connect_timeout)",
+    (TcpTransport, "connect_tls"): "async (self, uri, ssl_context, buffer_size, connect_timeout)",
     (TcpTransport, "write"): "(self, payload)",
+    (WebSocketTransport, "connect"): "async (self, uri, buffer_size, connect_timeout)",
+    (WebSocketTransport, "connect_tls"): "async (self, uri, ssl_context, buffer_size, connect_timeout)",
     (TcpTransport, "writelines"): "(self, payload)",
 }
 """Each overridden or called method with its signature, without annotations."""
 
 ATTRIBUTES: dict[tuple[type, str], Any] = {
+    (Client, "_auth_configured"): False,
+    (Client, "_current_server"): None,
     (Client, "_flush_queue"): None,
+    (Client, "_inbox_prefix"): bytearray(b"_INBOX"),
     (Client, "_max_pending_size"): 0,
     (Client, "_pending"): [],
     (Client, "_pending_data_size"): 0,
     (Client, "_pongs"): [],
     (Client, "_server_info"): {},
+    (Client, "_server_pool"): [],
     (Client, "_sid"): 0,
     (Client, "_subs"): {},
     (Client, "_transport"): None,
@@ -60,7 +69,7 @@ ATTRIBUTES: dict[tuple[type, str], Any] = {
 }
 """Each private attribute that is read or written, with its value in a new object."""
 
-OTHERS = {"_error_cb", "_ps"}
+OTHERS = {"_error_cb", "_ps", "_client", "_using_tls", "_ws"}
 """Private attributes with a test of their own below."""
 
 _UPGRADE = "pointsman.bus.jetstream.client relies on this form; adapt it to nats-py {version}, then this table"
@@ -76,10 +85,12 @@ def _names_used_of_nats() -> set[tuple[type, str]]:
     """Return class and name of each override, and of each private attribute that a class of the client uses."""
     used: set[tuple[type, str]] = set()
     for node in ast.parse(Path(str(ours.__file__)).read_text()).body:
-        for base in (Client, TcpTransport):
+        for base in (Client, TcpTransport, WebSocketTransport):
             if isinstance(node, ast.ClassDef) and issubclass(getattr(ours, node.name), base):
                 accessed = {each.attr for each in ast.walk(node) if isinstance(each, ast.Attribute)}
-                private = {name for name in accessed & {*dir(base), *vars(base())} if name.startswith("_")}
+                private = {
+                    name for name in accessed & {*dir(base), *base.__init__.__code__.co_names} if name.startswith("_")
+                }
                 overridden = {each.name for each in node.body if hasattr(each, "name")} & vars(base).keys()
                 used |= {(base, name) for name in private | overridden}
     return used
@@ -107,6 +118,15 @@ async def test_nats_py_parses_into_a_buffer_and_reports_errors_to_a_coroutine() 
     assert isinstance(client._ps, Parser)
     assert (bytes(client._ps.buf), client._ps.state) == (b"", AWAITING_CONTROL_LINE)
     assert inspect.iscoroutinefunction(client._error_cb)
+
+
+async def test_nats_py_opens_a_websocket_with_a_session_of_aiohttp() -> None:
+    aiohttp = pytest.importorskip("aiohttp")
+    transport = WebSocketTransport()
+
+    assert isinstance(transport._client, aiohttp.ClientSession)
+    assert (transport._ws, transport._using_tls) == (None, None)
+    await transport._client.close()
 
 
 async def test_nats_py_numbers_a_subscription_as_its_client_counts() -> None:

@@ -1,0 +1,133 @@
+"""Read a NATS credentials file and sign the server's nonce with the key in it.
+
+A credentials file holds a user's JWT and the seed of the user's Ed25519 key. The package `nkeys`, which nats-py signs
+with, has no wheel; `cryptography` has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b32decode, b32encode, b64encode, urlsafe_b64decode
+from binascii import crc_hqx
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pointsman.errors import ConfigurationError
+from pointsman.util.files import read_file
+from pointsman.util.lazy_import import structlog
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+__all__ = ["Credentials", "CredentialsFile"]
+
+_log = structlog.get_logger(__name__)
+
+_SETTING = "POINTSMAN_CREDENTIALS"
+_BLOCK = re.compile(r"-{3,}\s*BEGIN ([A-Z ]+?)\s*-{3,}(.*?)-{3,}\s*END \1\s*-{3,}", re.DOTALL)
+_JWT, _SEED = "NATS USER JWT", "USER NKEY SEED"
+_SEED_PREFIX, _USER_PREFIX = 18 << 3, 20 << 3  # bytes of the encoding of keys (NATS ADR-14): `S` and `U` in base32
+_KEY_BYTES = 32
+_CRC_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The content of a credentials file: the user's JWT, name, public key and private key."""
+
+    jwt: str
+    name: str
+    public_key: str
+    key: Ed25519PrivateKey
+
+
+class CredentialsFile:
+    """A credentials file, read again at each connection, so that renewed credentials need no restart.
+
+    Args:
+        path: The file; `~` stands for the home directory.
+
+    Raises:
+        ConfigurationError: The package `cryptography` is missing, or the file is not a user's credentials.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._latest = _load(path)
+
+    @property
+    def user(self) -> str:
+        """The name of the user, as its JWT gives it, or its public key."""
+        return self._latest.name or self._latest.public_key
+
+    def jwt(self) -> bytearray:
+        """Read the file and return the JWT, for `CONNECT`. If the file cannot be used, the last JWT stays in use."""
+        try:
+            self._latest = _load(self._path)
+        except ConfigurationError as error:
+            _log.error("credentials_not_read", reason=str(error), hint="the credentials read before stay in use")
+        return bytearray(self._latest.jwt.encode())
+
+    def sign(self, nonce: str) -> bytes:
+        """Return the signature of `nonce` in base64."""
+        return b64encode(self._latest.key.sign(nonce.encode()))
+
+
+def _load(path: str) -> Credentials:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    except ImportError:
+        raise ConfigurationError(f"{_SETTING} needs cryptography: pip install 'pointsman[credentials]'") from None
+    text = read_file(_SETTING, path)
+    blocks = {name: "".join(content.split()) for name, content in _BLOCK.findall(text)}
+    if not blocks and re.fullmatch(r"\s*S[A-Z2-7]{57}\s*", text):
+        raise _misfit(path, "holds a bare seed without a JWT")
+    if not blocks:
+        raise _misfit(path, "is empty" if not text.strip() else "is not a credentials file")
+    for name, what in ((_JWT, "user JWT"), (_SEED, "seed")):
+        if not blocks.get(name):
+            raise _misfit(path, f"is without its {what}")
+    claims = _claims(path, blocks[_JWT])
+    key = Ed25519PrivateKey.from_private_bytes(_seed(path, blocks[_SEED]))
+    public = _encoded(_USER_PREFIX, key.public_key().public_bytes_raw())
+    if claims.get("sub") != public:
+        raise _misfit(path, f"holds the seed of {public} and the JWT of {claims.get('sub')}")
+    return Credentials(blocks[_JWT], str(claims.get("name") or ""), public, key)
+
+
+def _claims(path: str, jwt: str) -> dict[str, Any]:
+    parts = jwt.split(".")
+    try:
+        claims = json.loads(urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        kind = claims["nats"].get("type") or claims.get("type")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise _misfit(path, "holds a JWT that cannot be read") from None
+    if len(parts) != 3 or kind != "user":
+        raise _misfit(path, f"holds a JWT of the type {kind!r}")
+    return dict(claims)
+
+
+def _seed(path: str, seed: str) -> bytes:
+    try:
+        raw = b32decode(seed + "=" * (-len(seed) % 8))
+    except ValueError:
+        raise _misfit(path, "holds a seed that cannot be read") from None
+    body, crc = raw[:-_CRC_BYTES], raw[-_CRC_BYTES:]
+    if len(body) != 2 + _KEY_BYTES or crc_hqx(body, 0) != int.from_bytes(crc, "little"):
+        raise _misfit(path, "holds a seed that is damaged")
+    if (body[0] & 0b11111000, (body[0] & 0b111) << 5 | body[1] >> 3) != (_SEED_PREFIX, _USER_PREFIX):
+        raise _misfit(path, "holds a seed that is not a user's")
+    return body[2:]
+
+
+def _encoded(prefix: int, key: bytes) -> str:
+    body = bytes([prefix]) + key
+    return b32encode(body + crc_hqx(body, 0).to_bytes(_CRC_BYTES, "little")).decode().rstrip("=")
+
+
+def _misfit(path: str, seen: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{_SETTING}: {path} {seen}; expected a credentials file of a user, with its JWT and its seed, as "
+        "`nsc generate creds` writes"
+    )

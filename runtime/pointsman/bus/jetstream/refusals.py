@@ -1,0 +1,59 @@
+"""Read what the broker refuses a user: it says so in an asynchronous error, beside the question that gets no answer."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Refusal", "is_login_refused"]
+
+_FORM = re.compile(
+    r"""permissions violation for (publish with reply of|publish to|subscription to) "((?:[^"\\]|\\.)*)\"""",
+    re.IGNORECASE,
+)
+_OPERATIONS: dict[str, Literal["publish", "reply", "subscribe"]] = {
+    "publish to": "publish",
+    "publish with reply of": "reply",
+    "subscription to": "subscribe",
+}
+_LOGIN = re.compile(r"authorization (violation|failed)|authentication (expired|revoked)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A permission that the broker refuses: to publish on `subject`, with it as reply, or to subscribe to it.
+
+    `said` is the broker's own text.
+    """
+
+    operation: Literal["publish", "reply", "subscribe"]
+    subject: str
+    said: str
+
+    @classmethod
+    def read(cls, said: str) -> Refusal | None:
+        """Return the refusal in the text of an `-ERR`; None if the text is another error."""
+        if (found := _FORM.search(said)) is None:
+            return None
+        subject = re.sub(r"\\(.)", r"\1", found[2])
+        return cls(_OPERATIONS[found[1].lower()], subject, said)
+
+    def concerns(self, published: str, inbox: str) -> bool:
+        """Return True if a question published on `published`, to be answered at `inbox`, gets no answer for this."""
+        match self.operation:
+            case "publish":
+                return self.subject == published
+            case "reply" | "subscribe":
+                return self.subject == inbox
+
+    @property
+    def kind(self) -> tuple[str, str]:
+        """Return what refusals have in common that are reported once: acknowledgements differ in their last tokens."""
+        subject = self.subject
+        return self.operation, subject if not subject.startswith("$JS.ACK.") else "$JS.ACK"
+
+
+def is_login_refused(said: str) -> bool:
+    """Return True if the broker refuses the user, and not what the user asks for."""
+    return _LOGIN.search(said) is not None

@@ -1,0 +1,123 @@
+"""Build the TLS context from the settings, and recognise TLS faults.
+
+`tls://`, `wss://` and every TLS setting demand TLS of all servers: a server without TLS is refused before `CONNECT`,
+which holds the login, is sent.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+from pointsman.errors import ConfigurationError
+from pointsman.settings import Settings
+from pointsman.util.files import expand, read_file
+
+__all__ = ["demands_tls", "tls_context", "tls_fault"]
+
+_CA, _CERT, _KEY = "POINTSMAN_TLS_CA", "POINTSMAN_TLS_CERT", "POINTSMAN_TLS_KEY"
+_SECURE_SCHEMES = ("tls", "wss")
+_HINTS = {
+    "CERTIFICATE_REQUIRED": f"the broker asks for a client certificate: set {_CERT} and {_KEY}",
+    "UNKNOWN_CA": f"the broker does not know the CA of the client certificate: look at {_CERT}",
+    "BAD_CERTIFICATE": f"the broker refuses the client certificate: look at {_CERT}",
+    "CERTIFICATE_EXPIRED": f"the client certificate has expired: renew {_CERT}",
+    "HANDSHAKE_FAILURE": f"the broker refuses the handshake: it may ask for a client certificate, {_CERT} and {_KEY}",
+    "WRONG_VERSION_NUMBER": "the server does not speak TLS there, or not before its first line: look at the port, and "
+    "at POINTSMAN_TLS_HANDSHAKE_FIRST",
+}
+"""What to do, by a part of OpenSSL's reason."""
+_VERIFY_HINTS = {
+    10: "the broker's certificate has expired: renew it, or look at the clock of this machine",
+    18: f"the broker's certificate is self-signed: name it, or its CA, in {_CA}",
+    19: f"the broker's certificate is of a private CA: name the file of that CA in {_CA}",
+    20: f"the broker's certificate is of a CA that is not known here: name the file of that CA in {_CA}",
+    62: "the broker's certificate is for another host name: use a name of the certificate in POINTSMAN_URL",
+    64: "the broker's certificate is for another address: use a name of the certificate in POINTSMAN_URL",
+}
+"""What to do, by OpenSSL's number of the fault of a certificate."""
+_ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the connection ended: waiting may cure it
+
+
+def demands_tls(settings: Settings) -> bool:
+    """Return True if a URL or a setting asks for TLS; then no server is spoken to without it.
+
+    One such URL counts for all: the login of the settings is sent to whichever server answers.
+    """
+    schemes = {url.partition("://")[0].lower() for url in settings.url.split(",") if "://" in url}
+    return not schemes.isdisjoint(_SECURE_SCHEMES) or any(
+        (settings.tls_ca, settings.tls_cert, settings.tls_key, settings.tls_handshake_first)
+    )
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext:
+    """Return the context for connections to the broker: with the system's CAs, or with the CA of the settings.
+
+    Args:
+        settings: `tls_ca`, `tls_cert` and `tls_key` are paths of PEM files.
+
+    Returns:
+        A context that verifies certificates and host names.
+
+    Raises:
+        ConfigurationError: A file cannot be read, or is not what its setting needs.
+    """
+    if settings.url.startswith("ws://"):
+        raise ConfigurationError("ws:// is never encrypted, and a POINTSMAN_TLS setting demands TLS; write wss://")
+    context = ssl.create_default_context()
+    if settings.tls_ca is not None:
+        authorities = read_file(_CA, settings.tls_ca)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # a private CA takes the place of the public ones
+        try:
+            context.load_verify_locations(cadata=authorities)
+        except (ssl.SSLError, ValueError):
+            raise _misfit(_CA, settings.tls_ca, "is no certificate in PEM form") from None
+    if settings.tls_cert is None:
+        if settings.tls_key is not None:
+            raise ConfigurationError(f"{_KEY} is set and {_CERT} is not; set both, or none")
+        return context
+    read_file(_CERT, settings.tls_cert)
+    if settings.tls_key is not None:
+        read_file(_KEY, settings.tls_key)
+    _load_certificate(context, settings.tls_cert, settings.tls_key)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
+    setting, path = (_KEY, key) if key is not None else (_CERT, certificate)
+
+    def no_password() -> str:
+        raise _misfit(setting, path, "is encrypted; write the key without a password") from None
+
+    try:
+        context.load_cert_chain(expand(certificate), key and expand(key), password=no_password)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise _misfit(setting, path, f"is not the key of the certificate {certificate}") from None
+        if key is None:
+            raise _misfit(
+                _CERT, certificate, f"is no certificate with its key in PEM form; {_KEY} names a key"
+            ) from None
+        raise ConfigurationError(
+            f"{_CERT}, {_KEY}: {certificate} and {key} are no certificate and its key in PEM form"
+        ) from None
+
+
+def tls_fault(error: BaseException) -> str | None:
+    """Return what is wrong with TLS and what to do, or None if `error` is of another kind, or may pass by itself."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if type(seen).__module__ != "ssl":  # aiohttp's own errors are of ssl's types too, without their attributes
+            pass
+        elif isinstance(seen, ssl.SSLCertVerificationError):
+            hint = _VERIFY_HINTS.get(seen.verify_code, "look at the broker's certificate")
+            return f"{seen.verify_message or seen}; {hint}"
+        elif isinstance(seen, ssl.SSLError) and not isinstance(seen, _ENDED):
+            reason = (seen.reason or str(seen)).upper()
+            hint = next((told for part, told in _HINTS.items() if part in reason), "look at the broker's log")
+            return f"{reason.lower().replace('_', ' ')}; {hint}"
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
+def _misfit(setting: str, path: str | None, seen: str) -> ConfigurationError:
+    return ConfigurationError(f"{setting}: {path} {seen}")

@@ -1,0 +1,58 @@
+"""Read a file that a setting names; a file that cannot be read is an error with the setting's name and the path."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from pointsman.errors import ConfigurationError
+
+__all__ = ["expand", "read_file"]
+
+_MAX_BYTES = 1 << 20  # certificates and credentials have a few kB; a wrong path may lead to anything
+
+
+def expand(path: str) -> Path:
+    """Return `path` with the home directory in place of `~`."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # the user after ~ does not exist
+        return Path(path)
+
+
+def read_file(setting: str, path: str) -> str:
+    """Return the text of the file at `path`.
+
+    Args:
+        setting: Name of the setting that holds the path, for the error.
+        path: The path; `~` stands for the home directory.
+
+    Returns:
+        The whole text.
+
+    Raises:
+        ConfigurationError: There is no file, or it cannot be read, or it is no text of at most 1 MiB.
+    """
+    where = expand(path)
+    try:
+        status = where.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise _unreadable(setting, path, "is a directory")
+        if not stat.S_ISREG(status.st_mode):  # a pipe would block, and could not be read again
+            raise _unreadable(setting, path, "is not a regular file")
+        if status.st_size > _MAX_BYTES:
+            raise _unreadable(setting, path, f"has {status.st_size} bytes, more than such a file has")
+        return where.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise _unreadable(setting, path, "does not exist") from None
+    except OSError as error:
+        raise _unreadable(setting, path, f"cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise _unreadable(setting, path, "is not text") from None
+    except ValueError:  # a NUL in the path
+        raise _unreadable(setting, path, "is not a path") from None
+
+
+def _unreadable(setting: str, path: str, seen: str) -> ConfigurationError:
+    where = str(expand(path))
+    return ConfigurationError(f"{setting}: {path}{'' if where == path else f' ({where})'} {seen}")
