@@ -26,7 +26,7 @@ class Passage(BaseModel):
 @agent(name="translator", description="Translates a passage into another language", skills=["translation"])
 async def translate(passage: Passage, context: Context) -> Passage:
     """Translate the words of the passage that the glossary has."""
-    await context.progress("consulting the glossary")
+    context.progress("consulting the glossary")
     glossary = GLOSSARY.get(passage.language.lower())
     if glossary is None:
         raise TaskError(f"no glossary for {passage.language}; there is one for {' and '.join(GLOSSARY)}")

@@ -30,7 +30,7 @@ class Passage(BaseModel):
 
 @agent(name="translator", description="Translates a passage into another language", skills=["translation"])
 async def translate(passage: str, context: Context) -> Passage:
-    await context.progress("consulting the glossary")
+    context.progress("consulting the glossary")
     return Passage(text=f"[fr] {passage}")
 """
 REQUEST = "Translate this passage into French"

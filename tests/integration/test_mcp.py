@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
 from support import factory
+from support.contexts import new_context
 from support.factory import echo, planner_of, synthesizer
 from support.processes import wait_for
 from support.waiting import until
@@ -180,7 +181,7 @@ async def test_a_tool_of_a_server_waits_for_a_person_who_may_change_its_argument
         await add.call('{"a": 2, "b": 3}', context)
     (asked,) = caught.value.calls
     said = ApprovalVerdict(tool="add", arguments=asked.arguments, verdict="approved", input={"a": 2, "b": 40})
-    allowed = Context(context.handoff.model_copy(update={"verdicts": (said,)}), context.reporter)
+    allowed = new_context(context.handoff.model_copy(update={"verdicts": (said,)}))
     changed = await add.call('{"a": 2, "b": 3}', allowed)
     free = await fail.call("{}", context)
     await source.close()

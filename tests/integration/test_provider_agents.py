@@ -12,6 +12,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
 from support.adapters import LIMITS, Connect, anthropic, every, openai, responses, talking
+from support.contexts import new_context
 from support.providers import Answer, Call, FakeProvider
 
 from pointsman.authoring.context import Context
@@ -56,8 +57,7 @@ async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_in
         agent = LLMAgent(
             name="a", description="a", instructions="Do it.", model=model, tools=[weather_of], max_tokens=usual
         )
-        context = Context.for_test("go on")
-        context.handoff = context.handoff.model_copy(update={"budget": Budget(tokens=budget)})
+        context = new_context(update={"input": "go on", "budget": Budget(tokens=budget)})
         with pytest.raises(TaskError, match="all that the allowance left") as raised:
             await agent.run(context.handoff, context)
         await model.close()

@@ -182,7 +182,7 @@ MUTANTS = (
         "unit/engine/worker/test_agent_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
     ),
     _runtime(
-        "M14", "engine/worker/attempt.py", "                self._context.cancel()", "                pass",
+        "M14", "engine/worker/attempt.py", "                self._state.cancel()", "                pass",
         "unit/engine/worker/test_agent_slots.py::test_the_hard_deadline_ends_an_attempt_and_frees_its_slot",
     ),
     _runtime(
@@ -418,7 +418,7 @@ MUTANTS = (
     ),
     _runtime(
         "a yes is for one call", "authoring/tools.py",
-        "        context._record.start_approved_call(key, said.tool, said.arguments)", "        pass",
+        "        state.record.start_approved_call(key, said.tool, said.arguments)", "        pass",
         "unit/engine/operations/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
     ),
     _runtime(
@@ -439,7 +439,7 @@ MUTANTS = (
     ),
     _runtime(
         "an answer is kept before it is acted on", "authoring/durable_steps.py",
-        "            kept = await self._context._record.append(step)\n        except OversizeEventError as error:\n",
+        "            stored = await state.record.append(step)\n        except OversizeEventError as error:\n",
         "            _record = step\n        except OversizeEventError as error:\n",
         "unit/engine/worker/test_step_journal.py::test_an_answer_is_on_the_bus_before_its_tools_run",
     ),
@@ -466,7 +466,7 @@ MUTANTS = (
     ),
     _runtime(
         "a model call that was lost counts", "authoring/durable_steps.py",
-        "        self._lost = self._context.deliveries - 1", "        self._lost = 0",
+        "        self._lost = self._state.deliveries - 1", "        self._lost = 0",
         "unit/engine/worker/test_step_journal.py::test_a_worker_that_died_while_its_model_answered_leaves_that_call_counted",
     ),
     _runtime(

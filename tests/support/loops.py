@@ -10,13 +10,13 @@ from pydantic import BaseModel, JsonValue
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.ports import RecordingReporter
 from pointsman.authoring.tools import Tool, tool
 from pointsman.errors import ModelError, TaskError
 from pointsman.ports.model import ModelRequest
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import Script, ScriptedModel
 from pointsman_schemas.events import Budget, TaskReport
+from support.contexts import new_context
 
 
 class Place(BaseModel):
@@ -66,10 +66,10 @@ async def run(
         clock=clock or InstantClock(),
         **more,
     )
-    context = Context.for_test(input, intent="Do the thing", results=results, reporter=RecordingReporter())
-    handoff = context.handoff = context.handoff.model_copy(update={"budget": budget, "feedback": feedback})
+    given = Context.for_test(input, intent="Do the thing", results=results).handoff
+    context = new_context(given, update={"budget": budget, "feedback": feedback})
     try:
-        return await agent.run(handoff, context), model, context
+        return await agent.run(context.handoff, context), model, context
     except (TaskError, ModelError) as error:
         return error, model, context
 

@@ -1,5 +1,7 @@
-"""What an attempt has done that must not be done again, and what people have allowed it: whoever goes on with it learns
-that from the journal."""
+"""Record of what an attempt has done and must not do again, and of what people allowed it to do.
+
+A worker that takes over the attempt restores the record from the journal.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,22 @@ from pointsman_schemas.strict_json import compact_json, parse_json
 
 __all__ = ["AttemptRecord"]
 
-_CALL_PREFIX = "call-"  # how the steps are named that keep what a call from code gave
-_EVENT_PREFIX = "event-"  # and those that keep what a tool has emitted
+_CALL_PREFIX = "call-"  # name of a step that records the result of a call from code
+_EVENT_PREFIX = "event-"  # name of a step that records an event emitted by a tool
 
 
 class AttemptRecord:
-    """Of one attempt by `agent`, which gathers in `ledger`; shared by its context and those it hands to tools. Without
-    a journal nothing outlives the attempt's process."""
+    """Emitted events and approved calls of one attempt, shared by the copies of its state.
+
+    Without a journal the record ends with the process.
+
+    Args:
+        handoff: Handoff that the attempt works on.
+        agent: Name of the agent.
+        journal: Store of steps, or None.
+        now: Clock of the steps.
+        usage: Usage and hints of the attempt, to which restored steps add theirs.
+    """
 
     def __init__(
         self,
@@ -30,50 +41,71 @@ class AttemptRecord:
         agent: str,
         journal: StepJournal | None,
         now: Callable[[], datetime],
-        ledger: AttemptUsage,
+        usage: AttemptUsage,
     ) -> None:
         self._handoff = handoff
         self._agent = agent
         self._journal = journal
         self._now = now
-        self._usage = ledger
+        self._usage = usage
         self._loaded = False
         self._replayed_usage: set[str] = set()
-        """The steps of which the ledger has what they tell: those of this process, and those that were recalled."""
+        """Names of the steps whose usage and hints are counted: those of this process and the restored ones."""
         self._calls: dict[str, Step] = {}
-        """What calls from code have given that a person had allowed, by key."""
+        """Steps of approved calls from code that have ended, by key."""
         self._approved: dict[str, tuple[str, Mapping[str, JsonValue]]] = {}
-        """The calls of tools that were begun because a person allowed each of them, by key."""
+        """Tool and arguments of the calls that were started because a person allowed them, by key."""
         self._events: dict[str, EmittedEvent] = {}
-        """What was emitted, by key: a try of a tool emits again what the one before did."""
+        """Emitted events by key. A try of a tool emits the same events as the try before, under the same keys."""
 
     @property
     def events(self) -> tuple[EmittedEvent, ...]:
-        """What the attempt has emitted so far."""
+        """Events that the attempt has emitted so far."""
         return tuple(self._events.values())
 
     def approval_verdict(
         self, tool: str, arguments: Mapping[str, JsonValue], ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> ApprovalVerdict | None:
-        """What a person said to this call of a tool that needs approval; None when nobody was asked yet. A yes is for
-        one call: an equal one that was begun, or is `ahead` of this one, has used up its own."""
-        said = [each for each in self._handoff.verdicts if each.tool == tool and each.arguments == arguments]
+        """Return a person's verdict on a call, or None if nobody was asked yet.
+
+        A verdict is for one call. An equal call that was started, or that stands `ahead`, uses up its own verdict.
+
+        Args:
+            tool: Name of the tool.
+            arguments: Arguments of the call.
+            ahead: Approved calls of the same turn that will be started before this call.
+
+        Returns:
+            The verdict, or None.
+        """
+        verdicts = [each for each in self._handoff.verdicts if each.tool == tool and each.arguments == arguments]
         place = [*self._approved.values(), *ahead].count((tool, arguments))
-        return said[place] if place < len(said) else None
+        return verdicts[place] if place < len(verdicts) else None
 
     def start_approved_call(self, key: str, tool: str, arguments: Mapping[str, JsonValue]) -> None:
-        """The call is made, or was before, because a person allowed it."""
+        """Use up a person's verdict for the call `key`.
+
+        Args:
+            key: Idempotency key of the call.
+            tool: Name of the tool.
+            arguments: Arguments that the person was asked about.
+        """
         self._approved[key] = (tool, arguments)
 
     async def load(self) -> Mapping[str, Step]:
-        """What was kept of this attempt, and of those that it continues, by name. What code has called because a person
-        allowed it has used up its yes from then on, and what any of it told goes with the result."""
+        """Restore the record from the journal.
+
+        Restored calls use up their verdicts, and restored steps add their usage and hints to the result.
+
+        Returns:
+            The steps of this attempt and of the attempts that it continues, by name.
+        """
         steps = await self._journal.load() if self._journal is not None else {}
         for step in steps.values():
             if step.name in self._replayed_usage:
                 continue
             self._replayed_usage.add(step.name)
-            if step.attempt == self._handoff.attempt:  # what an earlier one used, its own result has told
+            if step.attempt == self._handoff.attempt:  # the result of an earlier attempt reported its usage
                 self._usage.add(step.usage)
             self._usage.set_outcome_hints(confidence=step.confidence, replan_hint=step.replan_hint)
             if step.name.startswith(_CALL_PREFIX):
@@ -84,14 +116,30 @@ class AttemptRecord:
         return steps
 
     async def recorded_call(self, key: str) -> Step | None:
-        """What the call `key` gave that code has made already, because a person allowed it; None when it was not."""
+        """Return the step of an approved call from code, or None if the call has not ended.
+
+        Args:
+            key: Idempotency key of the call.
+
+        Returns:
+            The step, or None.
+        """
         if not self._loaded:
             await self.load()
         return self._calls.get(key)
 
     async def append(self, step: Step) -> Step:
-        """Store `step`, of which the ledger has what it tells, and return what counts: it, or what stands under its
-        name already. Raises `OversizeEventError` when it does not fit into a message."""
+        """Store a step whose usage and hints are counted already.
+
+        Args:
+            step: Step to store.
+
+        Returns:
+            The step that counts: `step`, or the step that stands under its name already.
+
+        Raises:
+            OversizeEventError: The step does not fit into a message.
+        """
         self._replayed_usage.add(step.name)
         return await self._journal.append(step) if self._journal is not None else step
 
@@ -103,30 +151,56 @@ class AttemptRecord:
         value: JsonValue,
         error: str = "",
         /,
-        **told: object,
+        **fields: object,
     ) -> Step:
-        """Keep what such a call gave, or how it failed, with what it `told`, and return what counts."""
+        """Record the end of an approved call from code.
+
+        Args:
+            key: Idempotency key of the call.
+            tool: Name of the tool.
+            arguments: Arguments that the code gave.
+            value: Value of the tool; None if it failed.
+            error: Reason of the failure; empty if the call succeeded.
+            **fields: Usage and hints of the call.
+
+        Returns:
+            The step that counts.
+        """
         call = StepToolCall(id=key, name=tool, arguments=compact_json(dict(arguments)).decode())
         step = self.new_step(
-            f"{_CALL_PREFIX}{key}", calls=(call,), data=value, text=error, is_error=bool(error), **told
+            f"{_CALL_PREFIX}{key}", calls=(call,), data=value, text=error, is_error=bool(error), **fields
         )
         try:
             step = await self.append(step)
         except OversizeEventError as oversize:
-            why = f"what it gave is too large to be kept: {oversize}"[:MAX_ERROR_CHARS]
-            step = await self.append(step.model_copy(update={"data": None, "text": why, "is_error": True}))
+            reason = f"its result is too large to be recorded: {oversize}"[:MAX_ERROR_CHARS]
+            step = await self.append(step.model_copy(update={"data": None, "text": reason, "is_error": True}))
         self._apply(step)
         return step
 
     async def record_event(self, key: str, event: EmittedEvent, *, lasting: bool) -> None:
-        """It was emitted under `key`. A `lasting` one is a tool's: where that is not run again, whoever goes on reports
-        the event with the result all the same."""
+        """Record an emitted event.
+
+        Args:
+            key: Key of the event.
+            event: Event.
+            lasting: True for an event of a tool. Where the tool is not run again, the worker that takes over reports
+                the event with the result all the same.
+        """
         if lasting:
             await self.append(self.new_step(f"{_EVENT_PREFIX}{key}", data=event.model_dump(mode="json")))
         self._events[key] = event
 
     def new_step(self, name: str, **fields: object) -> Step:
-        """A step of this attempt, taken now."""
+        """Return a step of this attempt, taken now.
+
+        Args:
+            name: Name of the step, unique within the attempt.
+            **fields: Other fields of the step.
+
+        Returns:
+            The step.
+        """
         return Step.model_validate(
             {
                 "workflow_id": self._handoff.workflow_id,

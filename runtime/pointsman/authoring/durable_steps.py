@@ -1,10 +1,10 @@
-"""The steps of an attempt's tool loop: each is kept before it is acted on, and none that was kept is taken again."""
+"""Durable steps of an attempt's tool loop: each is stored before it is acted on, and a stored step is not repeated."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from pointsman.authoring.context import Context
+from pointsman.authoring.attempt_state import AttemptState
 from pointsman.errors import OversizeEventError, TaskError
 from pointsman.ports.model import ModelReply, ToolCall
 from pointsman_schemas.events import ErrorKind, Step, StepToolCall, Usage
@@ -13,98 +13,141 @@ __all__ = ["DurableSteps"]
 
 
 class DurableSteps:
-    """What one attempt has done so far. Without a journal it knows nothing and keeps nothing.
+    """Steps of one attempt so far. Without a journal nothing is restored and nothing is stored.
 
-    An answer that is kept and a call of it that has no result: the tool may have been running when the process died,
-    and whether it did its work nobody knows.
+    A stored answer with a call that has no stored result means: the tool may have been running when the process
+    ended, and its effect is unknown.
+
+    Args:
+        state: State of the attempt.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._journal = context.step_journal
+    def __init__(self, state: AttemptState) -> None:
+        self._state = state
         self._steps: Mapping[str, Step] = {}
-        self._continued: set[int] = set()  # turns whose tools somebody else may have started
+        self._continued: set[int] = set()  # turns whose tools another worker may have started
         self._lost = 0
 
     async def load(self) -> None:
-        """Learn what was done before, if anybody worked on this attempt before."""
-        self._steps = await self._context._record.load()
-        self._lost = self._context.deliveries - 1
+        """Restore the steps of the workers that had this attempt before."""
+        self._steps = await self._state.record.load()
+        self._lost = self._state.deliveries - 1
         if self._steps:
-            await self._context.progress(f"continued after {len(self._steps)} steps that were done before")
+            self._state.report_progress(f"continued after {len(self._steps)} recorded steps", {})
 
-    async def model_reply(self, turn: int, ask: Callable[[Context], Awaitable[ModelReply]]) -> ModelReply:
-        """The model's answer of `turn`: the one that was kept, or else what `ask` gives in the context it is given.
+    async def model_reply(self, turn: int, ask: Callable[[AttemptState], Awaitable[ModelReply]]) -> ModelReply:
+        """Return the model's answer of a turn: the stored one, or else the answer of `ask`.
 
-        One without calls is not kept: what follows from it is the result, which is kept itself, or one repair.
+        An answer without calls is not stored. The result follows from it, which is stored itself, or one repair.
+
+        Args:
+            turn: Number of the turn, from 1.
+            ask: Function that asks the model. It gets the state of the call.
+
+        Returns:
+            The answer that counts.
+
+        Raises:
+            TaskError: The answer does not fit into a message; kind `oversize`.
         """
+        state = self._state
         if (step := self._steps.get(f"answer-{turn}")) is not None:
-            if step.attempt != self._context.attempt:
+            if step.attempt != state.handoff.attempt:
                 return await self._adopt_reply(turn, step)
             self._continued.add(turn)
             return _reply_of_step(step)
-        context = self._context._for_call()
-        reply = await ask(context)
-        if self._journal is None or not reply.calls:
+        call = state.for_call()
+        reply = await ask(call)
+        if state.journal is None or not reply.calls:
             return reply
-        step = self._context._record.new_step(
+        step = state.record.new_step(
             f"answer-{turn}",
             text=reply.text,
-            calls=tuple(StepToolCall(id=call.id, name=call.name, arguments=call.arguments) for call in reply.calls),
+            calls=tuple(StepToolCall(id=each.id, name=each.name, arguments=each.arguments) for each in reply.calls),
             data=reply.data,
             finish=reply.finish,
             model=reply.model,
-            **context._call_record,  # what was used in vain before it came, too
+            **call.call_fields,  # usage of failed tries included
         )
         try:
-            kept = await self._context._record.append(step)
+            stored = await state.record.append(step)
         except OversizeEventError as error:
-            raise TaskError(f"the model's answer cannot be kept: {error}", kind=ErrorKind.OVERSIZE) from None
-        if kept is not step:  # somebody else works on this attempt, or did: one of us will be first with the result
-            self._steps = await self._context._record.load()
+            raise TaskError(f"the model's answer cannot be recorded: {error}", kind=ErrorKind.OVERSIZE) from None
+        if stored is not step:  # another worker has this attempt, too; whoever is first stores the result
+            self._steps = await state.record.load()
             self._continued.add(turn)
-        return _reply_of_step(kept)
+        return _reply_of_step(stored)
 
     async def _adopt_reply(self, turn: int, step: Step) -> ModelReply:
-        """The answer of an earlier attempt that stopped to ask a person, now this one's: it is paid for, and its calls
-        that have no result were not begun. It is kept again, for whoever gets this attempt next cannot know."""
-        if self._journal is not None:
-            context = self._context
-            own = step.model_copy(update={"attempt": context.attempt, "usage": Usage(), "at": context.now()})
-            if await context._record.append(own) is not own:
+        """Return the answer of an earlier attempt that ended to ask a person, and store it for this attempt.
+
+        The answer is paid for, and its calls without a result were not started. It is stored again, because a worker
+        that takes over this attempt cannot know that.
+        """
+        state = self._state
+        if state.journal is not None:
+            update = {"attempt": state.handoff.attempt, "usage": Usage(), "at": state.now()}
+            own = step.model_copy(update=update)
+            if await state.record.append(own) is not own:
                 self._continued.add(turn)
         return _reply_of_step(step)
 
     def lost_calls(self) -> int:
-        """How many model calls were under way, as far as anybody can know, when workers left that had this attempt
-        before. Asked again it is none."""
+        """Return the number of model calls that crashed workers may have had under way. The next call returns 0."""
         lost, self._lost = self._lost, 0
         return lost
 
     def tool_result(self, turn: int, place: int) -> tuple[str, bool] | None:
-        """What the tool called in `turn` at `place` gave: its text, and whether that is an error."""
+        """Return the stored result of a tool call.
+
+        Args:
+            turn: Number of the turn, from 1.
+            place: Place of the call in the turn, from 0.
+
+        Returns:
+            The text and True if it is an error; or None.
+        """
         step = self._steps.get(f"result-{turn}-{place}")
         return (step.text, step.is_error) if step is not None else None
 
     def interrupted_calls(self, turn: int, places: Sequence[int]) -> list[int]:
-        """Those of `places` where a tool may have been started by somebody else, and nobody knows what it did."""
+        """Return the calls that another worker may have started and whose effect is unknown.
+
+        Args:
+            turn: Number of the turn, from 1.
+            places: Places of calls in the turn.
+
+        Returns:
+            The places of those calls.
+        """
         if turn not in self._continued:
             return []
         return [place for place in places if self.tool_result(turn, place) is None]
 
     async def record_result(
-        self, turn: int, place: int, text: str, is_error: bool, /, **told: object
+        self, turn: int, place: int, text: str, is_error: bool, /, **fields: object
     ) -> tuple[str, bool]:
-        """Keep what a tool gave, with what it `_call_record`, and return what counts."""
-        self._lost = 0  # there was a tool to run first: whoever had the attempt before was at it, and asked no model
-        if self._journal is None:
+        """Store the result of a tool call.
+
+        Args:
+            turn: Number of the turn, from 1.
+            place: Place of the call in the turn, from 0.
+            text: Result as the model reads it.
+            is_error: True if the call failed.
+            **fields: Usage and hints of the call.
+
+        Returns:
+            The text and the error flag that count.
+        """
+        self._lost = 0  # a tool had to run first: the worker before was running it, and was calling no model
+        if self._state.journal is None:
             return text, is_error
-        kept, name = self._context._record, f"result-{turn}-{place}"
+        record, name = self._state.record, f"result-{turn}-{place}"
         try:
-            step = await kept.append(kept.new_step(name, text=text, is_error=is_error, **told))
+            step = await record.append(record.new_step(name, text=text, is_error=is_error, **fields))
         except OversizeEventError as error:
-            text = f"the tool has run, but its result of {len(text)} characters is too large to be kept: {error}"
-            step = await kept.append(kept.new_step(name, text=text, is_error=True, **told))
+            text = f"the tool has run, but its result of {len(text)} characters is too large to be recorded: {error}"
+            step = await record.append(record.new_step(name, text=text, is_error=True, **fields))
         return step.text, step.is_error
 
 

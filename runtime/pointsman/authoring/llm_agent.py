@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from pointsman.authoring.agent import Agent, make_card
-from pointsman.authoring.context import Context
+from pointsman.authoring.attempt_state import AttemptState
+from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.model_calls import ModelCalls
 from pointsman.authoring.signatures import JsonType
@@ -186,16 +187,16 @@ class LLMAgent(Agent):
         return _tools_by_name([*self._tools_given.values(), *found], self._card.name, self._durable)
 
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
-        context = context.with_deps(self._deps)
+        state = state_of(context).with_deps(self._deps)
         if not self._durable:
-            context.step_journal = None
+            state.journal = None
         if self._input is not None:
             self._input.from_json(
                 handoff.input
             )  # the model reads it as it came; whether it fits is not the model's to say
         turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
         repaired = False
-        run = ToolTurns(context, await self._tools(), DurableSteps(context))
+        run = ToolTurns(state, await self._tools(), DurableSteps(state))
         await run.steps.load()
         for number in range(1, self._turns + 1):
             reply = await run.steps.model_reply(number, partial(self._run_turns, run, tuple(turns)))
@@ -221,7 +222,7 @@ class LLMAgent(Agent):
 
     # Asking the model
 
-    async def _run_turns(self, run: ToolTurns, turns: tuple[Turn, ...], context: Context) -> ModelReply:
+    async def _run_turns(self, run: ToolTurns, turns: tuple[Turn, ...], state: AttemptState) -> ModelReply:
         request = ModelRequest(
             model="",
             instructions=self._instructions,
@@ -231,12 +232,12 @@ class LLMAgent(Agent):
             output_name=self._output_name,
             max_tokens=self._max_tokens,
             temperature=self._temperature,
-            on_text=context.stream_text if self._stream else None,
+            on_text=Context(state).stream_text if self._stream else None,
         )
         calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
         for _ in range(run.steps.lost_calls()):
-            calls.record_lost_call(request, run.context)  # whoever goes on knows of it by itself
-        return await calls.complete(request, context)
+            calls.record_lost_call(request, run.state)  # whoever goes on knows of it by itself
+        return await calls.complete(request, state)
 
     # Reading the answer
 

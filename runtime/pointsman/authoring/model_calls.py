@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from pointsman.authoring.context import Context
+from pointsman.authoring.attempt_state import AttemptState, without_surrogates
 from pointsman.authoring.ports import CallPermit
 from pointsman.errors import ModelError, TaskError
 from pointsman.llm.output_budget import (
@@ -44,7 +44,7 @@ class ModelCalls:
     tokens: int | None
     clock: Clock
 
-    async def complete(self, request: ModelRequest, context: Context) -> ModelReply:
+    async def complete(self, request: ModelRequest, state: AttemptState) -> ModelReply:
         """What the first model says that can; the others are asked in turn, and again what failed in passing. The
         answer may be as long as `request` and what is left of the allowance let it be.
 
@@ -57,14 +57,14 @@ class ModelCalls:
             failed: dict[Model, ModelError] = {}
             short: TaskError | None = None
             for model in models:
-                self._check_limits(context)
+                self._check_limits(state)
                 try:
-                    fitted = await self._fit_to_budget(model, request, context)
+                    fitted = await self._fit_to_budget(model, request, state)
                 except TaskError as error:  # the next one may cost less
                     short = error
                     continue
                 try:
-                    return _check_not_truncated(await self._call(model, fitted, attempt, context), fitted, request)
+                    return _check_not_truncated(await self._call(model, fitted, attempt, state), fitted, request)
                 except ModelError as error:
                     failed[model] = error
             if short is not None and not any(error.retryable for error in failed.values()):
@@ -74,20 +74,20 @@ class ModelCalls:
             errors = [failed[model] for model in models]
             told = min(errors, key=lambda each: each.retry_after or 0.0) if errors else next(iter(failed.values()))
             wait = told.retry_after if told.retry_after is not None else _backoff(attempt)
-            too_late = self.clock.now() + timedelta(seconds=wait) >= context.deadline
+            too_late = self.clock.now() + timedelta(seconds=wait) >= state.handoff.deadline
             if not errors or attempt == MAX_TRIES or wait > MAX_WAIT_S or too_late:
                 raise told
             await self.clock.sleep(wait)
         raise AssertionError("unreachable: the last try returns or raises")
 
-    def record_lost_call(self, request: ModelRequest, context: Context) -> None:
+    def record_lost_call(self, request: ModelRequest, state: AttemptState) -> None:
         """Count a call of the first model that was under way when its worker died, for it was paid for."""
         model = self.models[0]
         if model.provider != "offline":
-            context.record_usage(_interrupted_usage(model, request, None, []))
+            state.usage.add(_interrupted_usage(model, request, None, []))
 
-    async def _call(self, model: Model, request: ModelRequest, attempt: int, context: Context) -> ModelReply:
-        admission = await self._acquire_permit(model, request, context)
+    async def _call(self, model: Model, request: ModelRequest, attempt: int, state: AttemptState) -> ModelReply:
+        admission = await self._acquire_permit(model, request, state)
         used, retry_after = Usage(), None
 
         def use(usage: Usage) -> None:
@@ -95,7 +95,7 @@ class ModelCalls:
             used = usage
 
         try:
-            return await self._complete_once(model, request, attempt, context, use)
+            return await self._complete_once(model, request, attempt, state, use)
         except ModelError as error:
             retry_after = error.retry_after
             raise
@@ -103,15 +103,15 @@ class ModelCalls:
             if admission is not None:
                 admission.release(used.tokens, retry_after)
 
-    async def _acquire_permit(self, model: Model, request: ModelRequest, context: Context) -> CallPermit | None:
-        if context.rate_limiter is None:
+    async def _acquire_permit(self, model: Model, request: ModelRequest, state: AttemptState) -> CallPermit | None:
+        if state.rate_limiter is None:
             return None
         tokens = estimate_input_tokens(request) + min(ESTIMATED_ANSWER_TOKENS, request.max_tokens)
-        patience = (context.deadline - self.clock.now()).total_seconds()
-        return await context.rate_limiter.acquire(model, tokens, patience)
+        patience = (state.handoff.deadline - self.clock.now()).total_seconds()
+        return await state.rate_limiter.acquire(model, tokens, patience)
 
     async def _complete_once(
-        self, model: Model, request: ModelRequest, attempt: int, context: Context, use: Callable[[Usage], None]
+        self, model: Model, request: ModelRequest, attempt: int, state: AttemptState, use: Callable[[Usage], None]
     ) -> ModelReply:
         """The reply. What it used, or what a call used that broke off, is told to `use` and counted for the attempt."""
         started = self.clock.monotonic()
@@ -122,7 +122,7 @@ class ModelCalls:
             semconv.AGENT_NAME: self.agent,
         }
         try:
-            async with context.chat(
+            async with state.report_chat(
                 model.provider,
                 model.name,
                 max_tokens=request.max_tokens,
@@ -140,7 +140,9 @@ class ModelCalls:
 
                 try:
                     reply = _with_usage(
-                        model, request, _without_surrogates(await model.complete(_with_text_capture(request, heard)))
+                        model,
+                        request,
+                        _reply_without_surrogates(await model.complete(_with_text_capture(request, heard))),
                     )
                 except ModelError as error:
                     if error.usage is not None or heard:
@@ -176,9 +178,9 @@ class ModelCalls:
         if usage.cost:
             metrics.count(semconv.MODEL_COST, usage.cost, measured)
 
-    def _check_limits(self, context: Context) -> None:
+    def _check_limits(self, state: AttemptState) -> None:
         """Before each model call: nothing is left, whatever the call would take."""
-        used, budget = context.usage, context.handoff.budget
+        used, budget = state.attempt_usage.usage, state.handoff.budget
         limits = [("tokens", used.tokens, self.tokens)]
         if budget is not None:
             limits += [("calls", used.calls, budget.calls), ("tokens", used.tokens, budget.tokens)]
@@ -188,9 +190,9 @@ class ModelCalls:
             if limit is not None and spent >= limit:
                 raise TaskError(f"{spent} {what} are used up of the {limit} there were", kind=ErrorKind.LIMIT)
 
-    async def _fit_to_budget(self, model: Model, request: ModelRequest, context: Context) -> ModelRequest:
+    async def _fit_to_budget(self, model: Model, request: ModelRequest, state: AttemptState) -> ModelRequest:
         """`request` to `model`, with an answer no longer than what is left allows. Raises where it allows none."""
-        asked, budget, used = replace(request, model=model.name), context.handoff.budget, context.usage
+        asked, budget, used = replace(request, model=model.name), state.handoff.budget, state.attempt_usage.usage
         bounds = [bound for bound in (self.tokens, budget.tokens if budget else None) if bound is not None]
         cost = budget.cost if budget else None
         if model.provider == "offline" or not (bounds or cost is not None):  # what is offline uses neither
@@ -244,14 +246,14 @@ def _with_usage(model: Model, request: ModelRequest, reply: ModelReply) -> Model
     return replace(reply, usage=_interrupted_usage(model, request, reply.usage if reply.usage.calls else None, said))
 
 
-def _without_surrogates(reply: ModelReply) -> ModelReply:
+def _reply_without_surrogates(reply: ModelReply) -> ModelReply:
     """The reply without halves of surrogate pairs: the next request repeats it, and could not carry them."""
 
-    def whole(text: str) -> str:
-        return text.encode("utf-8", "replace").decode()
-
-    calls = tuple(ToolCall(whole(call.id), whole(call.name), whole(call.arguments)) for call in reply.calls)
-    return replace(reply, text=whole(reply.text), calls=calls)
+    calls = tuple(
+        ToolCall(without_surrogates(call.id), without_surrogates(call.name), without_surrogates(call.arguments))
+        for call in reply.calls
+    )
+    return replace(reply, text=without_surrogates(reply.text), calls=calls)
 
 
 def _backoff(attempt: int) -> float:

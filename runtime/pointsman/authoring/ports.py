@@ -1,4 +1,4 @@
-"""What an attempt says while it works, to whom, and what it gathers on the way."""
+"""Interfaces between an attempt and what runs it: reports, recorded steps, shared limits, usage."""
 
 from __future__ import annotations
 
@@ -30,21 +30,40 @@ __all__ = [
 
 
 class Reporter(Protocol):
-    """Where a context's reports go."""
+    """Receiver of an attempt's reports."""
 
     def report(self, progress: Progress) -> None:
-        """Tell whoever watches. Never waits and never raises: a report is worth less than the work it is about."""
+        """Publish a report. Never waits and never raises: a report is worth less than the work it describes.
+
+        Args:
+            progress: Report of the attempt.
+        """
 
     def stream_text(self, delta: Delta) -> None:
-        """Tell whoever listens now a piece of text. Never waits and never raises."""
+        """Broadcast a piece of text to whoever watches now. Never waits and never raises.
+
+        Args:
+            delta: Piece of text.
+        """
 
     async def emit(self, event: Progress, event_id: str) -> None:
-        """Store a domain event, once for each `event_id`. Returns when it is stored."""
+        """Store a domain event. Returns when it is stored.
+
+        Args:
+            event: Domain event.
+            event_id: Id under which the event is stored once.
+        """
 
 
 @dataclass(slots=True)
 class RecordingReporter:
-    """Keeps what it is told, for tests."""
+    """Reporter for tests: keeps everything it receives.
+
+    Attributes:
+        reports: Progress, tool calls and model calls.
+        events: Domain events.
+        deltas: Pieces of text.
+    """
 
     reports: list[Progress] = field(default_factory=list)
     events: list[Progress] = field(default_factory=list)
@@ -62,7 +81,12 @@ class RecordingReporter:
 
 @dataclass(slots=True)
 class AttemptHandle:
-    """Whether anybody waits for an attempt, and what runs for it. Shared by a context and those it hands to tools."""
+    """Cancellation flag and child processes of an attempt, shared by the copies of its state.
+
+    Attributes:
+        cancelled: True once the result is not needed any more.
+        processes: Commands that run for the attempt.
+    """
 
     cancelled: bool = False
     processes: set[asyncio.Task[CompletedProcess]] = field(default_factory=set)
@@ -70,7 +94,14 @@ class AttemptHandle:
 
 @dataclass(slots=True)
 class AttemptUsage:
-    """What is gathered to go with an attempt's result: of all of it, or of one call `parent` another ledger's."""
+    """Usage and hints for the result, of an attempt or of one recorded call within it.
+
+    Attributes:
+        usage: Calls, tokens and cost so far.
+        confidence: Last reported confidence, from 0 to 1, or None.
+        replan_hint: Last reported reason to plan again, or None.
+        parent: Usage of what surrounds this call; None for the attempt.
+    """
 
     usage: Usage = Usage()
     confidence: float | None = None
@@ -78,91 +109,147 @@ class AttemptUsage:
     parent: AttemptUsage | None = None
 
     def add(self, usage: Usage) -> None:
-        """Count `usage` here and for the attempt; each call counts its own, so that none is counted twice."""
+        """Count `usage` for this call and for the attempt, but not for the calls in between.
+
+        Each recorded call reports its own usage, so that a restored step is counted once.
+
+        Args:
+            usage: Usage of a model call.
+        """
         *_, attempt = self._chain()
         attempt.usage += usage
         if attempt is not self:
             self.usage += usage
 
     def set_outcome_hints(self, *, confidence: float | None = None, replan_hint: str | None = None) -> None:
-        """What is given is the last that was said, here and in all that this is within."""
-        for ledger in self._chain():
-            ledger.confidence = ledger.confidence if confidence is None else confidence
-            ledger.replan_hint = ledger.replan_hint if replan_hint is None else replan_hint
+        """Set the given hints here and in everything that surrounds this call.
+
+        Args:
+            confidence: Confidence from 0 to 1; None leaves it as it is.
+            replan_hint: Reason to plan again; None leaves it as it is.
+        """
+        for usage in self._chain():
+            usage.confidence = usage.confidence if confidence is None else confidence
+            usage.replan_hint = usage.replan_hint if replan_hint is None else replan_hint
 
     def _chain(self) -> Iterator[AttemptUsage]:
-        ledger: AttemptUsage | None = self
-        while ledger is not None:
-            yield ledger
-            ledger = ledger.parent
+        usage: AttemptUsage | None = self
+        while usage is not None:
+            yield usage
+            usage = usage.parent
 
 
 class ReportedCall:
-    """A tool or model call while it runs: what is said here goes on its span and into its report."""
+    """Tool call or model call while it runs. Its methods write to its span and its report.
+
+    Args:
+        span: Open span of the call.
+        span_id: Id of the call in reports, 16 hexadecimal digits.
+        usage: Usage that the call's usage is added to.
+    """
 
     __slots__ = ("_span", "_usage", "error", "span_id", "usage")
 
-    def __init__(self, span: traces.Span, span_id: str, ledger: AttemptUsage) -> None:
+    def __init__(self, span: traces.Span, span_id: str, usage: AttemptUsage) -> None:
         self._span = span
-        self._usage = ledger
+        self._usage = usage
         self.span_id = span_id
         self.error: str | None = None
         self.usage: Usage | None = None
 
     def fail(self, kind: str, message: str) -> None:
-        """The call failed, without an exception leaving it. `kind` is a short name from a small set."""
+        """Report the call as failed, without an exception.
+
+        Args:
+            kind: Short name from a small set, such as `refused_call`.
+            message: Reason, for operators.
+        """
         self.error = self.error or f"{kind}: {message}"[:MAX_ERROR_CHARS]
         self._span.set_failed(kind, message)
 
     def record_usage(self, usage: Usage) -> None:
-        """Count `usage` for this call and for the attempt it is part of."""
+        """Count `usage` for this call and for the attempt.
+
+        Args:
+            usage: Calls, tokens and cost.
+        """
         self.usage = usage if self.usage is None else self.usage + usage
         self._usage.add(usage)
 
     def set_attributes(self, attributes: Attributes) -> None:
-        """Add attributes to the call's span. They are not in the report."""
+        """Add attributes to the call's span. The report does not have them.
+
+        Args:
+            attributes: Attributes by name.
+        """
         self._span.set_attributes(attributes)
 
 
 @dataclass(frozen=True, slots=True)
 class CallPermit:
-    """A call that may be made now. `release` says that it is over: the tokens it used, and the seconds for which the
-    provider wants no other call, if it said so. It never waits."""
+    """Permission to make one model call now.
+
+    Attributes:
+        release: Ends the call. Takes the tokens used, and the seconds during which the provider accepts no other
+            call, or None. Never waits.
+    """
 
     release: Callable[[int, float | None], None]
 
 
 class RateLimiter(Protocol):
-    """The limits that all processes keep together."""
+    """Limits of model providers, shared by all workers of a namespace."""
 
     async def acquire(self, model: Model, tokens: int, patience: float) -> CallPermit | None:
-        """Wait until a call of about `tokens` may be made; None when nothing limits `model`.
+        """Wait until a call may be made.
+
+        Args:
+            model: Model to be called.
+            tokens: Estimated tokens of the call.
+            patience: Longest wait, in seconds.
+
+        Returns:
+            A permit, or None if nothing limits the model.
 
         Raises:
-            ModelError: with kind `rate_limited`: that would take longer than `patience` seconds.
+            ModelError: The wait would be longer than `patience`; kind `rate_limited`.
         """
         ...
 
 
 class StepJournal(Protocol):
-    """Where the steps of one attempt are kept."""
+    """Store of the steps of one attempt."""
 
     async def load(self) -> Mapping[str, Step]:
-        """What was kept by whoever worked on this attempt before, or on those that it continues, by name."""
+        """Return the stored steps of this attempt and of the attempts that it continues, by name."""
         ...
 
     async def append(self, step: Step) -> Step:
-        """Store `step` and return it; or what stands under its name already, which counts instead.
+        """Store a step unless its name is taken.
+
+        Args:
+            step: Step to store.
+
+        Returns:
+            The step that is stored under the name: `step`, or an earlier step, which counts instead.
 
         Raises:
-            OversizeEventError: it does not fit into a message.
+            OversizeEventError: The step does not fit into a message.
         """
         ...
 
 
 class RunnableTool(Protocol):
-    """The part of a `Tool` that `Context.call` needs."""
+    """Part of a `Tool` that `Context.call` needs."""
 
     async def run(self, arguments: Mapping[str, object], context: Any) -> JsonValue:
-        """Check `arguments`, run the tool and return its value as JSON."""
+        """Check the arguments, run the tool and return its value as JSON.
+
+        Args:
+            arguments: Arguments by name.
+            context: Context of the caller.
+
+        Returns:
+            The value of the tool.
+        """
         ...

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
+from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.tools import Tool
@@ -31,7 +32,7 @@ MAX_RESULT_CHARS: Final = 50_000
 class ToolTurns:
     """One attempt in work: its context, its tools, what was done, and how often each call was asked for."""
 
-    context: Context
+    state: AttemptState
     tools: Mapping[str, Tool[..., Any]]
     steps: DurableSteps
     call_counts: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -64,10 +65,11 @@ class ToolTurns:
         """The calls that a person must allow first, and was not asked about."""
         wanted: list[ToolApprovalRequest] = []
         allowed: list[tuple[str, Mapping[str, JsonValue]]] = []
+        context = Context(self.state)
         for place, call in enumerate(calls):
             if self._refusal(call, place):
                 continue
-            match self.tools[call.name].approval_verdict(call.arguments, self.context, allowed):
+            match self.tools[call.name].approval_verdict(call.arguments, context, allowed):
                 case ToolApprovalRequest() as unasked if self.steps.tool_result(turn, place) is None:
                     wanted.append(unasked)
                 case ApprovalVerdict(verdict="approved") as said:
@@ -77,23 +79,21 @@ class ToolTurns:
         return wanted
 
     async def _run_call(self, call: ToolCall, place: tuple[int, int]) -> Turn | ApprovalRequiredError:
-        context, done = self.context, self.steps
+        state, done = self.state, self.steps
         if (kept := done.tool_result(*place)) is not None:
             if (tool := self.tools.get(call.name)) is not None:
-                tool.count_skipped(call.arguments, context)
+                tool.count_skipped(call.arguments, Context(state))
             return Turn("tool", kept[0], call_id=call.id, is_error=kept[1])
         if problem := self._refusal(call, place[1]):
-            async with context.tool(call.name[:64], call_id=call.id) as refused:
+            async with state.report_tool(call.name[:64], call_id=call.id) as refused:
                 refused.fail("refused_call", problem)
             return Turn("tool", problem, call_id=call.id, is_error=True)
-        context = context._for_call()
+        state = state.for_call()
         try:
-            result = await self.tools[call.name].call(call.arguments, context, call_id=call.id)
+            result = await self.tools[call.name].call(call.arguments, Context(state), call_id=call.id)
         except ApprovalRequiredError as asked:
             return asked  # not raised: what runs beside it would be cancelled, and begun again by the next attempt
-        text, is_error = await done.record_result(
-            *place, truncate(result.text), result.is_error, **context._call_record
-        )
+        text, is_error = await done.record_result(*place, truncate(result.text), result.is_error, **state.call_fields)
         return Turn("tool", text, call_id=call.id, is_error=is_error)
 
     def _refusal(self, call: ToolCall, place: int) -> str:

@@ -17,7 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, c
 from pydantic.errors import PydanticUserError
 
 from pointsman.authoring.agent import first_paragraph
-from pointsman.authoring.context import Context
+from pointsman.authoring.attempt_state import AttemptState
+from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.signatures import JsonType, signature_of
 from pointsman.errors import (
     ApprovalRequiredError,
@@ -133,7 +134,7 @@ class Tool(Generic[P, R]):
         """Run the tool on the JSON text a model wrote. Everything but cancellation becomes a result, errors
         too, unless they are not the model's: `ApprovalRequiredError`, and `ConfigurationError`."""
         try:
-            value = await self._call_reported(lambda: self._parse(arguments), context, call_id)
+            value = await self._call_reported(lambda: self._parse(arguments), state_of(context), call_id)
         except (ApprovalRequiredError, ConfigurationError):
             raise  # the one is for the supervisor, the other for the author: neither is for the model
         except (Exception, SystemExit) as error:
@@ -145,7 +146,7 @@ class Tool(Generic[P, R]):
 
     async def run(self, arguments: Mapping[str, object], context: Context) -> JsonValue:
         """Run the tool from code and return its value as strict JSON; what fails, raises. See `Context.call`."""
-        return await self._call_reported(lambda: self._check(arguments), context, "", from_code=True)
+        return await self._call_reported(lambda: self._check(arguments), state_of(context), "", from_code=True)
 
     def approval_verdict(
         self, arguments: str, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
@@ -154,7 +155,7 @@ class Tool(Generic[P, R]):
         Those `ahead` were allowed and have not begun yet."""
         if self.approval:
             with suppress(Exception):  # when the call is made, the model is told what is wrong with them
-                return self._find_verdict(self._parse(arguments), context, ahead)
+                return self._find_verdict(self._parse(arguments), state_of(context), ahead)
         return None
 
     def count_skipped(self, arguments: str, context: Context) -> None:
@@ -162,7 +163,7 @@ class Tool(Generic[P, R]):
         is not allowed by what this one was allowed by."""
         with suppress(Exception):  # as when it was made
             asked = self._parse(arguments)
-            self._approved_arguments(asked, context, self._key(asked, context))
+            self._approved_arguments(asked, state_of(context), self._key(asked, state_of(context)))
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._function(*args, **kwargs)
@@ -171,19 +172,19 @@ class Tool(Generic[P, R]):
         return f"<tool {self.name}>"
 
     async def _call_reported(
-        self, read: Callable[[], BaseModel], context: Context, call_id: str, *, from_code: bool = False
+        self, read: Callable[[], BaseModel], state: AttemptState, call_id: str, *, from_code: bool = False
     ) -> JsonValue:
-        async with context.tool(self.name, call_id=call_id, description=self.spec.description) as call:
+        async with state.report_tool(self.name, call_id=call_id, description=self.spec.description) as call:
             asked = read()
-            key = self._key(asked, context)
+            key = self._key(asked, state)
             kept = self.approval and from_code
-            if kept and (made := await context._record.recorded_call(key)) is not None:
+            if kept and (made := await state.record.recorded_call(key)) is not None:
                 return self._restored_result(made)
-            checked = self._approved_arguments(asked, context, key)
+            checked = self._approved_arguments(asked, state, key)
             value = await (
-                self._recorded_call(checked, asked, context, key)
+                self._recorded_call(checked, asked, state, key)
                 if kept
-                else self._call_with_retries(checked, context, key)
+                else self._call_with_retries(checked, state, key)
             )
             if content_capture.capture_enabled():
                 call.set_attributes(
@@ -192,53 +193,53 @@ class Tool(Generic[P, R]):
             return value
 
     def _find_verdict(
-        self, checked: BaseModel, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
+        self, checked: BaseModel, state: AttemptState, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> ApprovalVerdict | ToolApprovalRequest:
         arguments = self._as_json(checked)
-        if (said := context._record.approval_verdict(self.name, arguments, ahead)) is not None:
+        if (said := state.record.approval_verdict(self.name, arguments, ahead)) is not None:
             return said
         return ToolApprovalRequest(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
 
-    def _approved_arguments(self, asked: BaseModel, context: Context, key: str) -> BaseModel:
+    def _approved_arguments(self, asked: BaseModel, state: AttemptState, key: str) -> BaseModel:
         """The arguments to use, as a person has allowed or changed them."""
         if not self.approval:
             return asked
-        said = self._find_verdict(asked, context)
+        said = self._find_verdict(asked, state)
         if isinstance(said, ToolApprovalRequest):
             raise ApprovalRequiredError([said])
         if said.verdict != "approved":
             no = not_allowed_message(self.name, said.reason, in_time=said.verdict == "expired")
             raise TaskError(no, kind=ErrorKind.REJECTED)
-        context._record.start_approved_call(key, said.tool, said.arguments)
+        state.record.start_approved_call(key, said.tool, said.arguments)
         return asked if said.input is None else self._check(said.input)
 
-    def _key(self, asked: BaseModel, context: Context) -> str:
+    def _key(self, asked: BaseModel, state: AttemptState) -> str:
         plain = json.dumps(self._as_json(asked), sort_keys=True)
-        return context._next_key("tool", self.name, plain)
+        return state.next_key("tool", self.name, plain)
 
-    async def _recorded_call(self, checked: BaseModel, asked: BaseModel, context: Context, key: str) -> JsonValue:
+    async def _recorded_call(self, checked: BaseModel, asked: BaseModel, state: AttemptState, key: str) -> JsonValue:
         """What the allowed call gives that code makes, once it is kept: who begins anew what has made it is given the
         same, for the yes was for one call."""
-        call, own = (key, self.name, self._as_json(asked)), context._for_call()
+        call, own = (key, self.name, self._as_json(asked)), state.for_call()
         try:
             value = await self._call_with_retries(checked, own, key)
         except ApprovalRequiredError:
             raise  # it has not come to its end
         except (Exception, SystemExit) as failed:
-            await context._record.record_call(*call, None, describe_error(failed), **own._call_record)
+            await state.record.record_call(*call, None, describe_error(failed), **own.call_fields)
             raise
-        return self._restored_result(await context._record.record_call(*call, value, **own._call_record))
+        return self._restored_result(await state.record.record_call(*call, value, **own.call_fields))
 
     def _restored_result(self, made: Step) -> JsonValue:
         if made.is_error:
             raise TaskError(f"{self.name} has run, and is not run again: {made.text}")
         return made.data
 
-    async def _call_with_retries(self, checked: BaseModel, context: Context, key: str) -> JsonValue:
+    async def _call_with_retries(self, checked: BaseModel, state: AttemptState, key: str) -> JsonValue:
         pause = _FIRST_PAUSE_S
         for left in range(self.retries, 0, -1):
             try:
-                return await self._call_once(checked, context.with_key(key))
+                return await self._call_once(checked, state.for_try(key))
             except Exception as error:
                 if not _is_transient(error):
                     raise
@@ -246,14 +247,14 @@ class Tool(Generic[P, R]):
                 _log.info("tool_retried", tool=self.name, error=describe_error(error), tries_left=left)
             await asyncio.sleep(min(pause if asked is None else asked, _MAX_PAUSE_S))
             pause *= 2
-        return await self._call_once(checked, context.with_key(key))
+        return await self._call_once(checked, state.for_try(key))
 
-    async def _call_once(self, checked: BaseModel, context: Context) -> JsonValue:
+    async def _call_once(self, checked: BaseModel, state: AttemptState) -> JsonValue:
         await self._prepare()
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
-                value = await self._invoke(checked, context)
+                value = await self._invoke(checked, state)
         except TimeoutError:
             if not limit.expired():
                 raise  # the tool's own
@@ -267,10 +268,10 @@ class Tool(Generic[P, R]):
     async def _prepare(self) -> None:
         """Have what a try needs before its time begins; it has a bound of its own."""
 
-    async def _invoke(self, checked: BaseModel, context: Context) -> object:
+    async def _invoke(self, checked: BaseModel, state: AttemptState) -> object:
         arguments: dict[str, Any] = {name: getattr(checked, key) for key, name in self._names.items()}
         if self._context is not None:
-            arguments[self._context] = context
+            arguments[self._context] = Context(state)
         call: Callable[..., Any] = self._function
         value = call(**arguments) if self._is_async else await run_in_thread(call, **arguments)
         return await value if inspect.isawaitable(value) else value

@@ -193,7 +193,7 @@ async def test_a_repeated_refund_call_with_its_key_answers_as_the_first_time_and
         return str(json.loads(result.text)["summary"])
 
     first, again = await refund(Context.for_test()), await refund(Context.for_test())
-    other = await refund(Context.for_test().with_key("another task"))
+    other = await refund(Context.for_test(idempotency_key="another task"))
 
     assert first == again
     assert "is requested" in first
@@ -201,7 +201,7 @@ async def test_a_repeated_refund_call_with_its_key_answers_as_the_first_time_and
 
 
 async def test_refunds_at_the_same_moment_are_one_refund() -> None:
-    contexts = [Context.for_test().with_key(f"task {number}") for number in range(8)]
+    contexts = [Context.for_test(idempotency_key=f"task {number}") for number in range(8)]
     results = await asyncio.gather(
         *(request_refund.call('{"charge_id": "ch-5003", "reason": "twice"}', context) for context in contexts)
     )

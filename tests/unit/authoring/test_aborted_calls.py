@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from support.contexts import new_context
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
@@ -119,9 +120,8 @@ async def test_an_attempt_that_is_ended_amid_an_answer_has_its_use_in_the_outcom
 
 @pytest.mark.parametrize(("provider", "lost"), [("scripted", 2), ("offline", 0)])
 async def test_a_call_that_was_under_way_when_its_worker_died_counts_its_input(provider: str, lost: int) -> None:
-    model, context = ScriptedModel(text_reply("here")), Context.for_test()
+    model, context = ScriptedModel(text_reply("here")), new_context(deliveries=3)
     model.provider = provider
-    context.deliveries = 3
 
     await teller(model).run(context.handoff, context)
 
@@ -130,9 +130,7 @@ async def test_a_call_that_was_under_way_when_its_worker_died_counts_its_input(p
 
 
 async def test_a_worker_that_dies_at_each_answer_uses_up_the_budget() -> None:
-    model, context = ScriptedModel(text_reply("here")), Context.for_test()
-    context.handoff = context.handoff.model_copy(update={"budget": Budget(calls=2)})
-    context.deliveries = 3
+    model, context = ScriptedModel(text_reply("here")), new_context(update={"budget": Budget(calls=2)}, deliveries=3)
 
     with pytest.raises(TaskError, match="2 calls are used up of the 2"):
         await teller(model).run(context.handoff, context)
@@ -147,8 +145,7 @@ async def test_an_answer_whose_use_its_server_does_not_tell_counts_what_it_is_es
     call = ToolCall("c", "look", '{"what": "the tea, please"}')
     model = ScriptedModel(ModelReply(SAID, (call,), usage=told), ModelReply(SAID, usage=told))
     kept: list[tuple[int, float | None]] = []
-    context = Context.for_test()
-    context.rate_limiter = Kept(kept)
+    context = new_context(rate_limiter=Kept(kept))
 
     await teller(model, tools=[look]).run(context.handoff, context)
 
@@ -164,8 +161,7 @@ async def test_breaking_off_escapes_no_budget() -> None:
     whole = ScriptedModel(text_reply("here"))
     await teller(whole).run(context.handoff, context)
     enough_for_one = estimate_input_tokens(whole.requests[0]) + 100
-    context = Context.for_test()
-    context.handoff = context.handoff.model_copy(update={"budget": Budget(tokens=enough_for_one)})
+    context = new_context(update={"budget": Budget(tokens=enough_for_one)})
 
     with pytest.raises(TaskError) as caught:
         await teller(model).run(context.handoff, context)

@@ -37,7 +37,7 @@ async def run(subject: Agent, input: Any = None) -> Any:
 async def test_a_function_with_a_model_in_and_out_is_an_agent() -> None:
     @agent(name="translator", description="Translates", skills=["translation"], concurrency=3, timeout=5)
     async def translate(passage: Passage, context: Context) -> Passage:
-        await context.progress("consulting the glossary")
+        context.progress("consulting the glossary")
         return Passage(text=passage.text.upper(), language=passage.language)
 
     output = await run(translate, {"text": "hello", "language": "de"})
@@ -175,7 +175,7 @@ async def test_a_plain_function_runs_in_a_thread_with_the_callers_context() -> N
     @agent(name="a", description="d")
     def blocking(text: str, context: Context) -> str:
         seen.append((threading.current_thread() is threading.main_thread(), colour.get()))
-        context.run_sync(context.progress("half way"))
+        context.progress("half way")
         return text
 
     colour.set("blue")
@@ -323,7 +323,7 @@ async def test_a_context_gathers_what_goes_with_the_result() -> None:
     assert context.usage == Usage(calls=2, input_tokens=5, output_tokens=2)
     assert (context.confidence, context.replan_hint) == (0.5, "the data is st?le")
     assert context.results == {"T0": report}
-    with pytest.raises(KeyError, match="no result of 'nope'; there are those of: T0"):
+    with pytest.raises(KeyError, match="no result of 'nope'; the results are those of: T0"):
         context.results["nope"]
     with pytest.raises(ValueError, match="from 0 to 1"):
         context.set_confidence(float("nan"))
@@ -350,7 +350,7 @@ async def test_domain_events_have_ids_that_a_second_attempt_gives_again() -> Non
         with pytest.raises(problem):
             await context.emit(name)
     with pytest.raises(NotJsonError, match=r"data\.x"):
-        await context.progress("m", x=float("nan"))
+        context.progress("m", x=float("nan"))
 
 
 async def test_calls_within_calls_are_reported_with_their_parents() -> None:

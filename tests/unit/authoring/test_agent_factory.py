@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import JsonValue
+from support.contexts import new_context
 from support.journals import MemoryJournal
 
 from pointsman.authoring.agent_factory import MAX_FIELDS, AgentFactory, AgentSpec
@@ -52,8 +53,8 @@ def factory(model: Model | None = None, **more: Any) -> AgentFactory:
 
 
 async def run(maker: AgentFactory, need: JsonValue, budget: Budget | None = None, **more: Any) -> JsonValue:
-    context = Context.for_test(need, agent="maker", intent="Double it", **more)
-    context.handoff = context.handoff.model_copy(update={"budget": budget})
+    given = Context.for_test(need, agent="maker", intent="Double it")
+    context = new_context(given.handoff, update={"budget": budget}, **more)
     return await maker.run(context.handoff, context)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from support.contexts import new_state
 from support.journals import MemoryJournal
 
 from pointsman.authoring.attempt_record import AttemptRecord
+from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.ports import AttemptUsage
@@ -51,7 +53,7 @@ async def test_what_a_call_gave_that_cannot_be_kept_is_an_error_of_bounded_lengt
     step = await kept(MemoryJournal(room=10)).record_call("k", "pay", {"amount": 1}, "x" * 11)
 
     assert (step.data, step.is_error, len(step.text)) == (None, True, MAX_ERROR_CHARS)
-    assert step.text.startswith("what it gave is too large to be kept: x")
+    assert step.text.startswith("its result is too large to be recorded: x")
 
 
 async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() -> None:
@@ -70,10 +72,10 @@ async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() 
 
 async def test_whose_answer_comes_second_goes_on_with_what_the_first_one_s_tools_gave() -> None:
     journal = MemoryJournal()
-    first, second = (DurableSteps(Context.for_test(journal=journal)) for _ in range(2))
+    first, second = (DurableSteps(new_state(journal=journal)) for _ in range(2))
     await second.load()
 
-    async def ask(context: Context) -> ModelReply:
+    async def ask(_: AttemptState) -> ModelReply:
         return tool_reply(("look", {}), ("write", {}))
 
     await first.model_reply(1, ask)
@@ -86,7 +88,7 @@ async def test_whose_answer_comes_second_goes_on_with_what_the_first_one_s_tools
 async def test_what_a_tool_told_is_kept_also_where_its_result_cannot_be() -> None:
     journal = MemoryJournal(room=10)
 
-    text, is_error = await DurableSteps(Context.for_test(journal=journal)).record_result(
+    text, is_error = await DurableSteps(new_state(journal=journal)).record_result(
         1, 0, "x" * 11, False, usage=Usage(calls=2)
     )
 

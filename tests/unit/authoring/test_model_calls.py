@@ -8,12 +8,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from support.contexts import new_context, recorded
 from support.loops import InstantClock, Place, double, run
 
+from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.model_calls import MAX_TRIES, MAX_WAIT_S
-from pointsman.authoring.ports import CallPermit, RecordingReporter
+from pointsman.authoring.ports import CallPermit
 from pointsman.errors import ModelError, TaskError
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
 from pointsman.telemetry import semconv as names
@@ -33,8 +35,7 @@ async def test_transient_failures_are_tried_again_with_growing_pauses(
     assert output == "ok"
     assert len(model.requests) == MAX_TRIES == 3
     assert clock.slept == slept
-    assert isinstance(context.reporter, RecordingReporter)
-    assert [report.error for report in context.reporter.reports] == ["busy", "busy", None]
+    assert [report.error for report in recorded(context).reports] == ["busy", "busy", None]
 
 
 async def test_of_a_chain_only_what_failed_in_passing_is_asked_again() -> None:
@@ -97,10 +98,8 @@ async def test_a_streaming_agent_tells_what_it_writes_and_others_do_not() -> Non
     _, _, streaming = await run(writing, stream=True)
     _, _, silent = await run(writing)
 
-    assert isinstance(streaming.reporter, RecordingReporter)
-    assert isinstance(silent.reporter, RecordingReporter)
-    assert [delta.text for delta in streaming.reporter.deltas] == ["Good ", "day."]
-    assert silent.reporter.deltas == []
+    assert [delta.text for delta in recorded(streaming).deltas] == ["Good ", "day."]
+    assert recorded(silent).deltas == []
 
 
 async def test_tries_are_bounded_and_the_last_error_is_told() -> None:
@@ -132,8 +131,7 @@ async def test_no_pause_is_begun_that_would_pass_the_deadline() -> None:
     clock = InstantClock()
     model = ScriptedModel(*[later("slow down", seconds) for seconds in (4.0, 5.0)] * 2)
     agent = LLMAgent(name="a", description="d", instructions="i", model=model, clock=clock)
-    context = Context.for_test()
-    context.handoff = context.handoff.model_copy(update={"deadline": clock.now() + timedelta(seconds=5)})
+    context = new_context(update={"deadline": clock.now() + timedelta(seconds=5)})
 
     with pytest.raises(ModelError):
         await agent.run(context.handoff, context)
@@ -162,13 +160,13 @@ async def test_a_spent_cost_budget_ends_the_attempt() -> None:
 
 
 async def test_a_call_s_span_says_what_was_asked_for_and_which_try_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    chat, said = Context.chat, list[tuple[tuple[str, ...], dict[str, object]]]()
+    chat, said = AttemptState.report_chat, list[tuple[tuple[str, ...], dict[str, object]]]()
 
-    def noted(self: Context, *names: str, **more: Any) -> Any:
+    def noted(self: AttemptState, *names: str, **more: Any) -> Any:
         said.append((names, more))
         return chat(self, *names, **more)
 
-    monkeypatch.setattr(Context, "chat", noted)
+    monkeypatch.setattr(AttemptState, "report_chat", noted)
     await run(later("busy", 0.0), text_reply({"city": "Oslo"}), output=Place, temperature=0.5, max_tokens=70)
     await run(text_reply("ok"))
 
@@ -190,9 +188,8 @@ async def test_shared_limits_are_told_how_long_there_is_to_wait_and_of_a_provide
 
     model = ScriptedModel(later("slow down", 3.0), text_reply("ok"))
     agent = LLMAgent(name="a", description="d", instructions="i", model=model, clock=clock)
-    context = Context.for_test()
-    context.rate_limiter = Meters()
-    context.handoff = context.handoff.model_copy(update={"deadline": clock.now() + timedelta(seconds=60)})
+    deadline = clock.now() + timedelta(seconds=60)
+    context = new_context(update={"deadline": deadline}, rate_limiter=Meters())
     await agent.run(context.handoff, context)
 
     assert waits == [60.0, 60.0]

@@ -92,7 +92,7 @@ async def test_equal_calls_of_two_tools_or_of_two_tasks_have_keys_of_their_own()
         keys.append(context.idempotency_key)
 
     one, other = tool(name="one")(note), tool(name="other")(note)
-    context, elsewhere = Context.for_test(), Context.for_test().with_key("another task")
+    context, elsewhere = Context.for_test(), Context.for_test(idempotency_key="another task")
     for of, share, within in (
         (one, "1/2", context),
         (one, "1/3", context),

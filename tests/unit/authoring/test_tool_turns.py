@@ -7,11 +7,11 @@ from typing import Annotated
 
 import pytest
 from pydantic import AfterValidator, JsonValue
+from support.contexts import recorded
 from support.loops import double, results_of, run
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.ports import RecordingReporter
 from pointsman.authoring.tool_turns import MAX_PARALLEL_CALLS, MAX_REPEATS, MAX_RESULT_CHARS
 from pointsman.authoring.tools import tool
 from pointsman.errors import ApprovalRequiredError, TaskError
@@ -93,8 +93,7 @@ async def test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for() -> 
 
     assert reached == []
     assert results_of(model.requests[1])[0][1]
-    assert isinstance(context.reporter, RecordingReporter)
-    (refused,) = [report for report in context.reporter.reports if report.kind == "tool"]
+    (refused,) = [report for report in recorded(context).reports if report.kind == "tool"]
     assert (refused.name, refused.error is not None) == ("wire_money", True)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, cast
 
 import pytest
 from pydantic import BaseModel, Field
+from support.contexts import new_context
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
@@ -212,7 +213,7 @@ async def test_a_call_that_a_person_did_not_allow_is_an_error_that_says_why_and_
 ) -> None:
     verdict = ApprovalVerdict.model_validate({"tool": "pay", "arguments": {"amount": 5}, **said})
     handoff = Context.for_test().handoff.model_copy(update={"verdicts": (verdict,)})
-    context = Context(handoff, RecordingReporter())
+    context = new_context(handoff)
 
     @tool(approval=True)
     async def pay(amount: int) -> str:
@@ -309,7 +310,7 @@ async def test_a_tool_finds_what_it_depends_on_by_its_type_and_a_test_s_own_come
 
 
 async def test_a_missing_dependency_is_named_with_what_to_do() -> None:
-    with pytest.raises(ConfigurationError, match="clerk was asked for a Orders and has nothing; give it to the agent"):
+    with pytest.raises(ConfigurationError, match=r"agent clerk has no dependency of type Orders; .* are: none"):
         await newest.call("{}", Context.for_test(agent="clerk"))
 
 
@@ -318,7 +319,7 @@ async def test_a_missing_dependency_is_named_with_what_to_do() -> None:
     [
         (
             [tool_reply(("newest", {}), ("find_charges", {"customer": "c"}))],
-            "clerk was asked for a Orders and has nothing",
+            "agent clerk has no dependency of type Orders",
         ),
         ([tool_reply(("find_charges", {"customer": "c"}))], "no answer for call 2; it was given 1"),
     ],

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
+from support.contexts import new_state
 from support.loops import InstantClock
 
+from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context
 from pointsman.authoring.model_calls import ESTIMATED_ANSWER_TOKENS, ModelCalls
 from pointsman.authoring.ports import CallPermit
@@ -70,21 +72,19 @@ def prices() -> Iterator[None]:
         yield
 
 
-def context_with(budget: Budget) -> Context:
-    context = Context.for_test("go on")
-    context.handoff = context.handoff.model_copy(update={"budget": budget})
-    return context
+def state_with(budget: Budget) -> AttemptState:
+    return new_state(Context.for_test("go on").handoff.model_copy(update={"budget": budget}))
 
 
 def calls(*models: Model, tokens: int | None = None) -> ModelCalls:
     return ModelCalls("agent", models, tokens, VirtualClock())
 
 
-async def ask(asking: ModelCalls, context: Context) -> None:
+async def ask(asking: ModelCalls, state: AttemptState) -> None:
     """As often as the allowance has something for it."""
     for _ in range(60):
         try:
-            await asking.complete(REQUEST, context)
+            await asking.complete(REQUEST, state)
         except ModelError:
             continue
         except TaskError:
@@ -103,21 +103,21 @@ async def test_no_sequence_of_calls_uses_more_than_there_is_where_no_estimate_is
     chance = Random(seed)
     budget = Budget(tokens=chance.choice([None, 600, 5_000]), cost=chance.choice([None, 0.004, 0.05]))
     tokens = chance.choice([900, 9_000])
-    context = context_with(budget)
+    state = state_with(budget)
 
-    await ask(calls(Priced("dear", chance), Priced("cheap", chance), tokens=tokens), context)
+    await ask(calls(Priced("dear", chance), Priced("cheap", chance), tokens=tokens), state)
 
-    assert context.usage.tokens <= min(tokens, budget.tokens or tokens)
-    assert budget.cost is None or context.usage.cost <= budget.cost + 1e-12
+    assert state.attempt_usage.usage.tokens <= min(tokens, budget.tokens or tokens)
+    assert budget.cost is None or state.attempt_usage.usage.cost <= budget.cost + 1e-12
 
 
 async def test_the_answer_gets_what_the_input_leaves_and_no_more_than_was_asked_for() -> None:
     model, estimate = Wordy("cheap", Random(1)), estimate_input_tokens(REQUEST)
 
     with pytest.raises(TaskError, match="cut off after 100 tokens, all that the allowance left for it"):
-        await calls(model).complete(REQUEST, context_with(Budget(tokens=estimate + 100)))
-    await calls(model).complete(REQUEST, context_with(Budget(tokens=50_000)))
-    await calls(model).complete(REQUEST, context_with(Budget()))
+        await calls(model).complete(REQUEST, state_with(Budget(tokens=estimate + 100)))
+    await calls(model).complete(REQUEST, state_with(Budget(tokens=50_000)))
+    await calls(model).complete(REQUEST, state_with(Budget()))
 
     assert [asked.max_tokens for asked in model.asked] == [100, 1_000, 1_000]
 
@@ -126,7 +126,7 @@ async def test_a_model_that_costs_nothing_answers_whatever_is_left() -> None:
     model = ScriptedModel(ModelReply(text="so"))
     model.provider = "offline"
 
-    await calls(model).complete(REQUEST, context_with(Budget(tokens=1, cost=0.000001)))
+    await calls(model).complete(REQUEST, state_with(Budget(tokens=1, cost=0.000001)))
 
     assert [asked.max_tokens for asked in model.requests] == [1_000]
 
@@ -135,7 +135,7 @@ async def test_a_call_whose_input_does_not_fit_is_not_made() -> None:
     model, left = Priced("cheap", Random(1)), estimate_input_tokens(REQUEST) + MIN_ANSWER_TOKENS - 1
 
     with pytest.raises(TaskError, match=f"takes some .* tokens, and {left} tokens are left of {left}") as raised:
-        await calls(model).complete(REQUEST, context_with(Budget(tokens=left)))
+        await calls(model).complete(REQUEST, state_with(Budget(tokens=left)))
 
     assert (raised.value.kind, model.asked) == ("limit", [])
 
@@ -155,7 +155,7 @@ async def test_a_call_with_room_for_words_but_for_no_tool_call_or_object_is_not_
 
     for room in (MIN_ANSWER_TOKENS, MIN_CALL_TOKENS - 1, MIN_CALL_TOKENS):
         with pytest.raises(TaskError):
-            await calls(model).complete(request, context_with(Budget(tokens=estimate + room)))
+            await calls(model).complete(request, state_with(Budget(tokens=estimate + room)))
 
     assert [asked.max_tokens for asked in model.asked] == [MIN_CALL_TOKENS]
 
@@ -165,7 +165,7 @@ async def test_a_price_bounds_the_answer_and_a_cheaper_model_is_asked_where_the_
     left = (estimate_input_tokens(REQUEST) * 0.1 + 50.5 * 0.4) / MILLION
 
     with pytest.raises(TaskError, match="cut off after 50 tokens"):
-        await calls(dear, cheap).complete(REQUEST, context_with(Budget(cost=left)))
+        await calls(dear, cheap).complete(REQUEST, state_with(Budget(cost=left)))
 
     assert (dear.asked, [asked.max_tokens for asked in cheap.asked]) == ([], [50])
 
@@ -176,8 +176,8 @@ async def test_a_model_whose_answers_cost_nothing_is_bounded_by_what_its_input_c
 
     with patch.dict(PRICES, {"reader": (3.0, 0.0)}):
         with pytest.raises(TaskError, match="is left of"):
-            await calls(model).complete(REQUEST, context_with(Budget(cost=read * 0.9)))
-        await calls(model).complete(REQUEST, context_with(Budget(cost=read * 1.1)))
+            await calls(model).complete(REQUEST, state_with(Budget(cost=read * 0.9)))
+        await calls(model).complete(REQUEST, state_with(Budget(cost=read * 1.1)))
 
     assert [asked.max_tokens for asked in model.asked] == [1_000]
 
@@ -189,20 +189,20 @@ async def test_a_model_that_costs_too_much_does_not_end_what_a_cheaper_one_may_d
     cheap.name = "cheap"
 
     asking = replace(calls(dear, cheap), clock=InstantClock())
-    reply = await asking.complete(REQUEST, context_with(Budget(cost=left)))
+    reply = await asking.complete(REQUEST, state_with(Budget(cost=left)))
 
     assert (reply.text, len(cheap.requests), dear.asked) == ("so", 2, [])
 
 
 async def test_what_an_estimate_is_short_by_is_all_that_can_be_used_beyond_the_allowance() -> None:
     estimate = estimate_input_tokens(REQUEST)
-    context = context_with(Budget(tokens=estimate + 100))
+    state = state_with(Budget(tokens=estimate + 100))
     model = Wordy("cheap", Random(1), short=2.0)
 
-    await ask(calls(model), context)
+    await ask(calls(model), state)
 
     assert len(model.asked) == 1
-    assert context.usage.tokens - (estimate + 100) == estimate
+    assert state.attempt_usage.usage.tokens - (estimate + 100) == estimate
 
 
 class Told:
@@ -218,11 +218,11 @@ class Told:
 
 async def test_shared_limits_are_asked_for_by_the_same_estimate_and_no_longer_answer_than_may_come() -> None:
     tools = (ToolSpec("weather", "The weather of a city. " * 100, SCHEMA),)
-    context = Context.for_test("go on")
-    context.rate_limiter = told = Told()
+    told = Told()
+    state = new_state(rate_limiter=told)
 
     for request in (REQUEST, replace(REQUEST, tools=tools), replace(REQUEST, max_tokens=40)):
-        await calls(Priced("cheap", Random(1))).complete(request, context)
+        await calls(Priced("cheap", Random(1))).complete(request, state)
 
     bare, with_tools = estimate_input_tokens(REQUEST), estimate_input_tokens(replace(REQUEST, tools=tools))
     assert told.asked == [bare + ESTIMATED_ANSWER_TOKENS, with_tools + ESTIMATED_ANSWER_TOKENS, bare + 40]

@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from pointsman.authoring.agent import Agent, FunctionAgent
+from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context
 from pointsman.authoring.ports import RateLimiter, Reporter, StepJournal
 from pointsman.engine.worker.executors import Execution, Executor
@@ -85,7 +86,7 @@ class Attempt:
         self._executor = handlers
         self._clock = clock
         self._timeouts = deadlines
-        self._context: Context | None = None
+        self._state: AttemptState | None = None
         self._threads: list[Thread] = []
         self._execution: Execution[HandlerOutcome] | None = None
         self._started_at: datetime | None = None
@@ -186,8 +187,8 @@ class Attempt:
             why = await self._interrupted
             if why is None or execution.future.done():
                 return None
-            if self._context is not None:
-                self._context.cancel()
+            if self._state is not None:
+                self._state.cancel()
             execution.cancel()
             await asyncio.wait({execution.future}, timeout=CANCEL_GRACE_S)
             if not execution.future.done():
@@ -210,17 +211,17 @@ class Attempt:
     async def _run_agent(self) -> HandlerOutcome:
         """Run the agent, on its own loop, and say what came of it. Only cancellation leaves."""
         self._threads = collect_running_threads()
-        self._context = context = Context(
+        self._state = state = AttemptState(
             self.handoff,
             self._reporter,
             agent=self._name,
             journal=self._journal,
-            meters=self._rate_limiter,
+            rate_limiter=self._rate_limiter,
             deliveries=self._deliveries,
             now=self._clock.now,
         )
         try:
-            output = await self._agent.run(self.handoff, context)
+            output = await self._agent.run(self.handoff, Context(state))
             if type(self._agent) is not FunctionAgent:  # which has written it as JSON, node by node, already
                 output = as_json_value(output)
             return HandlerOutcome("succeeded", output=output)
@@ -252,7 +253,7 @@ class Attempt:
             return HandlerOutcome("failed", error=_attempt_error(ErrorKind.HANDLER, error, True, None))
 
     def _build_result(self, ending: HandlerOutcome) -> Result:
-        now, context = self._clock.now(), self._context
+        now, state = self._clock.now(), self._state
         return Result(
             workflow_id=self.handoff.workflow_id,
             task_id=self.handoff.task_id,
@@ -262,10 +263,10 @@ class Attempt:
             output=ending.output,
             error=ending.error,
             approvals=ending.approvals,
-            usage=context.usage if context else Usage(),
-            confidence=context.confidence if context else None,
-            replan_hint=context.replan_hint if context else None,
-            events=context.events if context else (),
+            usage=state.attempt_usage.usage if state else Usage(),
+            confidence=state.attempt_usage.confidence if state else None,
+            replan_hint=state.attempt_usage.replan_hint if state else None,
+            events=state.record.events if state else (),
             started_at=self._started_at or now,
             ended_at=now,
         )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, JsonValue
 from support import factory
+from support.contexts import new_context
 from support.factory import planner_of, synthesizer
 from support.waiting import until
 
@@ -323,6 +324,6 @@ async def test_an_agent_whose_call_was_rejected_may_do_without_it() -> None:
     said = {"tool": "wipe", "verdict": "rejected", "by": "Ann", "reason": "no"}
     handoff = context.handoff.model_validate({**context.handoff.model_dump(), "verdicts": [said]})
 
-    result = await wipe.call("{}", Context(handoff, context.reporter))
+    result = await wipe.call("{}", new_context(handoff))
 
     assert (result.is_error, result.text) == (True, "wipe failed: the use of wipe was not allowed: no; do without it")

@@ -37,7 +37,7 @@ TEAM = Team(name="crew", limits=Limits(deadline=30, attempts=1))
 
 @agent(name="lost", description="Cannot do it")
 async def lost(request: str, context: Context) -> str:
-    await context.progress("looking")
+    context.progress("looking")
     raise TaskError("nothing there")
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from support.contexts import new_context
 from support.handoffs import SupervisorDouble
 
-from pointsman.authoring.context import Context
+from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.ports import RecordingReporter
 from pointsman.authoring.tools import Tool, tool
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
@@ -74,7 +74,7 @@ def context_of(desk: SupervisorDouble, handoff: Handoff) -> Context:
         desk.bus, desk.subjects, handoff, source="s", correlation_id="c", causation_id="c", clock=SystemClock(),
         fresh=False,
     )  # fmt: skip
-    return Context(handoff, RecordingReporter(), journal=journal)
+    return new_context(handoff, journal=journal)
 
 
 async def worked(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Script) -> JsonValue | list[JsonValue]:
@@ -231,7 +231,7 @@ async def test_what_a_function_emits_is_not_kept_for_it_begins_anew_and_emits_it
 
     await context_of(desk, handoff).emit("paid")
 
-    assert await context_of(desk, handoff)._record.load() == {}
+    assert await state_of(context_of(desk, handoff)).record.load() == {}
 
 
 async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_allowed_too() -> None:
@@ -265,7 +265,7 @@ async def test_what_an_allowed_call_gave_that_is_too_large_to_be_kept_is_an_erro
     handoff = desk.handoff("clerk", verdicts=(ApprovalVerdict(tool="flood", verdict="approved"),))
 
     for _ in range(2):
-        with pytest.raises(TaskError, match="flood has run, and is not run again: what it gave is too large to be kep"):
+        with pytest.raises(TaskError, match="flood has run, and is not run again: its result is too large to be recor"):
             await context_of(desk, handoff).call(flood)
     assert ran == ["flood"]
 
@@ -275,7 +275,7 @@ async def test_an_allowed_call_of_a_model_is_kept_as_any_other_and_one_of_code_b
     handoff = handed(desk, 9, 8)
     await died(desk, handoff, bank, tool_reply(("pay", {"amount": 9}), ("settle", {"amounts": [8]})))
 
-    steps = await context_of(desk, handoff)._record.load()
+    steps = await state_of(context_of(desk, handoff)).record.load()
 
     (call,) = (step for name, step in steps.items() if name.startswith("call-"))
     assert steps.keys() - {call.name} == {"answer-1", "result-1-0", "result-1-1"}

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.contexts import new_state
 from support.handoffs import SupervisorDouble
 from support.loops import InstantClock
 
-from pointsman.authoring.context import Context
+from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.ports import RecordingReporter
 from pointsman.bus.memory.bus import MemoryBus
@@ -39,26 +40,25 @@ def journal_of(
 
 
 def steps_of(desk: SupervisorDouble, handoff: Handoff, *, fresh: bool = True) -> DurableSteps:
-    return DurableSteps(Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff, fresh=fresh)))
+    return DurableSteps(new_state(handoff, journal=journal_of(desk, handoff, fresh=fresh)))
 
 
-def giving(reply: ModelReply) -> Callable[[Context], Awaitable[ModelReply]]:
-    async def ask(context: Context) -> ModelReply:
-        context.record_usage(reply.usage)
+def giving(reply: ModelReply) -> Callable[[AttemptState], Awaitable[ModelReply]]:
+    async def ask(state: AttemptState) -> ModelReply:
+        state.usage.add(reply.usage)
         return reply
 
     return ask
 
 
-async def never(_: Context) -> ModelReply:
+async def never(_: AttemptState) -> ModelReply:
     raise AssertionError("it was asked already")
 
 
 async def test_a_step_is_an_event_of_its_own_at_the_time_there_is() -> None:
     desk, at = SupervisorDouble(MemoryBus()), datetime(2030, 1, 1, tzinfo=UTC)
     handoff = desk.handoff("shop")
-    context = Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff), now=lambda: at)
-    done = DurableSteps(context)
+    done = DurableSteps(new_state(handoff, journal=journal_of(desk, handoff), now=lambda: at))
     await done.model_reply(1, giving(tool_reply(("look", {"what": "tea"}))))
     await done.record_result(1, 0, "there", False)
 
@@ -94,7 +94,7 @@ async def test_a_journal_speaks_to_the_bus_on_its_own_loop_and_reads_only_what_m
 
     async def use() -> list[str]:
         await fresh.load()
-        await DurableSteps(Context(handoff, RecordingReporter(), journal=fresh)).record_result(1, 0, "done", False)
+        await DurableSteps(new_state(handoff, journal=fresh)).record_result(1, 0, "done", False)
         return list(await later.load())
 
     assert await asyncio.to_thread(asyncio.run, use()) == ["result-1-0"]
@@ -127,18 +127,18 @@ async def test_an_answer_that_was_kept_comes_back_as_it_was_and_whoever_watches_
     reporter = RecordingReporter()
     await steps_of(desk, handoff).model_reply(1, giving(said))
 
-    done = DurableSteps(Context(handoff, reporter, journal=journal_of(desk, handoff, fresh=False)))
+    done = DurableSteps(new_state(handoff, reporter=reporter, journal=journal_of(desk, handoff, fresh=False)))
     await done.load()
 
     assert await done.model_reply(1, never) == said
-    assert [report.message for report in reporter.reports] == ["continued after 1 steps that were done before"]
+    assert [report.message for report in reporter.reports] == ["continued after 1 recorded steps"]
 
 
 async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_the_first() -> None:
     desk = SupervisorDouble(MemoryBus())
     handoff = desk.handoff("shop")
-    context = Context(handoff, RecordingReporter(), journal=journal_of(desk, handoff))
-    one, other = steps_of(desk, handoff), DurableSteps(context)
+    state = new_state(handoff, journal=journal_of(desk, handoff))
+    one, other = steps_of(desk, handoff), DurableSteps(state)
     await one.model_reply(1, giving(tool_reply(("first", {}))))
     await one.record_result(1, 0, "done", False, usage=Usage(calls=7))
 
@@ -146,7 +146,7 @@ async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_t
     await other.load()  # again
 
     assert [call.name for call in reply.calls] == ["first"]
-    assert context.usage.calls == 1 + 7  # its own question, and once that of the tool that it does not run
+    assert state.attempt_usage.usage.calls == 1 + 7  # its own question, and once that of the tool that it does not run
     assert other.tool_result(1, 0) == ("done", False)
     assert await other.record_result(1, 0, "done again", True) == ("done", False)
     assert other.interrupted_calls(1, [0, 1]) == [1]
@@ -160,8 +160,8 @@ async def test_what_an_attempt_takes_over_from_the_one_that_asked_a_person_is_be
     await steps_of(desk, asking).model_reply(1, giving(tool_reply(("pay", {}))))
 
     first, twin = (steps_of(desk, allowed, fresh=False) for _ in range(2))
-    context = Context(allowed, RecordingReporter(), journal=journal_of(desk, allowed, fresh=False))
-    later = DurableSteps(context)
+    state = new_state(allowed, journal=journal_of(desk, allowed, fresh=False))
+    later = DurableSteps(state)
     await first.load()
     await twin.load()
     replies = [await first.model_reply(1, never), await twin.model_reply(1, never)]
@@ -170,7 +170,7 @@ async def test_what_an_attempt_takes_over_from_the_one_that_asked_a_person_is_be
 
     assert [reply.calls[0].name for reply in replies] == ["pay"] * 3
     assert [each.interrupted_calls(1, [0]) for each in (first, twin, later)] == [[], [0], [0]]
-    assert context.usage.calls == 0  # the first attempt has counted it
+    assert state.attempt_usage.usage.calls == 0  # the first attempt has counted it
 
 
 async def test_an_attempt_that_goes_on_with_an_earlier_one_counts_what_its_tools_used_as_that_one_s() -> None:
@@ -179,11 +179,12 @@ async def test_an_attempt_that_goes_on_with_an_earlier_one_counts_what_its_tools
     allowed = asking.model_copy(update={"attempt": 2, "continued_attempts": (1,)})
     told = {"usage": Usage(calls=1), "confidence": 0.4, "replan_hint": "it is gone"}
     await steps_of(desk, asking).record_result(1, 0, "there", False, **told)
-    context = Context(allowed, RecordingReporter(), journal=journal_of(desk, allowed, fresh=False))
+    state = new_state(allowed, journal=journal_of(desk, allowed, fresh=False))
 
-    await DurableSteps(context).load()
+    await DurableSteps(state).load()
 
-    assert (context.usage, context.confidence, context.replan_hint) == (Usage(), 0.4, "it is gone")
+    usage = state.attempt_usage
+    assert (usage.usage, usage.confidence, usage.replan_hint) == (Usage(), 0.4, "it is gone")
 
 
 async def test_a_step_whose_storing_was_not_answered_is_one_s_own() -> None:

@@ -40,7 +40,7 @@ async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: boo
 
     @agent(name="busy", description="d")
     async def busy(text: str, context: Context) -> Any:
-        await context.progress("looking", step=1)
+        context.progress("looking", step=1)
         found = await context.call(search, query=text)
         await context.emit("found", {"what": found})
         context.record_usage(Usage(calls=2, cost=0.5))
@@ -95,7 +95,7 @@ async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_say
 
     @agent(name="busy", description="d")
     async def busy(context: Context) -> None:
-        await context.progress("looking")
+        context.progress("looking")
         await context.call(search, query="tea")
         await context.emit("found")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import factory
+from support.contexts import new_context
 from support.handoffs import SupervisorDouble
 
 from pointsman.authoring.context import Context
@@ -300,7 +301,7 @@ async def test_equal_calls_keep_their_own_keys_when_the_first_is_not_run_again()
             return step
 
     again = ScriptedModel(tool_reply(("look", {"what": "tea"})), text_reply("done"))
-    await shop.agent(again).run(handoff, Context(handoff, Context.for_test().reporter, journal=Recalled()))
+    await shop.agent(again).run(handoff, new_context(handoff, journal=Recalled()))
 
     assert first != second
     assert [key for _, key in shop.runs] == [first, second, second]
@@ -347,7 +348,7 @@ async def test_an_answer_too_large_to_be_kept_ends_the_attempt_before_its_tools_
 
     assert result.error is not None
     assert (result.error.kind, shop.runs) == ("oversize", [])
-    assert result.error.message.startswith("the model's answer cannot be kept: ")
+    assert result.error.message.startswith("the model's answer cannot be recorded: ")
 
 
 async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> None:
@@ -364,7 +365,7 @@ async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> No
         result = await desk.result(await desk.publish_handoff("shop"))
 
     assert result.output == "too much"
-    assert "too large to be kept" in model.requests[1].turns[-1].text
+    assert "too large to be recorded" in model.requests[1].turns[-1].text
     assert model.requests[1].turns[-1].is_error
 
 
