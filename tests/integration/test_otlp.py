@@ -20,7 +20,7 @@ from pointsman.settings import Settings
 
 async def main():
     t = telemetry.setup("caller", instance="c1", settings=Settings())
-    name, attributes = telemetry.names.publish_request("pointsman", "support", correlation_id="order-7")
+    name, attributes = telemetry.semconv.publish_request("pointsman", "support", correlation_id="order-7")
     with telemetry.span(name, kind="producer", attributes=attributes) as span:
         print(span.context.traceparent)
     await t.shutdown()
@@ -38,18 +38,18 @@ async def main():
     t = telemetry.setup("supervisor", instance="s1", settings=Settings())
     parent = telemetry.parse_traceparent(sys.argv[1])
     if len(sys.argv) == 2:
-        workflow = telemetry.reserve(parent)
-        task = telemetry.reserve(workflow)
+        workflow = telemetry.reserve_context(parent)
+        task = telemetry.reserve_context(workflow)
         print(workflow.traceparent, task.traceparent)  # and is gone: another one ends what it began
     else:
         workflow, task = (telemetry.parse_traceparent(text) for text in sys.argv[2:])
         ended = datetime.now(UTC)
         started = ended - timedelta(seconds=3)
-        name, attributes = telemetry.names.task(
+        name, attributes = telemetry.semconv.task(
             "work", "researcher", workflow_id="w1", task_id="t1", status="failed")
         telemetry.record(name, context=task, parent_span_id=workflow.span_id, kind="client", started=started,
                          ended=ended, attributes=attributes, error=("timeout", "no result\\nin 3 s"))
-        name, attributes = telemetry.names.invoke_workflow("support", workflow_id="w1")
+        name, attributes = telemetry.semconv.invoke_workflow("support", workflow_id="w1")
         telemetry.record(name, context=workflow, parent_span_id=parent.span_id, started=started, ended=ended,
                          attributes=attributes)
     await t.shutdown()
@@ -64,13 +64,13 @@ from pointsman.settings import Settings
 
 async def main():
     t = telemetry.setup("worker", instance="w1", settings=Settings())
-    name, attributes = telemetry.names.process_handoff(
+    name, attributes = telemetry.semconv.process_handoff(
         "pointsman", "researcher", subject="pointsman.handoff.researcher.w1.t1.1", workflow_id="w1", task_id="t1",
         attempt=1)
     with telemetry.span(name, kind="consumer", parent=telemetry.parse_traceparent(sys.argv[1]), attributes=attributes):
-        name, attributes = telemetry.names.chat("offline", "echo", max_tokens=100, temperature=0.5)
+        name, attributes = telemetry.semconv.chat("offline", "echo", max_tokens=100, temperature=0.5)
         with telemetry.span(name, kind="client", attributes=attributes) as chat:
-            chat.set(telemetry.names.chat_answer(finish="stop", input_tokens=3, output_tokens=4))
+            chat.set_attributes(telemetry.semconv.chat_reply(finish="stop", input_tokens=3, output_tokens=4))
     await t.shutdown()
 
 asyncio.run(main())
@@ -85,7 +85,7 @@ async def main():
     t = telemetry.setup("exiting", settings=Settings())
     for _ in range(3000):
         with telemetry.span("work"):
-            telemetry.metrics.count(telemetry.names.RETRIES)
+            telemetry.metrics.count(telemetry.semconv.RETRIES)
     begun = time.monotonic()
     await t.shutdown(timeout=float(sys.argv[1]))
     print(time.monotonic() - begun, time.time())
@@ -219,9 +219,9 @@ from pointsman import telemetry
 from pointsman.settings import Settings
 telemetry.setup("quiet", settings=Settings())
 with telemetry.span("work"):
-    telemetry.metrics.count(telemetry.names.RETRIES)
+    telemetry.metrics.count(telemetry.semconv.RETRIES)
 heavy = ("opentelemetry.sdk", "opentelemetry.exporter")
-print(telemetry.tracing(), [name for name in sys.modules if name.startswith(heavy)])
+print(telemetry.tracing_enabled(), [name for name in sys.modules if name.startswith(heavy)])
 """
 
     output, _ = await _run(code, {})
@@ -234,7 +234,7 @@ async def test_the_sdk_can_be_disabled_though_an_endpoint_is_set() -> None:
 from pointsman import telemetry
 from pointsman.settings import Settings
 telemetry.setup("quiet", settings=Settings())
-print(telemetry.tracing())
+print(telemetry.tracing_enabled())
 """
 
     output, lines = await _run(code, {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})
@@ -248,13 +248,13 @@ async def test_an_exporter_that_does_not_exist_is_said_and_stops_nothing() -> No
 from pointsman import telemetry
 from pointsman.settings import Settings
 telemetry.setup("quiet", settings=Settings())
-print(telemetry.tracing())
+print(telemetry.tracing_enabled())
 """
 
     output, lines = await _run(code, {"OTEL_TRACES_EXPORTER": "zipkin"})
 
     assert output == ["False"]
-    assert [(line["event"], line["finding"]) for line in lines] == [("telemetry_exporter_unknown", "zipkin")]
+    assert [(line["event"], line["seen"]) for line in lines] == [("telemetry_exporter_unknown", "zipkin")]
 
 
 def test_the_parser_is_not_fooled_by_values_that_look_like_structure() -> None:
