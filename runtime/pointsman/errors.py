@@ -18,6 +18,7 @@ PointsmanError
 │   ├── StreamLostError           the broker has lost what it had stored
 │   ├── Conflict             a compare-and-set lost: somebody else wrote first
 │   └── ModelError           a provider failed; `retryable` says whether the same call may succeed later
+│       └── ModelReplyError  a provider's answer cannot be read; `path` names the field
 ├── TaskError                raise it in a handler to say how the attempt failed
 │   ├── Refused              the agent will not do this
 │   └── ApprovalRequiredError        a person must allow a tool call first
@@ -54,6 +55,7 @@ __all__ = [
     "InvalidTokenError",
     "InvariantError",
     "ModelError",
+    "ModelReplyError",
     "NotFoundError",
     "NotJsonError",
     "OversizeEventError",
@@ -131,8 +133,18 @@ class ConflictError(PeerError):
 
 
 class ModelError(PeerError):
-    """A model provider failed. `retryable`: the same call may succeed later; `retry_after` is in seconds; `usage` is
-    what a call that broke off is known to have used."""
+    """A model provider failed.
+
+    Args:
+        message: The cause, and advice.
+        retryable: True if the same call may succeed later.
+        retry_after: Seconds to wait before the next call, as the provider asks; None if it asks for no time.
+        status: The HTTP status of the answer; None without an answer.
+        kind: The kind of the error, such as `context_overflow`; None for `provider_error`.
+        usage: The tokens of a call that failed after it began; None if nothing was used.
+        adapted: The change of the next request, if the provider refused a parameter. The model may be asked again at
+            once. Empty if the next request would be the same.
+    """
 
     kind = "provider_error"
 
@@ -145,14 +157,30 @@ class ModelError(PeerError):
         status: int | None = None,
         kind: str | None = None,
         usage: Usage | None = None,
+        adapted: str = "",
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
         self.status = status
         self.usage = usage
+        self.adapted = adapted
         if kind is not None:
             self.kind = kind
+
+
+class ModelReplyError(ModelError):
+    """A model provider's answer of status 200 cannot be read. The same call may succeed later.
+
+    Args:
+        message: The field, its value and the expected one.
+        path: The path of the field, such as `choices[0].message.content`. Empty for the whole body.
+        usage: The tokens of the call; None if they are not known.
+    """
+
+    def __init__(self, message: str, *, path: str = "", usage: Usage | None = None) -> None:
+        super().__init__(message, retryable=True, usage=usage)
+        self.path = path
 
 
 class TaskError(PointsmanError):

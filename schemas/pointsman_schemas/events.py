@@ -350,6 +350,10 @@ class Step(Event):
     is_error: bool = Field(default=False, description="True if the tool failed.")
     finish: str = Field(default="", description="The reason for which the model stopped.")
     model: str = Field(default="", description="The model that answered.")
+    provider_state: dict[str, JsonValue] | None = Field(
+        default=None,
+        description="Opaque data of an answer that its provider needs back with the next request, such as signatures.",
+    )
     usage: Usage = Field(default=Usage(), description="Usage of this step.")
     confidence: Annotated[float, Field(ge=0, le=1)] | None = Field(
         default=None, description="A confidence that the step set, from 0 to 1."

@@ -128,7 +128,8 @@ async def test_an_error_that_a_gateway_wraps_in_a_200_keeps_its_class() -> None:
 @pytest.mark.parametrize(
     ("status", "code", "said", "kind"),
     [
-        (429, "insufficient_quota", "openai answered 429: You exceeded your quota", "provider_error"),
+        (429, "insufficient_quota", "openai answered 429: You exceeded your quota (insufficient_quota): the "
+         "account has no credit or quota left: check the provider's plan and billing", "provider_error"),
         (400, "context_length_exceeded", "openai answered 400: You exceeded your quota (context_length_exceeded): "
          "the input is too long for this model", "context_overflow"),
     ],
@@ -167,7 +168,7 @@ async def test_a_closed_model_opens_again_and_each_event_loop_has_a_client_of_it
             assert client.is_closed()
 
         async def connected() -> object:
-            return cast(Any, model)._connected(cast(Any, model)._sdk)
+            return await cast(Any, model)._connected()
 
         here, elsewhere = await connected(), await asyncio.to_thread(asyncio.run, connected())
 

@@ -326,7 +326,12 @@ def _openai_chunks(body: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 def _anthropic_events(body: dict[str, Any]) -> Iterable[tuple[str, dict[str, Any]]]:
     usage = body.get("usage", {"input_tokens": 0, "output_tokens": 0})
-    start = {**body, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+    start = {
+        **body,
+        "content": [],
+        "stop_reason": None,
+        "usage": {**usage, "output_tokens": min(1, usage["output_tokens"])},
+    }
     yield "message_start", {"type": "message_start", "message": start}
     for place, block in enumerate(body["content"]):
         empty = {**block, "text": ""} if block["type"] == "text" else {**block, "input": {}}

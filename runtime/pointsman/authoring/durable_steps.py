@@ -67,6 +67,7 @@ class DurableSteps:
             data=reply.data,
             finish=reply.finish,
             model=reply.model,
+            provider_state=reply.provider_state,
             **call.call_fields,  # usage of failed tries included
         )
         try:
@@ -159,4 +160,5 @@ def _reply_of_step(step: Step) -> ModelReply:
         usage=step.usage,
         finish=step.finish,
         model=step.model,
+        provider_state=step.provider_state,
     )

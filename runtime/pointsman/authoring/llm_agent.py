@@ -203,7 +203,7 @@ class LLMAgent(Agent):
             _check_reply(reply, self._card.name)
             if reply.calls:
                 calls = _with_unique_ids(reply.calls, number)
-                turns.append(Turn("assistant", reply.text, calls))
+                turns.append(Turn("assistant", reply.text, calls, provider_state=reply.provider_state))
                 turns.extend(await run.run(calls, number))
                 continue
             value, problem = self._parse_reply(reply)
@@ -213,7 +213,8 @@ class LLMAgent(Agent):
                 raise self._unusable_error(reply, problem)
             repaired = True
             said = reply.text if reply.text.strip() else "(nothing)"
-            turns += [Turn("assistant", said), Turn("user", self._repair_message(problem))]
+            answered = Turn("assistant", said, provider_state=reply.provider_state)
+            turns += [answered, Turn("user", self._repair_message(problem))]
         raise TaskError(
             f"agent {self._card.name} gave no answer in {self._turns} turns; "
             "give it more turns, clearer instructions or fewer tools",

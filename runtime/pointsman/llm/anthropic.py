@@ -1,222 +1,286 @@
-"""Anthropic's messages: one call, one reply, no retry, and no span but ours."""
+"""Speak Anthropic's messages, with every server that has them: one call, one reply, no retry, and no span but ours."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from pointsman.errors import ConfigurationError, ModelError
-from pointsman.llm.errors import (
-    error_detail,
-    error_from_connection,
-    error_from_status,
-    error_from_stream_event,
-    error_from_unreadable,
-)
+from pydantic import JsonValue
+
+from pointsman.llm.capabilities import Capabilities
+from pointsman.llm.foreign_json import Field, parse_foreign, sanitized
 from pointsman.llm.json_extraction import parse_strict_json
-from pointsman.llm.network_guard import check_allowed, resolve_base_url
-from pointsman.llm.prices import load_sdk, with_cost
-from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
-from pointsman.util.environment import variable
-from pointsman_schemas.events import Usage
-from pointsman_schemas.ids import derive_id
+from pointsman.llm.json_schemas import object_schema, tool_parameters
+from pointsman.llm.provider_model import Dialect, ProviderModel
+from pointsman.llm.replies import (
+    ParsedReply,
+    as_arguments,
+    content_text,
+    extras,
+    merge_usage,
+    refusal_text,
+    schema_instructions,
+)
+from pointsman.llm.thinking import without_thinking
+from pointsman.ports.model import ModelRequest, ToolCall, Turn
 
-if TYPE_CHECKING:
-    from anthropic import AsyncAnthropic
-    from anthropic.types import Message
+__all__ = ["MESSAGES", "AnthropicModel"]
 
-__all__ = ["AnthropicModel"]
-
-_FINISH_REASONS = {
-    "max_tokens": "length",
-    "model_context_window_exceeded": "length",
-    "pause_turn": "length",
-    "refusal": "refusal",
-}
-"""What is said of an answer that is not whole."""
+_PLAIN_BLOCKS: Final = {"text": ("type", "text"), "tool_use": ("type", "id", "name", "input")}
+"""The blocks that a turn is written from, with their fields. Any other block or field goes back as it came."""
 
 
-class AnthropicModel:
-    """A model behind `base_url`, or `ANTHROPIC_BASE_URL`, or Anthropic's own. `timeout` in seconds bounds a whole call.
-
-    The key is `api_key` or `ANTHROPIC_API_KEY`.
-    """
-
-    provider = "anthropic"
-
-    def __init__(
-        self, name: str, *, api_key: str | None = None, base_url: str | None = None, timeout: float = 120.0
-    ) -> None:
-        self.name = name
-        self._base_url = resolve_base_url("anthropic", base_url)
-        self._key = api_key or variable("ANTHROPIC_API_KEY") or ""
-        self._timeout = timeout
-        self.account = derive_id("account", self._base_url or "", self._key)[:12]
-        self._sdk: ModuleType | None = None
-        self._client: AsyncAnthropic | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        if not self._key:
-            raise ConfigurationError(
-                f"the model anthropic:{name} needs a key and ANTHROPIC_API_KEY is not set; set it, "
-                "or use the model `offline`"
-            )
-
-    async def complete(self, request: ModelRequest) -> ModelReply:
-        check_allowed(self.provider, self.name, self._base_url)
-        if self._sdk is None:
-            self._sdk = await load_sdk("anthropic")
-        sdk: Any = self._sdk
-        client = self._connected(sdk)
-        try:
-            async with asyncio.timeout(self._timeout):
-                message = await self._message(client, request)
-        except ModelError:
-            raise
-        except sdk.APIStatusError as error:
-            if error.status_code < 400:  # it came inside of a stream
-                raise error_from_stream_event(self.provider, error.body, self._key) from None
-            said, headers = error_detail(error.body), error.response.headers
-            raise error_from_status(self.provider, error.status_code, said, headers, self._key) from None
-        except (sdk.APIConnectionError, TimeoutError) as error:
-            raise error_from_connection(self.provider, error, self._base_url) from None
-        except (sdk.APIError, json.JSONDecodeError) as error:
-            raise error_from_unreadable(self.provider, type(error).__name__) from None
-        return self._reply(message, request)
-
-    async def _message(self, client: AsyncAnthropic, request: ModelRequest) -> Message:
-        body = _body(request, request.model or self.name)
-        if request.on_text is None:
-            message: Message = await client.messages.create(**body)
-            return message
-        async with client.messages.stream(**body) as stream:
-            try:
-                async for text in stream.text_stream:
-                    request.on_text(text)
-                return await stream.get_final_message()
-            except (json.JSONDecodeError, AssertionError):  # what the SDK says of a stream it makes no sense of
-                raise error_from_unreadable(self.provider, "a stream that cannot be read") from None
-            except Exception as error:
-                if type(error).__module__.startswith("anthropic"):
-                    raise
-                failure = error_from_connection(self.provider, error)
-                with suppress(AssertionError):  # it broke before it began
-                    failure.usage = _usage(stream.current_message_snapshot)
-                raise failure from None
-
-    async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-
-    def _connected(self, sdk: Any) -> AsyncAnthropic:
-        """The client of the running event loop: a pool of connections does not outlive its loop."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._client = sdk.AsyncAnthropic(
-                api_key=self._key, base_url=self._base_url, max_retries=0, timeout=self._timeout, open_telemetry=False
-            )
-            self._loop = loop
-        assert self._client is not None
-        return self._client
-
-    def _reply(self, message: Message, request: ModelRequest) -> ModelReply:
-        blocks, stop = getattr(message, "content", None), getattr(message, "stop_reason", None)
-        if blocks is None or stop is None:
-            raise error_from_unreadable(self.provider, "a reply without content or without a reason for its end")
-        text = "".join(block.text for block in blocks if block.type == "text")
-        used = [block for block in blocks if block.type == "tool_use"]
-        answer_tool = request.output_name if request.output_schema is not None else None
-        calls = tuple(
-            ToolCall(block.id, block.name, json.dumps(block.input)) for block in used if block.name != answer_tool
-        )
-        finish = _FINISH_REASONS.get(stop, "tool_calls" if calls else "stop")
-        data = None
-        if finish == "stop":
-            given = next((block.input for block in used), None)
-            if given is not None:
-                text = json.dumps(given)
-                data = parse_strict_json(text)
-            elif answer_tool is not None:
-                data = parse_strict_json(text)
-        if finish == "refusal" and (details := getattr(message, "stop_details", None)) is not None:
-            text = text or details.explanation or ""
-        return ModelReply(
-            text=text,
-            calls=calls,
-            data=data,
-            usage=with_cost(self.provider, message.model or self.name, _usage(message), request.model or self.name),
-            finish=finish,
-            model=message.model or self.name,
-            id=message.id or "",
-        )
+# Requests
 
 
-def _body(request: ModelRequest, model: str) -> dict[str, Any]:
+def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) -> dict[str, Any]:
+    schema = object_schema(request.output_schema) if request.output_schema is not None else None
+    has_answer_tool = schema is not None and known.output_mode(request.output_name) == "json_schema"
+    instructions = request.instructions
+    if schema is not None and not has_answer_tool:
+        instructions = schema_instructions(instructions, schema)
     body: dict[str, Any] = {
         "model": model,
-        "system": request.instructions,
-        "messages": _messages(request.turns),
-        "max_tokens": request.max_tokens,
+        "system": instructions,
+        "messages": _messages(request.turns, origin),
+        "max_tokens": known.answer_tokens(request),
     }
     if request.temperature is not None:
-        body["extra_body"] = {"temperature": request.temperature}  # the SDK has no argument for it, the API does
+        body["temperature"] = request.temperature
     tools = [
-        {"name": tool.name, "description": tool.description, "input_schema": dict(tool.parameters)}
+        {"name": tool.name, "description": tool.description, "input_schema": tool_parameters(tool.parameters)}
         for tool in request.tools
     ]
-    if request.output_schema is not None:
+    if has_answer_tool and schema is not None:
         # The answer is a tool the model must use: that takes any schema, and leaves it free to use other tools first.
-        tools.append(
-            {
-                "name": request.output_name,
-                "description": "Give the final answer.",
-                "input_schema": dict(request.output_schema),
-            }
-        )
+        tools.append({"name": request.output_name, "description": "Give the final answer.", "input_schema": schema})
         body["tool_choice"] = {"type": "any"} if request.tools else {"type": "tool", "name": request.output_name}
     if tools:
         body["tools"] = tools
     return body
 
 
-def _messages(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """The results of one round of calls are the blocks of one user message, as the API demands."""
+def _messages(turns: Sequence[Turn], origin: str) -> list[dict[str, Any]]:
+    """Return the turns as messages. The results of one round of calls are blocks of one message, as the API demands."""
     messages: list[dict[str, Any]] = []
     for turn in turns:
         role = "assistant" if turn.role == "assistant" else "user"
         if messages and messages[-1]["role"] == role:
-            messages[-1]["content"].extend(_blocks(turn))
+            messages[-1]["content"].extend(_blocks(turn, origin))
         else:
-            messages.append({"role": role, "content": _blocks(turn)})
+            messages.append({"role": role, "content": _blocks(turn, origin)})
     return messages
 
 
-def _blocks(turn: Turn) -> list[dict[str, Any]]:
+def _blocks(turn: Turn, origin: str) -> list[dict[str, Any]]:
     if turn.role == "tool":
         return [{"type": "tool_result", "tool_use_id": turn.call_id, "content": turn.text, "is_error": turn.is_error}]
     text = [{"type": "text", "text": turn.text}] if turn.text.strip() else []
-    return text + [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": _arguments(call.arguments)}
-        for call in turn.calls
+    calls = [
+        {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)} for call in turn.calls
     ]
+    if turn.provider_state is None or turn.provider_state.get("origin") != origin:
+        return text + calls
+    return list(_opaque_blocks(turn.provider_state.get("content"), text, calls))
 
 
-def _arguments(text: str) -> Mapping[str, Any]:
+def _opaque_blocks(
+    kept: JsonValue, text: list[dict[str, Any]], calls: list[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the blocks of a turn in the order in which the model wrote them, with its thinking among them."""
+    blocks = [block for block in kept if isinstance(block, dict)] if isinstance(kept, list) else []
+    has_text = any(block.get("type") == "text" for block in blocks)
+    is_first_call = True
+    for block in blocks:
+        if block.get("type") == "tool_use":
+            if is_first_call and not has_text:
+                yield from text
+            is_first_call = False
+            if calls:
+                yield {**block, **calls.pop(0)}
+        else:
+            yield block
+    if is_first_call and not has_text:
+        yield from text
+    yield from calls
+
+
+def _input(text: str) -> dict[str, Any]:
     value = parse_strict_json(text)
     return value if isinstance(value, dict) else {}
 
 
-def _usage(message: Message) -> Usage:
-    """Tokens read from and written to the provider's cache are input too."""
-    usage = getattr(message, "usage", None)
-    if usage is None:
-        return Usage(calls=1)
-    counted = (
-        getattr(usage, name, None) or 0
-        for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+# Replies
+
+
+def _read(whole: Field, request: ModelRequest) -> ParsedReply:
+    content = whole.get("content")
+    if content.value is None and whole.get("stop_reason").value is None:
+        raise content.error("a list of blocks")
+    parsed = ParsedReply(
+        model=whole.get("model").label(), id=whole.get("id").label(), reason=whole.first("stop_reason", "stop_reason")
     )
-    return Usage(calls=1, input_tokens=sum(counted), output_tokens=usage.output_tokens or 0)
+    blocks = list(content.items()) if not isinstance(content.value, str) else []
+    if isinstance(content.value, str):
+        parsed.text = without_thinking(content.value)
+    answer_tool = request.output_name if request.output_schema is not None else None
+    texts: list[Any] = []
+    for block in blocks:
+        if isinstance(block.value, str):
+            texts.append(block.value)
+            continue
+        kind = block.object().get("type").label()
+        if kind == "tool_use":
+            name, given = block.get("name").text(), block.get("input")
+            if name == answer_tool:
+                parsed.answer = _object(given)
+            else:
+                parsed.calls.append(ToolCall(block.get("id").label(), name, as_arguments(given)))
+        elif kind == "text":
+            texts.append({"type": "text", "text": block.get("text").text("")})
+    if texts:
+        parsed.text, _ = content_text(Field(texts, content.path))
+    details = whole.get("stop_details")
+    if whole.get("stop_reason").value == "refusal" and not parsed.text:
+        parsed.refusal = refusal_text(details.get("explanation"))
+    parsed.state = _state(blocks, answer_tool)
+    return parsed
+
+
+def _object(given: Field) -> Any:
+    """Return the input of a tool: a value, or JSON text of one."""
+    return parse_foreign(given.value, given.path).value if isinstance(given.value, str) else sanitized(given.value)
+
+
+def _state(blocks: list[Field], answer_tool: str | None) -> dict[str, JsonValue] | None:
+    """Return the blocks of a turn if any of them is opaque, such as thinking. Inputs of tools are left out."""
+    kept: list[JsonValue] = []
+    is_opaque = False
+    for block in blocks:
+        if not isinstance(block.value, dict):
+            continue
+        kind = block.get("type").label()
+        if kind == "tool_use" and block.get("name").value == answer_tool:
+            continue
+        own = ("id", "name", "input") if kind == "tool_use" else ()
+        written = extras(block.value, own) if kind == "tool_use" else _without_nulls(block.value)
+        if kind == "text" and not str(written.get("text", "")).strip():
+            continue  # the API refuses blank text
+        is_opaque = is_opaque or kind not in _PLAIN_BLOCKS or not written.keys() <= {*_PLAIN_BLOCKS[kind]}
+        kept.append(written)
+    return {"content": kept} if is_opaque else None
+
+
+def _without_nulls(value: dict[str, Any]) -> dict[str, JsonValue]:
+    return {str(name): sanitized(each) for name, each in value.items() if each is not None}
+
+
+# Streams
+
+
+class _StreamedMessage:
+    """A message put together from its events."""
+
+    def __init__(self, _: ModelRequest) -> None:
+        self._message: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, list[str]] = {}
+        self._last = 0
+
+    def add(self, event: Field) -> str:
+        kind = event.object().get("type").label()
+        merge_usage(self._counts, event)
+        match kind:
+            case "message_start":
+                message = event.get("message").object()
+                merge_usage(self._counts, message)
+                self._message |= {name: value for name, value in message.value.items() if name != "content"}
+                for place, block in enumerate(message.get("content").items()):
+                    self._blocks[place] = dict(block.object().value)
+            case "content_block_start":
+                block = event.get("content_block").object()
+                self._last = self._place(event, len(self._blocks))
+                self._blocks[self._last] = dict(block.value)
+                return block.get("text").text("") if block.get("type").value == "text" else ""
+            case "content_block_delta":
+                return self._add_delta(self._place(event, self._last), event.get("delta").object())
+            case "message_delta":
+                delta = event.get("delta")
+                self._message |= {name: value for name, value in delta.object().value.items() if value is not None}
+            case _:
+                pass
+        return ""
+
+    def whole(self) -> Field:
+        blocks = []
+        for place, block in sorted(self._blocks.items()):
+            written = dict(block)
+            if pieces := "".join(self._inputs.get(place, ())).strip():
+                written["input"] = pieces
+            blocks.append(written)
+        return Field({**self._message, "content": blocks, "usage": self._counts})
+
+    def _place(self, event: Field, default: int) -> int:
+        index = event.get("index").value
+        return index if isinstance(index, int) and not isinstance(index, bool) else default
+
+    def _add_delta(self, place: int, delta: Field) -> str:
+        kind = delta.get("type").label()
+        block = self._blocks.setdefault(place, {"type": _BLOCK_BY_DELTA.get(kind, "text")})
+        self._last = place
+        if kind == "input_json_delta" or "partial_json" in delta.value:
+            self._inputs.setdefault(place, []).append(delta.get("partial_json").text(""))
+            return ""
+        for name, value in delta.value.items():
+            if name == "type" or value is None:
+                continue
+            if kind == "citations_delta" and name == "citation":
+                block["citations"] = [*(block.get("citations") or ()), value]
+            elif isinstance(value, str) and name != "signature":
+                known = block.get(name)
+                block[name] = (known if isinstance(known, str) else "") + value
+            else:
+                block[name] = value
+        is_text = kind == "text_delta" or (not kind and block.get("type") == "text")
+        return delta.get("text").text("") if is_text else ""
+
+
+_BLOCK_BY_DELTA: Final = {
+    "text_delta": "text",
+    "input_json_delta": "tool_use",
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+}
+
+
+def _send(client: Any, body: dict[str, Any]) -> Any:
+    own = {name: body[name] for name in ("model", "messages", "max_tokens", "stream") if name in body}
+    more = {name: value for name, value in body.items() if name not in own}
+    return client.messages.with_streaming_response.create(**own, extra_body=more)
+
+
+MESSAGES: Final = Dialect(
+    name="messages",
+    key_variable="ANTHROPIC_API_KEY",
+    write=_write,
+    read=_read,
+    stream=_StreamedMessage,
+    send=_send,
+    cached_apart=True,
+)
+
+
+class AnthropicModel(ProviderModel):
+    """A model behind Anthropic's messages.
+
+    The server is `base_url`, `ANTHROPIC_BASE_URL` or Anthropic's own; the key `api_key` or `ANTHROPIC_API_KEY`.
+    """
+
+    provider = "anthropic"
+    dialect = MESSAGES
+
+    def _new_client(self, sdk: Any) -> Any:
+        return sdk.AsyncAnthropic(
+            api_key=self._key, base_url=self._base_url, max_retries=0, timeout=self._timeout, open_telemetry=False
+        )

@@ -1,100 +1,169 @@
-"""Every failure of a provider becomes a `ModelError` here: its class, when to try again, and a message without keys."""
+"""Make a `ModelError` of every failure of a provider: its class, the time to wait, and a message without keys."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import Final
 from urllib.parse import urlsplit
 
 from pointsman.errors import ModelError
+from pointsman.llm.dialects import DAILY_QUOTA_WORDS, FAULT_WORDS, STATUS_BY_CODE, Fault, normalized_code
 from pointsman_schemas.events import MAX_RETRY_AFTER_S, ErrorKind, Usage
 
 __all__ = [
+    "ErrorDetail",
     "error_detail",
+    "error_from_client",
     "error_from_connection",
     "error_from_status",
     "error_from_stream_event",
-    "error_from_unreadable",
     "retry_after",
 ]
 
-_RETRYABLE_STATUSES = frozenset({408, 409, 429})
+_RETRYABLE_STATUSES: Final = frozenset({408, 409, 429})
 """With every status from 500 on (529 is Anthropic's "overloaded"): the same call may succeed later."""
 
-_ADVICE = {
+_ADVICE: Final[Mapping[int, str]] = {
     400: "the request itself was refused: check the model's name, the tools' schemas and the length of the input",
     401: "check the provider's API key",
+    402: "the account has no credit or quota left: check the provider's plan and billing",
     403: "the API key may not use this model",
     404: "check the model's name and the base URL",
     413: "the input is too long for this model",
     422: "the request itself was refused: check the tools' schemas",
 }
+_OTHER_ADVICE: Final = "the same call would be refused again"
+_TOO_LONG: Final = Fault(ErrorKind.CONTEXT_OVERFLOW, _ADVICE[413])
+_DAILY_QUOTA: Final = Fault(
+    None, "a quota of a day or longer is used up: raise the quota, or give the agent another model beside this one"
+)
+_ALWAYS_TOO_LARGE: Final = re.compile(r"request too large for", re.IGNORECASE)
+"""A request that is larger than the tokens of a whole minute is refused with 429 at any time."""
 
-_STATUS_BY_CODE = {
-    "invalid_request_error": 400,
-    "invalid_prompt": 400,
-    "context_length_exceeded": 400,
-    "authentication_error": 401,
-    "insufficient_quota": 402,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "rate_limit_exceeded": 429,
-    "timeout_error": 504,
-    "overloaded_error": 529,
-}
-"""What an error that comes inside of a stream, after a status of 200, would have been by itself; any other word is a
-500."""
+_UNSENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
+"""The names of httpx for a connection that was never there: nothing was sent."""
+_UNSENDABLE: Final = frozenset({
+    "InvalidURL", "LocalProtocolError", "UnsupportedProtocol", "UnicodeEncodeError", "InvalidHeader",
+})  # fmt: skip
+"""The names of errors of a request that cannot be written at all: nothing was sent, and nothing will be."""
+_UNTRUSTED: Final = re.compile(r"certificate|CERTIFICATE_VERIFY_FAILED", re.IGNORECASE)
 
-_CONTEXT_OVERFLOW_PATTERN = re.compile(
-    r"context_length_exceeded|maximum context length|context window|prompt is too long", re.IGNORECASE
+_PROXY_VARIABLES: Final = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
+_CA_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
+
+_MAX_DETAIL_CHARS: Final = 300  # of the provider's own words that a message repeats
+_MAX_NESTED: Final = 4  # errors inside of errors: a gateway's, its provider's, and theirs as text
+_MIN_SECRET_CHARS: Final = 8  # of a key that is hidden; a shorter one is a placeholder, and a part of other words
+_MIN_KEY_CHARS: Final = 20  # of a key that is hidden inside of words, too: a provider's own keys are longer
+_PLACEHOLDERS: Final = frozenset({"lm-studio", "not-needed", "no-key-required", "sk-no-key-required", "placeholder"})
+# A digit or a star, so that "key not found" and "Bearer authentication" are no keys.
+_API_KEY_PATTERN: Final = re.compile(
+    r"\b(?:(?:sk|pk|rk|gsk|hf|xai)[-_][A-Za-z0-9*._-]{6,}"
+    r"|(?:key|Bearer)[-_ ](?=[A-Za-z._-]*[0-9*]|[A-Za-z]+\.[A-Za-z])[A-Za-z0-9*._-]{6,}"
+    r"|AIza[A-Za-z0-9_-]{20,})"
 )
 
-_CONNECT_ERRORS = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
-"""What httpx calls a connection that was never there: nothing was sent."""
+_UNITS: Final[Mapping[str, float]] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DURATION_PART: Final = re.compile(
+    r"(\d+(?:\.\d+)?)\s*(ms|milliseconds?|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)?(?![a-z])",
+    re.IGNORECASE,
+)
+_DURATION: Final = re.compile(r"(?:\d+(?:\.\d+)?\s*(?:ms|[smhd])\s*)+", re.IGNORECASE)
+_WAIT_WORDS: Final = re.compile(
+    r"\b(?:retry|try again|try it again|wait)\b(?: again)?(?: in| after| for| at least| about|:)*\s*"
+    r"(\d+(?:\.\d+)?\s*[a-z]*(?:\s*\d+(?:\.\d+)?\s*[a-z]+)*)",
+    re.IGNORECASE,
+)
+_WAIT_FIELDS: Final[Mapping[str, float]] = {
+    "retrydelay": 1.0, "retryafter": 1.0, "retryafterseconds": 1.0, "retryafterms": 0.001, "retryinseconds": 1.0,
+}  # fmt: skip
+_RESET_FIELDS: Final = frozenset({"xratelimitreset"})
+_QUOTED: Final = re.compile(r"[`'\"]([A-Za-z_][\w.\[\]-]{0,99})[`'\"]")
 
-_MAX_DETAIL_CHARS = 300  # characters of the provider's own words that a message repeats
-_API_KEY_PATTERN = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][A-Za-z0-9*._-]{6,}")
+
+@dataclass(frozen=True, slots=True)
+class ErrorDetail:
+    """The parts of an error's body.
+
+    Attributes:
+        message: The provider's words. Empty if the body has none.
+        codes: The codes, types and reasons, in the order of their significance.
+        status: The HTTP status that the codes stand for, or None.
+        retry_after: Seconds to wait, or None.
+        names: The parameters and fields that the error names.
+    """
+
+    message: str = ""
+    codes: tuple[str, ...] = ()
+    status: int | None = None
+    retry_after: float | None = None
+    names: tuple[str, ...] = ()
 
 
 def error_from_status(
-    provider: str, status: int, detail: str, headers: Mapping[str, str], secret: str = ""
+    provider: str, status: int, body: object, headers: Mapping[str, str], secret: str = ""
 ) -> ModelError:
-    """The error for an HTTP answer with `status`. What is said of a bad key may quote it, so that is left out."""
-    retryable = status in _RETRYABLE_STATUSES or status >= 500
-    said = "" if status in (401, 403) else _without_keys(detail, secret)
-    overflow = status == 413 or (not retryable and _CONTEXT_OVERFLOW_PATTERN.search(detail) is not None)
-    advice = (
-        "" if retryable else _ADVICE[413] if overflow else _ADVICE.get(status, "the same call would be refused again")
+    """Return the error for an answer with an HTTP status of 400 or more.
+
+    The words of the provider about a bad key may quote the key, so they are left out.
+    """
+    detail = body if isinstance(body, ErrorDetail) else error_detail(body)
+    waits = _is_retryable(status)
+    fault = _fault(status, detail, headers, waits=waits)
+    shown = "" if status in (401, 403) else _without_keys(_with_code(detail, fault), secret)
+    advice = fault.advice if fault else "" if waits else _ADVICE.get(status, _OTHER_ADVICE)
+    message = ": ".join(part for part in (f"{provider} answered {status}", shown, advice) if part)
+    wait = retry_after(headers)
+    return ModelError(
+        message,
+        retryable=waits and fault is None,
+        retry_after=detail.retry_after if wait is None else wait,
+        status=status,
+        kind=fault.kind if fault else None,
     )
-    message = ": ".join(part for part in (f"{provider} answered {status}", said, advice) if part)
-    kind = ErrorKind.CONTEXT_OVERFLOW if overflow else None
-    return ModelError(message, retryable=retryable, retry_after=retry_after(headers), status=status, kind=kind)
 
 
-def error_from_stream_event(provider: str, error: object, secret: str = "") -> ModelError:
-    """The error for one that was told inside of a 200: by its code or type, else in passing, as most there are."""
-    said = error_detail(error)
-    inner = error.get("error", error) if isinstance(error, Mapping) else {}
-    fields = inner if isinstance(inner, Mapping) else {}
-    named = [value for key in ("code", "type") if isinstance(value := fields.get(key), str | int)]
-    status = next((name if isinstance(name, int) else _STATUS_BY_CODE[name] for name in named
-                   if (isinstance(name, int) and name >= 400) or name in _STATUS_BY_CODE), 500)  # fmt: skip
-    return error_from_status(provider, status, f"{said} ({named[0]})" if named else said, {}, secret)
+def error_from_stream_event(provider: str, body: object, secret: str = "", usage: Usage | None = None) -> ModelError:
+    """Return the error for an error object inside of an answer of status 200.
+
+    The class is that of its code or type. Most errors without a known code pass.
+
+    Args:
+        provider: The name of the provider.
+        body: The error object, or an object that holds one as `error`.
+        secret: The API key, which the message must not show.
+        usage: The tokens that the answer counted. The call itself counts in any case.
+    """
+    detail = error_detail(body)
+    words = f"{detail.message} ({detail.codes[0]})".strip() if detail.codes else detail.message
+    told = ErrorDetail(words, detail.codes, detail.status, detail.retry_after, detail.names)
+    error = error_from_status(provider, detail.status or 500, told, {}, secret)
+    error.usage = usage or Usage(calls=1)
+    return error
 
 
-def error_from_connection(provider: str, error: Exception, base_url: str | None = None) -> ModelError:
-    """The error for a call that got no whole answer. Unless there was no connection nothing is known of what the
-    provider did, so it counts as a call."""
-    chain = (error, error.__cause__)
-    if (unreached := next((each for each in chain if type(each).__name__ in _CONNECT_ERRORS), None)) is not None:
-        at = f" at {_without_password(base_url)}" if base_url else ""
-        why = str(unreached) or type(unreached).__name__
+def error_from_connection(provider: str, error: BaseException, base_url: str | None = None) -> ModelError:
+    """Return the error for a call that got no whole answer.
+
+    Unless there was no connection, the provider may have worked on the call, so the call counts.
+    """
+    causes = list(_causes(error))
+    at = f" at {_without_password(base_url)}" if base_url else ""
+    if (found := next((each for each in causes if type(each).__name__ in _UNSENDABLE), None)) is not None:
+        shown = "" if isinstance(found, UnicodeError) else f": {found}"
+        message = f"the request to {provider}{at} cannot be written: {type(found).__name__}{shown}"
+        return ModelError(f"{message}; check the base URL and the API key", retryable=False)
+    if (found := next((each for each in causes if type(each).__name__ in _UNSENT), None)) is not None:
+        why = str(found) or type(found).__name__
+        if any(_UNTRUSTED.search(str(each)) for each in causes):
+            message = f"{provider}{at} has a certificate that is not trusted here: {why}; set SSL_CERT_FILE to its CA"
+            return ModelError(message, retryable=False)
         message = f"{provider} cannot be reached{at}: {why}; check the base URL, and that its server runs"
         return ModelError(message, retryable=True)
     return ModelError(
@@ -104,21 +173,178 @@ def error_from_connection(provider: str, error: Exception, base_url: str | None 
     )
 
 
-def error_from_unreadable(provider: str, seen: str) -> ModelError:
-    """The error for an answer of status 200 that is not what the API promises, such as a proxy's error page."""
-    return ModelError(f"{provider} answered 200 with something that is not a reply: {seen}", retryable=True)
+def error_from_client(provider: str, error: Exception, environment: Mapping[str, str]) -> ModelError:
+    """Return the error for an SDK's client that cannot be made: a proxy, a CA file or a package does not fit.
+
+    Args:
+        provider: The name of the provider.
+        error: The exception of the SDK.
+        environment: The environment variables, for the names of those that the client reads.
+    """
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    names: tuple[str, ...] = ()
+    advice = f"install the package {provider} and what it needs"
+    if "proxy" in str(error).lower() or type(error).__name__ == "InvalidURL":
+        names, advice = _PROXY_VARIABLES, "name a proxy by http://HOST:PORT"
+        if "socks" in str(error).lower():
+            advice = "for a SOCKS proxy, install the package socksio"
+    elif isinstance(error, OSError):
+        names, advice = _CA_VARIABLES, "name a file of certificates in PEM form"
+    there = [name for each in names for name in (each, each.lower()) if environment.get(name, "").strip()]
+    values = {name: environment[name].strip() for name in there}
+    if missing := [name for name in there if name in _CA_VARIABLES and not os.path.exists(values[name])]:
+        there, advice = missing, "there is no such file"
+    told = ", ".join(f"{name} is {_without_password(values[name])!r}" for name in there)
+    message = f"the client of {provider} cannot be made ({reason}): {f'{told}: ' if told else ''}{advice}"
+    return ModelError(message, retryable=False, kind="configuration")
 
 
-def error_detail(body: object) -> str:
-    """What the body of an error says in words, in either provider's form; nothing when it says nothing."""
-    error = body.get("error", body) if isinstance(body, Mapping) else body
-    if isinstance(error, Mapping):
-        error = error.get("message") or json.dumps(error, default=str)
-    return error if isinstance(error, str) else ""
+def error_detail(body: object) -> ErrorDetail:
+    """Return the parts of an error's body, in the form of any provider: an object, a list, text, or JSON in text."""
+    return _detail(body, _MAX_NESTED)
+
+
+def _detail(body: object, depth: int) -> ErrorDetail:
+    if isinstance(body, str):
+        inner = _parsed(body)
+        if inner is None or not depth:
+            return ErrorDetail(body.strip(), retry_after=_wait_in_words(body), names=tuple(_QUOTED.findall(body)))
+        return _detail(inner, depth - 1)
+    if isinstance(body, list):
+        details = [_detail(each, depth - 1) for each in body[:10] if isinstance(each, str | Mapping)] if depth else []
+        return _joined(details)
+    if not isinstance(body, Mapping) or not depth:
+        return ErrorDetail()
+    error = body.get("error", body)
+    if isinstance(error, list) or (isinstance(error, Mapping) and "error" in error and error is not body):
+        return _detail(error, depth - 1)
+    if not isinstance(error, Mapping):
+        texts = [text for text in (error, body.get("message")) if isinstance(text, str) and text]
+        codes = _codes(body) if len(texts) > 1 else ()
+        words = ": ".join(texts)
+        wait = _wait_in(body, 3)
+        return ErrorDetail(
+            words,
+            codes,
+            _status(codes),
+            _wait_in_words(words) if wait is None else wait,
+            tuple(_QUOTED.findall(words)),
+        )
+    return _of_object(error, body, depth)
+
+
+def _of_object(error: Mapping[object, object], body: Mapping[object, object], depth: int) -> ErrorDetail:
+    message, names = _message(error, depth)
+    codes = _codes(error)
+    parts = error.get("details") if isinstance(error.get("details"), list) else []
+    for part in parts if isinstance(parts, list) else []:
+        if isinstance(part, Mapping):
+            codes += tuple(str(part[key]) for key in ("reason",) if isinstance(part.get(key), str))
+            for violation in _mappings(part.get("violations")):
+                codes += tuple(str(violation[key]) for key in ("quotaId",) if isinstance(violation.get(key), str))
+            for violation in _mappings(part.get("fieldViolations")):
+                names += tuple(str(violation[key]) for key in ("field",) if isinstance(violation.get(key), str))
+    if isinstance(inner := error.get("innererror"), Mapping):
+        codes += _codes(inner)
+    metadata = error.get("metadata")
+    if isinstance(metadata, Mapping) and isinstance(raw := metadata.get("raw"), str | Mapping):
+        upstream = _detail(raw, depth - 1)
+        message = ": ".join(dict.fromkeys(text for text in (message, upstream.message) if text))
+        codes, names = codes + upstream.codes, names + upstream.names
+    if isinstance(param := error.get("param"), str) and param:
+        names = (param, *names)
+    wait = _wait_in(error, 3)
+    wait = _wait_in({key: value for key, value in body.items() if key != "error"}, 2) if wait is None else wait
+    if not message and error:
+        message = _as_json(error)
+    names += tuple(_QUOTED.findall(message))
+    return ErrorDetail(message, codes, _status(codes), _wait_in_words(message) if wait is None else wait, names)
+
+
+def _message(error: Mapping[object, object], depth: int) -> tuple[str, tuple[str, ...]]:
+    """Return the words of an error object, and the fields that a validation error names."""
+    keys = ("message", "Message", "msg", "detail", "error_description", "error_message", "errors")
+    said = next((value for key in keys if (value := error.get(key)) not in (None, "", [], {})), None)
+    if isinstance(said, str):
+        if said.lstrip().startswith(("{", "[")) and (inner := _parsed(said)) is not None and depth:
+            detail = _detail(inner, depth - 1)
+            return detail.message or said, detail.names
+        return said, ()
+    if isinstance(said, Mapping):
+        return _message(said, depth - 1) if depth else ("", ())
+    texts: list[str] = []
+    names: tuple[str, ...] = ()
+    for each in said if isinstance(said, list) else []:
+        if isinstance(each, Mapping):
+            place = each.get("loc")
+            path = [str(part) for part in place if isinstance(part, str | int)] if isinstance(place, list) else []
+            path = path[1:] if path[:1] == ["body"] else path
+            names += tuple(path)
+            words = str(each.get("msg") or each.get("message") or "")
+            texts.append(f"{'.'.join(path)}: {words}" if path else words)
+        elif isinstance(each, str):
+            texts.append(each)
+    return "; ".join(texts), names
+
+
+def _codes(error: Mapping[object, object]) -> tuple[str, ...]:
+    found = (error.get(key) for key in ("code", "type", "status", "error_code", "__type", "reason"))
+    codes = [str(code) for code in found if isinstance(code, str | int) and not isinstance(code, bool) and code != ""]
+    return tuple(dict.fromkeys(codes))
+
+
+def _status(codes: tuple[str, ...]) -> int | None:
+    """Return the status of the first code that has one: a number from 400 to 599, or a known word."""
+    for code in codes:
+        if code.isascii() and code.isdigit() and 400 <= int(code[:9]) < 600:
+            return int(code)
+        if (status := STATUS_BY_CODE.get(normalized_code(code.rpartition("#")[2]))) is not None:
+            return status
+    return None
+
+
+def _fault(status: int, detail: ErrorDetail, headers: Mapping[str, str], *, waits: bool) -> Fault | None:
+    """Return the class of an error that no waiting ends, or None."""
+    codes = {normalized_code(code) for code in detail.codes}
+    codes |= {normalized_code(value) for name, value in headers.items() if name.lower() == "x-amzn-errortype"}
+    words = detail.message
+    if status == 413 or (status == 429 and _ALWAYS_TOO_LARGE.search(words)):
+        return _TOO_LONG
+    for known, pattern, fault in FAULT_WORDS:
+        fits = codes & known or (pattern is not None and pattern.search(words))
+        is_overflow = fault.kind == ErrorKind.CONTEXT_OVERFLOW
+        # A quota is told with 429, and a full context by some servers with 500. Other words of these pass.
+        in_words = not waits or (status >= 500 and is_overflow) or (status == 429 and fault.kind is None)
+        if fits and (in_words or codes & known) and status not in (401, 403):
+            return fault
+    if status == 429 and any(DAILY_QUOTA_WORDS.search(text) for text in (*detail.codes, words)):
+        return _DAILY_QUOTA
+    return None
+
+
+def _is_retryable(status: int) -> bool:
+    return status in _RETRYABLE_STATUSES or status >= 500
+
+
+def _with_code(detail: ErrorDetail, fault: Fault | None) -> str:
+    """Return the words of the provider, with the code that decided on the class of the error."""
+    for known, _, each in FAULT_WORDS if fault else ():
+        if each is fault:
+            deciding = next((code for code in detail.codes if normalized_code(code) in known), None)
+            if deciding and deciding not in detail.message:
+                return f"{detail.message} ({deciding})".strip()
+    return detail.message
+
+
+# The time to wait
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait, from `retry-after-ms` or `Retry-After` (seconds or an HTTP date); None when absent or absurd."""
+    """Return the seconds to wait, from `retry-after-ms` or `Retry-After` (seconds or an HTTP date).
+
+    Returns:
+        At most `MAX_RETRY_AFTER_S` seconds. None if neither header is there or can be read.
+    """
     lower = {name.lower(): value for name, value in headers.items()}
     seconds = None
     if (milliseconds := _number(lower.get("retry-after-ms"))) is not None:
@@ -126,27 +352,131 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     elif (text := lower.get("retry-after")) is not None and (seconds := _number(text)) is None:
         try:
             seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):  # not a date, or a date without a zone
-            return None
-    if seconds is None:
+        except (ValueError, TypeError, OverflowError):  # not a date, or a date without a zone
+            return _duration(text) if _DURATION.fullmatch(text.strip()) else None
+    return _bounded(seconds)
+
+
+def _wait_in(value: object, depth: int) -> float | None:
+    """Return the seconds to wait that a field of an error's body states, such as Google's `retryDelay`."""
+    if isinstance(value, list) and depth:
+        return next((wait for each in value[:20] if (wait := _wait_in(each, depth)) is not None), None)
+    if not isinstance(value, Mapping):
         return None
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
+    for key, each in value.items():
+        name = normalized_code(str(key))
+        if name in _WAIT_FIELDS and (wait := _stated(each, _WAIT_FIELDS[name])) is not None:
+            return wait
+        if name in _RESET_FIELDS and (at := _number(str(each))) is not None:
+            epoch = at / 1000 if at > 10**11 else at
+            return _bounded(epoch - datetime.now(UTC).timestamp() if epoch > 10**9 else epoch)
+    if not depth:
+        return None
+    return next((wait for each in value.values() if (wait := _wait_in(each, depth - 1)) is not None), None)
+
+
+def _stated(value: object, unit: float) -> float | None:
+    """Return the seconds of a field: a number, a duration as text, or protobuf's seconds and nanoseconds."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return _bounded(float(value) * unit)
+    if isinstance(value, str):
+        number = _number(value)
+        return _bounded(number * unit) if number is not None else _duration(value)
+    if isinstance(value, Mapping):
+        parts = [_number(str(value.get(key, 0))) or 0.0 for key in ("seconds", "nanos")]
+        return _bounded(parts[0] + parts[1] / 1e9)
+    return None
+
+
+def _wait_in_words(text: str) -> float | None:
+    """Return the seconds of a sentence such as "Please try again in 1m30.5s"."""
+    found = _WAIT_WORDS.search(text)
+    return _duration(found[1]) if found else None
+
+
+def _duration(text: str) -> float | None:
+    """Return the seconds of a duration such as `53.4s`, `1m30s` or `2 minutes`; a bare number is seconds."""
+    parts = _DURATION_PART.findall(text)
+    return _bounded(sum(float(number) * _unit(unit) for number, unit in parts)) if parts else None
+
+
+def _unit(name: str) -> float:
+    short = name.lower()
+    return _UNITS.get("ms" if short.startswith(("ms", "milli")) else short[:1] or "s", 1.0)
+
+
+def _bounded(seconds: float | None) -> float | None:
+    return None if seconds is None or seconds != seconds else min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
 
 
 def _number(text: str | None) -> float | None:
     try:
-        return float(text) if text is not None and text.strip().lower() not in ("nan", "inf", "-inf") else None
+        return float(text) if text is not None and text.strip().lower() not in ("nan", "inf", "-inf", "+inf") else None
     except ValueError:
         return None
 
 
+# Parts
+
+
+def _parsed(text: str) -> object | None:
+    """Return the object or list that a text is as a whole, or None."""
+    text = text.strip().removeprefix("data:").strip()
+    if not text.startswith(("{", "[")):
+        return None
+    try:
+        return json.loads(text)  # type: ignore[no-any-return]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _joined(details: list[ErrorDetail]) -> ErrorDetail:
+    message = "; ".join(detail.message for detail in details if detail.message)
+    codes = tuple(dict.fromkeys(code for detail in details for code in detail.codes))
+    names = tuple(name for detail in details for name in detail.names)
+    waits = [detail.retry_after for detail in details if detail.retry_after is not None]
+    return ErrorDetail(message, codes, _status(codes), max(waits, default=None), names)
+
+
+def _as_json(value: object) -> str:
+    try:
+        return json.dumps(value, default=str, skipkeys=True)
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _mappings(value: object) -> list[Mapping[object, object]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and what caused it, the outermost first."""
+    seen: BaseException | None = error
+    for _ in range(10):
+        if seen is None:
+            return
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url.rpartition("@")[2]
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _without_keys(text: str, secret: str) -> str:
-    if secret:
+    """Return one line of at most `_MAX_DETAIL_CHARS` characters without keys.
+
+    Short keys and the placeholders of local servers, such as `x` and `EMPTY`, are parts of ordinary words and stay.
+    """
+    if len(secret) >= _MIN_KEY_CHARS:
         text = text.replace(secret, "[key]")
+    elif len(secret) >= _MIN_SECRET_CHARS and secret.lower() not in _PLACEHOLDERS:
+        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", "[key]", text)
     text = _API_KEY_PATTERN.sub("[key]", " ".join(text.split()))
     return text if len(text) <= _MAX_DETAIL_CHARS else text[:_MAX_DETAIL_CHARS] + "..."

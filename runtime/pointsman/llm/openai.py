@@ -1,238 +1,68 @@
-"""OpenAI's chat completions, and every server that speaks them: one call, one reply, no retry."""
+"""Speak OpenAI's chat completions, with every server that has them: one call, one reply, no retry."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from pointsman.errors import ConfigurationError, ModelError
-from pointsman.llm.errors import (
-    error_detail,
-    error_from_connection,
-    error_from_status,
-    error_from_stream_event,
-    error_from_unreadable,
-)
+from pydantic import JsonValue
+
+from pointsman.llm.capabilities import Capabilities
+from pointsman.llm.foreign_json import Field, sanitized
 from pointsman.llm.json_extraction import parse_strict_json
-from pointsman.llm.network_guard import check_allowed, resolve_base_url
-from pointsman.llm.prices import load_sdk, with_cost
-from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
-from pointsman.util.environment import variable
-from pointsman_schemas.events import Usage
-from pointsman_schemas.ids import derive_id
+from pointsman.llm.json_schemas import object_schema, tool_parameters
+from pointsman.llm.provider_model import Dialect, ProviderModel
+from pointsman.llm.replies import (
+    ParsedReply,
+    as_arguments,
+    content_text,
+    extras,
+    merge_usage,
+    refusal_text,
+    repeated_name,
+    repeated_text,
+    schema_instructions,
+)
+from pointsman.ports.model import ModelRequest, ToolCall, Turn
 
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-    from openai.types import CompletionUsage
-    from openai.types.chat import ChatCompletion
+__all__ = ["CHAT_COMPLETIONS", "OpenAIModel", "OpenAIServer"]
 
-__all__ = ["OpenAIModel", "OpenAIServer"]
-
-T = TypeVar("T")
-
-_FINISH_REASONS = {"length": "length", "content_filter": "refusal"}
-"""What is said of an answer that is not whole. Of one that is, several compatible servers say `stop` whatever it is."""
+_MESSAGE_FIELDS: Final = ("role", "content", "tool_calls", "function_call", "refusal", "annotations", "audio", "images")
+"""The fields of a message that are read or of no use. All others go back to the server as they came."""
+_CALL_FIELDS: Final = ("id", "type", "index", "function", "name", "arguments", "custom")
+_ONLY_WITH_CALLS: Final = ("reasoning_content", "reasoning")
+"""Some servers want the thinking back with tool calls, and refuse it without."""
 
 
-class OpenAIServer:
-    """A model of a server that speaks OpenAI's API: at `base_url`, or `OPENAI_BASE_URL`, or OpenAI's own.
+class OpenAIServer(ProviderModel):
+    """A model of a server that speaks one of OpenAI's APIs.
 
-    The key is `api_key` or `OPENAI_API_KEY`; a server of one's own that needs none gets none. `timeout` in seconds
-    bounds a whole call.
+    The server is `base_url`, `OPENAI_BASE_URL` or OpenAI's own; the key `api_key` or `OPENAI_API_KEY`. A server of
+    one's own that needs no key gets none.
     """
 
     provider = "openai"
+    needs_key = False
 
-    def __init__(
-        self, name: str, *, api_key: str | None = None, base_url: str | None = None, timeout: float = 120.0
-    ) -> None:
-        self.name = name
-        self._base_url = resolve_base_url("openai", base_url)
-        self._key = api_key or variable("OPENAI_API_KEY") or ""
-        self._timeout = timeout
-        self.account = derive_id("account", self._base_url or "", self._key)[:12]
-        self._sdk: ModuleType | None = None
-        self._client: AsyncOpenAI | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        if not self._key and self._base_url is None:
-            raise ConfigurationError(
-                f"the model openai:{name} needs a key and OPENAI_API_KEY is not set; set it, or "
-                "OPENAI_BASE_URL for a server of your own, or use the model `offline`"
-            )
-
-    async def run_call(self, call: Callable[[AsyncOpenAI], Awaitable[T]]) -> T:
-        """What `call` returns within the time there is; whatever it raises is a `ModelError`."""
-        check_allowed(self.provider, self.name, self._base_url)
-        if self._sdk is None:
-            self._sdk = await load_sdk("openai")
-        sdk: Any = self._sdk
-        client = self._connected(sdk)
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await call(client)
-        except ModelError:
-            raise
-        except sdk.APIStatusError as error:
-            said = error_detail(error.body)
-            if error.code == "context_length_exceeded":
-                said = f"{said} ({error.code})"
-            failure = error_from_status(self.provider, error.status_code, said, error.response.headers, self._key)
-            if error.code == "insufficient_quota":  # a 429 that no waiting ends
-                failure.retryable = False
-            raise failure from None
-        except (sdk.APIConnectionError, TimeoutError) as error:
-            raise error_from_connection(self.provider, error, self._base_url) from None
-        except sdk.APIError as error:
-            if error.body:
-                raise error_from_stream_event(self.provider, error.body, self._key) from None
-            raise error_from_unreadable(self.provider, type(error).__name__) from None
-        except json.JSONDecodeError as error:
-            raise error_from_unreadable(self.provider, type(error).__name__) from None
-
-    async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-
-    def _connected(self, sdk: Any) -> AsyncOpenAI:
-        """The client of the running event loop: a pool of connections does not outlive its loop."""
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._client = sdk.AsyncOpenAI(
-                api_key=self._key or "none", base_url=self._base_url, max_retries=0, timeout=self._timeout
-            )
-            self._loop = loop
-        assert self._client is not None
-        return self._client
-
-
-class OpenAIModel(OpenAIServer):
-    """A model behind chat completions."""
-
-    async def complete(self, request: ModelRequest) -> ModelReply:
-        body = _body(request, request.model or self.name)
-        on_text = request.on_text
-        if on_text is not None:
-            return self._reply(await self.run_call(lambda client: self._streamed(client, body, on_text)), request)
-        return self._reply(await self.run_call(lambda client: client.chat.completions.create(**body)), request)
-
-    async def _streamed(
-        self, client: AsyncOpenAI, body: dict[str, Any], on_text: Callable[[str], None]
-    ) -> ChatCompletion:
-        from openai.types.chat import ChatCompletion
-
-        stream = await client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True})
-        whole = _ChunkedCompletion()
-        async for chunk in read_stream(self.provider, stream):
-            if text := whole.add(chunk.model_dump(exclude_unset=True)):
-                on_text(text)
-        return ChatCompletion.construct(**whole.completion())
-
-    def _reply(self, completion: ChatCompletion, request: ModelRequest) -> ModelReply:
-        choices = getattr(completion, "choices", None)
-        if not choices:
-            raise self._error_in_200(completion)
-        choice, message = choices[0], choices[0].message
-        if choice.finish_reason is None:
-            raise error_from_unreadable(self.provider, "a reply that does not say how it ended")
-        calls = tuple(
-            ToolCall(call.id, call.function.name, call.function.arguments or "{}")
-            for call in message.tool_calls or ()
-            if call.type == "function"
-        )
-        refusal = getattr(message, "refusal", None)
-        whole = "tool_calls" if calls else "stop"
-        finish = "refusal" if refusal else _FINISH_REASONS.get(choice.finish_reason, whole)
-        text = refusal or message.content or ""
-        model = completion.model or self.name
-        return ModelReply(
-            text=text,
-            calls=calls,
-            data=parse_strict_json(text) if request.output_schema is not None and finish == "stop" else None,
-            usage=with_cost(self.provider, model, _usage(completion.usage), request.model or self.name),
-            finish=finish,
-            model=model,
-            id=completion.id or "",
+    def _new_client(self, sdk: Any) -> Any:
+        return sdk.AsyncOpenAI(
+            api_key=self._key or "none", base_url=self._base_url, max_retries=0, timeout=self._timeout
         )
 
-    def _error_in_200(self, completion: ChatCompletion) -> ModelError:
-        """Gateways before a model answer 200 with an `error` object when the model behind them failed."""
-        error = (getattr(completion, "model_extra", None) or {}).get("error")
-        if isinstance(error, Mapping):
-            return error_from_stream_event(self.provider, error, self._key)
-        return error_from_unreadable(self.provider, "no choices")
+
+# Requests
 
 
-async def read_stream(provider: str, stream: AsyncIterator[T]) -> AsyncIterator[T]:
-    """The events of a stream. Whatever breaks it but what the SDK has a word for is the connection."""
-    import openai as sdk
-
-    try:
-        async for event in stream:
-            yield event
-    except Exception as error:
-        known = isinstance(error, sdk.OpenAIError | ModelError | json.JSONDecodeError)
-        if known and not isinstance(error, sdk.APIConnectionError):
-            raise
-        raise error_from_connection(provider, error) from None  # how much it cost comes last, so nobody knows
-
-
-class _ChunkedCompletion:
-    """A completion put together from its chunks."""
-
-    def __init__(self) -> None:
-        self._head: dict[str, Any] = {}
-        self._texts: dict[str, list[str]] = {"content": [], "refusal": []}
-        self._calls: dict[int, dict[str, str]] = {}
-        self._finish: str | None = None
-        self._has_chunks = False
-
-    def add(self, chunk: dict[str, Any]) -> str:
-        """Take a chunk in, and return the text it brought."""
-        self._head |= {key: chunk[key] for key in ("id", "model", "usage") if chunk.get(key)}
-        for choice in chunk.get("choices") or ():
-            self._has_chunks = True
-            self._finish = choice.get("finish_reason") or self._finish
-            delta = choice.get("delta") or {}
-            for field, parts in self._texts.items():
-                parts.append(delta.get(field) or "")
-            for part in delta.get("tool_calls") or ():
-                call = self._calls.setdefault(part["index"], {"id": "", "name": "", "arguments": ""})
-                call["id"] = part.get("id") or call["id"]
-                function = part.get("function") or {}
-                call["name"] += function.get("name") or ""
-                call["arguments"] += function.get("arguments") or ""
-            return str(delta.get("content") or "")
-        return ""
-
-    def completion(self) -> dict[str, Any]:
-        """It as chat completions would have given it whole."""
-        message: dict[str, Any] = {field: "".join(parts) or None for field, parts in self._texts.items()}
-        message["tool_calls"] = [
-            {
-                "id": call["id"],
-                "type": "function",
-                "function": {"name": call["name"], "arguments": call["arguments"]},
-            }
-            for _, call in sorted(self._calls.items())
-        ] or None
-        choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": self._finish}
-        return {
-            "object": "chat.completion",
-            "created": 0,
-            **self._head,
-            "choices": [choice] if self._has_chunks else [],
-        }
-
-
-def _body(request: ModelRequest, model: str) -> dict[str, Any]:
+def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) -> dict[str, Any]:
+    schema = object_schema(request.output_schema) if request.output_schema is not None else None
+    mode = known.output_mode(request.output_name)
+    instructions = request.instructions
+    if schema is not None and mode != "json_schema":
+        instructions = schema_instructions(instructions, schema)
     body: dict[str, Any] = {
         "model": model,
-        "messages": [{"role": "system", "content": request.instructions}, *map(_message, request.turns)],
-        "max_completion_tokens": request.max_tokens,
+        "messages": _messages(instructions, request.turns, known, origin),
+        "max_completion_tokens": known.answer_tokens(request),
     }
     if request.temperature is not None:
         body["temperature"] = request.temperature
@@ -240,37 +70,370 @@ def _body(request: ModelRequest, model: str) -> dict[str, Any]:
         body["tools"] = [
             {
                 "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool_parameters(tool.parameters),
+                },
             }
             for tool in request.tools
         ]
-    if request.output_schema is not None:
-        # Not `strict`: that refuses schemas with free-form values, which plans have. The caller checks what comes.
+    if schema is not None and mode == "json_schema":
+        # Not `strict`: that refuses schemas with free-form values, which plans have. The caller checks the answer.
         body["response_format"] = {
             "type": "json_schema",
-            "json_schema": {"name": request.output_name, "schema": dict(request.output_schema), "strict": False},
+            "json_schema": {"name": request.output_name, "schema": schema, "strict": False},
         }
+    elif schema is not None and mode == "json_object":
+        body["response_format"] = {"type": "json_object"}
+    if request.on_text is not None:
+        body["stream_options"] = {"include_usage": True}
     return body
 
 
-def _message(turn: Turn) -> dict[str, Any]:
-    match turn.role:
-        case "tool":
-            return {"role": "tool", "tool_call_id": turn.call_id, "content": turn.text}
-        case "assistant" if turn.calls:
-            return {
-                "role": "assistant",
-                "content": turn.text or None,
-                "tool_calls": [
-                    {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                    for call in turn.calls
-                ],
-            }
-        case role:
-            return {"role": role, "content": turn.text}
+def _messages(instructions: str, turns: tuple[Turn, ...], known: Capabilities, origin: str) -> list[dict[str, Any]]:
+    messages = [_message(turn, known, origin) for turn in turns]
+    if "system" not in known.left_out:
+        return [{"role": "system", "content": instructions}, *messages]
+    first, *rest = messages
+    return [{**first, "content": f"{instructions}\n\n{first['content']}"}, *rest]
 
 
-def _usage(usage: CompletionUsage | None) -> Usage:
-    if usage is None:
-        return Usage(calls=1)
-    return Usage(calls=1, input_tokens=usage.prompt_tokens or 0, output_tokens=usage.completion_tokens or 0)
+def _message(turn: Turn, known: Capabilities, origin: str) -> dict[str, Any]:
+    if turn.role == "tool":
+        return {"role": "tool", "tool_call_id": turn.call_id, "content": turn.text}
+    if turn.role == "user":
+        return {"role": "user", "content": turn.text}
+    state = (
+        turn.provider_state if turn.provider_state is not None and turn.provider_state.get("origin") == origin else {}
+    )
+    message: dict[str, Any] = {"role": "assistant", "content": turn.text or None}
+    if not turn.calls:
+        message["content"] = turn.text
+    if isinstance(parts := state.get("content"), list):
+        message["content"] = parts
+    if turn.calls:
+        kept = state.get("calls")
+        beside = kept if isinstance(kept, list) else []
+        message["tool_calls"] = [
+            _call(call, beside[place] if place < len(beside) else {}, known) for place, call in enumerate(turn.calls)
+        ]
+    more = state.get("message")
+    extra = more if isinstance(more, dict) else {}
+    names = [name for name in extra if known.sends_extra(name) and (turn.calls or name not in _ONLY_WITH_CALLS)]
+    return {**message, **{name: extra[name] for name in names}}
+
+
+def _call(call: ToolCall, beside: JsonValue, known: Capabilities) -> dict[str, Any]:
+    # Templates of servers parse the arguments of earlier calls.
+    arguments = call.arguments if parse_strict_json(call.arguments) is not None else "{}"
+    more = beside if isinstance(beside, dict) else {}
+    function = more.get("function")
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments, **(function if isinstance(function, dict) else {})},
+        **{name: value for name, value in more.items() if name != "function" and known.sends_extra(name)},
+    }
+
+
+# Replies
+
+
+def _read(whole: Field, request: ModelRequest) -> ParsedReply:
+    choice = next(whole.get("choices").items(), None)
+    if choice is None:
+        raise whole.get("choices").error("a list with one choice")
+    choice.object()
+    message = choice.get("message")
+    parsed = ParsedReply(
+        model=whole.get("model").label(),
+        id=whole.get("id").label(),
+        reason=choice.first("finish_reason", "finishReason", "stop_reason", "finish_reason"),
+        error=choice.get("error").value or None,
+    )
+    if message.value is None and isinstance(choice.get("text").value, str):  # the form of plain completions
+        message = Field({"content": choice.get("text").value}, choice.path)
+    if message.value is None:
+        return parsed
+    message.object()
+    parsed.text, parsed.refusal = content_text(message.get("content"))
+    parsed.refusal = parsed.refusal or refusal_text(message.get("refusal"))
+    raw = [call.object() for call in message.get("tool_calls").items()]
+    if not raw and message.get("function_call").value is not None:  # the form of 2023
+        raw = [Field({"function": message.get("function_call").value}, message.path)]
+    calls = [call for call in raw if _is_function(call)]
+    parsed.calls = [_tool_call(call) for call in calls]
+    parsed.state = _state(message, calls)
+    return parsed
+
+
+def _is_function(call: Field) -> bool:
+    return call.get("function").value is not None or (
+        call.get("name").value is not None and call.get("type").value in (None, "function", "tool_use", "tool_call")
+    )
+
+
+def _tool_call(call: Field) -> ToolCall:
+    function = call.get("function")
+    place = call if function.value is None else function.object()
+    arguments = place.first("arguments", "input", "parameters") if function.value is None else place.get("arguments")
+    return ToolCall(call.get("id").label(), place.get("name").text(), as_arguments(arguments))
+
+
+def _state(message: Field, calls: list[Field]) -> dict[str, JsonValue] | None:
+    """Return the parts of a turn that only the server understands, such as the signatures of thoughts."""
+    state: dict[str, JsonValue] = {}
+    if more := extras(message.value, _MESSAGE_FIELDS):
+        state["message"] = more
+    content = message.get("content").value
+    if isinstance(content, list) and any(not _is_plain(part) for part in content):
+        state["content"] = sanitized(content)
+    beside = [_beside(call) for call in calls]
+    if any(beside):
+        state["calls"] = [*beside]
+    return state or None
+
+
+def _beside(call: Field) -> dict[str, JsonValue]:
+    more = extras(call.value, _CALL_FIELDS)
+    function = call.get("function").value
+    if isinstance(function, dict) and (inner := extras(function, ("name", "arguments"))):
+        more["function"] = inner
+    return more
+
+
+def _is_plain(part: object) -> bool:
+    return isinstance(part, str) or (isinstance(part, dict) and part.keys() <= {"type", "text"})
+
+
+# Streams
+
+
+@dataclass(slots=True)
+class _StreamedCall:
+    """A tool call while its pieces arrive."""
+
+    place: int
+    id: str = ""
+    names: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    given: Any = None
+    more: dict[str, Any] = field(default_factory=dict)
+    function: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.arguments)
+
+
+class _ChunkedCompletion:
+    """A completion put together from its chunks."""
+
+    def __init__(self, request: ModelRequest) -> None:
+        self._tools = frozenset(tool.name for tool in request.tools)
+        self._head: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+        self._texts: dict[str, list[str]] = {"content": [], "refusal": []}
+        self._parts: list[Any] = []
+        self._more: dict[str, Any] = {}
+        self._calls: list[_StreamedCall] = []
+        self._finish: Any = None
+        self._error: Any = None
+        self._has_choices = False
+
+    def add(self, event: Field) -> str:
+        chunk = event.object()
+        merge_usage(self._counts, chunk)
+        self._head |= {name: label for name in ("id", "model") if (label := chunk.get(name).label())}
+        text = ""
+        for choice in chunk.get("choices").items():
+            if choice.object().get("index").value not in (None, 0, "0"):
+                continue  # one choice is asked for
+            self._has_choices = True
+            self._finish = choice.first("finish_reason", "finishReason").value or self._finish
+            self._error = choice.get("error").value or self._error
+            delta = choice.first("delta", "message")
+            if delta.value is not None:
+                text += self._add_delta(delta.object())
+        return text
+
+    def whole(self) -> Field:
+        message: dict[str, Any] = {"role": "assistant"}
+        for name, value in self._more.items():
+            message[name] = _settled(value)
+        message["content"] = "".join(self._texts["content"]) or None
+        if self._parts:
+            message["content"] = self._parts
+        message["refusal"] = "".join(self._texts["refusal"]) or None
+        message["tool_calls"] = [self._whole_call(call) for call in sorted(self._calls, key=lambda each: each.place)]
+        choice = {"index": 0, "message": message, "finish_reason": self._finish, "error": self._error}
+        choices = [choice] if self._has_choices else []
+        return Field({**self._head, "usage": self._counts, "choices": choices})
+
+    def _add_delta(self, delta: Field) -> str:
+        content, told = delta.get("content"), ""
+        if isinstance(content.value, list | dict):
+            self._parts += content.value if isinstance(content.value, list) else [content.value]
+            told, refused = content_text(content)
+            self._texts["refusal"].append(refused)
+        else:
+            told = content.text("")
+            if self._parts and told:
+                self._parts.append({"type": "text", "text": told})
+            self._texts["content"].append(told)
+        self._texts["refusal"].append(refusal_text(delta.get("refusal")))
+        for part in delta.get("tool_calls").items():
+            self._add_call(part.object())
+        if (function := delta.get("function_call")).value is not None:
+            self._add_call(Field({"index": 0, "function": function.value}, delta.path))
+        for name, value in delta.value.items():
+            if name not in _MESSAGE_FIELDS and value is not None:
+                self._more[name] = _merged(self._more.get(name), value, name)
+        return told
+
+    def _add_call(self, part: Field) -> None:
+        function = part.get("function")
+        inner = part if function.value is None else function.object()
+        name, given = inner.get("name").text(""), inner.get("arguments")
+        call = self._call_of(part, name, given)
+        call.id = call.id or part.get("id").label()
+        if name:
+            call.names.append(name)
+        if isinstance(given.value, str):
+            call.arguments.append(given.value)
+        elif given.value is not None:
+            call.given = given.value
+        for key, value in part.value.items():
+            if key not in _CALL_FIELDS and value is not None:
+                call.more[key] = _merged(call.more.get(key), value)
+        for key, value in inner.value.items() if function.value is not None else ():
+            if key not in ("name", "arguments") and value is not None:
+                call.function[key] = _merged(call.function.get(key), value)
+
+    def _call_of(self, part: Field, name: str, given: Field) -> _StreamedCall:
+        """Return the call that a piece continues, or a new one.
+
+        Servers leave the index out, or give 0 to every call; an id of its own, or a name behind whole arguments, begins
+        another call.
+        """
+        id, place = part.get("id").label(), _place(part.get("index").value)
+        same = [call for call in self._calls if place is None or call.place == place]
+        if id and (known := next((call for call in same if call.id == id), None)) is not None:
+            return known
+        last = same[-1] if same else None
+        if last is None or (id and last.id) or self._begins(last, name, given):
+            last = _StreamedCall(place if place is not None else len(self._calls))
+            self._calls.append(last)
+        return last
+
+    def _begins(self, last: _StreamedCall, name: str, given: Field) -> bool:
+        """Return True if a piece with a name begins a call behind `last`, though nothing else tells them apart."""
+        if not name or not last.names:
+            return False
+        if last.given is not None or isinstance(parse_strict_json(last.text), dict):
+            is_more = given.value not in (None, "", {})
+            return is_more or name != repeated_name(last.names, self._tools)
+        so_far = "".join(last.names)
+        is_part = any(tool.startswith((so_far + name, name + so_far)) for tool in self._tools)
+        return not last.text and so_far in self._tools and name in self._tools and name != so_far and not is_part
+
+    def _whole_call(self, call: _StreamedCall) -> dict[str, Any]:
+        arguments = call.text if call.text.strip() else call.given
+        if call.arguments and parse_strict_json(call.text) is None:
+            last = call.arguments[-1]  # some servers repeat in each piece what came before
+            arguments = last if isinstance(parse_strict_json(last), dict) else arguments
+        name = repeated_name(call.names, self._tools)
+        function = {**call.function, "name": name or None, "arguments": arguments}
+        return {**_settled(call.more), "id": call.id, "type": "function", "function": _settled(function)}
+
+
+def _place(index: object) -> int | None:
+    if isinstance(index, str) and index.strip().isdecimal():
+        return int(index[:9])
+    if isinstance(index, bool) or not isinstance(index, int | float) or index != index or abs(index) > 10**9:
+        return None
+    return int(index)
+
+
+class _Pieces(list[str]):
+    """The pieces of an unknown text."""
+
+
+_CONSTANT: Final = ("type", "id", "index", "format", "role", "name", "signature", "thought_signature")
+"""Fields of opaque objects that are given whole; other texts of them come in pieces."""
+
+
+def _merged(known: Any, piece: Any, name: str = "") -> Any:
+    """Return an opaque value with the next piece of it: texts and lists grow, objects merge, other values replace."""
+    match known, piece:
+        case _Pieces(), str() if name not in _CONSTANT:
+            known.append(piece)
+            return known
+        case _, str() if name not in _CONSTANT:
+            return _Pieces([piece])
+        case dict(), dict():
+            return {**known, **{key: _merged(known.get(key), value, key) for key, value in piece.items()}}
+        case None, dict():
+            return {key: _merged(None, value, key) for key, value in piece.items()}
+        case list(), list():
+            return _merged_lists(known, piece)
+        case None, list():
+            return _merged_lists([], piece)
+        case _:
+            return piece
+
+
+def _merged_lists(known: list[Any], pieces: list[Any]) -> list[Any]:
+    """Return a list with more items. An item with the index and type of one that is there continues that one."""
+    for piece in pieces:
+        if not isinstance(piece, dict):
+            known.append(piece)
+            continue
+        index = piece.get("index")
+        same = next(
+            (place for place, each in enumerate(known)
+             if isinstance(each, dict) and index is not None and each.get("index") == index
+             and each.get("type") == piece.get("type")),
+            None,
+        )  # fmt: skip
+        if same is None:
+            known.append(_merged(None, piece))
+        else:
+            known[same] = _merged(known[same], piece)
+    return known
+
+
+def _settled(value: Any) -> Any:
+    """Return an opaque value with the pieces of its texts joined."""
+    match value:
+        case _Pieces():
+            return repeated_text(value)
+        case dict():
+            return {key: _settled(each) for key, each in value.items()}
+        case list():
+            return [_settled(each) for each in value]
+        case _:
+            return value
+
+
+def _send(client: Any, body: dict[str, Any]) -> Any:
+    own = {name: body[name] for name in ("model", "messages", "stream") if name in body}
+    more = {name: value for name, value in body.items() if name not in own}
+    return client.chat.completions.with_streaming_response.create(**own, extra_body=more)
+
+
+CHAT_COMPLETIONS: Final = Dialect(
+    name="chat-completions",
+    key_variable="OPENAI_API_KEY",
+    write=_write,
+    read=_read,
+    stream=_ChunkedCompletion,
+    send=_send,
+)
+
+
+class OpenAIModel(OpenAIServer):
+    """A model behind chat completions."""
+
+    dialect = CHAT_COMPLETIONS

@@ -1,96 +1,55 @@
-"""OpenAI's responses: one call, one reply, no retry, and nothing stored there."""
+"""Speak OpenAI's responses: one call, one reply, no retry, and nothing stored there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
-from pointsman.llm.errors import error_from_stream_event, error_from_unreadable
-from pointsman.llm.json_extraction import parse_strict_json
-from pointsman.llm.openai import OpenAIServer, read_stream
-from pointsman.llm.prices import with_cost
-from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
-from pointsman_schemas.events import Usage
+from pydantic import JsonValue
 
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
-    from openai.types.responses import Response
+from pointsman.llm.capabilities import Capabilities
+from pointsman.llm.foreign_json import Field, sanitized
+from pointsman.llm.json_schemas import object_schema, tool_parameters
+from pointsman.llm.openai import OpenAIServer
+from pointsman.llm.provider_model import Dialect
+from pointsman.llm.replies import (
+    ParsedReply,
+    as_arguments,
+    content_text,
+    merge_usage,
+    schema_instructions,
+)
+from pointsman.ports.model import ModelRequest, ToolCall, Turn
 
-__all__ = ["OpenAIResponsesModel"]
+__all__ = ["RESPONSES", "OpenAIResponsesModel"]
 
-
-class OpenAIResponsesModel(OpenAIServer):
-    """A model behind responses. The conversation is sent whole each time, as the other adapters do."""
-
-    async def complete(self, request: ModelRequest) -> ModelReply:
-        body = _body(request, request.model or self.name)
-        on_text = request.on_text
-        if on_text is not None:
-            return self._reply(await self.run_call(lambda client: self._streamed(client, body, on_text)), request)
-        return self._reply(await self.run_call(lambda client: client.responses.create(**body)), request)
-
-    async def _streamed(self, client: AsyncOpenAI, body: dict[str, Any], on_text: Callable[[str], None]) -> Response:
-        stream = await client.responses.create(**body, stream=True)
-        async for event in read_stream(self.provider, stream):
-            match event.type:
-                case "response.output_text.delta":
-                    on_text(event.delta)
-                case "error":
-                    raise error_from_stream_event(self.provider, event.model_dump(exclude={"type"}), self._key)
-                case "response.completed" | "response.incomplete" | "response.failed":
-                    response: Response = event.response
-                    return response
-                case _:
-                    pass
-        raise error_from_unreadable(self.provider, "a stream without an end")
-
-    def _reply(self, response: Response, request: ModelRequest) -> ModelReply:
-        status, output = getattr(response, "status", None), getattr(response, "output", None)
-        if (error := getattr(response, "error", None)) is not None:
-            failure = error_from_stream_event(
-                self.provider, error if isinstance(error, dict) else error.model_dump(), self._key
-            )
-            failure.usage = _usage(response)
-            raise failure
-        if output is None or status not in ("completed", "incomplete"):
-            raise error_from_unreadable(self.provider, f"a response of status {status!r}")
-        texts: list[str] = []
-        refusals: list[str] = []
-        calls: list[ToolCall] = []
-        for item in output:
-            if item.type == "function_call":
-                calls.append(ToolCall(item.call_id, item.name, item.arguments or "{}"))
-            elif item.type == "message":
-                texts += [part.text for part in item.content if part.type == "output_text"]
-                refusals += [part.refusal for part in item.content if part.type == "refusal"]
-        details = getattr(response, "incomplete_details", None)
-        if refusals or (details is not None and details.reason == "content_filter"):
-            finish = "refusal"
-        elif status == "incomplete":
-            finish = "length"
-        else:
-            finish = "tool_calls" if calls else "stop"
-        text = "".join(refusals) or "".join(texts)
-        model = response.model or self.name
-        return ModelReply(
-            text=text,
-            calls=tuple(calls) if finish == "tool_calls" else (),
-            data=parse_strict_json(text) if request.output_schema is not None and finish == "stop" else None,
-            usage=with_cost(self.provider, model, _usage(response), request.model or self.name),
-            finish=finish,
-            model=model,
-            id=response.id or "",
-        )
+_REASONING_MODELS: Final = re.compile(r"^(?:o\d|gpt-5(?!.*chat)|codex|computer-use)")
+"""The models that reason, by name. As nothing is stored at the server, their reasoning is asked for encrypted, to be
+sent back with the results of tools."""
+_ENCRYPTED: Final = "reasoning.encrypted_content"
+_UNSENT_FIELDS: Final = ("logprobs", "status")
+"""Fields of items that the API gives and does not take."""
 
 
-def _body(request: ModelRequest, model: str) -> dict[str, Any]:
+# Requests
+
+
+def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) -> dict[str, Any]:
+    schema = object_schema(request.output_schema) if request.output_schema is not None else None
+    mode = known.output_mode(request.output_name)
+    instructions = request.instructions
+    if schema is not None and mode != "json_schema":
+        instructions = schema_instructions(instructions, schema)
     body: dict[str, Any] = {
         "model": model,
-        "instructions": request.instructions,
-        "input": list(_items(request.turns)),
-        "max_output_tokens": request.max_tokens,
+        "instructions": instructions,
+        "input": list(_items(request.turns, origin)),
+        "max_output_tokens": known.answer_tokens(request),
         "store": False,
     }
+    if known.thinks or _REASONING_MODELS.match(model):
+        body["include"] = [_ENCRYPTED]
     if request.temperature is not None:
         body["temperature"] = request.temperature
     if request.tools:
@@ -99,30 +58,192 @@ def _body(request: ModelRequest, model: str) -> dict[str, Any]:
                 "type": "function",
                 "name": tool.name,
                 "description": tool.description,
-                "parameters": dict(tool.parameters),
+                "parameters": tool_parameters(tool.parameters),
                 "strict": False,
             }
             for tool in request.tools
         ]
-    if request.output_schema is not None:
-        schema = {"type": "json_schema", "name": request.output_name, "schema": dict(request.output_schema)}
-        body["text"] = {"format": {**schema, "strict": False}}
+    if schema is not None and mode == "json_schema":
+        format = {"type": "json_schema", "name": request.output_name, "schema": schema, "strict": False}
+        body["text"] = {"format": format}
+    elif schema is not None and mode == "json_object":
+        body["text"] = {"format": {"type": "json_object"}}
     return body
 
 
-def _items(turns: Sequence[Turn]) -> Iterator[dict[str, Any]]:
+def _items(turns: Sequence[Turn], origin: str) -> Iterator[dict[str, Any]]:
     for turn in turns:
         if turn.role == "tool":
             yield {"type": "function_call_output", "call_id": turn.call_id, "output": turn.text}
             continue
-        if turn.text:
-            yield {"role": turn.role, "content": turn.text}
-        for call in turn.calls:
-            yield {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+        text = [{"role": turn.role, "content": turn.text}] if turn.text else []
+        calls = [
+            {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
+            for call in turn.calls
+        ]
+        if turn.provider_state is None or turn.provider_state.get("origin") != origin:
+            yield from (*text, *calls)
+        else:
+            yield from _opaque_items(turn.provider_state.get("output"), text, calls)
 
 
-def _usage(response: Response) -> Usage:
-    usage = getattr(response, "usage", None)
-    if usage is None:
-        return Usage(calls=1)
-    return Usage(calls=1, input_tokens=usage.input_tokens or 0, output_tokens=usage.output_tokens or 0)
+def _opaque_items(kept: JsonValue, text: list[dict[str, Any]], calls: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the items of a turn in the order in which the model gave them, with its reasoning among them."""
+    for item in kept if isinstance(kept, list) else ():
+        if not isinstance(item, dict):
+            continue
+        match item.get("type"):
+            case "function_call":
+                yield from calls[:1]
+                del calls[:1]
+            case "message":
+                yield from text
+                text = []
+            case _:
+                yield item
+    yield from (*text, *calls)
+
+
+# Replies
+
+
+def _read(whole: Field, _: ModelRequest) -> ParsedReply:
+    output, status = whole.get("output"), whole.get("status")
+    details = whole.get("incomplete_details").get("reason")
+    has_details = isinstance(details.value, str) and status.value != "completed"
+    parsed = ParsedReply(
+        model=whole.get("model").label(),
+        id=whole.get("id").label(),
+        reason=details if has_details else status,
+        error=whole.get("error").value or None,
+    )
+    if parsed.error is not None:
+        return parsed
+    if output.value is None:
+        raise output.error("a list of items")
+    if status.value is None and output.value:  # a server that leaves it out
+        parsed.reason = Field("completed", status.path)
+    if status.value in ("queued", "in_progress"):
+        raise status.error("the status of a response that has ended")
+    texts: list[str] = []
+    refusals: list[str] = []
+    items = [item.object() for item in output.items()]
+    for item in items:
+        match item.get("type").label():
+            case "function_call":
+                arguments = as_arguments(item.get("arguments"))
+                call_id = item.first("call_id", "id").label()
+                parsed.calls.append(ToolCall(call_id, item.get("name").text(), arguments))
+            case "message":
+                text, refusal = content_text(item.get("content"))
+                texts.append(text)
+                refusals.append(refusal)
+            case _:
+                pass
+    parsed.text, parsed.refusal = "".join(texts), "".join(refusals)
+    parsed.state = _state(items)
+    return parsed
+
+
+def _state(items: list[Field]) -> dict[str, JsonValue] | None:
+    """Return the items of a turn if any of them is opaque, such as reasoning that can be sent back."""
+    kept: list[JsonValue] = []
+    is_opaque = is_unsent = False
+    for item in items:
+        kind = item.get("type").label()
+        if kind in ("function_call", "message"):
+            kept.append({"type": kind})
+        elif kind == "reasoning" and not (item.get("encrypted_content").value or item.get("content").value):
+            is_unsent = True  # an id alone, of an item that is not stored
+        else:
+            is_opaque = True
+            found = {name: value for name, value in item.value.items() if name not in _UNSENT_FIELDS}
+            kept.append(sanitized({name: value for name, value in found.items() if value is not None}))
+    if not (is_opaque or is_unsent):
+        return None
+    return {"output": kept if is_opaque else [], "unsent": is_unsent}
+
+
+# Streams
+
+
+class _StreamedResponse:
+    """A response put together from its events. The last one has the whole, with most servers."""
+
+    def __init__(self, _: ModelRequest) -> None:
+        self._response: dict[str, Any] = {}
+        self._counts: dict[str, int] = {}
+        self._items: dict[int, dict[str, Any]] = {}
+        self._arguments: dict[int, list[str]] = {}
+        self._texts: dict[int, list[str]] = {}
+        self._has_ended = False
+
+    def add(self, event: Field) -> str:
+        kind = event.object().get("type").label()
+        merge_usage(self._counts, event, event.get("response"))
+        match kind:
+            case "response.output_text.delta":
+                text = event.get("delta").text("")
+                self._texts.setdefault(self._place(event), []).append(text)
+                return text
+            case "response.output_item.added" | "response.output_item.done":
+                item = event.get("item").object()
+                self._items[self._place(event)] = item.value
+            case "response.function_call_arguments.delta":
+                self._arguments.setdefault(self._place(event), []).append(event.get("delta").text(""))
+            case "response.function_call_arguments.done":
+                self._arguments[self._place(event)] = [as_arguments(event.get("arguments"))]
+            case "response.created" | "response.in_progress":
+                response = event.get("response")
+                self._response = dict(response.object().value) if response.value is not None else {}
+            case "response.completed" | "response.incomplete" | "response.failed" | "response.cancelled":
+                self._has_ended = True
+                self._response = dict(event.get("response").object().value)
+                if not self._response.get("status"):
+                    self._response["status"] = kind.removeprefix("response.")
+            case _:
+                pass
+        return ""
+
+    def whole(self) -> Field:
+        found = {**self._response, "usage": self._counts}
+        if not self._has_ended:
+            found["status"] = None
+            found["output"] = None
+        elif not found.get("output"):
+            found["output"] = [self._item(place) for place in sorted({*self._items, *self._texts})]
+        return Field(found)
+
+    def _item(self, place: int) -> dict[str, Any]:
+        item = dict(self._items.get(place) or {"type": "message"})
+        if (pieces := self._arguments.get(place)) and not item.get("arguments"):
+            item["arguments"] = "".join(pieces)
+        if (texts := self._texts.get(place)) and not item.get("content"):
+            item["content"] = "".join(texts)
+        return item
+
+    def _place(self, event: Field) -> int:
+        index = event.get("output_index").value
+        return index if isinstance(index, int) and not isinstance(index, bool) else 0
+
+
+def _send(client: Any, body: dict[str, Any]) -> Any:
+    own = {name: body[name] for name in ("model", "input", "stream") if name in body}
+    more = {name: value for name, value in body.items() if name not in own}
+    return client.responses.with_streaming_response.create(**own, extra_body=more)
+
+
+RESPONSES: Final = Dialect(
+    name="responses",
+    key_variable="OPENAI_API_KEY",
+    write=_write,
+    read=_read,
+    stream=_StreamedResponse,
+    send=_send,
+)
+
+
+class OpenAIResponsesModel(OpenAIServer):
+    """A model behind responses. The conversation is sent whole each time, as the other adapters do."""
+
+    dialect = RESPONSES

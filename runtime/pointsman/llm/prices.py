@@ -45,6 +45,22 @@ def with_cost(provider: str, model: str, usage: Usage, asked: str = "") -> Usage
     return usage.model_copy(update={"cost": float(price.total_price)})
 
 
+_PRICED_PROVIDERS: Final = frozenset({"openai", "anthropic"})
+
+
+async def has_price(provider: str, model: str) -> bool:
+    """Return True if the cost of a call is known: a price of one's own, a published one, or a model that reports costs.
+
+    A model of another provider than those of the shipped adapters is one's own, and reports its costs itself. The price
+    table is loaded outside of the event loop.
+    """
+    return model in PRICES or provider not in _PRICED_PROVIDERS or await run_in_thread(_has_price, provider, model)
+
+
+def _has_price(provider: str, model: str) -> bool:
+    return model in PRICES or with_cost(provider, model, Usage(input_tokens=_MILLION, output_tokens=_MILLION)).cost > 0
+
+
 def with_known_cost(provider: str, model: str, usage: Usage) -> Usage:
     """As `with_cost`, where nothing has to be loaded for it. A provider's call has loaded the table with its SDK."""
     known = model in PRICES or "genai_prices" in sys.modules

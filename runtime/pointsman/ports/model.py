@@ -36,6 +36,7 @@ class Turn:
     """One message of a conversation.
 
     `user` and `assistant` carry `text`; an assistant turn may carry `calls`; a `tool` turn answers the call `call_id`.
+    `provider_state` is that of the reply the turn was made of: the provider needs it back with the results.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -43,6 +44,7 @@ class Turn:
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
     is_error: bool = False
+    provider_state: Mapping[str, JsonValue] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,8 @@ class ModelRequest:
 class ModelReply:
     """What a model answered. `data` is the parsed structured output when a schema was asked for.
 
-    `finish` is `stop`, `tool_calls`, `length` or `refusal`.
+    `finish` is `stop`, `tool_calls`, `length` or `refusal`. `provider_state` is opaque data that the provider needs
+    back with the next turn, such as thinking blocks and signatures; None where there is none.
     """
 
     text: str
@@ -78,6 +81,7 @@ class ModelReply:
     finish: str = "stop"
     model: str = ""
     id: str = ""
+    provider_state: Mapping[str, JsonValue] | None = None
 
 
 class Model(Protocol):

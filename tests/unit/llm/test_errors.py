@@ -13,7 +13,6 @@ from pointsman.llm.errors import (
     error_from_connection,
     error_from_status,
     error_from_stream_event,
-    error_from_unreadable,
     retry_after,
 )
 from pointsman_schemas.events import MAX_RETRY_AFTER_S, Usage
@@ -49,6 +48,10 @@ AGAIN = "the same call would be refused again"
         (500, "got sk-abcdefgh and Bearer abc.def", True, "p answered 500: got [key] and [key]", "provider_error"),
         (500, "x" * 300, True, f"p answered 500: {'x' * 300}", "provider_error"),
         (500, "x" * 301, True, f"p answered 500: {'x' * 300}...", "provider_error"),
+        (402, "no money", False, "p answered 402: no money: the account has no credit or quota left: check the "
+         "provider's plan and billing", "provider_error"),
+        (400, "The JSON key response_format is unknown", False,
+         f"p answered 400: The JSON key response_format is unknown: {BAD}", "provider_error"),
     ],
 )  # fmt: skip
 def test_a_status_says_whether_the_same_call_may_succeed_later(
@@ -127,10 +130,6 @@ def test_a_call_counts_unless_there_was_no_connection(
     assert (failure.retryable, failure.usage, failure.status) == (True, usage, None)
 
 
-def test_what_is_no_reply_may_be_one_later() -> None:
-    assert error_from_unreadable("p", "null").retryable
-
-
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -139,7 +138,7 @@ def test_what_is_no_reply_may_be_one_later() -> None:
     ],
 )  # fmt: skip
 def test_an_error_s_words_are_found_wherever_they_stand(body: object, said: str) -> None:
-    assert error_detail(body) == said
+    assert error_detail(body).message == said
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from anthropic.types import Message
-from openai.types.chat import ChatCompletion
-from openai.types.responses import Response
 from support.adapters import KEY
 
 from pointsman.errors import ModelError
 from pointsman.llm.anthropic import AnthropicModel
+from pointsman.llm.foreign_json import Field
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.llm.prices import PRICES
@@ -30,17 +28,17 @@ def chat(body: Mapping[str, Any], **more: Any) -> ModelReply:
     """`body` are the fields of the only choice, `message` among them, and of the completion beside it."""
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}, **body}
     whole = {"id": "c1", "model": "m-1", "choices": [choice], "usage": None, **body}
-    return OpenAIModel("m", api_key=KEY)._reply(ChatCompletion.construct(**whole), asking(**more))
+    return OpenAIModel("m", api_key=KEY).reply(Field(whole), asking(**more))
 
 
 def responses(body: Mapping[str, Any], **more: Any) -> ModelReply:
     whole = {"id": "r1", "model": "m-1", "status": "completed", "output": [], **body}
-    return OpenAIResponsesModel("m", api_key=KEY)._reply(Response.construct(**whole), asking(**more))
+    return OpenAIResponsesModel("m", api_key=KEY).reply(Field(whole), asking(**more))
 
 
 def messages(body: Mapping[str, Any], **more: Any) -> ModelReply:
     whole = {"id": "a1", "model": "m-1", "stop_reason": "end_turn", "content": [], **body}
-    return AnthropicModel("m", api_key=KEY)._reply(Message.construct(**whole), asking(**more))
+    return AnthropicModel("m", api_key=KEY).reply(Field(whole), asking(**more))
 
 
 def called(**more: Any) -> dict[str, Any]:
@@ -69,7 +67,7 @@ CUSTOM = {"type": "custom", "function": None, "custom": {"name": "weather", "inp
         ({"message": said("hi"), "finish_reason": "eos"}, None, "hi", (), None, "stop"),
         ({"message": called(), "finish_reason": "tool_calls"}, SCHEMA, "", (CALL,), None, "tool_calls"),
         ({"message": called(), "finish_reason": "stop"}, None, "", (CALL,), None, "tool_calls"),
-        ({"message": called(), "finish_reason": "length"}, None, "", (CALL,), None, "length"),
+        ({"message": called(), "finish_reason": "length"}, None, "", (), None, "length"),
         ({"message": called(function={"name": "weather", "arguments": ""})}, None, "", (BARE,), None, "tool_calls"),
         ({"message": called(**CUSTOM), "finish_reason": "tool_calls"}, None, "", (), None, "stop"),
     ],
@@ -197,12 +195,12 @@ FAILED = {"code": "server_error", "message": "it broke"}
 @pytest.mark.parametrize(
     ("read", "body", "words", "usage"),
     [
-        (chat, {"choices": [], "error": {"code": 503, "message": "away"}}, "openai answered 503: away", None),
-        (chat, {"choices": [], "error": "away"}, "openai answered 200 .*: no choices", None),
-        (chat, {"choices": None}, "no choices", None),
-        (chat, {"message": said("hi"), "finish_reason": None}, "does not say how it ended", None),
-        (responses, {"status": "failed"}, "a response of status 'failed'", None),
-        (responses, {"output": None}, "a response of status 'completed'", None),
+        (chat, {"choices": [], "error": {"code": 503, "message": "away"}}, "openai answered 503: away", Usage(calls=1)),
+        (chat, {"choices": [], "error": "away"}, "openai answered 500: away", Usage(calls=1)),
+        (chat, {"choices": None}, "200 with .* no reply: choices is missing; expected a list", Usage(calls=1)),
+        (chat, {"message": said("hi"), "finish_reason": None}, "finish_reason is missing", Usage(calls=1)),
+        (responses, {"status": "failed"}, "openai broke the answer off: failed", Usage(calls=1)),
+        (responses, {"output": None}, "output is missing; expected a list of items", Usage(calls=1)),
         (responses, {"status": "failed", "error": FAILED}, "500: it broke", Usage(calls=1)),
         (
             responses,
@@ -210,8 +208,8 @@ FAILED = {"code": "server_error", "message": "it broke"}
             "500: it broke",
             Usage(calls=1, input_tokens=3, output_tokens=2),
         ),
-        (messages, {"content": None}, "without content or without a reason", None),
-        (messages, {"content": [TEXT], "stop_reason": None}, "without content or without a reason", None),
+        (messages, {"content": None, "stop_reason": None}, "content is missing; expected a list", Usage(calls=1)),
+        (messages, {"content": [TEXT], "stop_reason": None}, "stop_reason is missing", Usage(calls=1)),
     ],
 )
 def test_what_is_no_reply_is_an_error_that_may_pass(
