@@ -40,7 +40,7 @@ async def main() -> None:
         one = await stack.enter_async_context(RealSystem("one", broker.url, children, {}).running())
         two = await stack.enter_async_context(RealSystem("two", broker.url, children, {}).running())
         await two.start("second", "supervisor", "benchmarks.team:TEAM")
-        while len(await two.client.teams()) < 2:  # noqa: ASYNC110  # until then the first supervisor works alone
+        while len(await two.client.operations.teams()) < 2:  # noqa: ASYNC110  # until then the first supervisor works alone
             await asyncio.sleep(_POLL_INTERVAL_S)
         for system in (one, two):
             await together(system.submit, _WARM_UP * TOGETHER // 8, TOGETHER)

@@ -130,7 +130,7 @@ class RealSystem:
         deadline = monotonic() + _START_TIMEOUT_S
         while monotonic() < deadline:
             self._children.check()
-            agents = {card.name for card in await self.client.agents()}
+            agents = {card.name for card in await self.client.operations.agents()}
             supervised = await self.bus.depth(f"inbox-{TEAM.name}", "work") is not None
             if supervised and agents >= set(AGENTS):
                 return

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from pointsman import Context, agent
-from pointsman.errors import TaskError
+from pointsman import Context, TaskError, agent
 
 GLOSSARY = {
     "german": {"the": "der", "train": "Zug", "leaves": "fährt", "at": "um", "noon": "Mittag"},

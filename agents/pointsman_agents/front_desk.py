@@ -11,16 +11,12 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
+from pointsman import Limits, LLMAgent, PlanAndExecute, Role, Router, Synthesis, SynthesizerInput, Team, tool
 from pointsman_agents.customer_service import SAMPLE_REQUEST
 from pointsman_agents.customer_service.account import account
 from pointsman_agents.customer_service.billing import billing
 from pointsman_agents.customer_service.technical import technical
 from pointsman_agents.samples import USE_TOOLS, best_entries
-from pointsman_schemas.card import Role
-from pointsman_schemas.role_io import Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, PlanAndExecute, Router, Team
 
 __all__ = ["SAMPLE_REQUEST", "account", "billing", "policy", "response", "team", "technical"]
 

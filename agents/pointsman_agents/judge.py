@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman_schemas.card import Role
-from pointsman_schemas.role_io import ConflictRuling, JudgeInput
+from pointsman import ConflictRuling, JudgeInput, LLMAgent, Role
 
 __all__ = ["judge"]
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman_schemas.card import Role
-from pointsman_schemas.plan import Plan
-from pointsman_schemas.role_io import PlannerInput
+from pointsman import LLMAgent, Plan, PlannerInput, Role
 
 __all__ = ["planner"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
-from pointsman.errors import NotFoundError
+from pointsman import NotFoundError
 from pointsman.llm.offline.keyword_matching import MatchEntry, Matcher
 
 __all__ = ["USE_TOOLS", "best_entries", "format_dollars", "look_up_entry"]

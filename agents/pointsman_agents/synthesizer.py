@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman_schemas.card import Role
-from pointsman_schemas.role_io import Synthesis, SynthesizerInput
+from pointsman import LLMAgent, Role, Synthesis, SynthesizerInput
 
 __all__ = ["synthesizer"]
 

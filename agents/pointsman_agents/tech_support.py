@@ -6,16 +6,13 @@ the guides answers unclear requests.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman.authoring.context import Context
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
+from pointsman import Context, Limits, LLMAgent, PlanAndExecute, Team, tool
 from pointsman_agents.samples import USE_TOOLS, best_entries
-from pointsman_schemas.ids import derive_id
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "documenter", "escalator", "team", "troubleshooter"]
 
@@ -54,7 +51,7 @@ def find_guide(question: str) -> Found:
 @tool(idempotent=True)
 def open_ticket(problem: str, context: Context) -> Found:
     """Open a ticket for a person to look at."""
-    number = derive_id(context.idempotency_key, length=8)
+    number = hashlib.sha256(context.idempotency_key.encode()).hexdigest()[:8]
     return Found(found=True, summary=f"Ticket {number} is open; a person will look at: {problem}")
 
 

@@ -1,7 +1,7 @@
 """Pointsman: teams of LLM agents over NATS JetStream.
 
-What authors of agents and callers of teams need, in one place. A name is loaded when it is first used, so importing
-the package costs nothing.
+Import all names for agents, teams, callers and operators from here. A name is loaded when it is first used, so that
+`import pointsman` stays cheap.
 """
 
 from __future__ import annotations
@@ -15,8 +15,38 @@ if TYPE_CHECKING:
     from pointsman.authoring.agent_factory import AgentFactory
     from pointsman.authoring.context import Context
     from pointsman.authoring.llm_agent import LLMAgent
-    from pointsman.authoring.tools import tool
-    from pointsman.client.client import Client, connect
+    from pointsman.authoring.mcp import mcp_tools
+    from pointsman.authoring.tools import Tool, tool
+    from pointsman.client.client import Client, WorkflowSummary, connect
+    from pointsman.client.operations import AnswerResult, Archive, DeadLetterEntry, Operations, ReplayResult
+    from pointsman.client.workflow import Workflow, WorkflowEvent
+    from pointsman.errors import (
+        ApprovalRequiredError,
+        BusUnavailableError,
+        ConfigurationError,
+        ContractError,
+        ModelError,
+        NotFoundError,
+        PointsmanError,
+        RefusedError,
+        TaskError,
+    )
+    from pointsman.settings import Settings
+    from pointsman_schemas.card import AgentCard, Role
+    from pointsman_schemas.events import Approval, Budget, ErrorKind, Gap, Outcome, Progress, TaskReport, Usage
+    from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
+    from pointsman_schemas.role_io import (
+        ClassifierInput,
+        ConflictRuling,
+        JudgeInput,
+        PlannerInput,
+        Refinement,
+        RefinerInput,
+        Review,
+        ReviewInput,
+        Synthesis,
+        SynthesizerInput,
+    )
     from pointsman_schemas.team import (
         ANY,
         Adaptive,
@@ -35,46 +65,157 @@ __all__ = [
     "ANY",
     "Adaptive",
     "Agent",
+    "AgentCard",
     "AgentFactory",
+    "AnswerResult",
+    "Approval",
+    "ApprovalRequiredError",
+    "Archive",
+    "Budget",
+    "BusUnavailableError",
     "Check",
     "Choreography",
+    "ClassifierInput",
     "Client",
+    "ConfigurationError",
+    "ConflictRuling",
     "Context",
+    "ContractError",
+    "DeadLetterEntry",
+    "ErrorKind",
     "FanOut",
+    "Gap",
+    "JudgeInput",
     "LLMAgent",
     "Limits",
+    "ModelError",
+    "NotFoundError",
+    "Operations",
+    "Outcome",
     "Pipeline",
+    "Plan",
     "PlanAndExecute",
+    "PlannedTask",
+    "PlannerInput",
+    "PointsmanError",
+    "Progress",
+    "Refinement",
+    "RefinerInput",
+    "RefusedError",
+    "ReplayResult",
+    "Review",
+    "ReviewInput",
+    "Role",
     "Router",
+    "SelectedAgent",
+    "Selection",
+    "Settings",
     "Stage",
+    "Synthesis",
+    "SynthesizerInput",
+    "TaskError",
+    "TaskReport",
     "Team",
+    "Tool",
+    "Usage",
+    "Workflow",
+    "WorkflowEvent",
+    "WorkflowSummary",
     "agent",
     "connect",
     "errors",
+    "mcp_tools",
     "tool",
 ]
 
-_HOME = {
-    "ANY": "pointsman_schemas.team",
-    "Adaptive": "pointsman_schemas.team",
-    "Agent": "pointsman.authoring.agent",
-    "AgentFactory": "pointsman.authoring.agent_factory",
-    "Check": "pointsman_schemas.team",
-    "Choreography": "pointsman_schemas.team",
-    "Client": "pointsman.client.client",
-    "Context": "pointsman.authoring.context",
-    "FanOut": "pointsman_schemas.team",
-    "LLMAgent": "pointsman.authoring.llm_agent",
-    "Limits": "pointsman_schemas.team",
-    "Pipeline": "pointsman_schemas.team",
-    "Router": "pointsman_schemas.team",
-    "Stage": "pointsman_schemas.team",
-    "PlanAndExecute": "pointsman_schemas.team",
-    "Team": "pointsman_schemas.team",
-    "agent": "pointsman.authoring.agent",
-    "connect": "pointsman.client.client",
-    "tool": "pointsman.authoring.tools",
+_NAMES = {
+    "pointsman.authoring.agent": (
+        "Agent",
+        "agent",
+    ),
+    "pointsman.authoring.agent_factory": ("AgentFactory",),
+    "pointsman.authoring.context": ("Context",),
+    "pointsman.authoring.llm_agent": ("LLMAgent",),
+    "pointsman.authoring.mcp": ("mcp_tools",),
+    "pointsman.authoring.tools": (
+        "Tool",
+        "tool",
+    ),
+    "pointsman.client.client": (
+        "Client",
+        "WorkflowSummary",
+        "connect",
+    ),
+    "pointsman.client.operations": (
+        "AnswerResult",
+        "Archive",
+        "DeadLetterEntry",
+        "Operations",
+        "ReplayResult",
+    ),
+    "pointsman.client.workflow": (
+        "Workflow",
+        "WorkflowEvent",
+    ),
+    "pointsman.errors": (
+        "ApprovalRequiredError",
+        "BusUnavailableError",
+        "ConfigurationError",
+        "ContractError",
+        "ModelError",
+        "NotFoundError",
+        "PointsmanError",
+        "RefusedError",
+        "TaskError",
+    ),
+    "pointsman.settings": ("Settings",),
+    "pointsman_schemas.card": (
+        "AgentCard",
+        "Role",
+    ),
+    "pointsman_schemas.events": (
+        "Approval",
+        "Budget",
+        "ErrorKind",
+        "Gap",
+        "Outcome",
+        "Progress",
+        "TaskReport",
+        "Usage",
+    ),
+    "pointsman_schemas.plan": (
+        "Plan",
+        "PlannedTask",
+        "SelectedAgent",
+        "Selection",
+    ),
+    "pointsman_schemas.role_io": (
+        "ClassifierInput",
+        "ConflictRuling",
+        "JudgeInput",
+        "PlannerInput",
+        "Refinement",
+        "RefinerInput",
+        "Review",
+        "ReviewInput",
+        "Synthesis",
+        "SynthesizerInput",
+    ),
+    "pointsman_schemas.team": (
+        "ANY",
+        "Adaptive",
+        "Check",
+        "Choreography",
+        "FanOut",
+        "Limits",
+        "Pipeline",
+        "PlanAndExecute",
+        "Router",
+        "Stage",
+        "Team",
+    ),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -199,17 +199,17 @@ async def _cards(system: System, bird: Canary) -> None:
     workflow = await client.submit("refunds", "o-17")
 
     async def asked() -> str | None:
-        return next((each.id for each in await client.approvals(workflow.id)), None)
+        return next((each.id for each in await client.operations.approvals(workflow.id)), None)
 
     async def seen() -> bool:
-        return any(card.instance == foreign.instance for card in await client.agents())
+        return any(card.instance == foreign.instance for card in await client.operations.agents())
 
     approval = await wait_for(asked, "question to a person")
     foreign = AgentCard(name="payer", description=json.dumps(schema), input_schema=schema, output_schema=schema)
     foreign = foreign.model_copy(update={"instance": "foreign"})
     await client.bus.registry.announce(foreign)
     await wait_for(seen, "card of another payer")
-    answer = await client.approve(approval or "", input="o-18")
+    answer = await client.operations.approve(approval or "", input="o-18")
 
     assert answer.counted, answer.ignored_reason
     assert (await workflow.outcome(20)).answer == "o-18"

@@ -42,7 +42,7 @@ async def test_an_approval_with_an_edit_finishes_a_workflow_whose_supervisor_and
         workflow = await system.client.submit("refunds", {"order": "o-17", "amount": 90.0})
 
         async def asked() -> str | None:
-            return next((each.id for each in await system.client.approvals(workflow.id)), None)
+            return next((each.id for each in await system.client.operations.approvals(workflow.id)), None)
 
         approval = await wait_for(asked, "question to a person")
         await supervisor.kill()

@@ -68,6 +68,6 @@ async def played(settings: Settings, off: float) -> tuple[Outcome, bool]:
         await until(lambda: client.bus.last("work", client.subjects.agent_handoffs("silent")))
         ours.off, theirs.off = -ours.off, -theirs.off  # both are set while they run
         outcome = await workflow.outcome(40)
-        there = {"planner", "mends", "silent"} <= {card.name for card in await client.agents()}
+        there = {"planner", "mends", "silent"} <= {card.name for card in await client.operations.agents()}
     await remove_streams(settings)
     return outcome, there

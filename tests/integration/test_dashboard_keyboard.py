@@ -17,7 +17,6 @@ from support.waiting import until
 from pointsman.authoring.agent import agent
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
-from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.errors import TaskError
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
@@ -72,11 +71,11 @@ async def test_dead_letters_are_replayed_and_discarded_by_keyboard_and_the_focus
         served(client) as address,
         page_of(browser, address) as page,
     ):
-        letters = DeadLetters(client.bus, client.subjects)
+        letters = client.operations
         await publish(client.bus, client.subjects.dead_letter("crew", None, "old"), letter("old", "came long ago"))
         workflow = await client.submit("crew", "mend it")
-        await until(lambda: letters.list(workflow=workflow.id))
-        (mine,) = [each.content.id for each in await letters.list(workflow=workflow.id)]
+        await until(lambda: letters.dead_letters(workflow=workflow.id))
+        (mine,) = [each.content.id for each in await letters.dead_letters(workflow=workflow.id)]
         await publish(client.bus, client.subjects.dead_letter("crew", None, "new"), letter("new", "came last"))
         shown = page.locator(".letter")
 
@@ -86,8 +85,8 @@ async def test_dead_letters_are_replayed_and_discarded_by_keyboard_and_the_focus
         await publish(client.bus, client.subjects.dead_letter("crew", None, "newer"), letter("newer", "came meanwhile"))
         await expect(shown).to_have_count(4)
         assert (await focused(page))[0] == f"Replay {mine}"
-        await letters.discard(await letters.get("new"))
-        await letters.discard(await letters.get("newer"))
+        await letters.discard(await letters.dead_letter("new"))
+        await letters.discard(await letters.dead_letter("newer"))
         await expect(shown).to_have_count(2)
         assert (await focused(page))[0] == f"Replay {mine}"
 
@@ -130,10 +129,10 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
         workflow = await client.submit("bank", {"amount": 900})
 
         async def both() -> bool:
-            return len(await client.approvals()) == 2
+            return len(await client.operations.approvals()) == 2
 
         await until(both)
-        first, second = [each.id for each in await client.approvals()]
+        first, second = [each.id for each in await client.operations.approvals()]
 
         await page.goto("/approvals")
         await expect(page.locator(".letter")).to_have_count(2)
@@ -142,7 +141,7 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
         await tab_to(page, "What it is done with")
         await page.keyboard.press("Control+a")
         await page.keyboard.insert_text('{"amount": 90')
-        await client.approve(first)
+        await client.operations.approve(first)
         await expect(page.locator(".letter")).to_have_count(1)
         await page.keyboard.insert_text("}")  # it has its text and the focus still
         await tab_to(page, f"Approve {second}")

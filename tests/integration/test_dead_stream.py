@@ -17,7 +17,7 @@ from support.waiting import until
 from pointsman.authoring.agent import Agent
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.client.client import Client, Workflow
-from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters
+from pointsman.engine.operations.dead_letters import DeadLetterEntry
 from pointsman.engine.supervisor import acknowledger
 from pointsman.settings import Settings
 
@@ -79,8 +79,8 @@ async def is_kept(client: Client, name: str) -> bool:
 
 
 async def letters_of(client: Client) -> Sequence[DeadLetterEntry]:
-    store = DeadLetters(client.bus, client.subjects)
-    return [letter for origin in ("crew", "worker") for letter in await store.list(origin=origin)]
+    store = client.operations
+    return [letter for origin in ("crew", "worker") for letter in await store.dead_letters(origin=origin)]
 
 
 async def all_letters(client: Client) -> Sequence[DeadLetterEntry]:
@@ -95,7 +95,7 @@ async def check_replays(client: Client, request: Workflow, task: Workflow, open_
     await until(lambda: settled(client))
     by_subject = {letter.content.subject.split(".")[1]: letter for letter in await letters_of(client)}
     kept = sorted((letter.content.workflow_id, letter.content.subject.split(".")[1]) for letter in letters)
-    store = DeadLetters(client.bus, client.subjects)
+    store = client.operations
     failed = next(letter for letter in letters if letter.content.workflow_id == task.id)
 
     event = await store.replay(by_subject["inbox"])

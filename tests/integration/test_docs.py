@@ -139,11 +139,11 @@ async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_an
         workflows = [await client.submit("bank", "pay the bill") for _ in range(3)]
 
         async def asked() -> bool:
-            return len(await client.approvals()) == 3
+            return len(await client.operations.approvals()) == 3
 
         await until(asked)
         for line in body.splitlines():
-            waiting = await client.approvals()
+            waiting = await client.operations.approvals()
             await run(re.sub(r"\bID\b", waiting[0].id if waiting else "", line), tmp_path, settings)
         statuses = [(await workflow.outcome(30)).status for workflow in workflows]
 

@@ -76,7 +76,7 @@ async def test_a_worker_that_was_killed_is_off_the_menu_after_three_heartbeats(
         await translator.kill()
 
         async def gone() -> bool:
-            return {card.name for card in await system.client.agents()} == {"planner", "synthesizer"}
+            return {card.name for card in await system.client.operations.agents()} == {"planner", "synthesizer"}
 
         await wait_for(gone, "menu without the killed worker", seconds=3 * settings.heartbeat + 5)
     await remove_streams(settings)

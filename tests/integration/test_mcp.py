@@ -276,9 +276,9 @@ async def test_a_workflow_waits_for_a_person_before_a_server_s_tool_is_called_th
 
     async with factory.team(team, [clerk()], on=settings) as client:
         workflow = (await client.submit("desk", "2 and 3")).id
-        (asked,) = await until(client.approvals, seconds=30)  # a process that loads the SDK starts first
+        (asked,) = await until(client.operations.approvals, seconds=30)  # a process that loads the SDK starts first
     async with factory.team(team, [clerk()], on=settings) as client:
-        await client.approve(asked.id, input={"a": 2, "b": 40}, by="Ann")
+        await client.operations.approve(asked.id, input={"a": 2, "b": 40}, by="Ann")
         outcome = await (await client.workflow(workflow)).outcome(30)
 
     assert (asked.tool, asked.workflow_id) == ("add", workflow)

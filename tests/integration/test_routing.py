@@ -64,7 +64,7 @@ async def test_the_worker_process_with_the_shorter_queue_gets_the_work_of_a_skil
         waiting = [await system.client.submit("busy", "work") for _ in range(5)]
 
         async def queued() -> bool:
-            depth = await system.client.queue_depth("alpha")
+            depth = await system.client.operations.queue_depth("alpha")
             return depth is not None and depth.pending + depth.in_flight == len(waiting)
 
         await wait_for(queued, "queue of alpha's")

@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 from pointsman import agent
 from pointsman.cli.declared import app
-from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.telemetry import semconv
@@ -121,7 +120,7 @@ async def test_every_command_of_the_runbook_runs(
     async with factory.team(TEAM, [planner_of(*plan), synthesizer, echo("a"), lost], on=settings) as client:
         workflow = await client.submit("crew", "hello")
         await workflow.outcome(30)
-        (letter,) = await DeadLetters(client.bus, client.subjects).list()
+        (letter,) = await client.operations.dead_letters()
         for command in commands:
             program, *arguments = shlex.split(Template(command).substitute(ID=workflow.id, LETTER=letter.content.id))
             assert program == "pointsman"

@@ -65,7 +65,7 @@ async def test_of_two_supervisors_whose_tasks_wait_for_an_ill_agent_one_sends_on
     async with System(tmp_path, settings) as system:
         target = system.write("routes.py", CREW)
         *supervisors, _ = await asyncio.gather(*(system.supervisor(target) for _ in range(2)), system.worker(target))
-        submit, circuits = system.client.submit, system.client.circuits
+        submit, circuits = system.client.submit, system.client.operations.circuits
         # Each supervisor counts for itself: of three failures one of the two has seen two.
         failing = [await submit("crew", "work") for _ in range(3)]
 

@@ -90,6 +90,6 @@ async def end(processes: Sequence[Ready]) -> None:
 
 async def alive(client: Client, names: set[str]) -> None:
     async def here() -> bool:
-        return names <= {card.name for card in await client.agents()}
+        return names <= {card.name for card in await client.operations.agents()}
 
     await until(here, seconds=60)

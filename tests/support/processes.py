@@ -159,7 +159,7 @@ class System:
         instance = (await service.logged("worker_started"))["instance"]
 
         async def announced() -> bool:
-            return any(card.instance == instance for card in await self.client.agents())
+            return any(card.instance == instance for card in await self.client.operations.agents())
 
         await wait_for(announced, f"card of {targets}")
         return service

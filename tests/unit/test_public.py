@@ -39,11 +39,45 @@ def test_everything_that_a_module_exports_says_what_it_is() -> None:
     assert [each for file in files if "cli" not in file.parts for each in undocumented(file)] == []
 
 
-def test_these_are_the_public_names() -> None:
+def test_public_names_are_these() -> None:
     assert pointsman.__all__ == [
-        "ANY", "Adaptive", "Agent", "AgentFactory", "Check", "Choreography", "Client", "Context", "FanOut", "LLMAgent",
-        "Limits", "Pipeline", "PlanAndExecute", "Router", "Stage", "Team", "agent", "connect", "errors", "tool",
+        "ANY", "Adaptive", "Agent", "AgentCard", "AgentFactory", "AnswerResult",
+        "Approval", "ApprovalRequiredError", "Archive", "Budget", "BusUnavailableError", "Check",
+        "Choreography", "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling", "Context",
+        "ContractError", "DeadLetterEntry", "ErrorKind", "FanOut", "Gap", "JudgeInput",
+        "LLMAgent", "Limits", "ModelError", "NotFoundError", "Operations", "Outcome",
+        "Pipeline", "Plan", "PlanAndExecute", "PlannedTask", "PlannerInput", "PointsmanError",
+        "Progress", "Refinement", "RefinerInput", "RefusedError", "ReplayResult", "Review",
+        "ReviewInput", "Role", "Router", "SelectedAgent", "Selection", "Settings",
+        "Stage", "Synthesis", "SynthesizerInput", "TaskError", "TaskReport", "Team",
+        "Tool", "Usage", "Workflow", "WorkflowEvent", "WorkflowSummary", "agent",
+        "connect", "errors", "mcp_tools", "tool",
     ]  # fmt: skip
+
+
+def test_public_names_are_imported_for_type_checkers_and_loaded_on_use() -> None:
+    tree = ast.parse(Path(str(pointsman.__file__)).read_text())
+    (guarded,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = {alias.name for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+
+    assert imported == set(pointsman.__all__)
+    assert set(pointsman._HOME) == imported - {"errors"}
+
+
+def test_shipped_agents_and_examples_import_from_pointsman_only() -> None:
+    """The sample libraries search their texts with the keyword matching of the offline model."""
+    top = Path(__file__).parents[2]
+    allowed = {"pointsman", "pointsman.llm.offline.keyword_matching"}
+
+    modules = {
+        node.module
+        for folder in ("agents", "examples")
+        for file in (top / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+    }
+
+    assert {name for name in modules if name.startswith(("pointsman.", "pointsman_schemas"))} <= allowed
 
 
 @pytest.mark.parametrize("name", pointsman.__all__)
@@ -53,7 +87,7 @@ def test_every_public_name_is_there(name: str) -> None:
 
 def test_an_unknown_name_is_said_with_the_known_ones() -> None:
     with pytest.raises(AttributeError, match="LLMAgent"):
-        _ = pointsman.Workflow
+        _ = pointsman.Worfklow
 
 
 def test_importing_the_package_loads_nothing() -> None:

@@ -7,13 +7,15 @@ pointsman ...` shows which import was added.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-TRIES = 5
+MAX_TRIES = 20
+"""Pairs of starts that are measured at most: on a busy machine few of them run undisturbed."""
 
 WORKER_BUDGET = 1.5
 """Measured: 1.3, which is 0.3 to 0.5 s of CPU. With rich it is 1.8, with the supervisor's engine 1.6."""
@@ -58,17 +60,25 @@ def _cpu_seconds(arguments: Sequence[str]) -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _ratio(arguments: Sequence[str], baseline: str) -> float:
-    """Return the least CPU time with `arguments` as a multiple of the least with `baseline`, measured in turn."""
-    pairs = [(_cpu_seconds(arguments), _cpu_seconds([baseline])) for _ in range(TRIES)]
-    return min(of for of, _ in pairs) / min(base for _, base in pairs)
+def _ratio(arguments: Sequence[str], baseline: str, budget: float) -> float:
+    """Return the least CPU time with `arguments` as a multiple of the least with `baseline`, measured in turn.
+
+    The measurement ends as soon as the ratio is within `budget`, and after `MAX_TRIES` pairs.
+    """
+    least, least_base = math.inf, math.inf
+    for _ in range(MAX_TRIES):
+        least = min(least, _cpu_seconds(arguments))
+        least_base = min(least_base, _cpu_seconds([baseline]))
+        if least / least_base < budget:
+            break
+    return least / least_base
 
 
 def test_worker_connects_within_its_budget_of_cpu_time(tmp_path: Path) -> None:
     (tmp_path / "echo.py").write_text(AGENT)
 
-    assert _ratio([WORKER, "worker", str(tmp_path / "echo.py")], WORKER_BASELINE) < WORKER_BUDGET
+    assert _ratio([WORKER, "worker", str(tmp_path / "echo.py")], WORKER_BASELINE, WORKER_BUDGET) < WORKER_BUDGET
 
 
 def test_help_is_shown_within_its_budget_of_cpu_time() -> None:
-    assert _ratio([HELP, "--help"], HELP_BASELINE) < HELP_BUDGET
+    assert _ratio([HELP, "--help"], HELP_BASELINE, HELP_BUDGET) < HELP_BUDGET

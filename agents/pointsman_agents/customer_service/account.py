@@ -6,9 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pointsman.authoring.context import Context
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
+from pointsman import Context, LLMAgent, tool
 from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER, CustomerId, back_office, customer
 
 __all__ = ["account", "account_state", "send_reset_link"]

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from pointsman.errors import NotFoundError
+from pointsman import NotFoundError
 
 __all__ = ["DEFAULT_CUSTOMER", "CustomerId", "back_office", "customer", "status_page"]
 

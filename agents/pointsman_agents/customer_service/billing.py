@@ -7,10 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from pointsman.authoring.context import Context
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
-from pointsman.errors import NotFoundError
+from pointsman import Context, LLMAgent, NotFoundError, tool
 from pointsman_agents.customer_service.back_office import (
     DEFAULT_CUSTOMER,
     CustomerId,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from pointsman_schemas.events import Outcome
+from pointsman import Outcome
 
 __all__ = ["only_of_customer_1002"]
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
+from pointsman import LLMAgent, tool
 from pointsman_agents.customer_service.back_office import (
     DEFAULT_CUSTOMER,
     CustomerId,

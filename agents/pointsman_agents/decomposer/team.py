@@ -14,13 +14,20 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman.authoring.agent import agent
-from pointsman.authoring.context import Context
-from pointsman.errors import RefusedError
-from pointsman_schemas.card import Role
-from pointsman_schemas.plan import Plan, PlannedTask
-from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
+from pointsman import (
+    Context,
+    Limits,
+    Plan,
+    PlanAndExecute,
+    PlannedTask,
+    PlannerInput,
+    RefusedError,
+    Role,
+    Synthesis,
+    SynthesizerInput,
+    Team,
+    agent,
+)
 
 __all__ = ["SAMPLE_REQUEST", "joiner", "solver", "splitter", "team"]
 

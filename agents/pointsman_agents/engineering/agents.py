@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
-from pointsman.authoring.context import Context
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
+from pointsman import Context, LLMAgent, tool
 from pointsman_agents.engineering.services import ServiceName, service
 from pointsman_agents.samples import USE_TOOLS
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
+from pointsman import LLMAgent, tool
 from pointsman_agents.experts.notes import Notes, look_up
 from pointsman_agents.samples import USE_TOOLS
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
+from pointsman import LLMAgent, tool
 from pointsman_agents.generalist.library import TOPICS, topic_of
 
 __all__ = ["code", "research", "writing"]

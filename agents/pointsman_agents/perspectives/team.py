@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pointsman_schemas.team import FanOut, Limits, Team
+from pointsman import FanOut, Limits, Team
 
 __all__ = ["SAMPLE_REQUEST", "team"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import Tool, tool
+from pointsman import LLMAgent, Tool, tool
 from pointsman_agents.perspectives.proposals import ProposalId, View, judge, proposal
 
 __all__ = ["demand", "finance", "operations", "risk"]

@@ -10,13 +10,10 @@ import re
 
 from pydantic import BaseModel
 
-from pointsman.authoring.agent import agent
-from pointsman.authoring.context import Context
-from pointsman.errors import RefusedError
+from pointsman import Context, RefusedError, agent
 from pointsman_agents.customer_service.back_office import back_office
 from pointsman_agents.refunds.policy import refund_policy
 from pointsman_agents.samples import format_dollars
-from pointsman_schemas.strict_json import as_json_value
 
 __all__ = ["fraud", "notification", "policy", "verification"]
 
@@ -59,7 +56,7 @@ async def verification(asked: RefundRequest, context: Context) -> str:
         amount=format_dollars(row["amount"]),
         duplicate_of=row["twin"] or "",
     )
-    await context.emit("charge_verified", as_json_value(charge))
+    await context.emit("charge_verified", charge)
     how = f"a duplicate of {charge.duplicate_of}" if charge.duplicate_of else "no duplicate"
     return f"Charge {charge.charge_id} over {charge.amount} on {row['day']} is {how}."
 
@@ -70,7 +67,7 @@ async def policy(charge: VerifiedCharge, context: Context) -> str:
     decision = refund_policy(customer_id=charge.customer_id, charge_id=charge.charge_id)
     if decision.decision == "approved":
         eligible = EligibleRefund(**charge.model_dump(exclude={"duplicate_of"}), rule=decision.rule)
-        await context.emit("refund_eligible", as_json_value(eligible))
+        await context.emit("refund_eligible", eligible)
     return decision.summary
 
 

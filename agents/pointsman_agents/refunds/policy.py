@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field
 
-from pointsman.authoring.tools import tool
+from pointsman import tool
 from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER, CustomerId, back_office, customer
 from pointsman_agents.samples import format_dollars
 

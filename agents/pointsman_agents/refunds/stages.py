@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from pointsman.authoring.llm_agent import LLMAgent
+from pointsman import LLMAgent
 from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER
 from pointsman_agents.customer_service.billing import Charge, find_charges
 from pointsman_agents.refunds.policy import Decision, refund_policy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pointsman_schemas.team import Check, Limits, Pipeline, Stage, Team
+from pointsman import Check, Limits, Pipeline, Stage, Team
 
 __all__ = ["SAMPLE_REQUEST", "team"]
 

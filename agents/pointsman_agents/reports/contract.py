@@ -11,11 +11,8 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
-from pointsman.errors import RefusedError
+from pointsman import Limits, LLMAgent, PlanAndExecute, RefusedError, Team, tool
 from pointsman_agents.samples import USE_TOOLS, look_up_entry
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "clauses", "risks", "team"]
 

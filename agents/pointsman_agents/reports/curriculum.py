@@ -7,10 +7,8 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
+from pointsman import Limits, LLMAgent, PlanAndExecute, Team, tool
 from pointsman_agents.samples import USE_TOOLS
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "schedule", "sequence", "team"]
 

@@ -6,8 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.tools import tool
+from pointsman import LLMAgent, tool
 from pointsman_agents.customer_service.back_office import DEFAULT_CUSTOMER, CustomerId, back_office, customer
 from pointsman_agents.customer_service.billing import find_charges, request_refund, subscription
 from pointsman_agents.customer_service.technical import rate_limits, service_status

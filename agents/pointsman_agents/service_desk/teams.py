@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
+from pointsman import Limits, PlanAndExecute, Team
 
 __all__ = ["SAMPLE_REQUEST", "billing_team", "team", "technical_team"]
 

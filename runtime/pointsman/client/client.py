@@ -17,28 +17,25 @@ from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
 
+from pointsman.client.operations import Operations
 from pointsman.client.workflow import Workflow, WorkflowEvent, newest_commit_of, read_progress
-from pointsman.core.model.agent_health import Circuit
 from pointsman.core.views import trace
 from pointsman.engine.log.reader import (
     as_async_generator,
     gather_batched,
-    newest_commit,
     read_commit,
     read_entries,
     read_workflow_started,
 )
-from pointsman.engine.operations.approvals import AnswerResult, answer_approval
 from pointsman.engine.process.retrying import publish_with_retry
 from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, OversizeEventError
-from pointsman.ports.bus import Bus, QueueDepth, StoredMessage
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.settings import Settings
 from pointsman.telemetry.bus_metrics import bus_observer
 from pointsman.telemetry.semconv import publish_request
 from pointsman.telemetry.traces import span, tracing_enabled
-from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import Approval, Budget, Progress, Request
+from pointsman_schemas.events import Budget, Progress, Request
 from pointsman_schemas.ids import stable_digest, workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
@@ -47,9 +44,9 @@ from pointsman_schemas.subjects import Subjects
 if TYPE_CHECKING:
     from pointsman.engine.operations.queued_requests import QueuedRequest
 
-__all__ = ["AnswerResult", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
+__all__ = ["Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
 
-WAITING_FOR_APPROVAL, _CANCEL_REQUESTED = "waiting for admission", "asked to end"
+QUEUED_STATUS, _CANCEL_REQUESTED_STATUS = "waiting for admission", "asked to end"
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
 many. Four times as many are looked at each further time."""
@@ -74,7 +71,7 @@ class WorkflowSummary:
     @property
     def admitted(self) -> bool:
         """Whether a supervisor has taken it."""
-        return self.status not in (WAITING_FOR_APPROVAL, _CANCEL_REQUESTED)
+        return self.status not in (QUEUED_STATUS, _CANCEL_REQUESTED_STATUS)
 
 
 @asynccontextmanager
@@ -111,6 +108,8 @@ class Client:
         self.bus = bus
         self.subjects = Subjects(namespace)
         self.source = self.subjects.source("client", "python")
+        self.operations = Operations(bus, self.subjects)
+        """The calls of those who operate the namespace: approvals, dead letters, agents, circuits, archives."""
 
     async def submit(
         self,
@@ -271,39 +270,6 @@ class Client:
         ]
         return [report for report in found if report is not None]
 
-    async def approvals(self, workflow: str | None = None) -> Sequence[Approval]:
-        """What `workflow`, or any of the namespace, waits for a person to allow, oldest first."""
-        now, asked = _now(), dict[str, Approval]()
-        async for stored in self.bus.read("log", self.subjects.workflow_approvals(workflow)):
-            with suppress(ContractError):  # an agent may name a domain event anything
-                approval = parse(Approval, decode(stored.headers, stored.body)[1])
-                if approval.expires_at > now:
-                    asked[approval.id] = approval
-        waiting: set[str] = set()
-        for name in {approval.workflow_id for approval in asked.values()}:
-            with suppress(NotFoundError):
-                waiting.update((await newest_commit(self.bus, self.subjects, name))[1].pending_approvals)
-        return [approval for approval in asked.values() if approval.id in waiting]
-
-    async def approve(
-        self, approval: str, *, input: JsonValue = None, by: str = "a client", timeout: float = 10.0
-    ) -> AnswerResult:
-        """Allow what was asked; `input` replaces the task's input, the tool's arguments or the whole plan.
-
-        The answer says what counts: what was said first, if it was said already. It is waited for `timeout` seconds.
-
-        Raises:
-            ContractError: `input` does not fit what it would replace. It is asked as before.
-            NotFoundError: nobody asked.
-        """
-        return await answer_approval(self.bus, self.subjects, "approve", approval, input=input, by=by, timeout=timeout)
-
-    async def reject(
-        self, approval: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0
-    ) -> AnswerResult:
-        """Do not allow it, and say why: the planner or the agent reads the reason. As `approve`."""
-        return await answer_approval(self.bus, self.subjects, "reject", approval, reason=reason, by=by, timeout=timeout)
-
     async def trace(self, workflow: str) -> trace.TraceNode:
         """The trace of a workflow and of those its teams started for it, built from their logs. Raises
         `NotFoundError`."""
@@ -313,30 +279,6 @@ class Client:
             with suppress(NotFoundError):  # its team has not taken it yet
                 children[child] = await self.trace(child)
         return trace.build_trace(entries, progress, children)
-
-    async def agents(self) -> Sequence[AgentCard]:
-        """The card of every live agent instance, sorted by name and instance. `teams` has those of the teams."""
-        return [card for card in await self.bus.registry.cards() if not card.team]
-
-    async def teams(self) -> Sequence[AgentCard]:
-        """The card of every live supervisor, sorted by its team's name and instance."""
-        return [card for card in await self.bus.registry.cards() if card.team]
-
-    async def live_names(self) -> frozenset[str]:
-        """The names of all that is alive and can be handed a task: agents and teams."""
-        return frozenset(card.name for card in await self.bus.registry.cards())
-
-    async def circuits(self) -> Mapping[str, Circuit]:
-        """The agents that keep failing and are sent no work before their time, by name."""
-        from pointsman.engine.operations.circuits import load_circuits
-
-        return await load_circuits(self.bus, self.subjects)
-
-    async def queue_depth(self, agent: str) -> QueueDepth | None:
-        """What waits for an agent and what it works on, over all its instances; None when it has never run here."""
-        from pointsman.engine.process.handoff_codec import consumer_name
-
-        return await self.bus.depth(consumer_name(agent), "handoffs")
 
     async def _newest_messages(self, subject: str, limit: int) -> Sequence[StoredMessage]:
         """The newest message of the `limit` subjects that were written last."""
@@ -377,7 +319,7 @@ def _queued_summary(of: QueuedRequest) -> WorkflowSummary:
     return WorkflowSummary(
         id=of.workflow,
         team=of.team,
-        status=_CANCEL_REQUESTED if of.cancelled else WAITING_FOR_APPROVAL,
+        status=_CANCEL_REQUESTED_STATUS if of.cancelled else QUEUED_STATUS,
         started_at=of.request.at,
         ended_at=None,
         input=_request_input(of.request),

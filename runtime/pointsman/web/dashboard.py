@@ -33,7 +33,6 @@ from pointsman.engine.operations.archive import export_workflow
 from pointsman.engine.operations.dead_letters import (
     MAX_CONCURRENT_REPLAYS,
     DeadLetterEntry,
-    DeadLetters,
     NotReplayableError,
 )
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
@@ -61,7 +60,7 @@ class Dashboard:
         self.letters = LetterIndex(client.bus, client.subjects)
         self._streams = EventStreams(client, self.index, self.letters)
         self._token = token
-        self._store = DeadLetters(client.bus, client.subjects)
+        self._store = client.operations
         self.app: ASGIApp = AccessGuard(
             Starlette(routes=self._routes(), exception_handlers={PointsmanError: error_response}),
             token=token,
@@ -173,10 +172,10 @@ class Dashboard:
         given, approval = await read_json_object(request, self.client.bus.max_body), request.path_params["id"]
         match request.path_params["action"]:
             case "approve":
-                said = await self.client.approve(approval, input=given.get("input"), by="the dashboard")
+                said = await self.client.operations.approve(approval, input=given.get("input"), by="the dashboard")
             case "reject":
                 reason = str(given.get("reason", ""))
-                said = await self.client.reject(approval, reason=reason, by="the dashboard")
+                said = await self.client.operations.reject(approval, reason=reason, by="the dashboard")
             case other:
                 raise NotFoundError(f"{other!r} is no answer; there are approve and reject")
         self._streams.refresh()
@@ -223,7 +222,7 @@ class Dashboard:
 
     async def _find_letter(self, name: str) -> DeadLetterEntry:
         try:
-            return await self._store.get(name)
+            return await self._store.dead_letter(name)
         except NotFoundError:
             self.letters.remove(name)
             raise

@@ -162,7 +162,7 @@ class EventStreams:
                 if new := [line for line in lines if line.sequence > seen]:
                     yield format_event("lines", new, id=batch[-1].sequence)
                 began = monotonic()
-                alive = await self._client.live_names()
+                alive = await self._client.operations.live_names()
                 begins = entries and isinstance(entries[0], WorkflowStarted)
                 view = views.workflow_json(entries, reports, alive) if begins else None
                 dues = [task["due"] - view["now"] for task in view["tasks"] if "due" in task] if view else []
@@ -235,7 +235,7 @@ class EventStreams:
                     yield format_event("status", await self._status())
 
     async def _status(self) -> dict[str, Any]:
-        supervised = {card.name for card in await self._client.teams()}
+        supervised = {card.name for card in await self._client.operations.teams()}
         return {
             "live": {
                 "namespace": self._client.subjects.namespace,
@@ -249,14 +249,18 @@ class EventStreams:
         }
 
     async def _read_agents(self) -> list[dict[str, Any]]:
-        cards = await self._client.agents()
+        cards = await self._client.operations.agents()
         names = sorted({*(card.name for card in cards), *self._index.agents})
-        depths: Sequence[QueueDepth | None] = await asyncio.gather(*(self._client.queue_depth(name) for name in names))
-        circuits = open_circuits(await self._client.circuits(), {card.name for card in cards}, datetime.now(UTC))
+        depths: Sequence[QueueDepth | None] = await asyncio.gather(
+            *(self._client.operations.queue_depth(name) for name in names)
+        )
+        circuits = open_circuits(
+            await self._client.operations.circuits(), {card.name for card in cards}, datetime.now(UTC)
+        )
         return views.agents_json(cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits)
 
     async def _read_approvals(self) -> list[dict[str, Any]]:
-        return [approval.model_dump(mode="json") for approval in await self._client.approvals()]
+        return [approval.model_dump(mode="json") for approval in await self._client.operations.approvals()]
 
 
 async def _wait_for_any(*news: Coroutine[Any, Any, None]) -> None:

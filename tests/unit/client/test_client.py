@@ -297,7 +297,7 @@ async def test_what_is_asked_is_listed_until_it_expires_though_no_supervisor_has
     for expires_at in (EVER, at(2)):
         bus = MemoryBus()
         await asking(bus, expires_at)
-        asked.append([each.id for each in await Client(bus).approvals()])
+        asked.append([each.id for each in await Client(bus).operations.approvals()])
 
     assert asked == [[TOKEN], []]
 
@@ -315,7 +315,7 @@ async def test_an_answer_that_cannot_count_is_not_sent_and_says_why(
 ) -> None:
     await asking(bus, expires_at, *more)
 
-    answer = await client.approve(TOKEN, timeout=0)
+    answer = await client.operations.approve(TOKEN, timeout=0)
 
     assert (answer.counted, answer.ignored_reason) == (False, said)
     assert [stored.subject async for stored in bus.read("work", "pointsman.>")] == []

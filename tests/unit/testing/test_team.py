@@ -165,7 +165,7 @@ async def test_a_team_is_waited_for_until_its_supervisor_is_there(monkeypatch: p
     monkeypatch.setattr("pointsman.testing.team.SupervisorEngine", Late)
 
     async with running_team(TEAM, [planner, synthesizer, seller(ScriptedModel())]) as client:
-        assert [card.name for card in await client.teams()] == ["shop"]
+        assert [card.name for card in await client.operations.teams()] == ["shop"]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ async def test_what_waits_is_listed_and_an_edited_yes_lets_it_go_on() -> None:
         dashboard = Dashboard(client)
         folding = asyncio.create_task(dashboard.run_projections())
         workflow = await client.submit("bank", {"amount": 900})
-        await until(client.approvals)
+        await until(client.operations.approvals)
         async with event_stream(dashboard.app, "/api/live/approvals") as page:
             told = await page.until("approvals")
             (question,) = told.data["approvals"]

@@ -47,10 +47,10 @@ def agents(
         # An agent that is waited for makes the namespace when it comes, so it need not be there yet.
         async with session(url, namespace, create=bool(wait)) as client:
             await _wait_for_agents(client, wait, timeout)
-            grouped = group_by_name(await client.agents())
-            queues = await asyncio.gather(*(client.queue_depth(name) for name in grouped))
-            circuits, now = await client.circuits(), await client.bus.time()
-            teams = group_by_name(await client.teams())
+            grouped = group_by_name(await client.operations.agents())
+            queues = await asyncio.gather(*(client.operations.queue_depth(name) for name in grouped))
+            circuits, now = await client.operations.circuits(), await client.bus.time()
+            teams = group_by_name(await client.operations.teams())
             requests = await asyncio.gather(*(client.bus.depth(f"request-{name}", "work") for name in teams))
         terminal = console()
         if json:

@@ -18,7 +18,7 @@ __all__ = ["answer", "approvals"]
 def approvals(of: str | None, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            found = await client.approvals(await resolve_workflow_id(client, of) if of else None)
+            found = await client.operations.approvals(await resolve_workflow_id(client, of) if of else None)
         if json:
             for approval in found:
                 print_json(approval)
@@ -41,9 +41,9 @@ def answer(
         async with session(url, namespace) as client:
             approval = await resolve_approval_id(client, given)
             if approve:
-                said = await client.approve(approval, input=instead, by=default_by(by))
+                said = await client.operations.approve(approval, input=instead, by=default_by(by))
             else:
-                said = await client.reject(approval, reason=reason, by=default_by(by))
+                said = await client.operations.reject(approval, reason=reason, by=default_by(by))
         if json:
             print_json({"approval": approval, "counted": said.counted, "said": said.ignored_reason})
         elif said.counted is not False:

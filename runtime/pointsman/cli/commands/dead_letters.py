@@ -27,11 +27,11 @@ from pointsman.cli.render.output import (
 from pointsman.cli.support.ids import resolve_dead_letter, resolve_workflow_id
 from pointsman.cli.support.session import session
 from pointsman.client.client import Client
+from pointsman.client.operations import Operations
 from pointsman.engine.log.reader import newest_commit
 from pointsman.engine.operations.dead_letters import (
     MAX_CONCURRENT_REPLAYS,
     DeadLetterEntry,
-    DeadLetters,
     NotReplayableError,
 )
 from pointsman.errors import ConfigurationError, NotFoundError
@@ -65,10 +65,10 @@ class LetterFilter:
     async def find(self, client: Client) -> Sequence[DeadLetterEntry]:
         """Raises `NotFoundError` when there are none, `ConfigurationError` for a time that cannot be read or
         the beginning of several ids."""
-        store = DeadLetters(client.bus, client.subjects)
+        store = client.operations
         if self.ids:
             return [await resolve_dead_letter(store, name) for name in self.ids]
-        return await store.list(
+        return await store.dead_letters(
             origin=self.origin,
             workflow=await resolve_workflow_id(client, self.workflow) if self.workflow else None,
             cause=self.cause,
@@ -102,7 +102,7 @@ async def _explain_no_letters(choice: LetterFilter, client: Client) -> str:
         kinds = Counter(letter.content.cause.kind for letter in others)
         there = ", ".join(f"{escape_control(kind)} ({count})" for kind, count in kinds.most_common())
         return f"None with cause {choice.cause}; causes there are: {there}."
-    if await DeadLetters(client.bus, client.subjects).list(limit=1):
+    if await client.operations.dead_letters(limit=1):
         return "No dead letter fits; `pointsman dead list` shows the ones there are."
     return "No dead letters."
 
@@ -110,7 +110,7 @@ async def _explain_no_letters(choice: LetterFilter, client: Client) -> str:
 def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
     async def run() -> Code:
         async with session(url, namespace) as client:
-            letter = await resolve_dead_letter(DeadLetters(client.bus, client.subjects), name)
+            letter = await resolve_dead_letter(client.operations, name)
             advice = "" if json else await _suggested_command(client, letter)
         if json:
             print_json(_letter_as_json(letter))
@@ -131,7 +131,7 @@ def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Co
 def replay(
     choice: LetterFilter, *, as_new: bool, keep: bool, yes: bool, url: str | None, namespace: str | None, json: bool
 ) -> Code:
-    async def one(store: DeadLetters, letter: DeadLetterEntry) -> _LetterResult:
+    async def one(store: Operations, letter: DeadLetterEntry) -> _LetterResult:
         try:
             done = await store.replay(letter, as_new=as_new, keep=keep)
         except (NotReplayableError, NotFoundError) as error:
@@ -146,7 +146,7 @@ def replay(
 
 
 def discard(choice: LetterFilter, *, yes: bool, url: str | None, namespace: str | None, json: bool) -> Code:
-    async def one(store: DeadLetters, letter: DeadLetterEntry) -> _LetterResult:
+    async def one(store: Operations, letter: DeadLetterEntry) -> _LetterResult:
         gone, name = await store.discard(letter), letter.content.id
         said = "discarded" if gone else "gone already"
         return _LetterResult(said, {"letter": name, "discarded": gone}, f"{name}: {said}")
@@ -169,7 +169,7 @@ class _LetterResult:
 async def _apply_to_letters(
     verb: str,
     choice: LetterFilter,
-    one: Callable[[DeadLetters, DeadLetterEntry], Awaitable[_LetterResult]],
+    one: Callable[[Operations, DeadLetterEntry], Awaitable[_LetterResult]],
     *,
     yes: bool,
     ask: bool = False,
@@ -185,7 +185,7 @@ async def _apply_to_letters(
     counts: Counter[str] = Counter()
     worst = Code.OK
     async with session(url, namespace) as client:
-        store = DeadLetters(client.bus, client.subjects)
+        store = client.operations
         chosen = await choice.find(client)
         if not chosen:
             raise NotFoundError("no dead letter fits; `pointsman dead list` shows the ones there are")

@@ -25,14 +25,13 @@ from pointsman.cli.commands.agents import (
 from pointsman.cli.commands.workflows import known_teams
 from pointsman.cli.render.output import Code, console, one_line, print_event, print_hint, print_json
 from pointsman.cli.support.session import session, settings_for
-from pointsman.client.client import WAITING_FOR_APPROVAL, Client
+from pointsman.client.client import QUEUED_STATUS, Client
 from pointsman.clock import SystemClock
 from pointsman.core.model.agent_health import open_circuits
 from pointsman.core.views.formatting import format_seconds
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
 from pointsman.engine.log.reader import gather_batched
-from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.engine.process.discovery import installed_agents
 from pointsman.engine.supervisor.retention import oldest_message, retention_of
 from pointsman.engine.supervisor.stream_integrity import find_lost_log, find_lost_work, stream_bounds
@@ -114,9 +113,9 @@ async def _run_checks(settings: Settings, team: Team | str | None) -> AsyncGener
             yield await _check_retention(client, settings)
             for check in await _check_team(client, team):
                 yield check
-            alive = group_by_name(await client.agents())
+            alive = group_by_name(await client.operations.agents())
             yield _check_schemas(alive)
-            yield _check_definitions(group_by_name(await client.teams()))
+            yield _check_definitions(group_by_name(await client.operations.teams()))
             yield _check_handlers(alive)
             yield await _check_ack_waits(client, alive)
             yield await _check_requests(client)
@@ -211,7 +210,7 @@ async def _check_telemetry() -> Check:
 
 
 async def _check_dead_letters(client: Client) -> Check:
-    count = len(await DeadLetters(client.bus, client.subjects).list(limit=_MAX_COUNTED))
+    count = len(await client.operations.dead_letters(limit=_MAX_COUNTED))
     shown = "none" if not count else f"{count}{' or more' if count == _MAX_COUNTED else ''}; `pointsman dead list`"
     if full := await client.bus.capacity_problem("dead"):
         shown += f"; {full}"
@@ -225,7 +224,7 @@ async def _check_supervisor(client: Client, team: str) -> Sequence[Check]:
     before = [await client.bus.depth(durable, "work") for durable in durables]
     if any(depth and _depth_text(depth) for depth in before):
         await asyncio.sleep(_RECHECK_DELAY_S)
-    alive = sum(card.name == team for card in await client.teams())
+    alive = sum(card.name == team for card in await client.operations.teams())
     advice = f"start it: `pointsman supervisor module:name`, with the team {team}"
     checks = [Check("supervisor", alive > 0, f"{alive or 'none'} of {team} alive", advice)]
     for durable, first in zip(durables, before, strict=True):
@@ -246,9 +245,9 @@ def _team_consumers(team: str) -> tuple[str, str]:
 async def _check_requests(client: Client) -> Check:
     """Whether every request that waits has a supervisor it waits for, and has the time to. One whose end is asked for
     needs no other."""
-    waits = [each for each in await client.queued_requests() if each.status == WAITING_FOR_APPROVAL]
+    waits = [each for each in await client.queued_requests() if each.status == QUEUED_STATUS]
     waiting = Counter(each.team for each in waits)
-    alone = set(waiting) - {card.name for card in await client.teams()}
+    alone = set(waiting) - {card.name for card in await client.operations.teams()}
     known = await known_teams(client) if alone else set[str]()
     meant = {name: get_close_matches(name, known - {name}, 1) for name in alone - known}
     seen = "; ".join(
@@ -264,7 +263,7 @@ async def _check_tasks(client: Client, team: Team | str | None) -> Check:
     """Whether everybody is alive whom a task was handed to, of the workflows that run and were active last."""
     summaries = await client.list(_team_name(team) if team else None, limit=_MAX_WORKFLOWS)
     running = [each.id for each in summaries if each.status == "running"]
-    logs, alive = await gather_batched(client.entries(each) for each in running), await client.live_names()
+    logs, alive = await gather_batched(client.entries(each) for each in running), await client.operations.live_names()
     now = datetime.now(UTC)
     waiting = Counter(task.agent for log in logs for task in tasks_without_agent(at_time(build_trace(log), now, alive)))
     seen = "; ".join(
@@ -285,7 +284,7 @@ def _team_name(team: Team | str) -> str:
 
 async def _check_team(client: Client, team: Team | str | None) -> Sequence[Check]:
     """Whether there is somebody for everything a workflow needs: of `team`, or of any team when none is named."""
-    alive = group_by_name(await client.agents())
+    alive = group_by_name(await client.operations.agents())
     checks = [] if team is None else [*await _check_supervisor(client, _team_name(team))]
     if not isinstance(team, Team):
         count = sum(len(cards) for cards in alive.values())
@@ -295,7 +294,7 @@ async def _check_team(client: Client, team: Team | str | None) -> Sequence[Check
             Check("agents", bool(alive), f"{count} alive: {names}" if alive else "none alive",
                   "`pointsman worker module:name` starts one; `pointsman up` starts a team"),
         ]  # fmt: skip
-    shipped, teams = installed_agents(), group_by_name(await client.teams())
+    shipped, teams = installed_agents(), group_by_name(await client.operations.teams())
     for name, why in team.required_agents().items():
         if name in teams:
             checks.append(Check("team", True, f"{name} ({why}): {len(teams[name])} alive"))
@@ -340,10 +339,10 @@ def _check_handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
 
 async def _check_ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
     """Whether all who share a queue have the same ack deadline: the longest counts, whatever the others are told."""
-    teams = sorted({card.name for card in await client.teams()})
+    teams = sorted({card.name for card in await client.operations.teams()})
     durables = [durable for name in teams for durable in _team_consumers(name)]
     depths = await gather_batched(client.bus.depth(durable, "work") for durable in durables)
-    depths += await gather_batched(map(client.queue_depth, alive))
+    depths += await gather_batched(map(client.operations.queue_depth, alive))
     told = [
         f"{name} was asked for with {' and '.join(f'{wait:g}' for wait in depth.ack_waits)} s"
         for name, depth in zip([*durables, *alive], depths, strict=True)
@@ -355,8 +354,8 @@ async def _check_ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCar
 
 async def _check_circuits(client: Client) -> Check:
     """Whether everybody who is alive is sent work."""
-    alive, now = await client.live_names(), await client.bus.time()
-    circuits = {name: each for name, each in sorted((await client.circuits()).items()) if name in alive}
+    alive, now = await client.operations.live_names(), await client.bus.time()
+    circuits = {name: each for name, each in sorted((await client.operations.circuits()).items()) if name in alive}
     seen = ", ".join(f"{name}: {circuit_state(each, now)}" for name, each in circuits.items())
     advice = "its errors: `pointsman dead list`; mend it, and the next task that it does well after that time ends this"
     return Check("circuits", not open_circuits(circuits, alive, now), seen or "every agent is sent work", advice)

@@ -34,7 +34,7 @@ def run(team: str, *, timeout: float, url: str | None, namespace: str | None) ->
         except ModuleNotFoundError:
             raise ConfigurationError("offering a team needs the MCP SDK: pip install 'pointsman[mcp]'") from None
         async with session(url, namespace, create=True) as client:
-            described = next((card.description for card in await client.teams() if card.name == team), "")
+            described = next((card.description for card in await client.operations.teams() if card.name == team), "")
 
             async def ask(request: str) -> str:
                 try:

@@ -17,7 +17,7 @@ from pointsman.cli.render.output import Code, outcome_code, print_error, print_j
 from pointsman.cli.render.wait_notices import NOTICE_AFTER_S, notices, report_missing_agents, report_outages
 from pointsman.cli.support.session import session
 from pointsman.cli.support.stdin import read_stdin
-from pointsman.client.client import WAITING_FOR_APPROVAL, Client, Workflow
+from pointsman.client.client import QUEUED_STATUS, Client, Workflow
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.strict_json import parse_json
@@ -65,7 +65,7 @@ def submit(
             except TimeoutError:
                 admitted = await is_admitted(client, workflow)
                 if json:
-                    print_json({"workflow_id": workflow.id, "status": "running" if admitted else WAITING_FOR_APPROVAL})
+                    print_json({"workflow_id": workflow.id, "status": "running" if admitted else QUEUED_STATUS})
                 if admitted:
                     print_error(f"workflow {workflow.id} is still running after {timeout} s; "
                              f"`pointsman watch {workflow.id}` follows it")  # fmt: skip
@@ -104,9 +104,11 @@ async def _explain_silence(client: Client, workflow: Workflow) -> None:
 
 async def _unknown_team_hint(client: Client, team: str) -> str:
     """What names the teams there are, where `team` is none of them; else nothing."""
-    if any(card.name == team for card in await client.teams()) or team in (seen := await known_teams(client)):
+    if any(card.name == team for card in await client.operations.teams()) or team in (
+        seen := await known_teams(client)
+    ):
         return ""
-    if any(card.name == team for card in await client.agents()):
+    if any(card.name == team for card in await client.operations.agents()):
         return f"{team} is an agent, and requests go to teams. Teams seen: {', '.join(sorted(seen)) or 'none'}."
     meant = "".join(f", did you mean {name}?" for name in get_close_matches(team, seen, 1)) or "."
     return f"no team {team} was seen here yet{meant} Teams seen: {', '.join(sorted(seen)) or 'none'}."

@@ -85,7 +85,7 @@ async def _explain_no_workflows(client: Client, team: str | None) -> str:
 async def known_teams(client: Client) -> set[str]:
     """Those that have a supervisor, or have taken a request. One that is only asked may be mistyped."""
     admitted = {each.team for each in await client.list(limit=_MAX_WORKFLOWS) if each.admitted}
-    return admitted | {card.name for card in await client.teams()}
+    return admitted | {card.name for card in await client.operations.teams()}
 
 
 def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
@@ -102,7 +102,11 @@ def show(given: str, *, url: str | None, namespace: str | None, json: bool) -> C
                 else:
                     print(f"{workflow} is waiting for admission by team {waits.team}; {_QUEUED_REASON}.")
                 return Code.OK
-            reports, alive, now = await client.progress(workflow), await client.live_names(), datetime.now(UTC)
+            reports, alive, now = (
+                await client.progress(workflow),
+                await client.operations.live_names(),
+                datetime.now(UTC),
+            )
         if json:
             started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
             root = at_time(build_trace(entries, reports), now, alive) if started else None
@@ -136,7 +140,7 @@ def trace(given: str, *, follow: bool, otlp: str | None, url: str | None, namesp
                 async with notices(report_outages(client.bus)):
                     await _draw_live_trace(client, await client.workflow(workflow), terminal)
             now = datetime.now(UTC)
-            root = at_time(await client.trace(workflow), now, await client.live_names())
+            root = at_time(await client.trace(workflow), now, await client.operations.live_names())
             where = client.subjects.namespace
         if otlp is not None:
             request = to_otlp(root, namespace=where, workflow_id=workflow, now=now)
@@ -164,7 +168,7 @@ async def _draw_live_trace(client: Client, workflow: Workflow, terminal: Console
                 now = datetime.now(UTC)
                 with suppress(BusUnavailableError):  # it is drawn when the broker is back
                     shown = fit_to_lines(
-                        at_time(root, now, await client.live_names()), terminal.height - _RESERVED_LINES
+                        at_time(root, now, await client.operations.live_names()), terminal.height - _RESERVED_LINES
                     )
                     live.update(render_tree(shown, now, terminal.width), refresh=True)
             await asyncio.sleep(max(_FRAME_INTERVAL_S, _REDRAW_PAUSE_FACTOR * (monotonic() - began)))
@@ -204,7 +208,7 @@ def cancel(given: str, *, reason: str, by: str | None, url: str | None, namespac
 
 async def _queued_cancel_note(client: Client, workflow: Workflow) -> str:
     """What becomes of the cancellation of a request that nobody has taken: only a supervisor of its team ends it."""
-    if any(card.name == workflow.team for card in await client.teams()):
+    if any(card.name == workflow.team for card in await client.operations.teams()):
         return ""
     return (
         f"team {workflow.team} has no supervisor; {workflow.id} ends, with nothing done for it, once one starts, "

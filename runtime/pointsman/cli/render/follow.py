@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pointsman.cli.render import outcome as render
 from pointsman.cli.render.output import console, print_event, print_hint, print_json, print_prose
 from pointsman.client.client import Client, Workflow, WorkflowEvent
-from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman_schemas.events import Delta, Outcome, Progress
 from pointsman_schemas.log import WorkflowEnded
 
@@ -44,7 +43,7 @@ async def print_outcome(client: Client, outcome: Outcome, workflow: str) -> None
     terminal.print()
     terminal.print(render.render_outcome(outcome))
     print_hint(terminal, f"`pointsman trace {workflow}` shows who did what.")
-    if outcome.status == "failed" and await DeadLetters(client.bus, client.subjects).list(workflow=workflow, limit=1):
+    if outcome.status == "failed" and await client.operations.dead_letters(workflow=workflow, limit=1):
         print_hint(terminal, f"`pointsman dead list --workflow {workflow}` shows what was given up on.")
 
 

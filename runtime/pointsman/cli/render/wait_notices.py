@@ -55,7 +55,7 @@ async def report_missing_agents(client: Client, workflow: Workflow) -> None:
             BusUnavailableError, NotFoundError
         ):  # nobody has taken it yet; or the broker is away, which others tell
             root = build_trace(await client.entries(workflow.id))
-            for task in tasks_without_agent(at_time(root, datetime.now(UTC), await client.live_names())):
+            for task in tasks_without_agent(at_time(root, datetime.now(UTC), await client.operations.live_names())):
                 if task.detail not in told:
                     print_error(f"{task.task_id} is {task.detail}; `pointsman worker module:name` starts one")
                 told.add(task.detail)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pointsman.client.client import Client
-from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters
+from pointsman.client.operations import DeadLetterEntry, Operations
 from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman_schemas.ids import workflow_id_for
 
@@ -32,15 +32,15 @@ async def resolve_approval_id(client: Client, given: str) -> str:
     return await resolve_workflow_id(client, workflow) + hyphen + own
 
 
-async def resolve_dead_letter(store: DeadLetters, given: str) -> DeadLetterEntry:
+async def resolve_dead_letter(operations: Operations, given: str) -> DeadLetterEntry:
     """The dead letter that is called `given` or begins so. Raises `NotFoundError`; `ConfigurationError` for several."""
     try:
-        return await store.get(given)
+        return await operations.dead_letter(given)
     except NotFoundError:
-        found = [letter.content.id for letter in await store.list() if letter.content.id.startswith(given)]
+        found = [letter.content.id for letter in await operations.dead_letters() if letter.content.id.startswith(given)]
         if not found:
             raise
-    return await store.get(_single_match(given, found, "dead letters"))
+    return await operations.dead_letter(_single_match(given, found, "dead letters"))
 
 
 def _single_match(given: str, found: Sequence[str], what: str) -> str:

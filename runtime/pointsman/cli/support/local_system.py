@@ -128,7 +128,7 @@ async def wait_for_all(
     missing = {*agents, *(["supervisor"] if team is not None else [])}
     deadline = time.monotonic() + patience
     while missing:
-        there = {card.name for card in await client.agents()} & missing
+        there = {card.name for card in await client.operations.agents()} & missing
         if "supervisor" in missing and team is not None and await _has_supervisor(client, team):
             there.add("supervisor")
         for name in sorted(there) if json is not None else ():

@@ -14,7 +14,7 @@ _MAX_PER_TEAM = 100  # of each team, the newest: a page of the list
 async def queued_rows(client: Client) -> list[WorkflowRow]:
     """The newest first."""
     found = await client.queued_requests(limit=_MAX_PER_TEAM)
-    supervised = {card.name for card in await client.teams()} if found else set()
+    supervised = {card.name for card in await client.operations.teams()} if found else set()
     rows = [_queued_row(each, supervised) for each in found]
     return sorted(rows, key=lambda row: row.started_at, reverse=True)[:_MAX_PER_TEAM]
 

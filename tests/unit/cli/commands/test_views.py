@@ -18,7 +18,8 @@ from support.waiting import until
 from pointsman.cli.commands import agents, approvals, dead_letters, doctor, workflows
 from pointsman.cli.render import wait_notices as waiting
 from pointsman.cli.render.follow import print_outcome
-from pointsman.client.client import AnswerResult, Client, Workflow
+from pointsman.client.client import Client, Workflow
+from pointsman.client.operations import AnswerResult
 from pointsman.engine.process.heartbeat import team_card
 from pointsman.errors import NotFoundError
 from pointsman.ports.bus import QueueDepth
@@ -150,7 +151,7 @@ def test_an_id_is_printed_as_it_is_typed(
     async def approve(approval: str, **_: object) -> AnswerResult:
         return AnswerResult(True, f"{approval} is approved")
 
-    monkeypatch.setattr(client, "approve", approve)
+    monkeypatch.setattr(client.operations, "approve", approve)
 
     approvals.answer("wf_83a2-a1", approve=True, input_json=None, reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
 
@@ -167,7 +168,7 @@ def test_an_answer_is_kept_under_the_name_of_who_gave_it(
         said.append(by)
         return AnswerResult(True, f"{approval} is rejected")
 
-    monkeypatch.setattr(client, "reject", reject)
+    monkeypatch.setattr(client.operations, "reject", reject)
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
 
     approvals.answer("wf_1-a1", approve=False, input_json=None, reason="", by=given, **NOWHERE)  # type: ignore[arg-type]
@@ -336,13 +337,13 @@ async def test_who_waits_for_an_answer_is_told_once_which_agent_it_waits_for(
     log = [started(team="shop"), *planned(PlannedTask(id="t1", agent="fitter", intent="fit"))]
     await store(client.bus, *log, dispatched("t1", "fitter", 1), team="shop")
     looks: list[None] = []
-    alive = client.live_names
+    alive = client.operations.live_names
 
     async def looked() -> frozenset[str]:
         looks.append(None)
         return await alive()
 
-    monkeypatch.setattr(client, "live_names", looked)
+    monkeypatch.setattr(client.operations, "live_names", looked)
 
     telling = asyncio.create_task(
         waiting.report_missing_agents(

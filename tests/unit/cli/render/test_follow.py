@@ -60,7 +60,7 @@ async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
 
 async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
     client, screen = Client(MemoryBus()), Screen()
-    there, alive = [False, True], client.live_names
+    there, alive = [False, True], client.operations.live_names
 
     async def sometimes() -> frozenset[str]:
         if not there.pop(0):
@@ -68,7 +68,7 @@ async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch:
         there.append(True)
         return await alive()
 
-    monkeypatch.setattr(client, "live_names", sometimes)
+    monkeypatch.setattr(client.operations, "live_names", sometimes)
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
     drawing = asyncio.ensure_future(
         workflows._draw_live_trace(

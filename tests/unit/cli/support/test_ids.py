@@ -11,7 +11,8 @@ from support.letters import bury
 
 from pointsman.cli.commands import approvals, archive, dead_letters, workflows
 from pointsman.cli.support.ids import resolve_workflow_id
-from pointsman.client.client import AnswerResult, Client
+from pointsman.client.client import Client
+from pointsman.client.operations import AnswerResult
 from pointsman.errors import ConfigurationError, NotFoundError
 
 NOWHERE = {"url": None, "namespace": None, "json": False}
@@ -82,7 +83,7 @@ def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
         answered.append(approval)
         return AnswerResult(True, f"{approval} is rejected")
 
-    monkeypatch.setattr(client, "reject", reject)
+    monkeypatch.setattr(client.operations, "reject", reject)
 
     for given in (f"{WORKFLOW[:9]}-a1", f"{WORKFLOW}-a1"):
         approvals.answer(given, approve=False, input_json=None, reason="", by=None, **NOWHERE)  # type: ignore[arg-type]

@@ -40,10 +40,10 @@ def payer(paid: list[Any]) -> Agent:
 
 async def asked(client: Client, count: int = 1) -> Sequence[Approval]:
     async def there() -> bool:
-        return len(await client.approvals()) >= count
+        return len(await client.operations.approvals()) >= count
 
     await until(there)
-    return await client.approvals()
+    return await client.operations.approvals()
 
 
 async def test_nothing_is_paid_before_a_person_allows_it() -> None:
@@ -54,26 +54,26 @@ async def test_nothing_is_paid_before_a_person_allows_it() -> None:
         before = list(paid)
         (summary,) = await client.list()
 
-        said = await client.approve(question.id, input={"amount": 90}, by="Ann")
+        said = await client.operations.approve(question.id, input={"amount": 90}, by="Ann")
         outcome = await workflow.outcome(10)
 
         assert (before, paid) == ([], [{"amount": 90}])
         assert summary.status == "waiting for approval"
         assert (said.counted, said.ignored_reason) == (True, f"{question.id} is approved")
         assert (outcome.status, outcome.answer) == ("completed", "paid")
-        assert await client.approvals() == []
+        assert await client.operations.approvals() == []
 
 
 async def test_a_second_answer_is_told_what_the_first_was() -> None:
     async with factory.team(TEAM, [planner_of(PAY, {**PAY, "id": "again", "input": {"n": 2}}), payer([])]) as client:
         workflow = await client.submit("bank", "pay")
         first, second = await asked(client, 2)
-        await client.reject(first.id, reason="no", by="Ann")
+        await client.operations.reject(first.id, reason="no", by="Ann")
 
-        again = await client.approve(first.id, by="Bo")
-        await client.reject(second.id, by="Bo")
+        again = await client.operations.approve(first.id, by="Bo")
+        await client.operations.reject(second.id, by="Bo")
         outcome = await workflow.outcome(10)
-        late = await client.approve(second.id)
+        late = await client.operations.approve(second.id)
 
         assert (again.counted, again.ignored_reason) == (
             False,
@@ -82,7 +82,7 @@ async def test_a_second_answer_is_told_what_the_first_was() -> None:
         assert late.counted is False
         assert outcome.status == "failed"
         with pytest.raises(NotFoundError, match="was ever asked for"):
-            await client.approve(f"{workflow.id}-a9")
+            await client.operations.approve(f"{workflow.id}-a9")
 
 
 async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
@@ -92,13 +92,13 @@ async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
         await workflow.cancel()
         await workflow.outcome(10)
 
-        said = await client.approve(question.id)
+        said = await client.operations.approve(question.id)
 
         assert (said.counted, said.ignored_reason) == (
             False,
             f"the workflow has ended: cancelled; {question.id} is asked no more",
         )
-        assert await client.approvals() == []
+        assert await client.operations.approvals() == []
 
 
 async def test_any_system_answers_by_one_message_without_headers() -> None:
@@ -119,7 +119,7 @@ async def test_it_waits_through_a_restart_of_everything() -> None:
         (question,) = await asked(client)
 
     async with factory.team(TEAM, agents, broker=broker) as client:
-        await client.approve(question.id)
+        await client.operations.approve(question.id)
         outcome = await workflow.outcome(10)
 
     assert (outcome.status, len(paid)) == ("completed", 1)
@@ -136,7 +136,7 @@ async def test_a_team_may_want_its_plan_approved() -> None:
     ) as client:
         workflow = await client.submit("bank", "work")
         (question,) = await asked(client)
-        await client.approve(question.id)
+        await client.operations.approve(question.id)
 
         assert (await workflow.outcome(10)).answer == "done"
         assert question.input == {"goal": "the test's", "tasks": [plan]}
@@ -169,7 +169,7 @@ async def test_a_tool_that_needs_approval_runs_once_with_the_arguments_the_perso
         workflow = await client.submit("bank", "refund me")
         (question,) = await asked(client)
         before = list(refunded)
-        await client.approve(question.id, input={"customer": "C1", "amount": 90})
+        await client.operations.approve(question.id, input={"customer": "C1", "amount": 90})
         outcome = await workflow.outcome(10)
 
     assert (question.tool, question.input) == ("refund", {"customer": "C1", "amount": 900})
@@ -197,15 +197,15 @@ async def test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again(at_on
     async with factory.team(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
         workflow = await client.submit("bank", "pay 9")
         (first,) = await asked(client)
-        await client.approve(first.id, input={"amount": 8})
+        await client.operations.approve(first.id, input={"amount": 8})
 
         async def again() -> bool:
-            return [each.id for each in await client.approvals()] not in ([], [first.id])
+            return [each.id for each in await client.operations.approvals()] not in ([], [first.id])
 
         await until(again)
-        (second,) = await client.approvals()
+        (second,) = await client.operations.approvals()
         before = list(paid)
-        await client.reject(second.id, reason="once is enough", by="Ann")
+        await client.operations.reject(second.id, reason="once is enough", by="Ann")
         outcome = await workflow.outcome(10)
 
     assert (first.input, second.input) == ({"amount": 9}, {"amount": 9})
@@ -227,9 +227,9 @@ async def test_what_was_rejected_is_not_asked_about_again() -> None:
     async with factory.team(TEAM, [planner_of({"id": "t1", "agent": "clerk", "intent": "pay"}), clerk]) as client:
         workflow = await client.submit("bank", "pay 9")
         (question,) = await asked(client)
-        await client.reject(question.id, reason="no")
+        await client.operations.reject(question.id, reason="no")
         outcome = await workflow.outcome(10)
-        left = await client.approvals()
+        left = await client.operations.approvals()
 
     assert left == []
     assert outcome.status == "completed"
@@ -252,13 +252,13 @@ async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_question_s
         (question,) = await asked(client)
 
         with pytest.raises(ContractError, match=r"refund: \$\.customer: 5 is not of type 'string'; .* still waits"):
-            await client.approve(question.id, input={"customer": 5, "amount": 90})
+            await client.operations.approve(question.id, input={"customer": 5, "amount": 90})
         with pytest.raises(ContractError, match="'amount' is a required property"):
-            await client.approve(question.id, input={"customer": "C1"})
+            await client.operations.approve(question.id, input={"customer": "C1"})
         with pytest.raises(ContractError, match="'cents' was unexpected"):
-            await client.approve(question.id, input={"customer": "C1", "amount": 9, "cents": 1})
-        still = [each.id for each in await client.approvals()]
-        said = await client.approve(question.id, input={"customer": "C1", "amount": 90})
+            await client.operations.approve(question.id, input={"customer": "C1", "amount": 9, "cents": 1})
+        still = [each.id for each in await client.operations.approvals()]
+        said = await client.operations.approve(question.id, input={"customer": "C1", "amount": 90})
         outcome = await workflow.outcome(10)
 
     assert still == [question.id]
@@ -281,8 +281,8 @@ async def test_an_input_that_does_not_fit_the_agent_is_refused_and_the_question_
         (question,) = await asked(client)
 
         with pytest.raises(ContractError, match=r"the agent payer: \$\.amount: 'much' is not of type 'integer'"):
-            await client.approve(question.id, input={"amount": "much"})
-        await client.approve(question.id, input={"amount": 90})
+            await client.operations.approve(question.id, input={"amount": "much"})
+        await client.operations.approve(question.id, input={"amount": 90})
 
         assert (await workflow.outcome(10)).status == "completed"
         assert paid == [90]
@@ -308,7 +308,7 @@ async def test_what_a_schema_cannot_say_here_is_left_to_the_worker(schema: dict[
         workflow = await client.submit("bank", "note")
         (question,) = await asked(client)
 
-        await client.approve(question.id, input={"text": "b"})
+        await client.operations.approve(question.id, input={"text": "b"})
 
         assert (await workflow.outcome(10)).status == "completed"
         assert got == ["b"]

@@ -231,7 +231,7 @@ async def test_the_slower_of_two_agents_gets_less_of_a_skills_work() -> None:
 async def test_an_agent_that_left_gets_no_more_work_of_its_skill() -> None:
     seen: Counter[str] = Counter()
     async with running_team(TEAM, [translator("alpha", 0.0, seen), translator("beta", 0.0, seen), PLANNER]) as client:
-        cards = await client.agents()
+        cards = await client.operations.agents()
         (alpha,) = [card for card in cards if card.name == "alpha"]
         await client.bus.registry.withdraw(alpha)
         seen.clear()
@@ -242,5 +242,5 @@ async def test_an_agent_that_left_gets_no_more_work_of_its_skill() -> None:
 
 
 async def _waits(client: Client, name: str, count: int) -> bool:
-    queue = await client.queue_depth(name)
+    queue = await client.operations.queue_depth(name)
     return queue is not None and queue.pending + queue.in_flight >= count

@@ -84,7 +84,7 @@ async def fail_at(client: Client, times: int) -> None:
 
 async def opened(client: Client) -> None:
     async def there() -> bool:
-        return "worker" in await client.circuits()
+        return "worker" in await client.operations.circuits()
 
     await until(there)
 
@@ -129,7 +129,7 @@ async def test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent
         outcomes = [await workflow.outcome(20) for workflow in held]
 
         async def well() -> bool:
-            return not await client.circuits()
+            return not await client.operations.circuits()
 
         await until(well)
 
@@ -146,11 +146,11 @@ async def test_a_probe_that_fails_leaves_the_circuit_open_for_longer() -> None:
         await fail_at(client, 1)
 
         async def again() -> bool:
-            circuits = await client.circuits()
+            circuits = await client.operations.circuits()
             return circuits["worker"].open_count == 2
 
         await until(again)
-        circuit = (await client.circuits())["worker"]
+        circuit = (await client.operations.circuits())["worker"]
 
     assert patient.calls == 4
     assert (circuit.until - circuit.since).total_seconds() > 0.2 + 2 * 0.2 - 0.05
@@ -159,7 +159,7 @@ async def test_a_probe_that_fails_leaves_the_circuit_open_for_longer() -> None:
 async def test_three_supervisors_send_one_probe_between_them() -> None:
     patient = Patient()
     async with crew(patient.agent(), supervisors=3) as client:
-        while "worker" not in await client.circuits():
+        while "worker" not in await client.operations.circuits():
             await fail_at(client, 1)
         patient.most = before = 0
         before = patient.calls
@@ -215,7 +215,7 @@ async def test_what_the_task_is_to_blame_for_opens_nothing(error: Exception) -> 
     patient = Patient(error=error)
     async with crew(patient.agent()) as client:
         await fail_at(client, 6)
-        circuits = await client.circuits()
+        circuits = await client.operations.circuits()
 
     assert (patient.calls, circuits) == (6, {})
 
@@ -225,7 +225,7 @@ async def test_one_task_that_fails_again_and_again_opens_nothing() -> None:
     team = ONE.model_copy(update={"limits": Limits(attempts=6, backoff=0.01, deadline=30)})
     async with crew(patient.agent(), team=team) as client:
         await fail_at(client, 1)
-        circuits = await client.circuits()
+        circuits = await client.operations.circuits()
 
     assert (patient.calls, circuits) == (6, {})
 
@@ -234,7 +234,7 @@ async def test_without_circuits_an_agent_is_sent_work_whatever_happens() -> None
     patient = Patient()
     async with crew(patient.agent(), settings=Settings(ack_wait=2, circuit_failures=0)) as client:
         await fail_at(client, 8)
-        circuits = await client.circuits()
+        circuits = await client.operations.circuits()
 
     assert (patient.calls, circuits) == (8, {})
 

@@ -121,7 +121,7 @@ async def test_what_was_answered_is_not_done_again_when_the_consumers_are_put_ba
         broker.sync_handoffs()
 
         broker.power_cut()  # the handoffs stay, and nobody knows that any of them was taken
-        back = await client.queue_depth("a")
+        back = await client.operations.queue_depth("a")
         desk = SupervisorDouble(client.bus)
         await until(lambda: desk.settled("a"))
 

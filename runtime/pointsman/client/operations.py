@@ -1,0 +1,230 @@
+"""The operator's side: approvals, dead letters, circuits, queues and archives of one namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from pointsman.clock import SystemClock
+from pointsman.core.model.agent_health import Circuit
+from pointsman.engine.log.reader import newest_commit
+from pointsman.engine.operations.approvals import AnswerResult, answer_approval
+from pointsman.engine.operations.archive import Archive, export_workflow, import_workflow
+from pointsman.engine.operations.circuits import load_circuits
+from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters, ReplayResult
+from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.errors import ContractError, NotFoundError
+from pointsman.ports.bus import Bus, QueueDepth
+from pointsman.ports.clock import Clock
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import Approval
+from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["AnswerResult", "Archive", "Circuit", "DeadLetterEntry", "Operations", "ReplayResult"]
+
+
+class Operations:
+    """The calls of people and systems that operate a namespace. `Client.operations` is one.
+
+    Every call raises `BusUnavailableError` where the broker does not answer.
+
+    Args:
+        bus: The bus, set up.
+        subjects: The subjects of the namespace.
+        clock: The clock of new events; the machine's by default.
+        reopen_timeout: How long a replay waits for a supervisor to reopen a task, in seconds.
+    """
+
+    def __init__(
+        self, bus: Bus, subjects: Subjects, *, clock: Clock | None = None, reopen_timeout: float = 5.0
+    ) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock: Clock = clock or SystemClock()
+        self._dead_letters = DeadLetters(bus, subjects, clock=clock, patience=reopen_timeout)
+
+    # Agents
+
+    async def agents(self) -> Sequence[AgentCard]:
+        """Return the card of every live agent instance, sorted by name and instance. Teams are not among them."""
+        return [card for card in await self._bus.registry.cards() if not card.team]
+
+    async def teams(self) -> Sequence[AgentCard]:
+        """Return the card of every live supervisor, sorted by the team's name and the instance."""
+        return [card for card in await self._bus.registry.cards() if card.team]
+
+    async def live_names(self) -> frozenset[str]:
+        """Return the names of all live agents and teams."""
+        return frozenset(card.name for card in await self._bus.registry.cards())
+
+    async def circuits(self) -> Mapping[str, Circuit]:
+        """Return the circuits that are not closed, by agent."""
+        return await load_circuits(self._bus, self._subjects)
+
+    async def queue_depth(self, agent: str) -> QueueDepth | None:
+        """Return the handoffs that wait for an agent and those in work, over all its instances.
+
+        Args:
+            agent: The agent's name.
+
+        Returns:
+            The depth; None where the agent has never run in this namespace.
+        """
+        return await self._bus.depth(consumer_name(agent), "handoffs")
+
+    # Approvals
+
+    async def approvals(self, workflow: str | None = None) -> Sequence[Approval]:
+        """Return the approval requests that wait for an answer, oldest first.
+
+        Args:
+            workflow: The workflow; by default all workflows of the namespace.
+        """
+        now, requested = datetime.now(UTC), dict[str, Approval]()
+        async for stored in self._bus.read("log", self._subjects.workflow_approvals(workflow)):
+            with suppress(ContractError):  # an agent may give a domain event any name
+                approval = parse(Approval, decode(stored.headers, stored.body)[1])
+                if approval.expires_at > now:
+                    requested[approval.id] = approval
+        pending: set[str] = set()
+        for name in {approval.workflow_id for approval in requested.values()}:
+            with suppress(NotFoundError):
+                pending.update((await newest_commit(self._bus, self._subjects, name))[1].pending_approvals)
+        return [approval for approval in requested.values() if approval.id in pending]
+
+    async def approve(
+        self, approval: str, *, input: JsonValue = None, by: str = "a client", timeout: float = 10.0
+    ) -> AnswerResult:
+        """Approve a request and wait until the answer counts.
+
+        Args:
+            approval: The id of the approval request.
+            input: A replacement for the task's input, the tool's arguments or the whole plan; None keeps them.
+            by: The person or system that answers.
+            timeout: How long to wait for a supervisor to read the answer, in seconds.
+
+        Returns:
+            The answer that counts. If somebody answered earlier, that is the earlier answer.
+
+        Raises:
+            ContractError: `input` does not fit the task, the tool or the plan. The request still waits.
+            NotFoundError: there is no such approval request.
+        """
+        return await answer_approval(
+            self._bus, self._subjects, "approve", approval, input=input, by=by, timeout=timeout
+        )
+
+    async def reject(
+        self, approval: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0
+    ) -> AnswerResult:
+        """Reject a request and wait until the answer counts.
+
+        Args:
+            approval: The id of the approval request.
+            reason: The reason, which the planner or the agent reads.
+            by: The person or system that answers.
+            timeout: How long to wait for a supervisor to read the answer, in seconds.
+
+        Returns:
+            The answer that counts. If somebody answered earlier, that is the earlier answer.
+
+        Raises:
+            NotFoundError: there is no such approval request.
+        """
+        return await answer_approval(
+            self._bus, self._subjects, "reject", approval, reason=reason, by=by, timeout=timeout
+        )
+
+    # Dead letters
+
+    async def dead_letters(
+        self,
+        *,
+        origin: str | None = None,
+        workflow: str | None = None,
+        cause: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+    ) -> Sequence[DeadLetterEntry]:
+        """Return dead letters, oldest first.
+
+        Args:
+            origin: Only those of this agent or team.
+            workflow: Only those of this workflow.
+            cause: Only those with this kind of error.
+            since: Only those written at this time or later.
+            until: Only those written before this time.
+            limit: The greatest number; None is no bound.
+        """
+        return await self._dead_letters.list(
+            origin=origin, workflow=workflow, cause=cause, since=since, until=until, limit=limit
+        )
+
+    async def dead_letter(self, id: str) -> DeadLetterEntry:
+        """Return one dead letter.
+
+        Args:
+            id: The id of the dead letter.
+
+        Raises:
+            NotFoundError: there is no such dead letter.
+        """
+        return await self._dead_letters.get(id)
+
+    async def replay(self, letter: DeadLetterEntry, *, as_new: bool = False, keep: bool = False) -> ReplayResult:
+        """Process the event of a dead letter again, then remove the letter. A second replay has no further effect.
+
+        Args:
+            letter: The dead letter.
+            as_new: Send the workflow's request again as a new workflow.
+            keep: Keep the letter.
+
+        Raises:
+            NotReplayableError: the letter cannot be replayed so; the message says what to do.
+            NotFoundError: the log of the letter's workflow is gone.
+        """
+        return await self._dead_letters.replay(letter, as_new=as_new, keep=keep)
+
+    async def discard(self, letter: DeadLetterEntry) -> bool:
+        """Remove a dead letter for good.
+
+        Args:
+            letter: The dead letter.
+
+        Returns:
+            False if the letter was gone already.
+        """
+        return await self._dead_letters.discard(letter)
+
+    # Archives
+
+    async def export_workflow(self, workflow: str) -> Archive:
+        """Return all messages of a workflow and of the workflows below it.
+
+        Args:
+            workflow: The workflow's id.
+
+        Raises:
+            NotFoundError: the workflow has no log.
+        """
+        return await export_workflow(self._bus, self._subjects, workflow, self._clock.now())
+
+    async def import_workflow(self, archive: Archive) -> int:
+        """Store the log, events, outcome and dead letters of an archive, to be read. Supervisors ignore them.
+
+        Args:
+            archive: The archive.
+
+        Returns:
+            The number of stored messages.
+
+        Raises:
+            WorkflowExistsError: a workflow of the archive has a log in this namespace. Nothing was stored.
+        """
+        return await import_workflow(self._bus, self._subjects, archive)
