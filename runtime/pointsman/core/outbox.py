@@ -20,7 +20,7 @@ from pointsman_schemas.ids import dead_letter_id, derive_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Message", "build_handoff", "legacy_retry_schedule", "outbox", "retry_schedule"]
+__all__ = ["Message", "build_handoff", "outbox", "retry_schedule"]
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
@@ -82,11 +82,6 @@ def _handoff_message(state: State, task: Task, subjects: Subjects) -> Message:
 def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
     """Where the handoff of an attempt waits that backs off."""
     return subjects.retry(state.workflow_id, f"{derive_id(task.id)}-{task.attempt}")
-
-
-def legacy_retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
-    """Where it waits if the release before scheduled it, which outlives the upgrade."""
-    return subjects.schedule(state.workflow_id, f"try-{derive_id(task.id)}-{task.attempt}")
 
 
 def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:

@@ -54,8 +54,6 @@ def request_id_conflict(state: State, each: Input) -> AttemptError | None:
     """Why a request does not become work whose id is that of another one; None for the same one again."""
     if not isinstance(each, RequestReceived) or each.admission.digest == state.request_digest:
         return None
-    if not state.request_digest or each.admission.parent is not None:  # of before digests were kept; a handoff
-        return None
     return AttemptError(
         kind="request_id_taken",
         message=(

@@ -16,7 +16,7 @@ from pointsman.core.model.inputs import CLOCK_SKEW
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State, Task
-from pointsman.core.outbox import legacy_retry_schedule, outbox, retry_schedule
+from pointsman.core.outbox import outbox, retry_schedule
 from pointsman.engine.log.reader import gather_batched
 from pointsman.engine.process.dead_lettering import store_dead_letter
 from pointsman.engine.process.fault_injection import fault_point
@@ -232,12 +232,7 @@ class OutboxPublisher:
             return
         body = dump(Cancellation(tasks=tuple(task.id for task in handed)))
         await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
-        waiting = [
-            name(state, task, self._subjects)
-            for task in handed
-            if task.not_before is not None
-            for name in (retry_schedule, legacy_retry_schedule)
-        ]
+        waiting = [retry_schedule(state, task, self._subjects) for task in handed if task.not_before is not None]
         await asyncio.gather(*(self._bus.purge("handoffs", name) for name in waiting))
         queued = [self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt) for task in handed]
         await asyncio.gather(*(self._bus.purge("handoffs", subject) for subject in queued))
