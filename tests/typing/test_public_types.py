@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 import pointsman
 from pointsman import Client, Context, Limits, PlanAndExecute, Team, agent, tool
-from pointsman.authoring.agent import Agent
+from pointsman.authoring.agent import Agent, FunctionAgent
 from pointsman.authoring.tools import Tool
 from pointsman.client.client import Workflow
 from pointsman.testing import RecordingReporter, text_reply, tool_reply
@@ -22,6 +22,18 @@ class Passage(BaseModel):
 @agent(name="translator", description="Translates a passage")
 async def translate(passage: Passage, context: Context) -> Passage:
     return passage
+
+
+@agent
+def shorten(text: str) -> str:
+    """Shorten a text."""
+    return text[:10]
+
+
+@agent
+async def lengthen(text: str, context: Context) -> str:
+    """Lengthen a text."""
+    return 2 * text
 
 
 @tool
@@ -54,9 +66,13 @@ async def ask(client: Client) -> str:
 
 def test_a_decorated_function_is_an_agent_and_still_the_function_it_was() -> None:
     registered: Agent = translate
+    bare: FunctionAgent[[str], str] = shorten
     called: Tool[[str], int] = word_count
 
     assert registered.card.name == "translator"
+    assert bare.card.name == "shorten"
+    assert_type(bare("a"), str)
+    assert lengthen.card.description == "Lengthen a text."
     assert called.spec.name == "word_count"
     assert callable(translate)
 

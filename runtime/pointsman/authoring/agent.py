@@ -1,4 +1,4 @@
-"""An agent is a card and a way to run one attempt. `@agent` makes one of a function with typed input and output."""
+"""Agents: a card, and a way to run one attempt. `@agent` makes an agent of a function with typed input and output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, ParamSpec, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import JsonValue, ValidationError
 
@@ -19,54 +19,73 @@ from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Handoff
 from pointsman_schemas.strict_json import describe
 
-__all__ = ["Agent", "Context", "FunctionAgent", "agent", "make_card"]
+__all__ = ["Agent", "Context", "FunctionAgent", "agent", "first_paragraph", "make_card"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MAX_NAME_CHARS = 58  # characters: `agent-` and the name are a consumer's name, which is a token of 64
-# A semantic version, as semver.org's own expression has it: what NATS clients expect of the services they discover.
+_MAX_NAME_CHARS = 58  # `agent-` and the name are the name of a consumer, which has at most 64 characters
+# A semantic version by semver.org's own expression: NATS clients expect one of the services that they discover.
 _NUMBER, _LABEL = r"(0|[1-9]\d*)", r"(0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)"
 _BUILD = r"[\da-zA-Z-]+"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_LABEL}(\.{_LABEL})*)?(\+{_BUILD}(\.{_BUILD})*)?", re.ASCII)
 
 
 class Agent(ABC):
-    """Whatever a worker can run: a card that says what it is for, and `run`."""
+    """Agent that a worker can run: a card that describes it, and `run`."""
 
     @property
     @abstractmethod
     def card(self) -> AgentCard:
-        """What it can do. A worker adds its instance id before announcing it."""
+        """Card of the agent. A worker adds its instance id before it announces the card."""
 
     @abstractmethod
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
-        """Work on one attempt and return its output as strict JSON. Whatever it raises fails the attempt.
+        """Work on one attempt. Any exception fails the attempt.
+
+        Args:
+            handoff: Task with its input.
+            context: Context of the attempt.
+
+        Returns:
+            The output as strict JSON.
 
         Raises:
-            TaskError: with the kind, and whether another attempt makes sense.
+            TaskError: The attempt failed, with a kind and with a hint whether another attempt makes sense.
         """
 
     async def close(self) -> None:  # noqa: B027  # most agents hold nothing
-        """Give back what it holds, such as connections. The worker calls it when it stops, where `run` was called."""
+        """Release what the agent holds, such as connections.
+
+        The worker calls it when it stops, on the loop that `run` runs on.
+        """
 
 
 class FunctionAgent(Agent, Generic[P, R]):
-    """A function as an agent. Calling it calls the function, so it can be tested as what it is."""
+    """Agent made of a function. A call of the agent calls the function, so a test treats it as the function.
+
+    Args:
+        function: Async or plain function.
+        card: Card without schemas, which come from the function's types.
+        namespace: Local names where the function stands, for its annotations.
+
+    Raises:
+        ConfigurationError: The function cannot be an agent.
+    """
 
     def __init__(self, function: Callable[P, R], card: AgentCard, namespace: Mapping[str, Any]) -> None:
         owner = f"agent {card.name}"
         signature = signature_of(function, owner, namespace)
         if len(signature.parameters) > 1:
-            taken = ", ".join(parameter.name for parameter in signature.parameters)
+            names = ", ".join(parameter.name for parameter in signature.parameters)
             raise ConfigurationError(
-                f"{owner} takes {taken}; an agent takes one input and maybe a Context: put "
-                "the fields into one pydantic model"
+                f"{owner} has the parameters {names}; expected one input and at most one Context: put the fields into "
+                "one pydantic model"
             )
         self._function = function
         self._is_async = signature.is_async
         self._context = signature.context
-        self._input = next(((taken, JsonType[Any](taken.annotation, owner)) for taken in signature.parameters), None)
+        self._input = next(((each, JsonType[Any](each.annotation, owner)) for each in signature.parameters), None)
         self._output = JsonType[Any](signature.returns, owner)
         self._card = card.model_copy(
             update={
@@ -85,9 +104,9 @@ class FunctionAgent(Agent, Generic[P, R]):
     async def run(self, handoff: Handoff, context: Context) -> JsonValue:
         arguments: dict[str, Any] = {}
         if self._input is not None:
-            parameter, shape = self._input
+            parameter, input_type = self._input
             if handoff.input is not None or parameter.required:
-                arguments[parameter.name] = shape.from_json(handoff.input)
+                arguments[parameter.name] = input_type.from_json(handoff.input)
         if self._context is not None:
             arguments[self._context] = context
         call: Callable[..., Any] = self._function
@@ -103,8 +122,28 @@ class FunctionAgent(Agent, Generic[P, R]):
         return f"<agent {self._card.name}>"
 
 
+@overload
+def agent(function: Callable[P, R], /) -> FunctionAgent[P, R]: ...
+@overload
 def agent(
-    bare: None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    skills: Sequence[str] = (),
+    intents: Sequence[str] = (),
+    examples: Sequence[str] = (),
+    version: str = "1.0.0",
+    fallback: str | None = None,
+    concurrency: int = 8,
+    max_in_flight: int = 1_000,
+    timeout: float = 120.0,
+    role: Role = Role.WORK,
+    model: str | None = None,
+    reacts_to: Sequence[str] = (),
+    approval: Literal["required"] | None = None,
+) -> Callable[[Callable[P, R]], FunctionAgent[P, R]]: ...
+def agent(
+    function: Callable[P, R] | None = None,
     /,
     *,
     name: str | None = None,
@@ -121,27 +160,52 @@ def agent(
     model: str | None = None,
     reacts_to: Sequence[str] = (),
     approval: Literal["required"] | None = None,
-) -> Callable[[Callable[P, R]], FunctionAgent[P, R]]:
-    """Make an agent of an async or plain function with at most one typed input and, by annotation, a `Context`.
+) -> FunctionAgent[P, R] | Callable[[Callable[P, R]], FunctionAgent[P, R]]:
+    """Make an agent of a function: `@agent`, or `@agent(skills=["translation"])`.
 
-    Input and output may be anything pydantic has a JSON Schema for; the schemas go into the card. A plain function
-    runs in a thread of its own. `name` is the function's unless given, `description` the first paragraph of its
-    docstring. `concurrency` attempts run at a time in one process, and `max_in_flight` in all
-    processes together: the one that started last says how many. `timeout`, in seconds, bounds each.
-    `reacts_to` names the domain events that hand it a task in a choreography. With `approval="required"` a person must
-    allow each of its tasks.
+    The function is async or plain and takes at most one typed input and, by annotation, a `Context`. Input and output
+    have any types with a JSON Schema in pydantic; both schemas go into the card. A plain function runs in a thread of
+    its own.
+
+    Args:
+        function: Function to decorate, for the form without brackets.
+        name: Name of the agent; by default the function's name with hyphens in place of underscores.
+        description: Purpose of the agent, by which planners choose it; by default the first paragraph of the docstring.
+        skills: Skills of the agent.
+        intents: Intents that the agent serves.
+        examples: Requests that the agent is for.
+        version: Semantic version of the agent.
+        fallback: Name of the agent that tries a task which this agent failed.
+        concurrency: Attempts that run at a time in one process.
+        max_in_flight: Attempts that run at a time in all processes together, as the process that started last says.
+        timeout: Limit of one attempt, in seconds.
+        role: Role of the agent in a team.
+        model: Name of the model on the card, for a function that calls a model itself.
+        reacts_to: Domain events that give the agent a task in a choreography.
+        approval: `required` if a person must allow each of its tasks.
+
+    Returns:
+        The agent, or a decorator that makes one.
 
     Raises:
-        ConfigurationError: the definition does not fit; the message says what to change.
+        ConfigurationError: The definition does not fit. The message says what to change.
+
+    Example:
+        ```python
+        @agent
+        async def count_words(text: str) -> int:
+            "Counts the words of a text."
+            return len(text.split())
+        ```
     """
-    if bare is not None:
-        raise ConfigurationError("@agent has brackets; write @agent(name=..., description=...)")
-    namespace = sys._getframe(1).f_locals  # types defined in a function, as tests do, are found there
+    if isinstance(function, str):
+        raise ConfigurationError(f"@agent({function!r}) takes its name by keyword; write @agent(name={function!r})")
+    namespace = sys._getframe(1).f_locals  # types that are defined within a function, as in tests, are found there
 
     def make(function: Callable[P, R]) -> FunctionAgent[P, R]:
         card = make_card(
-            name=name or str(getattr(function, "__name__", "")),
-            description=description or first_paragraph(function),
+            name=name or _default_name(function),
+            description=_described(function, name) if description is None else description,
             skills=skills,
             intents=intents,
             examples=examples,
@@ -157,11 +221,23 @@ def agent(
         )
         return FunctionAgent(function, card, namespace)
 
-    return make
+    return make if function is None else make(function)
 
 
 def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
-    """A checked card. Raises `ConfigurationError` that names the agent and the field."""
+    """Return a checked card.
+
+    Args:
+        name: Name of the agent.
+        description: Purpose of the agent.
+        **fields: Other fields of the card.
+
+    Returns:
+        The card.
+
+    Raises:
+        ConfigurationError: A field does not fit. The message names the agent and the field.
+    """
     if not description.strip():
         raise ConfigurationError(f'agent {name} has no description; planners choose by it: pass description="..."')
     for field in ("skills", "intents", "examples", "reacts_to"):
@@ -181,5 +257,25 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
 
 
 def first_paragraph(function: Callable[..., Any]) -> str:
-    """The first paragraph of a docstring in one line, or nothing."""
+    """Return the first paragraph of a function's docstring in one line, or an empty text.
+
+    Args:
+        function: Function with or without a docstring.
+
+    Returns:
+        The paragraph.
+    """
     return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+
+
+def _default_name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "")).strip("_").replace("_", "-")
+
+
+def _described(function: Callable[..., Any], name: str | None) -> str:
+    if description := first_paragraph(function):
+        return description
+    raise ConfigurationError(
+        f"agent {name or _default_name(function)} has no description; planners choose by it: give the function "
+        f'{getattr(function, "__name__", function)} a docstring, or write @agent(description="...")'
+    )

@@ -374,9 +374,39 @@ async def test_calls_within_calls_are_reported_with_their_parents() -> None:
     assert context.usage == Usage(calls=1)
 
 
-def test_a_decorator_without_brackets_is_told_how_it_is_written() -> None:
-    def fit(text: str) -> str:
-        return text
+def test_a_decorator_without_brackets_takes_name_and_description_from_the_function() -> None:
+    @agent
+    async def count_words(text: str) -> int:
+        """Counts the words
+        of a text.
 
-    with pytest.raises(ConfigurationError, match=r"write @agent\(name=\.\.\., description=\.\.\.\)"):
-        agent(fit)  # type: ignore[arg-type]
+        More.
+        """
+        return len(text.split())
+
+    assert (count_words.card.name, count_words.card.description) == ("count-words", "Counts the words of a text.")
+    assert cast(Any, count_words.card.input_schema)["type"] == "string"
+
+
+async def test_a_plain_function_without_brackets_is_still_the_function() -> None:
+    @agent
+    def _shout_(text: str) -> str:
+        """Shouts."""
+        return text.upper()
+
+    assert (_shout_.card.name, _shout_("hi"), await run(_shout_, "ho")) == ("shout", "HI", "HO")
+
+
+def test_a_function_without_a_description_is_told_to_have_one() -> None:
+    def count_words(text: str) -> int:
+        return len(text.split())
+
+    with pytest.raises(ConfigurationError, match=r"count-words has no description; .* give the function count_words a"):
+        agent(count_words)
+    with pytest.raises(ConfigurationError, match=r"agent other has no description; .* a docstring, or write @agent"):
+        agent(name="other")(count_words)
+
+
+def test_a_name_without_its_keyword_is_told_how_it_is_written() -> None:
+    with pytest.raises(ConfigurationError, match=r"@agent\('words'\) takes its name by keyword; write @agent\(name="):
+        agent("words")  # type: ignore[call-overload]
