@@ -45,12 +45,6 @@ def breaking() -> Agent:
     return unlucky
 
 
-@agent(name="a", description="Takes its time")
-async def slow(request: str) -> str:
-    await asyncio.sleep(60)
-    return "late"
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """What one command did."""
@@ -93,17 +87,6 @@ async def test_submit_prints_the_answer_and_nothing_else_on_standard_output(shel
 
     assert (run.code, run.out) == (0, "joined\n")
     assert "completed in" in run.err
-
-
-async def test_the_same_request_id_is_the_same_workflow_and_the_same_answer(shell: Shell) -> None:
-    async with factory.team(TEAM, CREW, on=shell.settings):
-        first = await shell.json("submit", "crew", "hello", "--request-id", "r-1")
-        second = await shell.json("submit", "crew", "hello", "--request-id", "r-1")
-        listed = await shell.json("list")
-
-    assert first.lines == second.lines
-    assert first.lines[0]["status"] == "completed"
-    assert len(listed.lines) == 1
 
 
 async def test_every_view_of_a_workflow_shows_the_same_one(shell: Shell) -> None:
@@ -189,17 +172,6 @@ async def test_a_workflow_that_did_not_complete_ends_submit_with_1(shell: Shell)
 
     assert run.code == 1
     assert "t1 (a)" in run.err
-
-
-async def test_a_running_workflow_can_be_cancelled(shell: Shell) -> None:
-    async with factory.team(TEAM, [planner_of(TASKS[0]), synthesizer, slow], on=shell.settings) as client:
-        workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
-        await until(lambda: client.bus.last("log", client.subjects.log("crew", workflow)))
-        run = await shell("cancel", workflow, "--reason", "changed my mind")
-        outcome = await (await client.workflow(workflow)).outcome(timeout=10)
-
-    assert run.code == 0
-    assert outcome.status == "cancelled"
 
 
 async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: Shell) -> None:
@@ -296,51 +268,6 @@ async def test_a_namespace_that_is_not_there_is_not_made_by_looking(shell: Shell
         assert shell.settings.namespace in (run.out + run.err).replace(other.settings.namespace, "")
 
 
-async def test_a_failed_tasks_letter_of_an_ended_workflow_goes_on_as_a_new_one(shell: Shell) -> None:
-    async with factory.team(TEAM, [planner_of(TASKS[0]), synthesizer, breaking()], on=shell.settings):
-        await shell("submit", "crew", "hello")
-        listed = await shell.json("dead", "list")
-        letter = listed.lines[0]["id"]
-        shown = await shell.json("dead", "show", letter)
-        told = await shell("dead", "show", letter)
-        refused = await shell("dead", "replay", letter)
-    async with factory.team(TEAM, CREW, on=shell.settings) as client:
-        replayed = await shell.json("dead", "replay", letter, "--as-new")
-        outcome = await (await find(client, replayed.lines[0]["workflow"])).outcome(timeout=10)
-        left = await shell.json("dead", "list")
-
-    assert (listed.lines[0]["task_id"], listed.lines[0]["cause"]["kind"]) == ("t1", "handler_error")
-    assert shown.lines[0]["decoded"]["intent"] == "do this"
-    assert f"`pointsman dead replay {letter} --as-new`" in told.out
-    assert refused.code == 1
-    assert "--as-new" in refused.err
-    assert (replayed.code, outcome.status) == (0, "completed")
-    assert left.lines == []
-
-
-async def test_a_letter_of_a_running_workflow_gets_its_task_another_attempt(shell: Shell) -> None:
-    mended = asyncio.Event()
-
-    @agent(name="b", description="Waits until it may")
-    async def patient(request: str) -> str:
-        await mended.wait()
-        return "b"
-
-    async with factory.team(TEAM, [planner_of(*TASKS), synthesizer, patient], on=shell.settings) as client:
-        async with factory.team((), [breaking()], on=shell.settings):
-            workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
-            await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
-        async with factory.team((), [echo("a")], on=shell.settings):
-            replayed = await shell.json("dead", "replay", "--workflow", workflow, "--yes")
-            traced = await attempts(client, workflow, "t1", 2)
-            mended.set()
-            outcome = await (await client.workflow(workflow)).outcome(timeout=10)
-
-    assert replayed.lines[0]["action"] == "task"
-    assert traced
-    assert (outcome.status, len(outcome.gaps)) == ("completed", 0)
-
-
 async def test_discard_asks_first_and_then_removes(shell: Shell, settings: Settings) -> None:
     async with factory.team((), on=settings) as client:
         await bury(client, "d1", "d2")
@@ -389,11 +316,6 @@ async def bury(client: Client, *names: str, cause: str = "undecodable", age: tim
         )  # fmt: skip
         envelope = Envelope(id=name, type=DeadLetter.event_type, source="test", time=datetime.now(UTC))
         await client.bus.publish(client.subjects.dead_letter("a", None, name), dump(letter), encode(envelope))
-
-
-async def find(client: Client, workflow: str) -> Any:
-    await until(lambda: client.bus.last("log", client.subjects.workflow_log(workflow)))
-    return await client.workflow(workflow)
 
 
 async def attempts(client: Client, workflow: str, task: str, count: int) -> bool:

@@ -138,17 +138,6 @@ async def test_a_result_that_cannot_be_processed_fails_its_task_and_is_kept(syst
     assert await endings(system, workflow.id) == 1
 
 
-async def test_a_result_larger_than_an_event_may_be_fails_its_task_after_one_run(system: System) -> None:
-    workflow = await system.client.submit("crew", steps("t1", times=1_100_000))
-    outcome = await workflow.outcome(20)
-    (letter,) = await letters_of(system, workflow.id)
-
-    assert outcome.status == "failed"
-    assert (letter.cause.kind, letter.attempts) == ("oversize", 1)
-    assert "bytes" in letter.cause.message
-    assert len(runs(system, workflow.id)) == 1
-
-
 async def test_a_handler_that_keeps_raising_is_given_up_at_the_cap_with_all_of_its_handoff(system: System) -> None:
     workflow = await system.client.submit("crew", steps("t1", from_attempt=9))
     outcome = await workflow.outcome(20)

@@ -18,7 +18,7 @@ from support.waiting import until
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.mcp import McpTools, mcp_tools
-from pointsman.errors import ApprovalRequiredError, TaskError
+from pointsman.errors import ApprovalRequiredError
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import ApprovalVerdict
@@ -122,27 +122,6 @@ async def test_a_server_whose_start_nobody_waits_for_any_more_is_ended(command: 
     await ended(pid)
 
 
-async def test_a_connection_that_is_closed_while_it_starts_is_over_at_once(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "pointsman.authoring.mcp._CLOSE_TIMEOUT_S", 60.0
-    )  # as long as the server would take to be there
-    source = mcp_tools(command, env={"SLOW": "60"})
-    asking = asyncio.create_task(source.tools())
-
-    async def begun() -> bool:
-        return (tmp_path / "pids").exists()
-
-    await wait_for(begun, "the server")
-    async with asyncio.timeout(30):
-        await source.close()
-
-    with pytest.raises(TaskError, match="closed before it was there"):
-        await asking
-    await ended(pids(tmp_path)[0])
-
-
 async def test_a_tool_that_only_reads_may_run_again_and_another_may_not(command: list[str]) -> None:
     source = mcp_tools(command, idempotent=["fail"])
 
@@ -193,15 +172,6 @@ async def test_a_tool_of_a_server_waits_for_a_person_who_may_change_its_argument
     assert "no such luck" in free.text
 
 
-async def test_what_is_not_there_is_named() -> None:
-    nowhere = mcp_tools([sys.executable, "-c", "raise SystemExit(3)"])
-
-    with pytest.raises(TaskError, match="cannot be reached") as caught:
-        await nowhere.tools()
-
-    assert caught.value.retryable
-
-
 async def test_a_server_is_reached_over_http(tmp_path: Path) -> None:
     code = SERVER.replace("server.run()", "server.run('streamable-http', host='127.0.0.1', port=PORT)")
     import socket
@@ -248,20 +218,6 @@ async def test_a_team_is_a_tool_of_a_server(settings: Settings, tmp_path: Path) 
     assert (offered.name, "Sells tea" in (offered.description or "")) == ("shop", True)
     assert not result.is_error
     assert result.content[0].text == "joined"  # type: ignore[union-attr]
-
-
-async def test_a_team_that_fails_is_an_error_that_its_caller_can_read(settings: Settings) -> None:
-    team = Team(name="shop", agents=ANY, strategy=Pipeline(stages=(Stage(agent="nobody"),)), limits=Limits(deadline=30))
-    environment = {**os.environ, "POINTSMAN_URL": settings.url, "POINTSMAN_NAMESPACE": settings.namespace}
-    served = StdioServerParameters(
-        command=sys.executable, args=["-m", "pointsman", "mcp", "shop", "--timeout", "1"], env=environment
-    )
-
-    async with factory.team(team, [echo("worker")], on=settings), Client(served) as client:
-        result = await client.call_tool("shop", {"request": "tea, please"})
-
-    assert result.is_error
-    assert "no agent named nobody is alive" in result.content[0].text  # type: ignore[union-attr]
 
 
 async def test_a_workflow_waits_for_a_person_before_a_server_s_tool_is_called_though_all_processes_leave(

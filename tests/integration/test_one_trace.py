@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from support import crew, factory
 from support.broker import remove_streams
 from support.otlp import OtlpCollector, ReceivedSpan, orphans, roots
 from support.processes import System
 
-from pointsman.authoring.agent import Agent
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.settings import Settings
 from pointsman_agents.customer_service import SAMPLE_REQUEST
@@ -121,92 +117,6 @@ async def test_a_bare_request_with_a_traceparent_goes_on_with_its_callers_trace(
 
     assert (outcome.status, outcome.trace_id) == ("completed", CALLERS_TRACE)
     assert [span.name for span in spans if span.parent_id == CALLERS_SPAN] == [f"invoke_workflow {TEAM}"]
-
-
-@pytest.mark.parametrize(
-    "broken", [f"00-{CALLERS_TRACE}-{CALLERS_SPAN}", f"00-{'0' * 32}-{CALLERS_SPAN}-01", "00-x\u00e9-1-01", "ff"]
-)
-async def test_a_broken_traceparent_starts_a_new_trace_and_fails_nothing(
-    system: System, collector: OtlpCollector, broken: str
-) -> None:
-    outcome = await _ask_bare(system, {"traceparent": broken})
-
-    spans = await _spans_of(collector, outcome.trace_id)
-
-    assert outcome.status == "completed"
-    assert outcome.trace_id not in {CALLERS_TRACE, "0" * 32}
-    assert [span.name for span in roots(spans)] == [f"invoke_workflow {TEAM}"]
-
-
-async def test_a_supervisor_killed_after_it_has_accepted_the_plan_leaves_no_hole_and_no_double(
-    broker: EmbeddedBroker, collector: OtlpCollector, tmp_path: Path
-) -> None:
-    # A card outlives its worker by three heartbeats; the plan's result comes again after ack_wait.
-    settings = Settings(
-        url=broker.url, namespace=f"t{secrets.token_hex(4)}", log_level="debug", ack_wait=1.0, heartbeat=10.0
-    )
-    agents: list[Agent] = [crew.planner, crew.synthesizer, crew.worker]
-    async with (
-        System(tmp_path, settings, **collector.environment, POINTSMAN_FAULT="supervisor.committed:2") as system,
-        factory.team((), agents, on=settings),  # they do not trace: all spans are the supervisors'
-    ):
-        armed = await system.supervisor(crew.CREW)
-        workflow = await system.client.submit("crew", crew.steps("a", "b"))
-        code = await asyncio.wait_for(armed.ended(), 60)
-        del system.environment["POINTSMAN_FAULT"]
-        await system.supervisor(crew.CREW)
-        outcome = await workflow.outcome(60)
-        for service in system.services:
-            await service.stop()  # it exports what is left
-        spans = await _spans_of(collector, outcome.trace_id)
-    await remove_streams(settings)
-
-    owned = [span for span in spans if not span.name.startswith("process ")]
-    assert code == -signal.SIGKILL, armed.text
-    assert outcome.status == "completed"
-    assert sorted(span.name for span in owned) == [
-        "invoke_agent worker", "invoke_agent worker", "invoke_workflow crew", "plan planner", "synthesize synthesizer",
-    ]  # fmt: skip
-    assert len({span.span_id for span in spans}) == len(spans)
-    (workflow_span,) = roots(spans)
-    assert {span.parent_id for span in owned} == {None, workflow_span.span_id}
-    again = [span for span in spans if "pointsman.handoff_redelivered" in span.events]
-    assert {span.name for span in again} == {f"process {settings.namespace}.inbox.crew"}
-    assert {(span.kind, span.parent_id) for span in again} == {("consumer", workflow_span.span_id)}
-    assert all(int(str(span.attributes["pointsman.delivered"])) > 1 for span in again)
-    assert {link[0] for span in again for link in span.links} == {outcome.trace_id}
-
-
-async def test_a_handoff_that_came_again_has_one_span_which_says_so_and_links_to_its_sender(
-    broker: EmbeddedBroker, collector: OtlpCollector, tmp_path: Path
-) -> None:
-    settings = Settings(
-        url=broker.url, namespace=f"t{secrets.token_hex(4)}", log_level="debug", ack_wait=1.0, heartbeat=10.0
-    )
-    async with System(tmp_path, settings, **collector.environment) as system:
-        await asyncio.gather(
-            system.supervisor(crew.CREW), system.worker(f"{crew.CREW}:planner", f"{crew.CREW}:synthesizer")
-        )
-        system.environment["POINTSMAN_FAULT"] = "worker.ran"
-        armed = await system.worker(f"{crew.CREW}:worker")
-        del system.environment["POINTSMAN_FAULT"]
-        workflow = await system.client.submit("crew", crew.steps("a"))
-        code = await asyncio.wait_for(armed.ended(), 60)
-        await system.worker(f"{crew.CREW}:worker")
-        outcome = await workflow.outcome(60)
-        for service in system.services:
-            if service is not armed:
-                await service.stop()  # it exports what is left
-        spans = await _spans_of(collector, outcome.trace_id)
-    await remove_streams(settings)
-
-    (task,) = [span for span in spans if span.name == "invoke_agent worker"]
-    (attempt,) = [span for span in spans if span.name == f"process {settings.namespace}.handoff.worker"]
-    assert code == -signal.SIGKILL, armed.text
-    assert outcome.status == "completed"
-    assert orphans(spans) == []
-    assert (attempt.parent_id, attempt.events) == (task.span_id, ("pointsman.handoff_redelivered",))
-    assert attempt.links == ((outcome.trace_id, task.span_id),)
 
 
 async def _ask_bare(system: System, headers: dict[str, str]) -> Outcome:

@@ -18,7 +18,7 @@ from support.providers import Answer, Call, FakeProvider
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman.errors import ModelError, RefusedError, TaskError
+from pointsman.errors import ModelError, TaskError
 from pointsman.telemetry import traces
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.events import Budget
@@ -213,20 +213,6 @@ async def test_an_agent_with_a_tool_and_an_output_type_gets_through_a_rate_limit
     assert 0.5 <= clock.slept[1] <= 1.0
     assert len(provider.calls) == 4
     assert context.usage.calls == 2
-
-
-@every
-async def test_a_refusal_is_one_call_and_ends_refused(connect: Connect) -> None:
-    class Place(BaseModel):
-        city: str
-
-    async with talking(connect, Answer(refusal="Not that.")) as (provider, model):
-        agent = LLMAgent(name="w", description="d", instructions="i", model=model, output=Place)
-        context = Context.for_test("x", agent="w")
-        with pytest.raises(RefusedError, match="Not that"):
-            await agent.run(context.handoff, context)
-
-    assert len(provider.calls) == 1
 
 
 @pytest.mark.real_model

@@ -6,12 +6,10 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from typing import Any, cast
 
 import pytest
-from support.adapters import KEY, Connect, asking, every, openai, responses, talking
+from support.adapters import KEY, Connect, asking, every, openai, talking
 from support.providers import Answer, FakeProvider
 
 from pointsman.errors import ConfigurationError, ModelError
@@ -46,29 +44,6 @@ async def test_what_was_turned_down_is_terminal_and_shows_no_key(connect: Connec
     assert str(status) in str(caught.value)
     assert "0123456789" not in str(caught.value)
     assert len(provider.calls) == 1
-
-
-@every
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        (("retry-after", "7"), 7.0),
-        (("retry-after-ms", "1500"), 1.5),
-        (("retry-after", format_datetime(datetime.now(UTC) - timedelta(hours=1))), 0.0),
-        (("retry-after", "soon"), None),
-        (("retry-after", "nan"), None),
-        (("retry-after", "inf"), None),
-        (("retry-after", "1e12"), 86_400.0),
-    ],
-)
-async def test_retry_after_is_read_whatever_its_form(
-    connect: Connect, header: tuple[str, str], seconds: float | None
-) -> None:
-    async with talking(connect, Answer("slow down", status=429, headers=(header,))) as (_, model):
-        with pytest.raises(ModelError) as caught:
-            await model.complete(asking())
-
-    assert caught.value.retry_after == seconds
 
 
 @every
@@ -108,14 +83,6 @@ async def test_an_answer_that_never_comes_ends_at_the_timeout(connect: Connect) 
     assert caught.value.usage == Usage(calls=1)
 
 
-@every
-@pytest.mark.parametrize("body", [b"<html>proxy error</html>", b"{}", b'{"choices": []}', b"null"])
-async def test_an_answer_of_another_kind_is_an_error_and_not_an_empty_text(connect: Connect, body: bytes) -> None:
-    async with talking(connect, Answer(body=body)) as (_, model):
-        with pytest.raises(ModelError):
-            await model.complete(asking())
-
-
 async def test_an_error_that_a_gateway_wraps_in_a_200_keeps_its_class() -> None:
     body = b'{"error": {"code": 402, "message": "out of credit"}}'
     async with talking(openai, Answer(body=body)) as (_, model):
@@ -146,18 +113,6 @@ async def test_a_code_says_more_than_its_status_and_is_not_tried_again(
 
 
 @every
-@pytest.mark.parametrize(
-    ("body", "said"), [(b"", ""), (b"<b>busy</b>", ": <b>busy</b>"), (b'{"error": {"message": "busy"}}', ": busy")]
-)
-async def test_an_error_s_own_words_are_repeated_where_there_are_any(connect: Connect, body: bytes, said: str) -> None:
-    async with talking(connect, Answer(status=503, body=body)) as (_, model):
-        with pytest.raises(ModelError) as caught:
-            await model.complete(asking())
-
-    assert str(caught.value) == f"{model.provider} answered 503{said}"
-
-
-@every
 async def test_a_closed_model_opens_again_and_each_event_loop_has_a_client_of_its_own(connect: Connect) -> None:
     async with talking(connect, Answer("one"), Answer("two")) as (_, model):
         said = []
@@ -174,16 +129,6 @@ async def test_a_closed_model_opens_again_and_each_event_loop_has_a_client_of_it
 
     assert said == ["one", "two"]
     assert here is not elsewhere
-
-
-async def test_a_response_that_failed_has_its_error_s_class() -> None:
-    body = b'{"id": "r", "object": "response", "status": "failed", "output": [], "error": ' \
-           b'{"code": "rate_limit_exceeded", "message": "slow down"}}'  # fmt: skip
-    async with talking(responses, Answer(body=body)) as (_, model):
-        with pytest.raises(ModelError, match="slow down") as caught:
-            await model.complete(asking())
-
-    assert (caught.value.status, caught.value.retryable) == (429, True)
 
 
 class ConnectError(Exception):

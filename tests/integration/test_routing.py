@@ -76,18 +76,3 @@ async def test_the_worker_process_with_the_shorter_queue_gets_the_work_of_a_skil
 
     assert answers == ["beta"] * 3
     assert sorted(begun(tmp_path)) == ["alpha"] * 5 + ["beta"] * 3
-
-
-async def test_of_two_idle_worker_processes_the_quicker_gets_the_work_of_a_skill(
-    settings: Settings, tmp_path: Path
-) -> None:
-    (tmp_path / "alpha-slow").touch()
-    async with System(tmp_path, settings) as system:
-        target = system.write("routes.py", CREW)
-        await asyncio.gather(
-            system.supervisor(target), system.worker(f"{target}:alpha"), system.worker(f"{target}:beta")
-        )
-        answers = [(await system.ask("bureau", "translate")).answer for _ in range(10)]
-    await remove_streams(settings)
-
-    assert answers == ["alpha"] + ["beta"] * 9  # each was seen at work once, and then the quicker one is chosen

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
 
 import pytest
 from support import factory
@@ -19,9 +18,7 @@ from pointsman.clock import SystemClock
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State
 from pointsman.engine.log import workflow_log
-from pointsman.engine.supervisor.outbox_publisher import EncodedMessage, OutboxPublisher
 from pointsman.engine.supervisor.ownership import Ownership
-from pointsman.errors import BusUnavailableError, TaskError
 from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, decode, encode, encode_structured
@@ -62,18 +59,6 @@ def endings(entries: Sequence[Entry]) -> int:
     return sum(isinstance(entry, WorkflowEnded) for entry in entries)
 
 
-async def test_bare_json_without_headers_gets_an_outcome(
-    bus: JetStreamBus, settings: Settings, subjects: Subjects
-) -> None:
-    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings) as client:
-        sequence = await bus.publish(subjects.request("crew"), b'{"input": "hello"}', {})
-
-        outcome = await outcome_of(bus, subjects, (await client.workflow_from_sequence(sequence)).id)
-
-    assert (outcome.status, outcome.answer) == ("completed", "joined")
-    assert [task.task_id for task in outcome.tasks] == ["plan-1", "t1", "synthesis"]
-
-
 async def test_a_structured_cloudevent_gets_an_outcome_with_its_correlation_id(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
@@ -92,27 +77,6 @@ async def test_a_structured_cloudevent_gets_an_outcome_with_its_correlation_id(
 
     assert outcome.status == "completed"
     assert outcome.correlation_id == "order 7/ä"
-
-
-async def test_the_same_request_twice_is_one_workflow(settings: Settings) -> None:
-    runs: list[str] = []
-
-    @agent(name="a", description="Counts its runs")
-    async def count(request: str) -> str:
-        runs.append(request)
-        return "done"
-
-    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, count], on=settings) as client:
-        first = await client.submit("crew", "hello", request_id="same")
-        await first.outcome(10)
-        again = await client.submit("crew", "hello", request_id="same")
-        other = await client.submit("crew", "other", request_id="other")
-        await other.outcome(10)
-        entries = await client.entries(first.id)
-
-    assert again.id == first.id
-    assert endings(entries) == 1
-    assert len(runs) == 2
 
 
 async def test_three_bad_requests_among_twenty_stop_none_of_the_others(
@@ -182,51 +146,6 @@ async def test_a_result_that_cannot_be_read_fails_its_task_and_becomes_a_dead_le
     assert kinds == ["undecodable", "undecodable"]  # the message itself, and the task that failed for it
 
 
-async def test_a_handler_that_keeps_raising_stops_at_the_cap_and_is_dead_lettered(
-    bus: JetStreamBus, settings: Settings, subjects: Subjects
-) -> None:
-    tries: list[int] = []
-
-    @agent(name="b", description="Always fails")
-    async def broken(request: str) -> str:
-        tries.append(1)
-        raise RuntimeError("the disk is full")
-
-    plan = planner_of(ONE_TASK, {"id": "t2", "agent": "b", "intent": "fail at it"})
-    async with factory.team(TEAM, [plan, synthesizer, echo("a"), broken], on=settings) as client:
-        workflow = await client.submit("crew", "hello")
-        outcome = await workflow.outcome(20)
-        (letter,) = await letters(bus, subjects)
-
-    assert len(tries) == 3
-    assert outcome.status == "partial"
-    assert [(gap.task_id, gap.agent) for gap in outcome.gaps] == [("t2", "b")]
-    assert (letter.origin, letter.attempts, letter.cause.kind) == ("b", 3, "handler_error")
-    assert "the disk is full" in letter.cause.message
-
-
-async def test_a_transient_failure_is_tried_again_from_a_schedule(
-    bus: JetStreamBus, settings: Settings, subjects: Subjects
-) -> None:
-    tries: list[int] = []
-
-    @agent(name="a", description="Fails once")
-    async def moody(request: str) -> str:
-        tries.append(1)
-        if len(tries) == 1:
-            raise TaskError("come back", retryable=True)
-        return "fine"
-
-    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, moody], on=settings) as client:
-        workflow = await client.submit("crew", "hello")
-        outcome = await workflow.outcome(10)
-        second = await bus.last("work", subjects.handoff("a", workflow.id, "t1", 2))
-
-    assert outcome.status == "completed"
-    assert outcome.tasks[1].attempts == 2
-    assert second is not None
-
-
 async def test_an_outcome_also_goes_to_reply_to_but_never_to_a_subject_of_ours(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
@@ -273,32 +192,6 @@ async def test_two_supervisors_dispatch_nothing_twice(
         assert endings(entries) == 1
 
 
-async def test_what_was_committed_but_not_sent_is_sent_on_redelivery(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken: list[str] = []
-    begin = OutboxPublisher._start_publish
-
-    async def cut() -> None:
-        raise BusUnavailableError("the cable was cut between commit and emit")
-
-    def fail_first(self: OutboxPublisher, ready: EncodedMessage) -> Coroutine[Any, Any, object]:
-        if ready.message.subject in broken:
-            return begin(self, ready)
-        broken.append(ready.message.subject)
-        return cut()
-
-    monkeypatch.setattr(OutboxPublisher, "_start_publish", fail_first)
-    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings) as client:
-        workflow = await client.submit("crew", "hello")
-        outcome = await workflow.outcome(30)
-        entries = await client.entries(workflow.id)
-
-    assert outcome.status == "completed"
-    assert endings(entries) == 1
-    assert len(broken) >= 4
-
-
 async def test_nobody_alive_means_a_clear_no_worker_at_the_deadline(settings: Settings) -> None:
     team = Team(name="crew", limits=Limits(deadline=2))
     async with factory.team(team, on=settings) as client:
@@ -307,47 +200,6 @@ async def test_nobody_alive_means_a_clear_no_worker_at_the_deadline(settings: Se
 
     assert outcome.status == "failed"
     assert "no worker took it: no agent named planner is alive" in outcome.reason
-
-
-async def test_the_deadline_ends_a_workflow_with_what_there_is(settings: Settings) -> None:
-    @agent(name="slow", description="Never answers in time")
-    async def slow(request: str) -> str:
-        await asyncio.sleep(60)
-        return "too late"
-
-    plan = planner_of(ONE_TASK, {"id": "t2", "agent": "slow", "intent": "take for ever"})
-    team = Team(name="crew", limits=Limits(deadline=2, task_timeout=60))
-    async with factory.team(team, [plan, synthesizer, echo("a"), slow], on=settings) as client:
-        workflow = await client.submit("crew", "hello")
-        outcome = await workflow.outcome(15)
-
-    assert outcome.status == "partial"
-    assert outcome.answer == "joined"
-    assert "deadline of 2 s" in outcome.reason
-    assert [gap.task_id for gap in outcome.gaps] == ["t2"]
-
-
-async def test_fifty_cancels_give_one_cancelled_outcome(settings: Settings) -> None:
-    begun = asyncio.Event()
-
-    @agent(name="a", description="Waits to be cancelled")
-    async def wait(request: str) -> str:
-        begun.set()
-        await asyncio.sleep(60)
-        return "never"
-
-    async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, wait], on=settings) as client:
-        workflow = await client.submit("crew", "hello")
-        async with asyncio.timeout(10):
-            await begun.wait()
-        await asyncio.gather(*(workflow.cancel("changed my mind") for _ in range(50)))
-        outcome = await workflow.outcome(5)
-        entries = await client.entries(workflow.id)
-
-    assert outcome.status == "cancelled"
-    assert "changed my mind" in outcome.reason
-    assert endings(entries) == 1
-    assert isinstance(entries[-1], WorkflowEnded)
 
 
 async def test_a_long_log_is_loaded_from_its_snapshot(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@ to workflows, which is nothing."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,6 @@ from support.waiting import until
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.client.client import Client
 from pointsman.errors import BusUnavailableError, ConfigurationError
-from pointsman.ports.bus import Delivery
 from pointsman.settings import Settings
 from pointsman_schemas.log import TaskDispatched
 
@@ -130,44 +128,6 @@ async def test_workflows_end_once_when_the_broker_comes_back_without_their_hando
     assert {outcome.status for outcome in outcomes} == {"completed"}
     assert {entry.attempt for entry in entries if isinstance(entry, TaskDispatched)} == {1}
     assert sum(note["what"] == "end" for note in ran) == 1 + 12
-
-
-async def test_a_number_that_is_given_twice_is_not_settled_by_who_was_handed_it_first(tmp_path: Path) -> None:
-    store, received = Store(tmp_path), list[Delivery]()
-    settings = (await store.start()).model_copy(update={"unsynced_handoffs": True, "ack_wait": 60.0})
-    one, two = [await connect(settings, name=name, wait=5) for name in ("one", "two")]
-    try:
-        await one.set_up()
-        await two.set_up()
-        subject = f"{settings.namespace}.handoff.a"
-        consumer = await one.consumer("agent-a", "handoffs", f"{subject}.>", ack_wait=settings.ack_wait)
-        await store.restart(copy=True)
-        await asyncio.wait_for(asyncio.gather(one.restarted(0), two.restarted(0)), 20)
-        async with (
-            await one.receive_forwarded("one", received.append),
-            await two.receive_forwarded("two", received.append),
-        ):
-            await one.publish(f"{subject}.w1.t.1", b"1", {})
-            [before] = await asyncio.wait_for(consumer.take(1), 20)
-            handed = await before.forward("two")
-            await until(lambda: bool(received))
-
-            await store.restart(back="POINTSMAN_HANDOFFS")
-            await asyncio.wait_for(asyncio.gather(one.restarted(1), two.restarted(1)), 20)
-            await one.publish(f"{subject}.w2.t.1", b"2", {})
-            [after] = await asyncio.wait_for(consumer.take(1), 20)
-            await received[0].ack()
-            handed_after = await before.forward("two")
-            await asyncio.gather(one.time(), two.time())
-            left = await two.depth("agent-a", "handoffs")
-    finally:
-        await asyncio.gather(one.close(), two.close())
-        await store.stop()
-
-    assert (handed, handed_after) == (True, False)
-    assert (before.message.sequence, after.message.sequence) == (1, 1)
-    assert left is not None
-    assert left.in_flight == 1
 
 
 async def _sent(client: Client, count: int) -> bool:

@@ -142,25 +142,6 @@ async def test_work_longer_than_the_ack_deadline_runs_once(
         assert information["delivered"]["consumer_seq"] == 1  # each was handed out once
 
 
-async def test_a_killed_workers_task_is_run_by_another_one(
-    start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
-) -> None:
-    desk = SupervisorDouble(bus, settings.namespace)
-    first = await start()
-
-    handoff = await desk.publish_handoff("sleeper", 3.0)
-    await until(lambda: has_started(notes))
-    first.kill()
-    await first.wait()
-    await start()
-    async with timed(0, 10):
-        await until(lambda: has_started(notes, 2), seconds=15)
-    result = await desk.result(handoff, within=15)
-
-    assert result.output == "slept"
-    assert len(lines(notes, "end")) == 1
-
-
 async def test_the_first_signal_lets_running_work_finish(
     start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
 ) -> None:

@@ -214,20 +214,6 @@ async def test_the_agent_with_the_empty_queue_gets_the_work_of_a_skill() -> None
     assert seen == {"alpha": 5, "beta": 4}
 
 
-async def test_the_slower_of_two_agents_gets_less_of_a_skills_work() -> None:
-    seen: Counter[str] = Counter()
-    agents = [translator("alpha", 0.12, seen), translator("beta", 0.01, seen), PLANNER]
-    async with running_team(TEAM, agents) as client:
-        await (await client.submit("crew", "one")).outcome(10)
-        await (await client.submit("crew", "two")).outcome(10)
-        for _ in range(4):
-            together = [await client.submit("crew", "translate") for _ in range(6)]
-            for workflow in together:
-                assert (await workflow.outcome(10)).status == "completed"
-
-    assert seen["beta"] > 2 * seen["alpha"]
-
-
 async def test_an_agent_that_left_gets_no_more_work_of_its_skill() -> None:
     seen: Counter[str] = Counter()
     async with running_team(TEAM, [translator("alpha", 0.0, seen), translator("beta", 0.0, seen), PLANNER]) as client:
