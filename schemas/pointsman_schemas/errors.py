@@ -45,7 +45,7 @@ class UndecodableEventError(ContractError):
 class BodyLostError(ContractError):
     """The body of the event is missing in the object store, or differs from the stored body."""
 
-    kind = "lost_body"
+    kind = "body_lost"
 
 
 class UnknownEventTypeError(ContractError):

@@ -189,7 +189,7 @@ async def _letters(system: System, bird: Canary) -> None:
 
     assert {outcome.status for outcome in outcomes} == {"failed"}
     assert {letter.workflow_id for letter in letters} == {workflow.id for workflow in refused}
-    assert {letter.cause.kind for letter in letters} == {"undecodable", "lost_body"}
+    assert {letter.cause.kind for letter in letters} == {"undecodable", "body_lost"}
     assert len(sent_again) == len(refused), again.errors
 
 

@@ -118,7 +118,7 @@ async def test_a_request_whose_body_is_gone_fails_and_is_kept_as_a_dead_letter(
 
     assert (outcome.status, other.status) == ("failed", "completed")
     assert bucket in outcome.reason
-    assert letter.cause.kind == "lost_body"
+    assert letter.cause.kind == "body_lost"
     assert letter.headers["ce-dataref"].startswith(f"nats-object://{bucket}/")
 
 

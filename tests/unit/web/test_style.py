@@ -79,5 +79,5 @@ def test_every_cause_of_a_dead_letter_has_its_words_on_the_page() -> None:
     script = (STATIC / "letters.js").read_text()
     told = set(re.findall(r"^  (\w+): \"", script, re.MULTILINE))
 
-    ours = {"request_id_taken", "unknown_workflow", "unknown_type", "lost_body"}  # of events, not of attempts
+    ours = {"request_id_taken", "unknown_workflow", "unknown_type", "body_lost"}  # of events, not of attempts
     assert ours | {kind.value for kind in ErrorKind} <= told

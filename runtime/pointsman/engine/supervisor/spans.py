@@ -198,7 +198,7 @@ def _task_events(history: Iterable[Entry], task_id: str) -> Iterator[SpanEvent]:
             case "task_dispatched" if entry.fallback_for is not None:
                 stood: semconv.Attributes = {
                     semconv.AGENT_NAME: entry.agent,
-                    "pointsman.instead_of": entry.fallback_for,
+                    "pointsman.fallback_for": entry.fallback_for,
                 }
                 yield SpanEvent(semconv.FALLBACK_USED, entry.at, stood)
             case "task_reopened":

@@ -29,7 +29,7 @@ const CAUSES = {
   unknown_type: "Of an unknown type",
   unknown_workflow: "Of no known workflow",
   request_id_taken: "Request id is taken",
-  lost_body: "Its body is gone",
+  body_lost: "Its body is gone",
 };
 
 export function lettersPage(main) {
