@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.cluster import free_ports, nats_server
 
-__all__ = ["configured_server"]
+__all__ = ["configured_server", "pid_of"]
 
 _START_S = 20.0
 _STOP_S = 10.0
@@ -38,6 +38,7 @@ async def configured_server(
         process = await asyncio.create_subprocess_exec(
             nats_server(), "-c", str(file), stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output
         )
+    (folder / f"{name}.pid").write_text(str(process.pid))
     try:
         async with asyncio.timeout(_START_S):
             while not re.search(r"Server is ready", log.read_text(errors="replace")):
@@ -53,3 +54,8 @@ async def configured_server(
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+def pid_of(folder: Path, name: str = "server") -> int:
+    """Return the process id of a server that runs in `folder`."""
+    return int((folder / f"{name}.pid").read_text())

@@ -28,7 +28,13 @@ from pointsman.engine.log.reader import (
     read_workflow_started,
 )
 from pointsman.engine.process.retrying import publish_with_retry
-from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, OversizeEventError
+from pointsman.errors import (
+    BusUnavailableError,
+    ContractError,
+    NotFoundError,
+    OversizeEventError,
+    PermissionDeniedError,
+)
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.settings import Settings
 from pointsman.telemetry.bus_metrics import bus_observer
@@ -189,7 +195,7 @@ class Client:
         """Raise `ContractError` where another request is known to have begun `workflow`."""
         try:
             began = await read_workflow_started(self.bus, self.subjects, self.subjects.log(team, workflow))
-        except (NotFoundError, BusUnavailableError):  # what is not known here, the supervisor sees
+        except (NotFoundError, BusUnavailableError, PermissionDeniedError):  # the supervisor sees it
             return
         if began.request_digest and began.request_digest != digest:
             raise ContractError(

@@ -49,9 +49,14 @@ class Refusal:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Return what refusals have in common that are reported once: acknowledgements differ in their last tokens."""
-        subject = self.subject
-        return self.operation, subject if not subject.startswith("$JS.ACK.") else "$JS.ACK"
+        """Return what refusals have in common that are reported once.
+
+        Acknowledgements differ in their last tokens, inboxes in a random one, and each service has nine subjects.
+        """
+        for prefix in ("$JS.ACK.", "$SRV."):
+            if self.subject.startswith(prefix):
+                return self.operation, prefix
+        return self.operation, self.subject
 
 
 def is_login_refused(said: str) -> bool:

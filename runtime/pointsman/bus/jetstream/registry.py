@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from pointsman.bus.jetstream.stream_config import TOMBSTONE_TTL_S
+from pointsman.errors import PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.util.lazy_import import structlog
@@ -116,6 +117,7 @@ class KeyValueRegistry:
 
     async def _keep_current(self, after: int) -> None:
         """Follow the bucket for as long as the bus is open. Nobody waits for this task: it must not just end."""
+        denied = False
         while True:
             try:
                 async for stored in self._reader.follow(self._stream, [f"{self._prefix}>"], after):
@@ -124,6 +126,12 @@ class KeyValueRegistry:
             except Exception as error:
                 if self._bus.closed:
                     return
+                if isinstance(error, PermissionDeniedError):
+                    if not denied:  # one line: the broker refuses each try
+                        _log.error("registry_watch_denied", reason=str(error), hint="no agent is seen to come or leave")
+                    denied = True
+                    await self._clock.sleep(_RETRY_PAUSE_S)
+                    continue
                 _log.error("registry_watch_broken", exc_info=error, hint="it begins again after what it saw last")
             await self._clock.sleep(_RETRY_PAUSE_S)
 

@@ -35,7 +35,7 @@ from pointsman.engine.log.reader import gather_batched
 from pointsman.engine.process.discovery import installed_agents
 from pointsman.engine.supervisor.retention import oldest_message, retention_of
 from pointsman.engine.supervisor.stream_integrity import find_lost_log, find_lost_work, stream_bounds
-from pointsman.errors import ConfigurationError, NotFoundError, PointsmanError
+from pointsman.errors import ConfigurationError, NotFoundError, PermissionDeniedError, PointsmanError
 from pointsman.llm.factory import selected_model
 from pointsman.ports.bus import QueueDepth, StreamKind
 from pointsman.settings import Settings
@@ -125,6 +125,8 @@ async def _run_checks(settings: Settings, team: Team | str | None) -> AsyncGener
     except NotFoundError as error:
         advice = "a supervisor or a worker that starts makes it; --namespace or POINTSMAN_NAMESPACE names another"
         yield Check("namespace", False, str(error), advice)
+    except PermissionDeniedError as error:
+        yield Check("permissions", False, str(error), "docs/security.md describes the permissions")
     except ConfigurationError as error:
         yield Check("broker", False, str(error), "docs/settings.md lists the settings of connection and streams")
     except PointsmanError as error:

@@ -14,7 +14,7 @@ from pointsman.engine.log.workflow_log import CorruptLogError, WorkflowLog
 from pointsman.engine.process.dead_lettering import dead_letter
 from pointsman.engine.supervisor.inbound import InboundInput
 from pointsman.engine.supervisor.spans import log_context
-from pointsman.errors import BusUnavailableError, ConflictError, PointsmanError
+from pointsman.errors import BusUnavailableError, ConflictError, PermissionDeniedError, PointsmanError
 from pointsman.ports.bus import Bus, Delivery
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import bind, get_logger
@@ -67,6 +67,9 @@ class Acknowledger:
         """Make a dead letter of an input and settle it; what cannot be stored now is handed back, not lost."""
         try:
             await self._store_dead_letter(delivery, workflow, AttemptError(kind=kind, message=message))
+        except PermissionDeniedError:
+            await delivery.nak(_RETRY_PAUSE_S)
+            raise
         except PointsmanError as error:
             hint = "the input is kept and tried again; `pointsman doctor` looks at the dead letters' stream"
             _log.error("dead_letter_store_failed", subject=delivery.message.subject, reason=str(error), hint=hint)

@@ -48,7 +48,7 @@ from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.engine.supervisor.spans import SupervisorSpans, log_context
 from pointsman.engine.supervisor.startup_backlog import StartupBacklog
 from pointsman.engine.supervisor.stream_integrity import LogWatch, find_lost_log, find_lost_work, stream_bounds
-from pointsman.errors import BusUnavailableError, ConfigurationError, InvariantError
+from pointsman.errors import BusUnavailableError, ConfigurationError, InvariantError, PermissionDeniedError
 from pointsman.ports.bus import Bus, Consumer, Delivery, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
@@ -128,6 +128,7 @@ class SupervisorEngine:
         Raises:
             BusUnavailableError: the broker did not answer while starting.
             ConfigurationError: an agent has the team's name, or the namespace does not fit.
+            PermissionDeniedError: the broker refuses a subject that this supervisor cannot work without.
         """
         if (card := await start_with_retry(self._start, self._bus, self._clock, stop)) is None:
             return
@@ -330,6 +331,11 @@ class SupervisorEngine:
             _log.warning("inputs_returned", reason=str(error), inputs=len(arrivals), hint=hint)
             for arrival in arrivals:
                 await arrival.delivery.nak(1.0)
+        except PermissionDeniedError:  # no workflow can be continued: the process ends, and its reason is the exit code
+            self._invalidate(workflow, arrivals)
+            for arrival in arrivals:
+                await arrival.delivery.nak(1.0)
+            raise
         except CorruptLogError as error:
             self._invalidate(workflow, arrivals)
             await self._acknowledger.close_corrupt(workflow, arrivals, error)

@@ -29,7 +29,13 @@ from pointsman.engine.worker.attempt import CANCEL_GRACE_S
 from pointsman.engine.worker.executors import ThreadExecutor
 from pointsman.engine.worker.handoff_processor import HandoffProcessor, InFlightHandoff
 from pointsman.engine.worker.rate_limiter import BusRateLimiter
-from pointsman.errors import BusUnavailableError, ConfigurationError, ContractError, describe_error
+from pointsman.errors import (
+    BusUnavailableError,
+    ConfigurationError,
+    ContractError,
+    PermissionDeniedError,
+    describe_error,
+)
 from pointsman.ports.bus import Bus, Consumer, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
@@ -107,6 +113,7 @@ class Worker:
 
         Raises:
             BusUnavailableError: the broker did not answer while starting.
+            PermissionDeniedError: the broker refuses a subject that this worker cannot work without.
         """
         async with AsyncExitStack() as stack:
             if self._settings.model_limits:
@@ -213,6 +220,9 @@ class Worker:
             await self._processor.process(job)
         except asyncio.CancelledError:
             await job.delivery.nak()
+            raise
+        except PermissionDeniedError:  # no handoff can be completed: the process ends, and its reason is the exit code
+            await job.delivery.nak(_RETRY_DELAY_S)
             raise
         except Exception as error:
             _log.error(
