@@ -14,9 +14,10 @@ from typing import Annotated, TypeAlias
 
 from pydantic import StringConstraints
 
-from pointsman_schemas.errors import InvalidTokenError
+from pointsman_schemas.errors import ContractError, InvalidTokenError
 
 __all__ = [
+    "MAX_CALLER_ID_CHARS",
     "TOKEN_PATTERN",
     "AgentName",
     "OptionalAgentName",
@@ -26,6 +27,7 @@ __all__ = [
     "Token",
     "WorkflowId",
     "as_token",
+    "caller_id",
     "child_id_for",
     "dead_letter_id",
     "derive_id",
@@ -39,6 +41,10 @@ __all__ = [
 TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_SHOWN_CHARS = 80  # characters of a rejected value in an error message
+
+MAX_CALLER_ID_CHARS = 256
+"""Allowed length of a caller's own id. Every event of a workflow carries the correlation id in a header, and the broker
+stores at most 65,535 bytes of headers."""
 
 Token: TypeAlias = Annotated[str, StringConstraints(pattern=TOKEN_PATTERN)]
 WorkflowId: TypeAlias = Token
@@ -70,6 +76,33 @@ def token(value: str, what: str) -> str:
         return value
     shown = value if len(value) <= _MAX_SHOWN_CHARS else value[:_MAX_SHOWN_CHARS] + "..."
     raise InvalidTokenError(f"{what} is {shown!r}; expected 1 to 64 of A-Z a-z 0-9 _ -; choose a name of that form")
+
+
+def caller_id(value: str, what: str) -> str:
+    """Return `value` if it can be a caller's own id, such as a request id or a correlation id.
+
+    Args:
+        value: The id.
+        what: The kind of id, for the error message.
+
+    Returns:
+        The unchanged value.
+
+    Raises:
+        ContractError: The value is empty, longer than 256 characters, or not valid Unicode.
+    """
+    if not 1 <= len(value) <= MAX_CALLER_ID_CHARS:
+        raise ContractError(
+            f"the {what} has {len(value)} characters; expected 1 to {MAX_CALLER_ID_CHARS}; use a shorter id, such as a "
+            "digest of the long one"
+            if value
+            else f"the {what} is empty; expected 1 to {MAX_CALLER_ID_CHARS} characters"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ContractError(f"the {what} {value!r} is not valid UTF-8; encode the id as UTF-8 text") from None
+    return value
 
 
 def is_token(value: object) -> bool:

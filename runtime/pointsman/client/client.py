@@ -42,7 +42,7 @@ from pointsman.telemetry.semconv import publish_request
 from pointsman.telemetry.traces import span, tracing_enabled
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Budget, Progress, Request
-from pointsman_schemas.ids import stable_digest, workflow_id_for
+from pointsman_schemas.ids import caller_id, stable_digest, workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
 from pointsman_schemas.subjects import Subjects
@@ -139,8 +139,11 @@ class Client:
             OversizeEventError: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
             PublishOutcomeUnknownError: the broker was silent, repeatedly. Submit again with the same `request_id`.
         """
-        chosen_id = request_id or uuid4().hex
         subject = self.subjects.request(team)
+        try:
+            chosen_id = uuid4().hex if request_id is None else caller_id(request_id, "request id")
+        except ContractError as error:
+            raise ContractError(f"{error}; nothing was sent") from None
         try:
             request = Request.model_validate(
                 {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from datetime import datetime
 
 from pointsman.core.model.inputs import (
@@ -22,7 +23,7 @@ from pointsman.telemetry import parse_traceparent, reserve_context
 from pointsman_schemas.envelope import Envelope, decode
 from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result, Timer
-from pointsman_schemas.ids import child_id_for, stable_digest, workflow_id_for
+from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, caller_id, child_id_for, stable_digest, workflow_id_for
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import InboxAddress, Subjects
@@ -40,7 +41,6 @@ __all__ = [
 ]
 
 _SEARCH_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
-_MAX_ID_CHARS = 256  # characters of a caller's own id that are kept; the schemas' bound for event ids
 
 
 def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestReceived | RequestRefused:
@@ -54,12 +54,15 @@ def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestRe
         _check_event_type(envelope, Request.event_type)
         request = parse(Request, body)
         _check_reply_to(request.reply_to, namespace)
+        admission = _admission(stored, team, envelope, request, stable_digest(body))
+        caller_id(admission.request_id, "request id")
+        caller_id(admission.correlation_id, "correlation id")
     except ContractError as error:
         # What is corrected may be an attribute, so the same body with other headers is another request.
         digest = stable_digest(str(error).encode("utf-8", "replace") + stored.body)
-        admission = _admission(stored, team, envelope, None, digest)
+        admission = _readable(_admission(stored, team, envelope, None, digest))
         return RequestRefused(admission, AttemptError(kind=error.kind, message=str(error)))
-    return RequestReceived(_admission(stored, team, envelope, request, stable_digest(body)), request)
+    return RequestReceived(admission, request)
 
 
 def read_child_request(
@@ -75,7 +78,7 @@ def read_child_request(
     admission = Admission(
         workflow_id=child_id_for(team.name, handoff.workflow_id, handoff.task_id, handoff.attempt),
         request_id=envelope.id,
-        correlation_id=(envelope.correlation_id or envelope.id)[:_MAX_ID_CHARS],
+        correlation_id=envelope.correlation_id or envelope.id,
         team=team,
         trace=_trace_origin(envelope, {}),
         parent=Parent(
@@ -88,8 +91,27 @@ def read_child_request(
         ),
         depth=handoff.depth + 1,
     )
+    try:
+        caller_id(admission.request_id, "event id of the handoff")
+        caller_id(admission.correlation_id, "correlation id")
+    except ContractError as error:
+        return RequestRefused(_readable(admission), AttemptError(kind=error.kind, message=str(error)))
     request = child_request(handoff, team, now)
     return RequestReceived(admission, request) if isinstance(request, Request) else RequestRefused(admission, request)
+
+
+def _readable(admission: Admission) -> Admission:
+    """Return the admission of a refused request with ids that fit into headers and logs.
+
+    The workflow id follows from the whole ids, so that no two refused requests share a workflow.
+    """
+    return replace(
+        admission, request_id=_shown(admission.request_id), correlation_id=_shown(admission.correlation_id)
+    )
+
+
+def _shown(value: str) -> str:
+    return value.encode("utf-8", "backslashreplace").decode()[:MAX_CALLER_ID_CHARS]
 
 
 def _check_reply_to(subject: str | None, namespace: str) -> None:
@@ -112,7 +134,7 @@ def _admission(
     return Admission(
         workflow_id=workflow_id_for(stored.subject, request_id, source),
         request_id=request_id,
-        correlation_id=(correlation_id or request_id)[:_MAX_ID_CHARS],
+        correlation_id=correlation_id or request_id,
         team=team,
         trace=_trace_origin(envelope, headers),
         digest=digest,
@@ -122,11 +144,11 @@ def _admission(
 def _request_identity(stored: StoredMessage, envelope: Envelope | None, headers: Mapping[str, str]) -> tuple[str, str]:
     """A request's id, and the source within which it is one."""
     if envelope:
-        return envelope.id[:_MAX_ID_CHARS], envelope.source
+        return envelope.id, envelope.source
     own_id = headers.get("ce-id") or headers.get("nats-msg-id")
     # A place in the stream is one place for as long as the stream lives; with its time it is one for ever.
     own_id = own_id or f"sequence-{stored.sequence}-{stored.at:%Y%m%dT%H%M%S.%fZ}"
-    return own_id[:_MAX_ID_CHARS], headers.get("ce-source", "")
+    return own_id, headers.get("ce-source", "")
 
 
 def workflow_of_request(stored: StoredMessage) -> str:

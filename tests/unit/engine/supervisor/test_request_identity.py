@@ -17,7 +17,7 @@ from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
 from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters
 from pointsman.errors import ContractError
 from pointsman.ports.bus import StreamKind
-from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.events import Outcome, Request
 from pointsman_schemas.team import Limits, Team
 
@@ -195,3 +195,70 @@ async def test_a_rejected_event_that_comes_again_when_its_log_is_gone_is_answere
         outcome = await (await ask(client, b"not json", event())).outcome(5)
 
     assert outcome.status == "failed"
+
+
+def with_id(form: str, value: str) -> tuple[dict[str, str], bytes]:
+    """Return headers and body of the same request under an id, in one of the forms in which an id may be sent."""
+    match form:
+        case "Nats-Msg-Id":
+            return {"Nats-Msg-Id": value}, ONE
+        case "ce-id":
+            return {**event(), "ce-id": value}, ONE
+        case "ce-source":
+            return {**event(), "ce-source": value}, ONE
+        case _:
+            envelope = Envelope(id=value, type=Request.event_type, source="/shop", time=datetime(2026, 1, 2, tzinfo=UTC))
+            return encode_structured(envelope, {"input": "order 1, amount 1"})
+
+
+@pytest.mark.parametrize("form", ["Nats-Msg-Id", "ce-id", "structured"])
+async def test_ids_that_differ_after_256_characters_are_refused_one_by_one(form: str) -> None:
+    ids = ["x" * 259 + end for end in "abc"]
+
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
+        asked = [with_id(form, each) for each in ids]
+        workflows = [await ask(client, body, headers) for headers, body in asked]
+        outcomes = [await each.outcome(10) for each in workflows]
+        letters = await all_settled(client)
+
+    assert len({each.id for each in workflows}) == 3
+    assert [each.status for each in outcomes] == ["failed"] * 3
+    assert len(letters) == 3
+    assert all("260 characters" in letter.content.cause.message for letter in letters)
+    assert {letter.content.workflow_id for letter in letters} == {each.id for each in workflows}
+
+
+@pytest.mark.parametrize("form", ["Nats-Msg-Id", "ce-id", "ce-source", "structured"])
+async def test_an_id_of_256_characters_and_a_source_of_any_length_count_whole(form: str) -> None:
+    length = 3_000 if form == "ce-source" else 256
+    ids = ["x" * (length - 1) + end for end in "ab"]
+
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
+        asked = [with_id(form, each) for each in ids]
+        outcomes = [await outcome_of(client, body, headers) for headers, body in asked]
+        letters = await all_settled(client)
+
+    assert [each.status for each in outcomes] == ["completed"] * 2
+    assert len({each.workflow_id for each in outcomes}) == 2
+    assert letters == ()
+
+
+async def test_a_correlation_id_that_is_too_long_is_refused_and_not_cut() -> None:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
+        outcome = await outcome_of(client, ONE, {**event(), "ce-correlationid": "c" * 257})
+        [letter] = await all_settled(client)
+
+    assert outcome.status == "failed"
+    assert "correlation id has 257 characters; expected 1 to 256" in letter.content.cause.message
+
+
+@pytest.mark.parametrize("request_id", ["", "x" * 257, "a\udce9"], ids=["empty", "too long", "half a surrogate"])
+async def test_a_client_refuses_the_request_ids_that_a_supervisor_refuses(request_id: str) -> None:
+    async with factory.team(TEAM, AGENTS, settled=True) as client:
+        with pytest.raises(ContractError, match=r"request id .*nothing was sent"):
+            await client.submit("crew", "amount 1", request_id=request_id)
+
+        longest = await client.submit("crew", "amount 1", request_id="x" * 256)
+        outcome = await longest.outcome(10)
+
+    assert outcome.status == "completed"
