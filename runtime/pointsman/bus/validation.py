@@ -21,6 +21,7 @@ __all__ = [
     "header_size",
     "is_event_header",
     "matches",
+    "printable",
     "wire_headers",
 ]
 
@@ -84,7 +85,7 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
             raise ContractError(
                 f"the header {name[:_MAX_SHOWN_CHARS]} holds a line end, a NUL or half a surrogate; encode it"
             )
-        wire[name] = value.strip()
+        wire[name] = value.strip(" \t")
     return wire
 
 
@@ -147,6 +148,11 @@ def matches(pattern: str, subject: str) -> bool:
             return False
         tokens = tokens[: len(wanted)]
     return len(wanted) == len(tokens) and all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
+
+
+def printable(text: str) -> str:
+    """Return `text` with an escape such as `\\xe9` for each byte that was not UTF-8, so that JSON can hold it."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _is_broker_header(name: str) -> bool:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any, SupportsIndex, TypeVar
 
 from pointsman.bus.jetstream.login import Login
-from pointsman.bus.jetstream.protocol import BusSubscription, WireMessage, header_lines
+from pointsman.bus.jetstream.protocol import BusSubscription, WireMessage, decode_text, header_lines
 from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.ports.bus import Server
 from pointsman.util.lazy_import import lazy_import
@@ -197,7 +197,7 @@ class NatsClient(Client):
             order = f"HPUB {subject} {reply} {len(headers)} {len(headers) + len(body)}\r\n"
         else:
             order = f"PUB {subject} {reply} {len(body)}\r\n"
-        command = b"%b%b%b\r\n" % (order.encode(), headers, body)
+        command = b"%b%b%b\r\n" % (order.encode("utf-8", "surrogateescape"), headers, body)
         self._pending.append(command)
         self._pending_data_size += len(command)
         if not self._writes:
@@ -239,7 +239,7 @@ class NatsClient(Client):
             if heard is None or number not in self._subs or end + _LINE_END_BYTES > len(data):
                 break
             block = data[start:body] if headers else None
-            arrival = WireMessage(subject.decode(), reply.decode() if reply else "", data[body:end], block)
+            arrival = WireMessage(decode_text(subject), decode_text(reply) if reply else "", data[body:end], block)
             try:
                 heard(arrival)
             except Exception as error:  # it would end the reading
@@ -253,7 +253,7 @@ class NatsClient(Client):
             await super()._process_msg(sid, subject, reply, data, headers)
         elif sid in self._subs:
             try:
-                heard(WireMessage(subject.decode(), reply.decode(), data, headers))
+                heard(WireMessage(decode_text(subject), decode_text(reply), data, headers))
             except Exception as error:  # it would end the reading
                 await self._error_cb(error)
 

@@ -31,6 +31,7 @@ __all__ = [
     "ForwardingConnection",
     "PendingCall",
     "WireMessage",
+    "decode_text",
     "error_code",
     "error_text",
     "header_block",
@@ -203,11 +204,19 @@ def header_lines(block: bytes, wanted: Callable[[str], bool] = _is_name) -> dict
     """`Name: value` per line, of the names that are `wanted`. A line of another form is passed over, as is the first,
     which names the version."""
     return {
-        name: value.strip()
-        for line in block.decode("utf-8", "replace").split("\r\n")
+        name: value.strip(" \t")
+        for line in decode_text(block).split("\r\n")
         for name, colon, value in (line.partition(":"),)
         if colon and wanted(name)
     }
+
+
+def decode_text(data: bytes) -> str:
+    """Decode a subject or headers. A byte that is not UTF-8 becomes a lone surrogate, which no valid text has.
+
+    So two ids that differ in such a byte stay different, and a reader of CloudEvents attributes refuses them.
+    """
+    return data.decode("utf-8", "surrogateescape")
 
 
 def parse_time(text: str) -> datetime:

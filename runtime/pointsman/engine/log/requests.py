@@ -105,9 +105,7 @@ def _readable(admission: Admission) -> Admission:
 
     The workflow id follows from the whole ids, so that no two refused requests share a workflow.
     """
-    return replace(
-        admission, request_id=_shown(admission.request_id), correlation_id=_shown(admission.correlation_id)
-    )
+    return replace(admission, request_id=_shown(admission.request_id), correlation_id=_shown(admission.correlation_id))
 
 
 def _shown(value: str) -> str:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from pydantic import AwareDatetime, ValidationError
 
+from pointsman.bus.validation import printable
 from pointsman.core.views.trace import child_workflows
 from pointsman.engine.log.reader import IMPORTED_HEADER, newest_commit
 from pointsman.errors import ConfigurationError, ConflictError, ContractError, NotFoundError, PointsmanError
@@ -163,14 +164,14 @@ def _children_of(archive: Archive) -> Sequence[str]:
 
 def _record(stream: StreamKind, stored: StoredMessage) -> Record:
     # The broker's own headers are about the publish that stored it, which is not repeated.
-    headers = {name: value for name, value in stored.headers.items() if not name.lower().startswith("nats-")}
+    headers = {name: printable(value) for name, value in stored.headers.items() if not name.lower().startswith("nats-")}
     try:
         body, encoding = stored.body.decode(), "utf-8"
     except UnicodeDecodeError:
         body, encoding = base64.b64encode(stored.body).decode(), "base64"
     return Record.model_validate({
         "stream": "work" if stream == "handoffs" else stream,  # wherever it had them, and as releases before read it
-        "subject": stored.subject, "sequence": stored.sequence, "at": stored.at,
+        "subject": printable(stored.subject), "sequence": stored.sequence, "at": stored.at,
         "headers": headers, "body": body, "encoding": encoding,
     })  # fmt: skip
 

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping
 from hashlib import sha256
 
+from pointsman.bus.validation import printable
 from pointsman.errors import ConflictError, OversizeEventError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
@@ -51,8 +52,8 @@ async def dead_letter(
         task_id=task,
         cause=cause,
         attempts=attempts,
-        subject=stored.subject,
-        headers=dict(stored.headers),
+        subject=printable(stored.subject),
+        headers={name: printable(value) for name, value in stored.headers.items()},
         body=base64.b64encode(stored.body).decode("ascii"),
         stream=bus.stream_name(stream_of(subjects, stored.subject)),
         sequence=stored.sequence,

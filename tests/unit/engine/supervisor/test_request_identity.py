@@ -207,7 +207,9 @@ def with_id(form: str, value: str) -> tuple[dict[str, str], bytes]:
         case "ce-source":
             return {**event(), "ce-source": value}, ONE
         case _:
-            envelope = Envelope(id=value, type=Request.event_type, source="/shop", time=datetime(2026, 1, 2, tzinfo=UTC))
+            envelope = Envelope(
+                id=value, type=Request.event_type, source="/shop", time=datetime(2026, 1, 2, tzinfo=UTC)
+            )
             return encode_structured(envelope, {"input": "order 1, amount 1"})
 
 
