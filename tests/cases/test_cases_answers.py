@@ -47,7 +47,7 @@ REFUSALS = {  # how, of whose models, after how many calls, with which words
 PLACES: dict[str, type[BaseModel]] = {"plan": Plan, "work": Said, "synthesize": Synthesis}
 
 
-async def test_a_refusal_ends_what_was_refused_after_one_call_wherever_it_is(settings: Settings) -> None:
+async def test_refusal_ends_its_task_after_one_call(settings: Settings) -> None:
     def answer(call: Call) -> Answer:
         place = next(place for place in PLACES if f"You {place}." in call.prompt)
         for kind, (refusal, *_) in REFUSALS.items():
@@ -130,7 +130,7 @@ BROKEN_OFF = [
 
 @both
 @pytest.mark.parametrize("broken", BROKEN_OFF, ids=range(len(BROKEN_OFF)))
-async def test_an_answer_that_breaks_off_is_asked_for_again_and_no_tool_runs_twice(
+async def test_broken_answer_is_requested_again_and_no_tool_runs_twice(
     connect: Callable[[FakeProvider], Model], broken: Answer
 ) -> None:
     runs = 0

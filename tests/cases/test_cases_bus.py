@@ -87,7 +87,7 @@ async def reader(text: str) -> int:
 """
 
 
-async def test_a_flood_of_large_messages_waits_at_the_broker_and_not_in_a_worker(
+async def test_flood_of_large_messages_waits_at_the_broker(
     bus: JetStreamBus, settings: Settings, tmp_path: Path
 ) -> None:
     desk, size, count = SupervisorDouble(bus, settings.namespace), 900_000, 100
@@ -123,7 +123,7 @@ async def reader(text: str) -> int:
 
 
 @sized
-async def test_a_flood_of_large_requests_waits_at_the_broker_and_is_done_once(tmp_path: Path) -> None:
+async def test_flood_of_large_requests_is_processed_once(tmp_path: Path) -> None:
     """One slow worker first, and nineteen more, or as many as there are to be, when it has done a twentieth."""
     size, count = 900_000, SIZE.flood
     async with EmbeddedBroker(tmp_path / "broker") as broker:
@@ -173,9 +173,7 @@ def _peak_memory(pid: int) -> int:
 
 
 @pytest.mark.parametrize("kept_apart", [False, True])
-async def test_a_result_about_as_large_as_the_broker_takes_comes_back_or_fails_at_once(
-    settings: Settings, kept_apart: bool
-) -> None:
+async def test_result_near_the_size_limit_arrives_or_fails_at_once(settings: Settings, kept_apart: bool) -> None:
     """The bound of a message, one more and one less, and the place at which only headers are too much. With the object
     store none of it is a bound: there is a higher one, and the one result above that fails."""
     settings = settings if kept_apart else settings.model_copy(update={"max_body": 1_048_576})
@@ -256,9 +254,7 @@ async def _as_many(client: Client, task: str, count: int, kind: str = "handoff")
 
 @sized
 @pytest.mark.parametrize("seconds", SIZE.outages)
-async def test_after_an_outage_longer_than_a_card_lives_the_first_requests_find_their_agents(
-    tmp_path: Path, seconds: float
-) -> None:
+async def test_first_requests_after_a_long_outage_find_their_agents(tmp_path: Path, seconds: float) -> None:
     """A card lives for 0.9 s."""
     broker = EmbeddedBroker(tmp_path / "broker")
     await broker.start()
@@ -287,7 +283,7 @@ async def test_after_an_outage_longer_than_a_card_lives_the_first_requests_find_
     assert sum(said.values()) < 30, said
 
 
-async def test_consumers_outlive_the_broker_and_one_that_was_deleted_while_it_restarted_is_made_again(
+async def test_consumers_survive_a_broker_restart(
     tmp_path: Path,
 ) -> None:
     """What is kept in memory only is what a reader of its own follows with, who begins again where he was."""
@@ -380,7 +376,7 @@ async def test_processes_leave_in_time_though_the_broker_is_away(tmp_path: Path)
     assert took < settings.shutdown_grace + 3.0  # 2 s for what waits, the rest for a busy machine
 
 
-def test_a_connection_that_was_closed_under_it_is_lost_for_the_client_and_not_a_bug_of_its_caller() -> None:
+def test_connection_closed_by_the_library_is_reported_as_lost() -> None:
     """uvloop raises `RuntimeError` for it, at which the client would stop reconnecting for ever."""
     uvloop = pytest.importorskip("uvloop")
 
@@ -410,7 +406,7 @@ def test_a_connection_that_was_closed_under_it_is_lost_for_the_client_and_not_a_
     uvloop.run(write_after_the_end())
 
 
-async def test_a_request_nearly_as_large_as_a_message_is_carried_to_its_agents(settings: Settings) -> None:
+async def test_request_near_the_size_limit_reaches_its_agents(settings: Settings) -> None:
     """Its log holds it once, however many of them get it."""
     settings = settings.model_copy(update={"ack_wait": 10.0})
     request: dict[str, JsonValue] = {

@@ -98,7 +98,7 @@ def drawn(view: RenderableType) -> str:
     return paper.file.getvalue()
 
 
-async def test_whatever_times_a_result_carries_its_workflow_ends_and_can_be_looked_at(settings: Settings) -> None:
+async def test_workflow_ends_whatever_times_a_result_carries(settings: Settings) -> None:
     async with factory.team(team, [planner, synthesizer], on=settings) as client:
         bus, subjects = client.bus, client.subjects
 
@@ -158,7 +158,7 @@ REFUSED = {
 }
 
 
-async def test_a_value_comes_back_with_every_digit_or_is_refused_in_the_open(settings: Settings) -> None:
+async def test_value_keeps_every_digit_or_is_refused(settings: Settings) -> None:
     def asking(value: str) -> bytes:
         request = {"input": {"tasks": [steps("t1")["tasks"][0] | {"input": {"say": "VALUE"}}]}}
         return json.dumps(request).replace('"VALUE"', value).encode()
@@ -238,7 +238,7 @@ def blocking() -> str:
 
 
 @pytest.mark.parametrize("sampled", [True, False])
-async def test_whatever_a_tool_does_its_spans_are_in_the_callers_trace_at_every_attempt(
+async def test_spans_of_a_tool_stay_in_the_callers_trace_at_every_attempt(
     settings: Settings, spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture, sampled: bool
 ) -> None:
     handed_back = asyncio.Event()
@@ -339,7 +339,7 @@ async def _forget_cancelled_timers() -> None:
 
 
 @sized
-async def test_what_has_ended_leaves_nothing_behind(settings: Settings, bus: JetStreamBus) -> None:
+async def test_ended_workflows_leave_nothing_behind(settings: Settings, bus: JetStreamBus) -> None:
     @agent(name="blocking", description="Works in a thread of its own")
     def blocks(work: dict[str, Any]) -> Any:
         time.sleep(0.01)

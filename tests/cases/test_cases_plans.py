@@ -48,7 +48,7 @@ UNREADABLE = {
 }
 
 
-async def test_a_planner_that_cannot_write_json_is_asked_once_more_and_what_it_wrote_is_kept(
+async def test_planner_without_valid_json_is_asked_once_more(
     settings: Settings,
 ) -> None:
     async with FakeProvider() as provider:
@@ -115,7 +115,7 @@ NEARLY = [
 ]
 
 
-async def test_a_name_that_is_nearly_an_agents_goes_back_to_the_planner_with_the_names_there_are(
+async def test_misspelled_agent_name_goes_back_to_the_planner(
     settings: Settings,
 ) -> None:
     async def ask(client: Client, name: str) -> tuple[Any, list[PlanRejected], list[TaskDispatched]]:
@@ -142,7 +142,7 @@ async def test_a_name_that_is_nearly_an_agents_goes_back_to_the_planner_with_the
         assert "not one of: worker" in once.problems[0]
 
 
-async def test_an_agent_that_comes_while_the_plan_goes_back_may_be_named_in_the_next(settings: Settings) -> None:
+async def test_agent_that_joins_during_a_repair_can_be_planned(settings: Settings) -> None:
     come = asyncio.Event()
 
     @agent(name="planner", description="Names who is not there yet", role=Role.PLAN)

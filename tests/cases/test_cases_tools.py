@@ -61,9 +61,7 @@ thinker = LLMAgent(
 '''
 
 
-async def test_a_worker_killed_amid_its_tools_is_followed_by_one_whose_history_pairs(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_successor_of_a_killed_worker_gets_a_paired_history(settings: Settings, tmp_path: Path) -> None:
     plans = {  # the steps of each round of calls; those below 0 last until the first worker is dead
         "only": [[-1]],
         "serial": [[1], [-2], [3]],

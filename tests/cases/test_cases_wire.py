@@ -36,9 +36,7 @@ VERBS = ("CONNECT", "INFO", "PING", "PONG", "SUB", "UNSUB", "PUB", "HPUB", "MSG"
 HEARD = rf"_INBOX\.\w{{22}}(\..+)?|NAMESPACE\.handed\.\w{{32}}\.>|(\$SRV|NAMESPACE)\.{WORD}(\.({WORD}|\*))*"
 
 
-async def test_of_names_from_outside_only_the_commands_that_are_meant_reach_the_wire(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_hostile_names_put_only_intended_commands_on_the_wire(settings: Settings, tmp_path: Path) -> None:
     at = urlsplit(settings.url)
     async with Proxy(at.hostname or "", at.port or 0, record=True) as proxy:
         through = settings.model_copy(update={"url": proxy.url})

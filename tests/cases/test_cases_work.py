@@ -125,9 +125,7 @@ async def refuses(seconds: float) -> str:
 """
 
 
-async def test_a_cancelled_workflow_ends_at_once_whatever_its_agents_are_doing(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_cancelled_workflow_ends_at_once_whatever_its_agents_do(settings: Settings, tmp_path: Path) -> None:
     kinds = ["waits", "blocks", "spawns", "refuses"]
     async with factory.team(team, [planner, synthesizer], on=settings) as client, System(tmp_path, settings) as system:
         service = await system.worker(system.write("stubborn.py", STUBBORN))
@@ -206,7 +204,7 @@ ROLES: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_a_provider_s_refusal_is_one_call_and_an_outage_a_bounded_number(settings: Settings) -> None:
+async def test_provider_refusal_is_one_call_and_an_outage_a_bounded_number(settings: Settings) -> None:
     """For a planner, a worker and a synthesizer: the agent's tries and the supervisor's attempts together."""
     settings = settings.model_copy(update={"ack_wait": 30.0})  # a second delivery would be a second try
     limits = Limits(deadline=60, task_timeout=30, attempts=2, backoff=0.05)
@@ -252,7 +250,7 @@ async def test_a_provider_s_refusal_is_one_call_and_an_outage_a_bounded_number(s
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
-async def test_a_model_that_answers_a_byte_now_and_then_is_given_up_in_time(provider: str) -> None:
+async def test_model_that_trickles_its_answer_is_abandoned_in_time(provider: str) -> None:
     callers: list[asyncio.Task[None] | None] = []
 
     async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -387,7 +385,7 @@ def _memory(pid: int) -> int:
     return int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[0]) * 1024
 
 
-async def test_a_request_made_by_a_step_under_its_workflows_own_id_is_another_workflow(settings: Settings) -> None:
+async def test_request_from_a_step_under_its_workflows_id_is_another_workflow(settings: Settings) -> None:
     inner = Team(name="inner", strategy=PlanAndExecute(synthesizer=None))
     asked: list[Client] = []
 

@@ -18,7 +18,7 @@ async def test_set_up_may_run_many_times_at_once(place: BrokerNamespace) -> None
     assert await buses[0].publish(place.log, b"", {}) == 1
 
 
-async def test_what_is_to_be_done_is_in_the_work_stream_handoffs_with_it(place: BrokerNamespace) -> None:
+async def test_handoffs_are_stored_in_the_work_stream(place: BrokerNamespace) -> None:
     bus = await place.connect()
     await bus.set_up()
 

@@ -11,7 +11,7 @@ from pointsman.errors import BusUnavailableError, InvalidTokenError
 from pointsman.ports.bus import Bus
 
 
-async def test_a_consumer_gets_what_was_there_before_it(place: BrokerNamespace, bus: Bus) -> None:
+async def test_consumer_gets_messages_stored_before_it(place: BrokerNamespace, bus: Bus) -> None:
     await bus.publish(place.handoff(1), b"1", {"ce-id": "a"})
     await bus.publish(f"{place.ns}.handoff.other.w.t.1", b"no", {})
 
@@ -24,9 +24,7 @@ async def test_a_consumer_gets_what_was_there_before_it(place: BrokerNamespace, 
     assert delivery.message.sequence == 1
 
 
-async def test_a_consumer_s_name_has_room_for_the_longest_name_of_a_team_and_none_for_a_subject(
-    place: BrokerNamespace, bus: Bus
-) -> None:
+async def test_consumer_name_fits_the_longest_team_name_and_no_subject(place: BrokerNamespace, bus: Bus) -> None:
     longest = f"request-{64 * 't'}"
     await bus.publish(place.handoff(1), b"1", {})
 
@@ -224,9 +222,7 @@ async def test_a_consumer_has_at_most_so_many_in_flight(place: BrokerNamespace, 
     assert len(await take_one(consumer)) == 1
 
 
-async def test_who_has_the_lowest_rank_is_delivered_all_it_has_room_for_and_the_next_what_is_left(
-    place: BrokerNamespace, bus: Bus
-) -> None:
+async def test_lowest_rank_gets_all_it_has_room_for(place: BrokerNamespace, bus: Bus) -> None:
     first = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
     other = await place.connect()
     second = await other.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
@@ -248,9 +244,7 @@ async def test_who_has_the_lowest_rank_is_delivered_all_it_has_room_for_and_the_
     assert [delivery.message.body for delivery in await left] == [b"6", b"7", b"8", b"9"]
 
 
-async def test_who_has_a_higher_rank_is_delivered_everything_once_nobody_is_before_him(
-    place: BrokerNamespace, bus: Bus
-) -> None:
+async def test_higher_rank_gets_everything_once_lower_ranks_leave(place: BrokerNamespace, bus: Bus) -> None:
     first = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
     second = await (await place.connect()).consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
     second.set_rank(9)
@@ -265,9 +259,7 @@ async def test_who_has_a_higher_rank_is_delivered_everything_once_nobody_is_befo
         await leaving
 
 
-async def test_a_consumer_that_was_not_ranked_becomes_so_when_it_is_opened_ranked(
-    place: BrokerNamespace, bus: Bus
-) -> None:
+async def test_unranked_consumer_becomes_ranked_when_opened_ranked(place: BrokerNamespace, bus: Bus) -> None:
     await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30, ranked=True)
     consumer.set_rank(2)
@@ -279,7 +271,7 @@ async def test_a_consumer_that_was_not_ranked_becomes_so_when_it_is_opened_ranke
 
 
 @pytest.mark.parametrize(("first", "second"), [(30, 20), (20, 30)])
-async def test_of_those_who_share_a_consumer_the_longest_ack_deadline_counts(
+async def test_longest_ack_deadline_among_sharers_counts(
     place: BrokerNamespace, bus: Bus, first: float, second: float
 ) -> None:
     """With a shorter one the work of who reports on it less often would come again while it is done."""
@@ -300,7 +292,7 @@ async def test_of_those_who_share_a_consumer_the_longest_ack_deadline_counts(
     assert (shared.ack_waits, alone.ack_waits) == ((20, 30), ())
 
 
-async def test_what_was_not_taken_when_a_consumer_closes_goes_to_another(place: BrokerNamespace, bus: Bus) -> None:
+async def test_untaken_messages_of_a_closed_consumer_go_to_another(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
     closing = await bus.consumer("writer", "work", place.handoffs, ack_wait=60)
     taking = asyncio.create_task(closing.take(8))

@@ -14,7 +14,7 @@ async def consumer(place: BrokerNamespace, bus: Bus) -> Consumer:
 
 
 @pytest.mark.parametrize("body", [b"small", b"x" * 1_500_000], ids=["small", "kept apart"])
-async def test_what_is_handed_on_arrives_as_it_was_and_is_settled_by_its_receiver(
+async def test_forwarded_message_arrives_unchanged_and_its_receiver_settles_it(
     place: BrokerNamespace, bus: Bus, consumer: Consumer, body: bytes
 ) -> None:
     other, received = await place.connect(), list[Delivery]()
@@ -36,7 +36,7 @@ async def test_what_is_handed_on_arrives_as_it_was_and_is_settled_by_its_receive
     assert received[0].delivered == 1
 
 
-async def test_what_is_handed_on_to_nobody_comes_again_and_nobody_is_not_tried_for_a_while(
+async def test_message_forwarded_to_no_receiver_is_redelivered(
     place: BrokerNamespace, bus: Bus, consumer: Consumer
 ) -> None:
     await bus.publish(place.handoff(1), b"1", {})
@@ -54,7 +54,7 @@ async def test_what_is_handed_on_to_nobody_comes_again_and_nobody_is_not_tried_f
     assert kept
 
 
-async def test_what_was_on_its_way_when_a_receiver_left_is_received_or_comes_again(
+async def test_message_forwarded_to_a_leaving_receiver_arrives_or_is_redelivered(
     place: BrokerNamespace, bus: Bus, consumer: Consumer
 ) -> None:
     other, received = await place.connect(), list[Delivery]()

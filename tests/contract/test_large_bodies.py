@@ -24,7 +24,7 @@ async def artifacts(place: BrokerNamespace, bus: Bus, part: str = "M") -> list[S
 
 
 @pytest.mark.parametrize("headers", [{}, {"ce-id": "1", "long": "h" * 1000, "wide": "ü" * 10}])
-async def test_a_body_is_kept_apart_from_the_first_byte_on_that_a_message_cannot_have(
+async def test_body_is_stored_apart_exactly_when_a_message_cannot_hold_it(
     place: BrokerNamespace, bus: Bus, headers: dict[str, str]
 ) -> None:
     room = bus.max_payload - header_size(headers)
@@ -41,7 +41,7 @@ async def test_a_body_is_kept_apart_from_the_first_byte_on_that_a_message_cannot
     assert [stored.headers for stored in held] == [headers] * 3
 
 
-async def test_what_a_compare_and_set_adds_counts_for_the_place_of_a_body(place: BrokerNamespace, bus: Bus) -> None:
+async def test_compare_and_set_header_counts_towards_the_size_of_a_body(place: BrokerNamespace, bus: Bus) -> None:
     added = header_size({"Nats-Expected-Last-Subject-Sequence": "0"})
 
     await bus.publish(place.log, b"x" * (bus.max_payload - added), {}, expect=0)
@@ -91,9 +91,7 @@ async def test_the_same_large_body_is_stored_once(place: BrokerNamespace, bus: B
     assert b"".join(chunk.body for chunk in once) == LARGE
 
 
-async def test_two_that_store_the_same_large_body_at_once_do_not_disturb_each_other(
-    place: BrokerNamespace, bus: Bus
-) -> None:
+async def test_concurrent_stores_of_one_large_body_do_not_disturb_each_other(place: BrokerNamespace, bus: Bus) -> None:
     others = [bus, *[await place.connect() for _ in range(3)]]
 
     await asyncio.gather(*(one.publish(place.handoff(n), LARGE, {}) for n, one in enumerate(others)))
@@ -102,9 +100,7 @@ async def test_two_that_store_the_same_large_body_at_once_do_not_disturb_each_ot
     assert len(await artifacts(place, bus)) == 1
 
 
-async def test_a_large_body_that_somebody_took_out_of_the_store_is_stored_anew(
-    place: BrokerNamespace, bus: Bus
-) -> None:
+async def test_deleted_large_body_is_stored_again(place: BrokerNamespace, bus: Bus) -> None:
     await bus.publish(place.handoff(1), LARGE, {})
     (description,), chunks = await artifacts(place, bus), await artifacts(place, bus, "C")
     removed = {**json.loads(description.body), "deleted": True, "size": 0, "chunks": 0, "digest": ""}
@@ -119,9 +115,7 @@ async def test_a_large_body_that_somebody_took_out_of_the_store_is_stored_anew(
 
 
 @pytest.mark.parametrize("harm", ["gone", "its chunks gone", "cut", "longer", "unreadable", "older copy"])
-async def test_a_large_body_that_is_gone_or_damaged_is_a_reference_that_decode_refuses(
-    place: BrokerNamespace, bus: Bus, harm: str
-) -> None:
+async def test_missing_or_damaged_large_body_is_refused_by_decode(place: BrokerNamespace, bus: Bus, harm: str) -> None:
     await bus.publish(place.handoff(1), LARGE, {"ce-id": "1"})
     (description,), chunks = await artifacts(place, bus), await artifacts(place, bus, "C")
 
@@ -162,7 +156,7 @@ async def test_a_reference_to_elsewhere_is_not_followed(place: BrokerNamespace, 
         decode(stored.headers, stored.body)
 
 
-async def test_an_event_with_a_body_may_refer_to_whatever_it_likes(place: BrokerNamespace, bus: Bus) -> None:
+async def test_event_with_a_body_may_hold_any_reference(place: BrokerNamespace, bus: Bus) -> None:
     headers = {"ce-dataref": "https://example.org/body"}
 
     await bus.publish(place.log, b"{}", headers)
@@ -172,7 +166,7 @@ async def test_an_event_with_a_body_may_refer_to_whatever_it_likes(place: Broker
     assert decode(stored.headers, stored.body) == (None, b"{}")
 
 
-async def test_a_body_whose_parts_are_gone_is_kept_anew_when_it_is_sent_again(place: BrokerNamespace, bus: Bus) -> None:
+async def test_body_with_missing_chunks_is_stored_again_when_resent(place: BrokerNamespace, bus: Bus) -> None:
     await bus.publish(place.handoff(1), LARGE, {})
     chunks = await artifacts(place, bus, "C")
     await bus.purge("artifacts", chunks[0].subject)

@@ -12,7 +12,7 @@ from pointsman.errors import BusUnavailableError
 from pointsman.ports.bus import Bus, Service, StoredMessage
 
 
-async def test_a_broadcast_is_heard_by_those_who_listen_and_kept_by_nobody(place: BrokerNamespace, bus: Bus) -> None:
+async def test_broadcast_reaches_subscribers_and_is_not_stored(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
     heard: list[StoredMessage] = []
 
@@ -35,7 +35,7 @@ async def test_a_broadcast_is_heard_by_those_who_listen_and_kept_by_nobody(place
         (b"yes", {"ce-id": "a"}, 0), (b"marker", {}, 0)]  # fmt: skip
 
 
-async def test_what_is_published_to_a_stream_is_heard_as_it_is_sent(place: BrokerNamespace, bus: Bus) -> None:
+async def test_subscriber_receives_messages_as_they_are_published_to_a_stream(place: BrokerNamespace, bus: Bus) -> None:
     heard: asyncio.Queue[StoredMessage] = asyncio.Queue()
 
     async with await bus.listen(place.log, heard.put):
@@ -67,7 +67,7 @@ async def test_a_listener_that_fails_goes_on_listening(place: BrokerNamespace, b
 
 
 @pytest.mark.parametrize("error", [ValueError("my own fault"), BusUnavailableError("my own fault")])
-async def test_what_a_listener_raises_is_logged(place: BrokerNamespace, bus: Bus, error: Exception) -> None:
+async def test_subscriber_error_is_logged(place: BrokerNamespace, bus: Bus, error: Exception) -> None:
     async def fail(stored: StoredMessage) -> None:
         raise error
 

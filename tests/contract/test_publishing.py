@@ -66,9 +66,7 @@ async def test_a_message_id_is_stored_once_and_stays_a_header(place: BrokerNames
     assert (stored.body, stored.headers) == (b"1", {"Nats-Msg-Id": "m1"})
 
 
-async def test_of_what_is_left_of_a_limit_only_the_newest_is_kept_and_compared(
-    place: BrokerNamespace, bus: Bus
-) -> None:
+async def test_only_the_newest_message_of_a_limit_is_kept_and_compared(place: BrokerNamespace, bus: Bus) -> None:
     subject = f"{place.ns}.limit.a"
     first = await bus.publish(subject, b"1", {}, expect=0)
 

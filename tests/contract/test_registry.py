@@ -36,7 +36,7 @@ async def _lacks(bus: Bus, name: str) -> bool:
     return name not in [each.name for each in await bus.registry.cards()]
 
 
-async def test_a_card_nobody_refreshes_is_gone_after_three_heartbeats(place: BrokerNamespace, bus: Bus) -> None:
+async def test_card_without_refresh_expires_after_three_heartbeats(place: BrokerNamespace, bus: Bus) -> None:
     other = await place.connect()
     loop = asyncio.get_running_loop()
     await bus.registry.announce(card("writer", "dead"))

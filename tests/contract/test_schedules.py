@@ -11,7 +11,7 @@ from support.place import BrokerNamespace, take_one, until
 from pointsman.ports.bus import Bus
 
 
-async def test_a_scheduled_message_comes_when_it_is_due_and_as_it_was_given(place: BrokerNamespace, bus: Bus) -> None:
+async def test_scheduled_message_arrives_unchanged_when_it_is_due(place: BrokerNamespace, bus: Bus) -> None:
     at = datetime.now(UTC) + timedelta(seconds=0.5)
     name, target = f"{place.ns}.schedule.w.retry", f"{place.ns}.inbox.team.w.timer.retry"
 
@@ -65,7 +65,7 @@ async def _second(bus: Bus, target: str, *, of: int = 1) -> bool:
     return len([stored async for stored in bus.read("work", target)]) > of
 
 
-async def test_what_is_purged_is_gone_and_does_not_come(place: BrokerNamespace, bus: Bus) -> None:
+async def test_purged_schedule_does_not_fire(place: BrokerNamespace, bus: Bus) -> None:
     name, target = f"{place.ns}.schedule.w.gone", place.handoff(2)
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     await bus.publish(place.handoff(1), b"1", {})

@@ -20,7 +20,7 @@ class Ahead(SystemClock):
         return super().now() + timedelta(days=10)
 
 
-async def test_what_is_lies_below_is_trimmed_and_nothing_else(place: BrokerNamespace, bus: Bus) -> None:
+async def test_trim_removes_only_messages_below_the_sequence(place: BrokerNamespace, bus: Bus) -> None:
     first, second, third, other = [
         await bus.publish(f"{place.ns}.{name}", b"{}", {}) for name in ("step.w.a", "step.w.b", "step.w.a", "inbox.t.w")
     ]
@@ -38,7 +38,7 @@ async def test_what_is_lies_below_is_trimmed_and_nothing_else(place: BrokerNames
     assert await bus.publish(f"{place.ns}.step.w.a", b"{}", {}, expect=0) > other
 
 
-async def test_what_is_over_is_removed_and_what_nobody_has_settled_is_not(place: BrokerNamespace, bus: Bus) -> None:
+async def test_trim_keeps_unacknowledged_messages(place: BrokerNamespace, bus: Bus) -> None:
     subjects, request = Subjects(place.ns), f"{place.ns}.request.team"
     for number in range(1_200):  # more than is read or removed at a time
         await bus.publish(f"{place.ns}.step.w.t.1.{number}", b"{}", {})

@@ -32,7 +32,7 @@ team = Team(name="refunds", agents=("payer",), strategy=Pipeline(stages=(Stage(a
 """
 
 
-async def test_an_approval_with_an_edit_finishes_a_workflow_whose_supervisor_and_worker_were_killed_meanwhile(
+async def test_edited_approval_finishes_a_workflow_after_all_processes_were_killed(
     settings: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "refunds.py").write_text(TEAM)

@@ -80,7 +80,7 @@ async def test_a_collector_gets_the_whole_tree_after_a_crash_and_a_retry(
 
 @pytest.mark.skipif(EXECUTABLE is None, reason="Arize Phoenix is not installed; `make backend` does it")
 @pytest.mark.timeout(300)
-async def test_a_real_backend_has_the_whole_tree_after_a_crash_and_a_retry(
+async def test_real_backend_has_the_whole_tree_after_a_crash_and_a_retry(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     async with Phoenix(tmp_path / "phoenix", EXECUTABLE or "") as backend:

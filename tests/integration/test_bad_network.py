@@ -40,7 +40,7 @@ async def test_a_broker_that_never_introduces_itself_costs_no_sockets(
     assert left_open <= 2
 
 
-async def test_a_publish_whose_answer_is_lost_is_stored_and_not_known_to_be(settings: Settings, port: int) -> None:
+async def test_publish_without_an_answer_is_stored_with_an_unknown_outcome(settings: Settings, port: int) -> None:
     subject = Subjects(settings.namespace).log("crew", "wf_1")
     async with Proxy("127.0.0.1", port) as proxy:
         bus = await connect(settings.model_copy(update={"url": proxy.url, "request_timeout": 1.0}), name="x", wait=5)

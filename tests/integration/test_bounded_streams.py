@@ -52,7 +52,7 @@ async def test_a_log_that_is_full_and_refuses_more_loses_nothing(bus: JetStreamB
 
 
 @pytest.mark.parametrize(("kind", "limits"), [("work", {"max_bytes": 50_000_000}), ("log", {"max_msgs": 5_000})])
-async def test_a_stream_that_drops_its_oldest_messages_is_told_of(
+async def test_stream_that_drops_its_oldest_messages_is_reported(
     bus: JetStreamBus, settings: Settings, kind: str, limits: dict[str, int]
 ) -> None:
     subjects = Subjects(settings.namespace)
@@ -74,7 +74,7 @@ async def test_a_stream_that_drops_its_oldest_messages_is_told_of(
     assert f"nats stream edit {name}" in check["advice"]
 
 
-async def test_an_age_of_an_earlier_release_is_taken_off_and_an_operators_is_told_of(
+async def test_max_age_of_an_earlier_release_is_removed_and_an_operators_is_reported(
     bus: JetStreamBus, settings: Settings
 ) -> None:
     subjects, day = Subjects(settings.namespace), 86_400 * 10**9

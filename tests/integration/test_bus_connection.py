@@ -20,9 +20,7 @@ from pointsman.settings import Settings
 from pointsman_schemas.subjects import Subjects
 
 
-async def test_a_broker_that_is_away_at_the_start_is_waited_for_within_bounds(
-    own_broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+async def test_broker_missing_at_the_start_is_awaited_within_bounds(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
     settings = own_settings(own_broker)
     second = restart_broker(own_broker, tmp_path)
     await own_broker.stop()
@@ -37,7 +35,7 @@ async def test_a_broker_that_is_away_at_the_start_is_waited_for_within_bounds(
         await bus.close()
 
 
-async def test_wrong_credentials_are_the_users_to_mend(tmp_path: Path) -> None:
+async def test_wrong_credentials_are_a_configuration_error(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path, extra_args=["--user", "me", "--pass", "right"]) as server:
         wrong = Settings(url=server.url, user="me", password="wrong")
         with pytest.raises(ConfigurationError, match="POINTSMAN_CREDENTIALS") as refused:
@@ -48,7 +46,7 @@ async def test_wrong_credentials_are_the_users_to_mend(tmp_path: Path) -> None:
     assert "wrong" not in str(refused.value)
 
 
-async def test_a_stream_that_does_not_fit_is_refused_in_one_line_and_left_alone(
+async def test_stream_that_does_not_fit_is_refused_in_one_line_and_not_changed(
     settings: Settings, namespace: str
 ) -> None:
     bus = await connect(settings, name="test", wait=TIMEOUT_S)
@@ -130,9 +128,7 @@ async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(bus: Je
     assert asking.cancelled()
 
 
-async def test_a_work_stream_that_takes_requests_nobody_reads_fits_as_it_did(
-    settings: Settings, namespace: str
-) -> None:
+async def test_work_stream_with_extra_request_subjects_is_accepted(settings: Settings, namespace: str) -> None:
     bus = await connect(settings, name="test", wait=TIMEOUT_S)
     work = next(iter(stream_configs(Subjects(namespace), settings)))
     former = [f"{namespace}.request.>" if ".request." in each else each for each in work["subjects"]]

@@ -38,9 +38,7 @@ async def test_a_message_after_idling_is_delivered_at_once(bus: JetStreamBus, na
     assert info["num_redelivered"] == 0
 
 
-async def test_a_consumer_that_somebody_deleted_is_made_again(
-    settings: Settings, bus: JetStreamBus, namespace: str
-) -> None:
+async def test_deleted_consumer_is_created_again(settings: Settings, bus: JetStreamBus, namespace: str) -> None:
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
     taking = asyncio.create_task(consumer.take(1))
     await until(lambda: _waits(bus, namespace))
@@ -95,7 +93,7 @@ async def test_a_silent_pull_is_given_up_for_a_new_one(
     assert not deaf
 
 
-async def test_what_nobody_takes_is_handed_back(
+async def test_untaken_messages_are_handed_back(
     settings: Settings, bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._HOLD_S", 0.2)
@@ -132,7 +130,7 @@ async def test_a_terminated_message_leaves_its_reason_with_the_dead(bus: JetStre
     assert json.loads(stored.body)["reason"] == "cannot be read"
 
 
-async def test_a_body_that_cannot_be_fetched_now_comes_again_and_the_others_do_not_wait(
+async def test_unfetchable_body_is_redelivered_and_others_do_not_wait(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large, fetch, away = b"x" * (bus.max_payload + 1), bus._claim_check._get, [True]

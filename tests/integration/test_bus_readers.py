@@ -43,9 +43,7 @@ def count_tries(bus: JetStreamBus, stream: str) -> list[str]:
     return tries
 
 
-async def test_a_reader_that_the_broker_refuses_says_so_once_and_goes_on_when_it_may(
-    bus: JetStreamBus, namespace: str
-) -> None:
+async def test_reader_refused_by_the_broker_is_reported_once_and_recovers(bus: JetStreamBus, namespace: str) -> None:
     stream = f"{namespace}_LIMITED"
     await bus.api(f"STREAM.CREATE.{stream}", {"name": stream, "subjects": [f"{namespace}.limited"], "max_consumers": 1})
     await bus.publish(f"{namespace}.limited", b"1", {})

@@ -86,7 +86,7 @@ async def test_a_consumer_is_made_again_when_the_broker_lost_its_state(
         await bus.close()
 
 
-async def test_while_the_broker_is_away_a_publish_ends_as_unknown_and_settling_is_silent(
+async def test_publish_during_an_outage_has_an_unknown_outcome_and_acks_are_silent(
     own_broker: EmbeddedBroker,
 ) -> None:
     bus = await connect(own_settings(own_broker, request_timeout=0.4), name="test", wait=TIMEOUT_S)
@@ -141,7 +141,7 @@ async def test_a_registry_watch_survives_a_restart(own_broker: EmbeddedBroker, t
         await agent.close()
 
 
-async def test_after_a_restart_with_an_empty_store_whoever_was_there_goes_on(
+async def test_processes_continue_after_a_restart_with_an_empty_store(
     own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     """Nobody starts anew: the streams are made again, and what counts from lower than before is seen all the same."""

@@ -32,9 +32,7 @@ class Watching:
         self.told.append((hop,))
 
 
-async def test_a_watcher_is_told_of_each_message_stored_refused_and_taken(
-    bus: JetStreamBus, settings: Settings
-) -> None:
+async def test_observer_sees_each_message_stored_refused_and_taken(bus: JetStreamBus, settings: Settings) -> None:
     watching = Watching()
     watched = await connect(settings, name="watched", watcher=watching)
     address = urlsplit(settings.url)

@@ -112,7 +112,7 @@ async def test_every_view_of_a_workflow_shows_the_same_one(shell: Shell) -> None
     assert "already ended: completed" in cancelled.err
 
 
-async def test_a_trace_that_is_followed_is_drawn_once_where_there_is_no_terminal(shell: Shell) -> None:
+async def test_followed_trace_is_drawn_once_without_a_terminal(shell: Shell) -> None:
     async with factory.team(TEAM, CREW, on=shell.settings):
         workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
         run = await shell("trace", workflow, "--follow")
@@ -155,7 +155,7 @@ async def test_a_workflow_is_exported_and_opened_in_another_namespace(shell: She
     assert "joined" in shown.out
 
 
-async def test_what_a_person_sees_has_no_json_and_no_control_characters(shell: Shell) -> None:
+async def test_human_output_has_no_json_and_no_control_characters(shell: Shell) -> None:
     async with factory.team(TEAM, CREW, on=shell.settings):
         workflow = (await shell.json("submit", "crew", "\x1b[31mred")).lines[0]["workflow_id"]
         commands = (["watch", workflow], ["show", workflow], ["trace", workflow], ["list"])
@@ -184,7 +184,7 @@ async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: 
     assert "no team nobody was seen here yet. Teams seen: none" in run.err
 
 
-async def test_what_waits_and_nobody_takes_is_bad_to_doctor(shell: Shell) -> None:
+async def test_doctor_fails_on_requests_without_a_supervisor(shell: Shell) -> None:
     async with factory.team(TEAM, CREW, on=shell.settings):
         served = await shell.json("doctor", "crew")
     waiting = await shell.json("submit", "crew", "hello", "--timeout", "0.2")
@@ -198,7 +198,7 @@ async def test_what_waits_and_nobody_takes_is_bad_to_doctor(shell: Shell) -> Non
     assert (stuck["ok"], stuck["finding"]) == (False, "request-crew: 1 waiting, 0 in work, and nobody takes them")
 
 
-async def test_agents_and_doctor_see_who_is_there_and_who_is_not(shell: Shell) -> None:
+async def test_agents_and_doctor_list_the_live_processes(shell: Shell) -> None:
     async with factory.team(TEAM, CREW[:3], on=shell.settings):
         agents = await shell.json("agents")
         doctor = await shell.json("doctor")
@@ -212,7 +212,7 @@ async def test_agents_and_doctor_see_who_is_there_and_who_is_not(shell: Shell) -
     assert (doctor.code, nobody.code) == (0, 1)
 
 
-async def test_a_workflow_that_nobody_has_admitted_yet_is_waiting(shell: Shell) -> None:
+async def test_unadmitted_workflow_is_waiting(shell: Shell) -> None:
     async with factory.team((), on=shell.settings):
         workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
         shown = await shell.json("show", workflow)
@@ -228,7 +228,7 @@ async def test_a_workflow_that_nobody_has_admitted_yet_is_waiting(shell: Shell) 
     assert [shown.code, told.code, cancelled.code, unknown.code, watched.code] == [0, 0, 0, 3, 1]
 
 
-async def test_a_request_that_could_not_be_read_is_known_by_it_in_the_list(shell: Shell) -> None:
+async def test_list_shows_that_a_request_was_unreadable(shell: Shell) -> None:
     async with factory.team(TEAM, CREW, on=shell.settings) as client:
         await client.bus.publish(client.subjects.request("crew"), b"{", {})
         await until(lambda: client.bus.last("log", client.subjects.team_outcomes("crew")))
@@ -239,7 +239,7 @@ async def test_a_request_that_could_not_be_read_is_known_by_it_in_the_list(shell
     assert ["(the request could not be read)" in " ".join(each.out.split()) for each in seen] == [True] * 3
 
 
-async def test_a_letter_of_a_request_says_that_a_replay_sends_it_again_as_it_is(shell: Shell) -> None:
+async def test_dead_letter_of_a_request_explains_its_replay(shell: Shell) -> None:
     async with factory.team(TEAM, CREW, on=shell.settings) as client:
         await client.bus.publish(client.subjects.request("crew"), b"{", {})
         await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
@@ -284,7 +284,7 @@ async def test_discard_asks_first_and_then_removes(shell: Shell, settings: Setti
     assert left.out == "No dead letters.\n"
 
 
-async def test_many_letters_are_chosen_by_what_they_are_and_each_is_accounted_for(shell: Shell) -> None:
+async def test_dead_letters_are_selected_by_filters_and_each_is_reported(shell: Shell) -> None:
     async with factory.team((), on=shell.settings) as client:
         await bury(client, "old1", "old2", age=timedelta(hours=3))
         await bury(client, "new1", "new2", "new3", cause="oversize")

@@ -21,7 +21,7 @@ TEAM = "customer-service"
 PACKAGE = f"pointsman_agents.{TEAM.replace('-', '_')}"
 
 
-async def test_the_team_answers_while_the_node_that_led_its_work_is_dead_and_after_it_is_back(tmp_path: Path) -> None:
+async def test_team_answers_without_and_after_the_stream_leader_node(tmp_path: Path) -> None:
     async with NatsCluster(tmp_path) as cluster:
         settings = Settings(url=cluster.url, namespace=f"t{secrets.token_hex(4)}", replicas=3, ack_wait=2.0)
         async with System(tmp_path / "processes", settings) as system:

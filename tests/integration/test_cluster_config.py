@@ -24,7 +24,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[NatsCluster]:
         yield running
 
 
-async def test_a_replicated_stream_stands_on_all_nodes_and_survives_the_loss_of_one(
+async def test_replicated_stream_survives_the_loss_of_a_node(
     cluster: NatsCluster,
 ) -> None:
     client = await _connect(cluster)

@@ -60,9 +60,7 @@ def seen(outcome: Outcome) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("part", ["supervisor", "worker"])
-async def test_a_crash_at_any_point_leaves_the_outcome_as_it_would_have_been(
-    settings: Settings, tmp_path: Path, part: str
-) -> None:
+async def test_crash_at_any_point_does_not_change_the_outcome(settings: Settings, tmp_path: Path, part: str) -> None:
     points = [point for point in FAULT_POINTS if point.startswith(part)]
     async with factory.team(team, [planner, synthesizer, worker], on=settings) as client:
         undisturbed = await (await client.submit("crew", REQUEST)).outcome(30)

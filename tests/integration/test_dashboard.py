@@ -150,7 +150,7 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
         await expect(rows).to_have_count(2)
 
 
-async def test_a_request_that_the_broker_is_slow_to_take_says_so_and_is_sent_once_however_often_it_is_pressed(
+async def test_slow_request_says_so_and_is_sent_once_however_often_it_is_pressed(
     browser: Browser, settings: Settings
 ) -> None:
     crew = Crew()
@@ -224,9 +224,7 @@ async def bury(client: Client, count: int) -> None:
         await client.bus.publish(client.subjects.dead_letter("crew", None, letter.id), dump(letter), encode(envelope))
 
 
-async def test_dead_letters_are_replayed_so_that_a_workflow_goes_on_looked_through_and_discarded(
-    browser: Browser, settings: Settings
-) -> None:
+async def test_dead_letters_are_replayed_searched_and_discarded(browser: Browser, settings: Settings) -> None:
     crew = Crew(broken=True)
     other = {"id": "wait", "agent": "looker", "intent": "hold the workflow open"}
     crew.agents[0] = planner_of({**TASKS[1], "depends_on": []}, other)
@@ -282,9 +280,7 @@ async def test_a_page_finds_back_to_a_dashboard_that_was_restarted(browser: Brow
         await context.close()
 
 
-async def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_keyboard_reaches_everything(
-    browser: Browser, settings: Settings
-) -> None:
+async def test_page_fits_a_phone_and_the_keyboard_reaches_everything(browser: Browser, settings: Settings) -> None:
     crew = Crew()
     crew.go.set()
     async with (
@@ -321,7 +317,7 @@ async def test_on_a_phone_nothing_is_wider_than_the_screen_and_the_keyboard_reac
     assert animated == 0
 
 
-async def test_a_stream_outlives_the_broker_and_tells_that_it_is_away(tmp_path: Path) -> None:
+async def test_stream_survives_the_broker_and_reports_the_outage(tmp_path: Path) -> None:
     crew = Crew()
     crew.go.set()
     async with EmbeddedBroker(tmp_path) as broker:

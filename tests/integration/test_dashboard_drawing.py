@@ -86,7 +86,7 @@ WRITTEN = f"""async (needs) => {{ {DRAWN}
 }}"""
 
 
-async def test_a_plan_of_500_tasks_is_drawn_whole_in_its_own_order_and_stays_so_while_it_runs(browser: Browser) -> None:
+async def test_plan_of_500_tasks_is_drawn_whole_in_a_stable_order(browser: Browser) -> None:
     names = [f"t{number}" for number in range(500)]
     plan = [
         PlannedTask(id=name, agent="fitter", intent="fit", depends_on=("t0",) if name != "t0" else ()) for name in names
@@ -122,7 +122,7 @@ async def test_a_plan_of_500_tasks_is_drawn_whole_in_its_own_order_and_stays_so_
     assert (lanes, lines) == (501, 1005)
 
 
-async def test_of_10_000_workflows_a_page_has_a_hundred_and_draws_those_that_change(browser: Browser) -> None:
+async def test_page_draws_a_hundred_of_10_000_workflows_and_updates_changed_rows(browser: Browser) -> None:
     bus = MemoryBus()
     for number in range(10_000):
         name = f"wf_{number:024}"
@@ -145,7 +145,7 @@ async def test_of_10_000_workflows_a_page_has_a_hundred_and_draws_those_that_cha
     assert touched == ["/workflows/wf_new"]
 
 
-async def test_a_workflow_leads_to_that_of_each_team_its_task_was_handed_to(browser: Browser) -> None:
+async def test_workflow_links_to_the_workflows_of_its_teams(browser: Browser) -> None:
     bus = MemoryBus()
     first = dispatched("t1", "crew-a", 1).model_copy(update={"team": True})
     await store(bus, started(), *planned(PlannedTask(id="t1", agent="crew-a", intent="fit")), first)
@@ -172,14 +172,14 @@ def plans() -> Iterator[dict[str, list[str]]]:
         yield {f"t{n}": [f"t{draw.randrange(n)}" for _ in range(min(n, draw.randrange(3)))] for n in range(count)}
 
 
-async def test_no_line_of_a_plan_passes_behind_a_task_that_it_does_not_belong_to(browser: Browser) -> None:
+async def test_no_edge_of_a_plan_passes_behind_an_unrelated_task(browser: Browser) -> None:
     async with served(Client(MemoryBus())) as address, page_of(browser, address) as page:
         await page.goto("/")
         for needs in plans():
             assert await page.evaluate(BEHIND, needs) == []
 
 
-async def test_no_line_of_a_plan_lies_on_another_however_many_go_the_same_way(browser: Browser) -> None:
+async def test_no_edges_of_a_plan_overlap(browser: Browser) -> None:
     many = {f"t{n}": [f"t{at}" for at in range(n)] for n in range(12)}
     async with served(Client(MemoryBus())) as address, page_of(browser, address) as page:
         await page.goto("/")
@@ -187,7 +187,7 @@ async def test_no_line_of_a_plan_lies_on_another_however_many_go_the_same_way(br
             assert await page.evaluate(ON_EACH_OTHER, needs) == []
 
 
-async def test_lines_around_the_500_tasks_of_a_long_plan_stay_short_to_write(browser: Browser) -> None:
+async def test_edges_of_a_plan_of_500_tasks_stay_short(browser: Browser) -> None:
     needs = {f"t{n}": [f"t{at}" for at in {n - 1, n - 2, 0} if 0 <= at < n] for n in range(500)}
     async with served(Client(MemoryBus())) as address, page_of(browser, address) as page:
         await page.goto("/")
@@ -199,7 +199,7 @@ async def test_lines_around_the_500_tasks_of_a_long_plan_stay_short_to_write(bro
     assert many < 12 * few, "not as the square of the tasks"
 
 
-async def test_a_task_is_pale_while_it_waits_for_a_worker_and_solid_from_when_one_has_begun(browser: Browser) -> None:
+async def test_task_is_pale_until_a_worker_has_begun_it(browser: Browser) -> None:
     bus = MemoryBus()
     await store(
         bus, started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), dispatched("t1", "fitter", 1)
@@ -219,7 +219,7 @@ async def test_a_task_is_pale_while_it_waits_for_a_worker_and_solid_from_when_on
         await expect(lane.locator(".part.running")).to_have_count(1)
 
 
-async def test_bars_are_to_scale_and_what_was_paid_stands_on_every_page(browser: Browser) -> None:
+async def test_bars_are_to_scale_and_every_page_shows_the_cost(browser: Browser) -> None:
     bus, paid = MemoryBus(), Usage(calls=1, input_tokens=100, output_tokens=20, cost=0.25)
     done, end = succeeded("t1", "fitter", 1.5, 4), ended("completed", 6)
     await store(
@@ -246,7 +246,7 @@ async def test_bars_are_to_scale_and_what_was_paid_stands_on_every_page(browser:
     assert worked == pytest.approx([150 / 6, 250 / 6], abs=0.1)
 
 
-async def test_it_is_dark_where_the_system_is_until_another_theme_is_chosen_which_stays(browser: Browser) -> None:
+async def test_dark_theme_follows_the_system_until_the_user_chooses(browser: Browser) -> None:
     async def theme(page: Page) -> tuple[str, str]:
         style = "getComputedStyle(document.{}).{}"
         scheme = await page.evaluate(style.format("documentElement", "colorScheme"))
@@ -275,7 +275,7 @@ class Watched(MemoryBus):
         return not self.away and super().connected
 
 
-async def test_of_agents_nobody_says_how_they_are_while_the_broker_or_the_dashboard_is_away(browser: Browser) -> None:
+async def test_agent_health_is_unknown_while_the_broker_or_the_dashboard_is_away(browser: Browser) -> None:
     bus = Watched()
     await store(bus, *completed())
     await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
@@ -301,7 +301,7 @@ async def test_of_agents_nobody_says_how_they_are_while_the_broker_or_the_dashbo
     assert tokens == "120", "what the log told stays"
 
 
-async def test_names_of_any_length_and_a_short_course_fit_a_phone_and_what_never_began_took_no_time(
+async def test_long_names_and_short_runs_fit_a_phone(
     browser: Browser,
 ) -> None:
     bus, team = MemoryBus(), "a-team-with-a-name-of-fifty-six-letters-and-without-a-gap"

@@ -46,7 +46,7 @@ async def tab_to(page: Page, name: str) -> None:
     pytest.fail(f"Tab does not lead to {name!r}")
 
 
-async def test_dead_letters_are_replayed_and_discarded_by_keyboard_and_the_focus_goes_on_to_the_next(
+async def test_focus_moves_to_the_next_dead_letter_after_a_keyboard_action(
     browser: Browser,
 ) -> None:
     broken, go = [True], asyncio.Event()

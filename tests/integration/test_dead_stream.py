@@ -114,7 +114,7 @@ async def check_replays(client: Client, request: Workflow, task: Workflow, open_
 
 
 @pytest.mark.parametrize("kind", ["messages", "bytes"])
-async def test_what_finds_the_dead_letter_stream_full_is_kept_until_there_is_room(
+async def test_message_is_kept_while_the_dead_letter_stream_is_full(
     bus: JetStreamBus, settings: Settings, tmp_path: Path, kind: str
 ) -> None:
     mended = tmp_path / "mended"
@@ -147,7 +147,7 @@ async def test_what_finds_the_dead_letter_stream_full_is_kept_until_there_is_roo
     assert "broker" not in sound
 
 
-async def test_a_dead_letter_stream_that_was_deleted_is_made_again_by_who_has_a_letter_for_it(
+async def test_deleted_dead_letter_stream_is_created_again_on_demand(
     bus: JetStreamBus, settings: Settings, tmp_path: Path
 ) -> None:
     mended = tmp_path / "mended"
@@ -167,9 +167,7 @@ async def test_a_dead_letter_stream_that_was_deleted_is_made_again_by_who_has_a_
     assert "namespace" not in sound
 
 
-async def test_a_bounded_dead_letter_stream_that_refuses_is_as_good_as_one_without_a_bound(
-    bus: JetStreamBus, settings: Settings
-) -> None:
+async def test_full_bounded_dead_letter_stream_loses_nothing(bus: JetStreamBus, settings: Settings) -> None:
     await bound(bus, max_msgs=1_000)
 
     await bus.set_up()

@@ -91,7 +91,7 @@ async def test_with_a_key_it_runs_on_that_provider() -> None:
     assert {call.path for call in calls} == {"/v1/chat/completions"}
 
 
-async def test_a_request_nobody_here_can_help_with_is_not_answered_and_says_so() -> None:
+async def test_unservable_request_is_answered_with_a_reason() -> None:
     """With a key of the other provider, whose model finds that; the offline one does in `test_customer_service`."""
     async with FakeProvider.saying() as provider:
         provider.when("You plan for a team", Answer(data={"tasks": [], "cannot": "no agent here can help"}))
@@ -105,7 +105,7 @@ async def test_a_request_nobody_here_can_help_with_is_not_answered_and_says_so()
     assert [call.path for call in calls] == ["/v1/messages"]
 
 
-async def test_a_child_that_cannot_start_ends_the_demo_with_what_it_said(tmp_path: Path) -> None:
+async def test_demo_ends_with_the_output_of_a_child_that_cannot_start(tmp_path: Path) -> None:
     async with pointsman("demo", "--dir", str(tmp_path), POINTSMAN_MODEL="openai:any") as process:  # without its key
         _, err = await process.communicate()
 
@@ -117,7 +117,7 @@ async def test_a_child_that_cannot_start_ends_the_demo_with_what_it_said(tmp_pat
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_an_interrupted_demo_leaves_nobody_behind(tmp_path: Path, number: signal.Signals) -> None:
+async def test_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     async with pointsman("demo", "--dir", str(tmp_path)) as process:
         await appears(tmp_path / "account.log")
         process.send_signal(number)
@@ -128,7 +128,7 @@ async def test_an_interrupted_demo_leaves_nobody_behind(tmp_path: Path, number: 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the broker outlives a killed parent")
-async def test_a_killed_demo_leaves_nobody_behind(tmp_path: Path) -> None:
+async def test_killed_demo_leaves_no_process(tmp_path: Path) -> None:
     async with pointsman("demo", "--dir", str(tmp_path)) as process:
         await appears(tmp_path / "account.log")
         process.kill()
@@ -138,7 +138,7 @@ async def test_a_killed_demo_leaves_nobody_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the process to crash in /proc")
-async def test_up_answers_and_starts_again_what_crashes(tmp_path: Path) -> None:
+async def test_up_answers_and_restarts_a_crashed_process(tmp_path: Path) -> None:
     async with pointsman("up", "--json", "--port", "0", "--dir", str(tmp_path)) as process:
         assert process.stdout is not None
         ready = await event(process.stdout, "ready")

@@ -174,7 +174,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
-def test_a_team_that_was_just_started_is_asked_when_it_and_its_planner_are_there(document: str) -> None:
+def test_request_waits_until_a_new_team_and_its_planner_are_live(document: str) -> None:
     starting = [body for _, body in blocks_of((ROOT / document).read_text()) if "pointsman supervisor" in body]
 
     assert starting

@@ -39,7 +39,7 @@ async def test_the_shipped_suite_passes_on_a_system_of_its_own(tmp_path: Path) -
 
 
 @pytest.mark.timeout(120)
-async def test_an_agent_below_the_threshold_is_exit_code_1_and_the_table_says_why(tmp_path: Path) -> None:
+async def test_agent_below_the_threshold_exits_with_code_1_and_the_reason(tmp_path: Path) -> None:
     (tmp_path / "shouter.py").write_text(AGENT)
     cases = [{"input": "hello", "answer": "HELLO"}, {"input": "hello", "contains": ["bye"]}]
     suite = {"agent": "shouter", "target": "shouter.py", "cases": cases}
@@ -53,7 +53,7 @@ async def test_an_agent_below_the_threshold_is_exit_code_1_and_the_table_says_wh
     assert "below the threshold" in ran.errors
 
 
-async def test_results_that_cannot_be_written_are_told_before_anything_is_started(tmp_path: Path) -> None:
+async def test_unwritable_results_file_is_reported_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text('{"agent": "shouter", "target": "nowhere.py", "cases": [{"input": "x"}]}')
 
     ran = await run("suite.json", "--embedded", "--junit", "nowhere/junit.xml", folder=tmp_path)

@@ -138,7 +138,7 @@ async def test_a_result_that_cannot_be_processed_fails_its_task_and_is_kept(syst
     assert await endings(system, workflow.id) == 1
 
 
-async def test_a_handler_that_keeps_raising_is_given_up_at_the_cap_with_all_of_its_handoff(system: System) -> None:
+async def test_failing_handler_is_dead_lettered_at_the_cap_with_its_handoff(system: System) -> None:
     workflow = await system.client.submit("crew", steps("t1", from_attempt=9))
     outcome = await workflow.outcome(20)
     (letter,) = await letters_of(system, workflow.id)
@@ -166,9 +166,7 @@ async def worker(task: str) -> str:
 """
 
 
-async def test_a_task_that_kills_every_worker_that_takes_it_is_given_up_at_the_cap(
-    broker: EmbeddedBroker, tmp_path: Path
-) -> None:
+async def test_task_that_kills_its_workers_fails_at_the_cap(broker: EmbeddedBroker, tmp_path: Path) -> None:
     settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=0.5, max_deliveries=2)
     plan: dict[str, JsonValue] = {"tasks": [{"id": "t1", "agent": "worker", "intent": "do what kills", "input": "die"}]}
     async with System(tmp_path / "fatal", settings) as system:
@@ -192,7 +190,7 @@ async def test_a_task_that_kills_every_worker_that_takes_it_is_given_up_at_the_c
     assert (letter.origin, letter.task_id, letter.cause.kind) == ("worker", "t1", "worker_crashed")
 
 
-async def test_a_planner_that_always_names_an_unknown_agent_is_heard_twice_and_no_more(system: System) -> None:
+async def test_planner_that_names_an_unknown_agent_is_asked_twice(system: System) -> None:
     plan: dict[str, JsonValue] = {"tasks": [{"id": "t1", "agent": "nobody", "intent": "do what nobody can"}]}
     workflow = await system.client.submit("crew", plan)
     outcome = await workflow.outcome(20)
@@ -208,7 +206,7 @@ async def test_a_planner_that_always_names_an_unknown_agent_is_heard_twice_and_n
     assert await endings(system, workflow.id) == 1
 
 
-async def test_the_replay_of_a_task_goes_on_in_its_running_workflow_under_the_same_key(system: System) -> None:
+async def test_replayed_task_continues_its_running_workflow_under_the_same_key(system: System) -> None:
     mended, released = system.folder / "mended-1", system.folder / "released-1"
     failing = steps("t1", from_attempt=9, mended_by=str(mended))["tasks"]
     waiting = steps("t2", after=str(released))["tasks"]
@@ -233,7 +231,7 @@ async def test_the_replay_of_a_task_goes_on_in_its_running_workflow_under_the_sa
     ]
 
 
-async def test_a_finished_workflow_is_replayed_as_a_new_one_or_not_at_all(system: System) -> None:
+async def test_finished_workflow_is_replayed_as_a_new_one_or_not_at_all(system: System) -> None:
     mended = system.folder / "mended-2"
     workflow = await system.client.submit("crew", steps("t1", from_attempt=9, mended_by=str(mended)))
     await workflow.outcome(20)

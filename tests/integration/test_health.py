@@ -53,7 +53,7 @@ async def serving(*waiting_for: str) -> AsyncIterator[int]:
         yield port
 
 
-async def test_what_a_process_waits_for_is_named() -> None:
+async def test_health_names_what_the_process_waits_for() -> None:
     async with serving("inbox-crew") as port:
         assert await ask(port, "/healthz") == (200, {"alive": True})
         assert await ask(port, "/readyz") == (503, {"ready": False, "waiting_for": ["inbox-crew"]})
@@ -61,7 +61,7 @@ async def test_what_a_process_waits_for_is_named() -> None:
         assert await ask(port, "/readyz?verbose") == (200, {"ready": True, "waiting_for": []})
 
 
-async def test_what_is_not_a_question_about_health_is_refused_and_does_no_harm() -> None:
+async def test_non_health_requests_are_refused_without_harm() -> None:
     async with serving() as port:
         assert (await ask(port, "/"))[0] == 404
         assert (await ask(port, "/readyz", "POST"))[0] == 405
@@ -73,7 +73,7 @@ async def test_what_is_not_a_question_about_health_is_refused_and_does_no_harm()
         assert (await ask(port, "/readyz"))[0] == 200
 
 
-async def test_metrics_are_told_where_they_are_kept() -> None:
+async def test_metrics_are_served_only_if_they_are_enabled() -> None:
     async with serving() as port:
         status, body = await ask(port, "/metrics")
     async with serve_health("127.0.0.1", 0, list, lambda: b"1") as port:
@@ -137,7 +137,7 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
     assert alive == [200, 200]
 
 
-async def test_a_process_whose_broker_was_never_there_is_alive_and_waits_for_it(tmp_path: Path) -> None:
+async def test_process_without_a_broker_is_alive_and_waits(tmp_path: Path) -> None:
     async with EmbeddedBroker(tmp_path / "broker") as broker:
         settings = Settings(url=broker.url, health_port=0)
         async with System(tmp_path / "processes", settings) as system:

@@ -73,7 +73,7 @@ def test_a_team_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> No
 @sized
 @pytest.mark.parametrize("extras", [["embedded"], _EXTRAS], ids=["few", "all"])
 @pytest.mark.parametrize(("python", "resolution"), SIZE.installed)
-def test_a_team_runs_with_the_oldest_and_the_newest_of_what_it_asks_for(
+def test_team_runs_with_the_oldest_and_newest_dependencies(
     wheel: Path, tmp_path: Path, python: str, resolution: str, extras: list[str]
 ) -> None:
     environment, versions, install = tmp_path / "environment", tmp_path / "versions.txt", (uv.find_uv_bin(), "pip")

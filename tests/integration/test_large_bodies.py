@@ -53,7 +53,7 @@ async def test_three_megabytes_go_in_and_come_out_and_the_log_stays_small(
     assert state["bytes"] < 50_000
 
 
-async def test_a_crash_between_two_parts_of_a_large_body_is_made_good_by_the_next_try(
+async def test_retry_completes_a_large_body_after_a_crash_between_chunks(
     settings: Settings, bus: JetStreamBus, bucket: str
 ) -> None:
     client = Client(bus, namespace=settings.namespace)
@@ -72,7 +72,7 @@ async def test_a_crash_between_two_parts_of_a_large_body_is_made_good_by_the_nex
     assert workflow.id == workflow_id_for(other.subjects.request("crew"), "again", other.source)
 
 
-async def test_any_nats_client_can_read_what_is_kept_and_leave_a_body_of_its_own(
+async def test_any_nats_client_can_read_and_write_a_stored_body(
     settings: Settings, bus: JetStreamBus, bucket: str
 ) -> None:
     body = json.dumps({"input": LARGE, "metadata": {"from": "a client of another kind"}}).encode()
@@ -104,7 +104,7 @@ def bus_subject(settings: Settings, workflow: str) -> str:
     return Subjects(settings.namespace).outcome("crew", workflow)
 
 
-async def test_a_request_whose_body_is_gone_fails_and_is_kept_as_a_dead_letter(
+async def test_request_with_a_missing_body_fails_and_is_dead_lettered(
     settings: Settings, bus: JetStreamBus, bucket: str
 ) -> None:
     client = Client(bus, namespace=settings.namespace)
@@ -122,7 +122,7 @@ async def test_a_request_whose_body_is_gone_fails_and_is_kept_as_a_dead_letter(
     assert letter.headers["ce-dataref"].startswith(f"nats-object://{bucket}/")
 
 
-async def test_a_log_whose_body_is_gone_is_closed_and_the_others_go_on(
+async def test_log_with_a_missing_body_is_closed_and_others_continue(
     settings: Settings, bus: JetStreamBus, bucket: str
 ) -> None:
     gate = asyncio.Event()
@@ -164,9 +164,7 @@ async def test_a_full_store_is_an_outage_and_not_a_refusal(settings: Settings, b
     await remove_streams(settings)
 
 
-async def test_an_answer_goes_to_reply_to_as_a_reference_when_it_is_large(
-    settings: Settings, bus: JetStreamBus
-) -> None:
+async def test_large_outcome_is_sent_to_reply_to_as_a_reference(settings: Settings, bus: JetStreamBus) -> None:
     @agent(name="a", description="Answers at length")
     async def long(request: str) -> str:
         return LARGE

@@ -36,9 +36,7 @@ async def translate(passage: str, context: Context) -> Passage:
 REQUEST = "Translate this passage into French"
 
 
-async def test_a_request_nobody_could_serve_is_served_once_a_worker_has_been_started(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_request_is_served_once_a_capable_worker_starts(settings: Settings, tmp_path: Path) -> None:
     async with System(tmp_path, settings) as system:
         supervisor, roles = await asyncio.gather(
             system.supervisor(system.write("team.py", TEAM)),

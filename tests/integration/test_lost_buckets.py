@@ -39,9 +39,7 @@ async def test_agents_are_known_again_after_the_bucket_of_their_cards_was_delete
 
 
 @pytest.mark.parametrize("kind", ["request", "result"])
-async def test_bodies_that_are_kept_apart_have_a_place_again_after_their_bucket_was_deleted(
-    bus: JetStreamBus, settings: Settings, kind: str
-) -> None:
+async def test_deleted_body_bucket_is_created_again(bus: JetStreamBus, settings: Settings, kind: str) -> None:
     large = "x" * 2 * bus.max_payload
     request = steps(large) if kind == "request" else steps("x", times=2 * bus.max_payload)
     request["tasks"][0]["id"], request["tasks"][0]["intent"] = "t1", "say it"

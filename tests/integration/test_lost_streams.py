@@ -39,7 +39,7 @@ def errors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-async def test_a_supervisor_does_not_go_on_from_memory_when_its_log_was_put_back(tmp_path: Path) -> None:
+async def test_supervisor_does_not_continue_from_memory_after_its_log_was_restored(tmp_path: Path) -> None:
     store = Store(tmp_path)
     settings = await store.start()
     try:
@@ -113,7 +113,7 @@ async def test_work_that_was_lost_is_sent_again_from_the_log(tmp_path: Path, err
     assert (outcome.status, outcome.answer) == ("completed", "b")
 
 
-async def test_a_handoff_that_has_the_number_of_a_lost_one_is_not_taken_for_it(tmp_path: Path) -> None:
+async def test_handoff_with_the_sequence_of_a_lost_one_is_a_different_handoff(tmp_path: Path) -> None:
     store, released = Store(tmp_path), tmp_path / "released"
     settings = await store.start()
     try:
@@ -152,7 +152,7 @@ async def _any(values: list[str]) -> bool:
     return bool(values)
 
 
-async def test_a_request_whose_log_somebody_purged_is_answered_anew_under_its_id(settings: Settings) -> None:
+async def test_request_with_a_purged_log_is_answered_again_under_its_id(settings: Settings) -> None:
     headers = {"ce-specversion": "1.0", "ce-id": "r1", "ce-source": "/shop", "ce-type": Request.event_type}
     body = json.dumps({"input": steps("a")}).encode()
     async with factory.team(team, CREW, on=settings) as client:

@@ -107,7 +107,7 @@ async def test_an_agent_uses_the_tools_of_a_server_and_closes_it(command: list[s
     await ended(pid)
 
 
-async def test_a_server_whose_start_nobody_waits_for_any_more_is_ended(command: list[str], tmp_path: Path) -> None:
+async def test_server_whose_start_was_cancelled_is_stopped(command: list[str], tmp_path: Path) -> None:
     source = mcp_tools(command, env={"SLOW": "60"})
     asking = asyncio.create_task(source.tools())
 
@@ -151,7 +151,7 @@ async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command
     assert len(pids(tmp_path)) == 2
 
 
-async def test_a_tool_of_a_server_waits_for_a_person_who_may_change_its_arguments(command: list[str]) -> None:
+async def test_tool_of_a_server_waits_for_approval_and_edited_arguments(command: list[str]) -> None:
     source = mcp_tools(command, only=["add", "fail"], approval=["add"])
     context = Context.for_test("add")
     add, fail = await source.tools()
@@ -220,7 +220,7 @@ async def test_a_team_is_a_tool_of_a_server(settings: Settings, tmp_path: Path) 
     assert result.content[0].text == "joined"  # type: ignore[union-attr]
 
 
-async def test_a_workflow_waits_for_a_person_before_a_server_s_tool_is_called_though_all_processes_leave(
+async def test_approval_of_a_server_tool_survives_the_end_of_all_processes(
     settings: Settings, command: list[str]
 ) -> None:
     team = Team(name="desk", agents=ANY, strategy=Pipeline(stages=(Stage(agent="a"),)), limits=Limits(deadline=60))

@@ -96,7 +96,7 @@ async def test_one_request_is_one_trace_with_one_root_and_no_orphan(system: Syst
     }
 
 
-async def test_the_log_lines_of_every_process_lead_to_the_trace_and_to_the_workflow(system: System) -> None:
+async def test_log_lines_of_every_process_carry_the_trace_and_the_workflow(system: System) -> None:
     workflow = await system.client.submit(TEAM, SAMPLE_REQUEST, correlation_id="ticket 8")
     outcome = await workflow.outcome(30)
 

@@ -32,7 +32,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("manner", ["refuses", "hangs", "is overloaded"])
-async def test_a_process_ends_in_time_and_says_what_it_lost_when_the_collector(manner: str) -> None:
+async def test_process_ends_in_time_and_reports_lost_spans(manner: str) -> None:
     async with _collector(manner) as (endpoint, _):
         (printed,), lines = await _run(_EXITING, {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint}, "1.0")
         took, shut_down_at = map(float, printed.split())
@@ -46,7 +46,7 @@ async def test_a_process_ends_in_time_and_says_what_it_lost_when_the_collector(m
 
 
 @pytest.mark.parametrize("manner", ["refuses", "hangs", "is overloaded"])
-async def test_no_span_is_made_that_would_find_no_room_behind_an_export_under_way_to_a_collector_that(
+async def test_no_span_is_created_behind_a_full_queue(
     manner: str,
 ) -> None:
     code = """
@@ -110,7 +110,7 @@ asyncio.run(main())
     assert [line["event"] for line in lines] == ["it_failed"]
 
 
-async def test_what_the_collector_does_not_get_in_time_is_said() -> None:
+async def test_undelivered_spans_are_reported_at_exit() -> None:
     async with OtlpCollector() as collector:
         with pytest.raises(AssertionError, match="has 0 spans"):
             await collector.spans(timeout=0.1)

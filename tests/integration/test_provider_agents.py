@@ -38,7 +38,7 @@ class Place(BaseModel):
 
 @every
 @pytest.mark.parametrize("factor", [1.0, 1.5], ids=["right", "short"])
-async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_input_is_short(
+async def test_call_exceeds_its_budget_only_by_the_estimation_error(
     connect: Connect, factor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget, usual, estimate, taken = 4_000, 1_000, 500, int(500 * factor)
@@ -73,9 +73,7 @@ async def test_a_call_uses_more_than_is_left_only_by_what_the_estimate_of_its_in
     Answer("This model's maximum context length is 128000 tokens.", status=400),
     Answer("too large", status=413),
 ], ids=["anthropic", "openai", "413"])  # fmt: skip
-async def test_a_conversation_too_long_for_the_model_is_called_that_and_not_sent_again(
-    connect: Connect, answer: Answer
-) -> None:
+async def test_context_overflow_is_reported_and_not_retried(connect: Connect, answer: Answer) -> None:
     async with talking(connect, answer) as (provider, model):
         agent = LLMAgent(name="a", description="d", instructions="i", model=model)
         context = Context.for_test("hello")
@@ -86,7 +84,7 @@ async def test_a_conversation_too_long_for_the_model_is_called_that_and_not_sent
     assert len(provider.calls) == 1
 
 
-async def test_the_next_model_of_a_chain_is_asked_when_the_one_before_it_fails() -> None:
+async def test_next_model_of_a_chain_is_asked_if_one_fails() -> None:
     async with (
         FakeProvider.saying(Answer("overloaded", status=529), Answer("no such model", status=404)) as first,
         FakeProvider.saying(Answer("from the second"), Answer("again from the second")) as second,
@@ -104,7 +102,7 @@ async def test_the_next_model_of_a_chain_is_asked_when_the_one_before_it_fails()
 
 
 @every
-async def test_a_wrong_answer_is_repaired_by_the_next_model_of_a_chain_which_is_told_what_was_wrong(
+async def test_next_model_of_a_chain_repairs_a_wrong_answer(
     connect: Connect,
 ) -> None:
     async with (
@@ -178,7 +176,7 @@ class _Hurried(VirtualClock):
 
 
 @every
-async def test_an_agent_with_a_tool_and_an_output_type_gets_through_a_rate_limit(connect: Connect) -> None:
+async def test_agent_with_a_tool_and_an_output_type_passes_a_rate_limit(connect: Connect) -> None:
     class Place(BaseModel):
         city: str
         sky: str

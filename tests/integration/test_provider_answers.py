@@ -133,7 +133,7 @@ async def test_parallel_tool_calls_and_their_results_keep_their_pairs(connect: C
 
 
 @every
-async def test_a_result_without_its_call_is_refused_by_the_provider_so_the_pairing_is_really_checked(
+async def test_fake_provider_refuses_a_result_without_its_call(
     connect: Connect,
 ) -> None:
     turns = (Turn("user", "hello"), Turn("tool", "42", call_id="call_9"))

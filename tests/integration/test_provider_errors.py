@@ -23,7 +23,7 @@ from pointsman_schemas.events import Usage
 
 @every
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503, 529])
-async def test_what_may_pass_is_retryable_and_one_call_is_one_call(connect: Connect, status: int) -> None:
+async def test_transient_status_is_retryable_and_one_call(connect: Connect, status: int) -> None:
     async with talking(connect, Answer("busy", status=status)) as (provider, model):
         with pytest.raises(ModelError) as caught:
             await model.complete(asking())
@@ -35,7 +35,7 @@ async def test_what_may_pass_is_retryable_and_one_call_is_one_call(connect: Conn
 
 @every
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-async def test_what_was_turned_down_is_terminal_and_shows_no_key(connect: Connect, status: int) -> None:
+async def test_rejected_call_is_terminal_and_hides_the_key(connect: Connect, status: int) -> None:
     async with talking(connect, Answer(f"Incorrect API key provided: {KEY}", status=status)) as (provider, model):
         with pytest.raises(ModelError) as caught:
             await model.complete(asking())
@@ -59,7 +59,7 @@ async def test_a_dropped_connection_is_retryable(connect: Connect, broken: Answe
 
 
 @every
-async def test_a_call_that_never_reached_its_provider_is_none_and_says_where_it_should_be(connect: Connect) -> None:
+async def test_unreachable_provider_is_not_a_call_and_its_address_is_named(connect: Connect) -> None:
     async with FakeProvider.saying() as provider:
         model, url = connect(provider), provider.url
     with pytest.raises(ModelError, match=f"cannot be reached at {url}.*: .*; check the base URL") as caught:
@@ -113,7 +113,7 @@ async def test_a_code_says_more_than_its_status_and_is_not_tried_again(
 
 
 @every
-async def test_a_closed_model_opens_again_and_each_event_loop_has_a_client_of_its_own(connect: Connect) -> None:
+async def test_closed_model_reopens_and_each_event_loop_has_its_own_client(connect: Connect) -> None:
     async with talking(connect, Answer("one"), Answer("two")) as (_, model):
         said = []
         for _ in range(2):

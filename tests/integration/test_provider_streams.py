@@ -19,7 +19,7 @@ from pointsman_schemas.events import Usage
 
 
 @every
-async def test_a_streamed_answer_is_told_piece_by_piece_and_is_the_same_in_the_end(connect: Connect) -> None:
+async def test_streamed_answer_arrives_in_pieces_and_equals_the_whole_one(connect: Connect) -> None:
     said: list[str] = []
     wanted = Answer("Let me look at the sky.", calls=(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})))
     async with talking(connect, wanted, wanted) as (provider, model):
@@ -65,7 +65,7 @@ ERRORS: dict[Connect, Callable[[str], dict[str, Any]]] = {
     [("rate_limit_exceeded", 429, True), ("overloaded_error", 529, True), ("server_error", 500, True),
      ("never_heard_of", 500, True), ("invalid_request_error", 400, False), ("insufficient_quota", 402, False)],
 )  # fmt: skip
-async def test_an_error_inside_of_a_stream_has_the_class_it_would_have_by_itself(
+async def test_error_inside_a_stream_has_its_usual_class(
     connect: Connect, code: str, status: int, retryable: bool
 ) -> None:
     said: list[str] = []
@@ -79,7 +79,7 @@ async def test_an_error_inside_of_a_stream_has_the_class_it_would_have_by_itself
 
 
 @every
-async def test_a_stream_that_is_cut_off_is_no_answer_and_counts_as_a_call(connect: Connect) -> None:
+async def test_truncated_stream_is_a_failed_call(connect: Connect) -> None:
     said: list[str] = []
     async with talking(connect, Answer("It was a dark and stormy night", drop=700)) as (_, model):
         with pytest.raises(ModelError, match="no answer") as caught:
@@ -118,7 +118,7 @@ async def test_keep_alives_hold_a_call_no_longer_than_its_timeout(connect: Conne
 
 @every
 @pytest.mark.parametrize("broken", ["after a whole call", "after keep-alives"])
-async def test_a_call_of_a_stream_that_broke_off_is_not_run_and_the_stream_is_asked_for_again(
+async def test_tool_call_of_a_broken_stream_is_not_run_and_the_stream_is_retried(
     connect: Connect, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pointsman.authoring.model_calls._backoff", lambda _: 0.0)

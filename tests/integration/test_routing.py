@@ -52,9 +52,7 @@ def begun(folder: Path) -> list[str]:
     return (folder / "begun").read_text().split() if (folder / "begun").exists() else []
 
 
-async def test_the_worker_process_with_the_shorter_queue_gets_the_work_of_a_skill(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_worker_with_the_shorter_queue_gets_the_work_of_a_skill(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "alpha-waits").touch()
     async with System(tmp_path, settings) as system:
         target = system.write("routes.py", CREW)

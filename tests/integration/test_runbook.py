@@ -64,14 +64,14 @@ def test_every_metric_and_label_of_a_panel_or_an_alert_exists(where: str, query:
         ("PointsmanTelemetryLost", "Telemetry lost"),
     ],
 )
-def test_an_alert_fires_at_what_its_panel_draws(alert: str, panel: str) -> None:
+def test_alert_fires_at_the_threshold_of_its_panel(alert: str, panel: str) -> None:
     (rule,) = [rule["expr"] for rule in RULES if rule["alert"] == alert]
     (drawn,) = [query for title, query in QUERIES if title == panel]
 
     assert re.sub(r" >=? [0-9.]+$", "", rule).replace("( ", "(") == drawn
 
 
-def test_every_panel_and_alert_the_runbook_names_exists_and_every_alert_is_in_it() -> None:
+def test_runbook_names_every_alert_and_only_existing_panels() -> None:
     titles = {panel["title"] for panel in PANELS}
     named = {title for line in re.findall(r"^Panels?: (.*?)(?:Alert|$)", RUNBOOK, re.MULTILINE)
              for title in re.findall(r"\*\*(.+?)\*\*", line)}  # fmt: skip

@@ -56,9 +56,7 @@ async def entries(system: System, workflow: Workflow, kind: Any) -> list[Any]:
         return []
 
 
-async def test_of_two_supervisors_whose_tasks_wait_for_an_ill_agent_one_sends_one_probe(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_two_supervisors_send_one_probe_to_a_failing_agent(settings: Settings, tmp_path: Path) -> None:
     settings = settings.model_copy(update={"circuit_failures": 2, "circuit_open": 3.0, "log_level": "debug"})
     settings = settings.model_copy(update={"max_running": 2})  # what the first has no room for, the second takes
     (tmp_path / "ill").touch()

@@ -96,7 +96,7 @@ async def test_a_command_that_is_not_there_is_an_error() -> None:
         await Context.for_test().run_process("/no/such/command")
 
 
-async def test_what_a_command_leaves_behind_in_its_group_ends_with_it(tmp_path: Path) -> None:
+async def test_background_processes_of_a_command_end_with_it(tmp_path: Path) -> None:
     path = tmp_path / "pids"
     script = f"""
 import os, time
@@ -128,7 +128,7 @@ async def test_a_cancelled_command_is_gone_with_its_children_within_a_second(tmp
     await wait_for(lambda: all_gone(path), "end of both", seconds=1.5)
 
 
-async def test_a_command_that_is_cancelled_while_it_starts_is_gone_with_its_children(
+async def test_command_cancelled_during_its_start_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, started, start = tmp_path / "pids", asyncio.Event(), asyncio.create_subprocess_exec
@@ -163,7 +163,7 @@ def blocking(path: str, context: Context) -> None:
 
 @pytest.mark.parametrize("one", [patient, blocking], ids=["async", "plain"])
 @pytest.mark.parametrize("how", ["cancelled", "timed out", "left"])
-async def test_a_task_whose_handler_is_stopped_leaves_no_process(tmp_path: Path, one: Agent, how: str) -> None:
+async def test_stopped_handler_leaves_no_process(tmp_path: Path, one: Agent, how: str) -> None:
     bus, path, name = MemoryBus(), tmp_path / "pids", one.card.name
     desk = SupervisorDouble(bus)
 

@@ -129,7 +129,7 @@ async def test_a_result_for_an_unknown_workflow_becomes_a_dead_letter(
     assert letter.headers["ce-id"] == "e-1"
 
 
-async def test_a_result_that_cannot_be_read_fails_its_task_and_becomes_a_dead_letter(
+async def test_unreadable_result_fails_its_task_and_is_dead_lettered(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
     async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, silent], on=settings) as client:
@@ -146,7 +146,7 @@ async def test_a_result_that_cannot_be_read_fails_its_task_and_becomes_a_dead_le
     assert kinds == ["undecodable", "undecodable"]  # the message itself, and the task that failed for it
 
 
-async def test_an_outcome_also_goes_to_reply_to_but_never_to_a_subject_of_ours(
+async def test_outcome_is_also_sent_to_reply_to_unless_that_is_one_of_our_subjects(
     bus: JetStreamBus, settings: Settings, subjects: Subjects
 ) -> None:
     heard: list[bytes] = []
@@ -192,7 +192,7 @@ async def test_two_supervisors_dispatch_nothing_twice(
         assert endings(entries) == 1
 
 
-async def test_nobody_alive_means_a_clear_no_worker_at_the_deadline(settings: Settings) -> None:
+async def test_missing_agent_fails_with_no_worker_at_the_deadline(settings: Settings) -> None:
     team = Team(name="crew", limits=Limits(deadline=2))
     async with factory.team(team, on=settings) as client:
         workflow = await client.submit("crew", "hello")
@@ -254,7 +254,7 @@ async def test_a_damaged_log_closes_its_workflow_and_no_other(
     assert kinds == {"corrupt_log"}
 
 
-async def test_what_is_too_large_fails_its_own_task_and_says_so(settings: Settings, bus: JetStreamBus) -> None:
+async def test_oversized_handoff_fails_its_own_task_with_a_reason(settings: Settings, bus: JetStreamBus) -> None:
     settings = settings.model_copy(update={"max_body": bus.max_payload})
     big = "x" * (bus.max_payload // 3)
 

@@ -33,7 +33,7 @@ _WITH, _AWAY = 1.25, 1.17
 
 
 @pytest.mark.timeout(120)
-async def test_telemetry_adds_few_calls_to_a_workflow_and_fewer_while_its_collector_is_away(
+async def test_telemetry_adds_few_calls_and_fewer_while_its_collector_is_away(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = settings.model_copy(update={"log_level": "warning"})

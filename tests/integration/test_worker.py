@@ -178,7 +178,7 @@ async def test_work_longer_than_the_grace_is_handed_to_another_worker(
     assert code == 0
 
 
-async def test_a_second_signal_leaves_at_once_and_hands_back_what_it_had(
+async def test_second_signal_leaves_at_once_and_hands_work_back(
     start: StartWorker, bus: JetStreamBus, settings: Settings, notes: Path
 ) -> None:
     desk = SupervisorDouble(bus, settings.namespace)

@@ -43,16 +43,16 @@ MUTANTS = (
     _core(
         "M2", "planning/acceptance.py", "PlanAccepted(at=decision.now, revision=number, plan=plan)",
         "PlanAccepted(at=decision.now, revision=1, plan=plan)",
-        "../test_mechanisms.py::test_the_plan_and_each_revision_of_it_can_be_read_before_a_task_of_it_has_run",
+        "../test_mechanisms.py::test_plan_and_revisions_are_readable_before_their_tasks_run",
     ),
     _core(
         "M3", "tasks/dispatch.py", "        if dependency.status not in SETTLED:", "        if False:",
-        "test_decide.py::test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results",
+        "test_decide.py::test_task_starts_once_its_dependencies_have_succeeded",
     ),
     _core(
         "M3", "outbox.py", "tuple(task_report(state.tasks[name]) for name in task.depends_on if name in state.tasks)",
         "tuple(task_report(done) for done in state.plan_tasks())",
-        "test_decide.py::test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others",
+        "test_decide.py::test_task_gets_the_results_of_its_dependencies_only",
     ),
     _core(
         "M4", "tasks/dispatch.py", "    decision.ready.extend(decision.state.dependants.get(task.id, ()))", "    pass",
@@ -60,7 +60,7 @@ MUTANTS = (
     ),
     _core(
         "M4", "completion/synthesis.py", "        gaps=find_gaps(state),", "        gaps=(),",
-        "test_decide.py::test_the_synthesizer_is_told_of_the_gaps",
+        "test_decide.py::test_synthesizer_gets_the_gaps",
     ),
     _core(
         "M5", "planning/planner.py", "    return check_plan(plan, names, limits, started, skills)", "    return ()",
@@ -102,11 +102,11 @@ MUTANTS = (
     ),
     _core(
         "M8", "planning/role_tasks.py", "tuple(dict.fromkeys(task.agent for task in work if task.attempt)),", "(),",
-        "strategies/test_adaptive.py::test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains",
+        "strategies/test_adaptive.py::test_planner_gets_the_task_the_agents_used_the_results_and_the_rest",
     ),
     _core(
         "M8", "planning/role_tasks.py", "                input_schema=card.input_schema,\n", "",
-        "planning/test_planner.py::test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes",
+        "planning/test_planner.py::test_planner_and_classifier_get_descriptions_and_schemas_of_agents",
     ),
     _core(
         "M9", "attempts/retry.py", "limits.backoff * 2 ** (task.attempt - 1)", "limits.backoff",
@@ -114,7 +114,7 @@ MUTANTS = (
     ),
     _core(
         "M9", "attempts/retry.py", "(1 - _JITTER_SHARE + 2 * _JITTER_SHARE * draw)", "(1 + 0 * draw)",
-        "attempts/test_retry.py::test_the_jitter_spreads_tasks_that_failed_together_and_is_the_same_when_decided_again",
+        "attempts/test_retry.py::test_jitter_spreads_retries_and_is_reproducible",
     ),
     _core(
         "M9", "outbox.py", "        schedule=retry_schedule(state, task, subjects) if waits else None,", "",
@@ -132,12 +132,12 @@ MUTANTS = (
     _runtime(
         "M11", "engine/supervisor/circuit_breaker.py", "            if len(failing) == self._failures:", "            if False:",
         "unit/engine/supervisor/test_circuit_breaker.py::"
-        "test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again",
+        "test_failing_agent_gets_no_work_then_a_probe_then_work",
     ),
     _core(
         "M11", "tasks/agent_selection.py", "    return decision.now >= circuit.until and agent not in decision.probes",
         "    return decision.now >= circuit.until",
-        "model/test_agent_health.py::test_when_its_time_has_come_one_task_is_the_probe_and_the_others_wait_for_what_it_shows",
+        "model/test_agent_health.py::test_due_probe_takes_one_task_and_the_others_wait",
     ),
     _runtime(
         "M11", "engine/supervisor/committer.py",
@@ -157,7 +157,7 @@ MUTANTS = (
     _core(
         "M13", "completion/synthesis.py", "        return end_workflow(decision, Phase.FAILED, failure_answer(state), reason)",
         "        return end_workflow(decision, Phase.FAILED, None, reason)",
-        "test_decide.py::test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why",
+        "test_decide.py::test_total_failure_is_explained_to_the_caller_and_the_operator",
     ),
     _core(
         "M13", "attempts/failures.py", "Phase.PARTIAL, raw_results(decision), reason)", "Phase.PARTIAL, None, reason)",
@@ -165,21 +165,21 @@ MUTANTS = (
     ),
     _core(
         "M14", "limits.py", "        return _stop_work(decision, \"deadline\", reached)", "        return None",
-        "test_limits.py::test_the_deadline_while_running_asks_for_an_answer_from_what_there_is",
+        "test_limits.py::test_deadline_while_running_starts_the_synthesis",
     ),
     _core(
         "M14", "limits.py", "        if task.active and task.deadline and decision.now >= task.deadline + RESULT_GRACE",
         "        if False",
-        "attempts/test_retry.py::test_a_silent_agent_times_out_a_second_after_its_deadline_and_is_tried_again",
+        "attempts/test_retry.py::test_silent_agent_times_out_after_the_grace_and_is_retried",
     ),
     _runtime(
         "M14", "engine/worker/attempt.py", "        limit = min(left, self._agent.card.timeout)", "        limit = left",
-        "unit/engine/worker/test_agent_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
+        "unit/engine/worker/test_agent_slots.py::test_attempt_ends_at_the_task_deadline_or_agent_timeout",
     ),
     _runtime(
         "M14", "engine/worker/attempt.py", "        limit = min(left, self._agent.card.timeout)",
         "        limit = self._agent.card.timeout",
-        "unit/engine/worker/test_agent_slots.py::test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer",
+        "unit/engine/worker/test_agent_slots.py::test_attempt_ends_at_the_task_deadline_or_agent_timeout",
     ),
     _runtime(
         "M14", "engine/worker/attempt.py", "                self._state.cancel()", "                pass",
@@ -192,7 +192,7 @@ MUTANTS = (
     ),
     _core(
         "M15", "budget/token_bucket.py", "    if wait > 0:", "    if False:",
-        "budget/test_token_bucket.py::test_no_minute_sees_more_than_a_sixth_above_the_limit_and_none_is_left_unused",
+        "budget/test_token_bucket.py::test_no_minute_exceeds_the_limit_by_more_than_a_sixth",
     ),
     _core(
         "M15", "budget/token_bucket.py", '        update["tokens"] = there.tokens + tokens', "        pass",
@@ -236,7 +236,7 @@ MUTANTS = (
         "        }\n"
         "        self.tools = {**others, **self.tools}\n"
         '        if call.name not in self.tools:\n            known = ", ".join(self.tools)',
-        "unit/authoring/test_tool_turns.py::test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for",
+        "unit/authoring/test_tool_turns.py::test_tool_of_another_agent_is_out_of_reach",
     ),
     _runtime(
         "M19", "authoring/llm_agent.py", "range(1, self._turns + 1)", "range(1, self._turns + 2)",
@@ -245,7 +245,7 @@ MUTANTS = (
     _runtime(
         "M19", "authoring/tools.py", "        except (Exception, SystemExit) as error:",
         "        except ZeroDivisionError as error:",
-        "unit/authoring/test_tool_turns.py::test_what_a_model_gets_wrong_is_told_to_it",
+        "unit/authoring/test_tool_turns.py::test_model_error_is_reported_to_the_model",
         "unit/authoring/test_tools.py::test_exceptions_and_values_that_are_no_json_are_results",
     ),
     _core(
@@ -262,12 +262,12 @@ MUTANTS = (
     _runtime(
         "M20", "engine/supervisor/spans.py", "        context=trace_context(trace, task.span_id),",
         '        context=trace_context(trace, "0123456789abcdef"),',
-        "unit/telemetry/test_conformance.py::test_every_span_of_a_run_is_what_the_conventions_say",
+        "unit/telemetry/test_conformance.py::test_every_span_of_a_run_meets_the_conventions",
     ),
     _runtime(
         "M20", "engine/supervisor/spans.py", "                _export_workflow(state, entry.at, _workflow_events(history))",
         "                pass",
-        "unit/telemetry/test_conformance.py::test_every_span_of_a_run_is_what_the_conventions_say",
+        "unit/telemetry/test_conformance.py::test_every_span_of_a_run_meets_the_conventions",
     ),
     _runtime(
         "M20", "engine/supervisor/spans.py",
@@ -278,25 +278,25 @@ MUTANTS = (
         "M20", "engine/supervisor/spans.py", "if any(cause is not None and cause in event_ids for cause in causes):",
         "if False:",
         "unit/telemetry/test_conformance.py::"
-        "test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_none_twice",
+        "test_supervisor_crash_after_a_commit_loses_and_doubles_no_span",
     ),
     _core(
         "M21", "completion/outcome.py", "sum(task.work_seconds for task in state.tasks.values()),", "0.0,",
-        "test_decide.py::test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after_the_other",
+        "test_decide.py::test_outcome_has_the_elapsed_and_the_sequential_time",
     ),
     _core(
         "M22", "evolve.py", "        state = copy_with(state, usage=state.usage + entry.result.usage)\n", "",
-        "test_decide.py::test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_and_its_workflow",
+        "test_decide.py::test_failed_attempt_counts_in_time_and_cost",
     ),
     _core(
         "M22", "completion/synthesis.py", "    if not (found := find_result_conflicts(state)):",
         "    found = find_result_conflicts(state)\n    if False:",
-        "../test_mechanisms.py::test_tasks_that_all_go_well_cost_a_model_call_each_and_two_more",
+        "../test_mechanisms.py::test_successful_tasks_cost_one_model_call_each_and_two_more",
     ),
     _runtime(
         "M23", "evaluation/runner.py",
         "    cells += [(name, other) for name in missing for other in (beside or {NO_AGENT})]\n", "",
-        "unit/evaluation/test_runner.py::test_routing_is_measured_and_confusion_says_who_was_used_instead",
+        "unit/evaluation/test_runner.py::test_routing_accuracy_and_confusion_are_measured",
     ),
     _runtime(
         "M23", "evaluation/runner.py", "            if there.get(name) != value", "            if False",
@@ -304,21 +304,21 @@ MUTANTS = (
     ),
     _runtime(
         "M23", "evaluation/runner.py", "asyncio.Semaphore(parallel)", "asyncio.Semaphore(1)",
-        "unit/evaluation/test_runner.py::test_as_many_cases_as_may_be_are_under_way_together_and_no_more",
+        "unit/evaluation/test_runner.py::test_concurrent_cases_are_bounded",
     ),
     _runtime(
         "M24", "authoring/agent_factory.py", "            tools=[self._tools[name] for name in wanted],",
         "            tools=list(self._tools.values()),",
-        "unit/authoring/test_agent_factory.py::test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach",
+        "unit/authoring/test_agent_factory.py::test_unrequested_tool_of_the_list_is_out_of_reach",
     ),
     _runtime(
         "M24", "authoring/agent_factory.py", "            instructions=need.instructions,", '            instructions="Help.",',
-        "unit/authoring/test_agent_factory.py::test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_need",
+        "unit/authoring/test_agent_factory.py::test_made_agent_has_the_instructions_input_and_tools_of_its_need",
     ),
     _runtime(
         "M24", "authoring/agent_factory.py", "            model=self._base_instructions.models,\n            **self._limits,",
         "            model=self._base_instructions.models,",
-        "unit/authoring/test_agent_factory.py::test_what_is_made_has_the_bounds_of_its_factory",
+        "unit/authoring/test_agent_factory.py::test_made_agent_has_the_bounds_of_its_factory",
     ),
     # The protocol
     _runtime(
@@ -326,38 +326,38 @@ MUTANTS = (
         "        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)",
         "        for arrival in arrivals:\n            await arrival.delivery.ack()\n"
         "        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)",
-        "unit/engine/test_order.py::test_nothing_is_sent_before_it_is_committed_nor_acknowledged_before_it_is_sent",
+        "unit/engine/test_order.py::test_commit_precedes_publish_and_publish_precedes_ack",
     ),
     _runtime(
         "commits by compare-and-set", "engine/log/workflow_log.py",
         "            storing = self._bus.publish(subject, dump(commit), headers, expect=head.sequence)",
         "            storing = self._bus.publish(subject, dump(commit), headers)",
         "unit/engine/test_foundations.py::"
-        "test_of_two_that_commit_from_the_same_head_the_second_is_told_and_stores_nothing",
+        "test_second_commit_from_one_head_is_refused_and_stores_nothing",
     ),
     _runtime(
         "idempotent emission", "engine/supervisor/outbox_publisher.py",
         "        return self._bus.publish(message.subject, body, headers, expect=0)",
         "        return self._bus.publish(message.subject, body, headers)",
-        "unit/engine/test_foundations.py::test_all_that_a_workflow_owes_may_be_sent_again_and_stands_there_once",
+        "unit/engine/test_foundations.py::test_resent_outbox_is_stored_once",
     ),
     _runtime(
         "recovery sends all that is owed", "engine/supervisor/engine.py",
         "            await self._outbox.republish_all(head.state, entries)\n            others = False",
         "            await self._outbox.publish_new(head.state, entries)\n            others = False",
-        "unit/engine/test_order.py::test_whoever_dies_anywhere_leaves_nothing_undone",
+        "unit/engine/test_order.py::test_crash_at_any_step_leaves_nothing_undone",
     ),
     _runtime(
         "what comes again of what has ended is recovered from", "engine/supervisor/engine.py",
         "if workflow in self._ended and not again and", "if workflow in self._ended and",
         "unit/engine/test_order.py::"
-        "test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its_end_is_known",
+        "test_workflow_span_is_exported_after_the_death_of_its_supervisor",
     ),
     _runtime(
         "agents after a gap in a log are not those before it", "engine/log/workflow_log.py",
         "                agents = _live_agents(LogHead(), commit)", "                agents = _live_agents(head, commit)",
         "unit/engine/test_foundations.py::"
-        "test_who_was_alive_before_a_gap_in_a_log_is_not_taken_for_who_is_alive_after_it",
+        "test_card_from_before_a_log_gap_does_not_count_after_it",
     ),
     _runtime(
         "result before acknowledgement", "engine/worker/handoff_processor.py", "        fault_point(\"worker.ran\")",
@@ -368,7 +368,7 @@ MUTANTS = (
         "one result an attempt", "engine/process/retrying.py",
         "            await bus.publish(subject, body, headers, expect=0)",
         "            await bus.publish(subject, body, headers)",
-        "unit/engine/worker/test_results.py::test_the_first_answer_stands",
+        "unit/engine/worker/test_results.py::test_first_result_stands",
     ),
     _runtime(
         "an answered handoff is not run again", "engine/worker/handoff_processor.py",
@@ -384,7 +384,7 @@ MUTANTS = (
         "a late result counts for nothing", "results.py",
         "    if task.attempt != result.attempt or not task.active:", "    if False:",
         "test_decide.py::test_the_result_of_an_attempt_that_was_given_up_is_late",
-        "test_decide.py::test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays",
+        "test_decide.py::test_second_result_of_an_attempt_is_recorded_and_the_first_stays",
     ),
     _core(
         "a foreign result counts for nothing", "results.py", "    if task.agent != result.agent:", "    if False:",
@@ -404,12 +404,12 @@ MUTANTS = (
     _core(
         "a plan gives no way to what a person is asked about", "budget/team_quota.py",
         "    staying = (TaskStatus.FAILED, TaskStatus.AWAITING_APPROVAL)", "    staying = (TaskStatus.FAILED,)",
-        "budget/test_team_quota.py::test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_it",
+        "budget/test_team_quota.py::test_open_approval_survives_a_replan",
     ),
     _core(
         "what runs is set aside of a budget", "budget/reservation.py", "        room = bound - used - aside[name] - kept",
         "        room = bound - used - kept",
-        "budget/test_reservation.py::test_however_results_interleave_what_is_used_and_set_aside_stays_within_every_limit",
+        "budget/test_reservation.py::test_used_and_reserved_budget_stays_within_every_limit",
     ),
     _core(
         "silence means no", "approvals/responses.py",
@@ -419,23 +419,23 @@ MUTANTS = (
     _runtime(
         "a yes is for one call", "authoring/tools.py",
         "        state.record.start_approved_call(key, said.tool, said.arguments)", "        pass",
-        "unit/engine/operations/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
+        "unit/engine/operations/test_approvals.py::test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again",
     ),
     _runtime(
         "a yes is for one call", "authoring/tool_turns.py",
         "                    allowed.append((said.tool, said.arguments))", "                    pass",
-        "unit/engine/operations/test_approvals.py::test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again",
+        "unit/engine/operations/test_approvals.py::test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again",
     ),
     _runtime(
         "a yes is for one call, also one of code", "authoring/attempt_record.py",
         "            self.start_approved_call(call.id, call.name, arguments)", "            pass",
-        "unit/engine/worker/test_approved_calls.py::test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on",
+        "unit/engine/worker/test_approved_calls.py::test_approval_used_by_code_stays_used_for_a_successor",
     ),
     _runtime(
         "a yes is for one call, also one of code", "authoring/tools.py",
         "            kept = self.approval and from_code", "            kept = False",
         "unit/engine/worker/test_approved_calls.py::"
-        "test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_with_the_next",
+        "test_approved_call_is_not_repeated_when_code_restarts",
     ),
     _runtime(
         "an answer is kept before it is acted on", "authoring/durable_steps.py",
@@ -446,23 +446,23 @@ MUTANTS = (
     _runtime(
         "a finished tool is not run twice", "authoring/tool_turns.py",
         "        if (kept := done.tool_result(*place)) is not None:", "        if (kept := None) is not None:",
-        "unit/engine/worker/test_step_journal.py::test_a_continued_attempt_asks_and_runs_only_what_was_not_done",
+        "unit/engine/worker/test_step_journal.py::test_resumed_attempt_repeats_only_unfinished_work",
     ),
     _runtime(
         "what a finished tool told is told by whoever goes on", "authoring/attempt_record.py",
         "                self._usage.add(step.usage)", "                pass",
         "unit/engine/worker/test_step_journal.py::"
-        "test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoever_goes_on",
+        "test_usage_of_a_finished_tool_is_reported_by_a_successor",
     ),
     _runtime(
         "a tool that was under way is not run twice", "authoring/tool_turns.py",
         "and not self.tools[call.name].idempotent:", "and False:",
-        "unit/engine/worker/test_step_journal.py::test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown",
+        "unit/engine/worker/test_step_journal.py::test_interrupted_non_idempotent_tool_ends_the_attempt_as_unknown",
     ),
     _runtime(
         "what an attempt used that nobody takes up again counts", "engine/worker/attempt.py",
         "if step.attempt == self.handoff.attempt", "if False",
-        "unit/engine/worker/test_step_journal.py::test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say",
+        "unit/engine/worker/test_step_journal.py::test_abandoned_attempt_has_the_usage_of_its_steps",
     ),
     _runtime(
         "a model call that was lost counts", "authoring/durable_steps.py",
@@ -472,21 +472,21 @@ MUTANTS = (
     _runtime(
         "what nobody has settled is not removed", "engine/supervisor/retention.py",
         "since = _NEVER if stored.sequence >= untaken else", "since = _NEVER if False else",
-        "unit/engine/supervisor/test_retention.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
+        "unit/engine/supervisor/test_retention.py::test_request_without_a_team_is_kept_for_a_year_and_served",
     ),
     _runtime(
         "what is of a workflow that runs is not removed", "engine/supervisor/retention.py",
         "else await self._ended_at(stored.subject)", "else _DISTANT_PAST",
-        "unit/engine/supervisor/test_retention.py::test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_ever",
+        "unit/engine/supervisor/test_retention.py::test_workflow_longer_than_the_retention_ends_normally",
     ),
     _runtime(
         "a log is kept for as long as its request may come again", "engine/supervisor/retention.py",
         "self._ends[workflow_of_request(stored)] = _NEVER", "pass",
-        "unit/engine/supervisor/test_retention.py::test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of",
+        "unit/engine/supervisor/test_retention.py::test_log_is_kept_while_its_request_may_be_repeated",
     ),
     _runtime(
         "a body is kept for as long as what refers to it", "engine/supervisor/retention.py",
         "until = min((self._began, *oldest)) - _BODY_RETENTION", "until = self._began - _BODY_RETENTION",
-        "unit/engine/supervisor/test_retention.py::test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes",
+        "unit/engine/supervisor/test_retention.py::test_request_without_a_team_is_kept_for_a_year_and_served",
     ),
 )  # fmt: skip

@@ -69,7 +69,7 @@ def test_a_recorded_log_can_be_gone_on_with_from_any_snapshot(path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", RECORDER["SCENARIOS"])
-def test_the_core_still_decides_what_was_recorded(name: str) -> None:
+def test_recorded_decisions_are_decided_again(name: str) -> None:
     """A difference here is a change of behaviour: mean it, then remove the log and record it anew."""
     played = [commit.entries for commit in RECORDER["SCENARIOS"][name]().commits]
 
@@ -106,7 +106,7 @@ def test_the_command_says_where_the_present_code_decides_otherwise(name: str, tm
     assert (same.exit_code, otherwise.exit_code) == (0, 1)
 
 
-def test_a_person_is_told_what_was_expected_and_what_came(tmp_path: Path) -> None:
+def test_difference_report_has_the_expected_and_the_actual_entry(tmp_path: Path) -> None:
     first, *rest = RECORDER["SCENARIOS"]["everything-succeeds"]().commits
     asked = first.entries[1].model_copy(update={"intent": "Plan it well"})
     started = first.model_copy(update={"entries": (first.entries[0], asked, *first.entries[2:])})
@@ -123,7 +123,7 @@ def test_a_person_is_told_what_was_expected_and_what_came(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
-def test_a_log_that_does_not_say_what_it_was_decided_upon_is_not_called_the_same(path: Path) -> None:
+def test_commit_without_a_decision_context_is_not_judged_equal(path: Path) -> None:
     ran = CliRunner().invoke(app, ["replay", str(path)])
 
     assert (ran.exit_code, ran.stdout) == (2, "")

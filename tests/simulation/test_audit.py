@@ -30,7 +30,7 @@ async def test_a_lost_handoff_is_reported_unless_it_was_taken_back(*, taken_back
     assert len(await lost(taken_back=taken_back)) == reported
 
 
-async def test_what_is_sent_where_one_was_taken_back_is_not_excused_by_that() -> None:
+async def test_message_where_another_was_purged_is_not_excused() -> None:
     world = World(POWER)
     subject = world.subjects.handoff("a", "wf_1", "t1", 1)
     bus = world.broker.connect()
@@ -46,7 +46,7 @@ async def test_what_is_sent_where_one_was_taken_back_is_not_excused_by_that() ->
     [(True, False, 0), (True, True, 1), (False, False, 1)],
     ids=["over, and nobody's", "over, but acknowledged", "not over"],
 )
-async def test_a_handoff_that_was_trimmed_is_excused_where_its_workflow_was_over_and_nobody_had_acknowledged_it(
+async def test_trimmed_handoff_is_excused_if_its_workflow_ended_and_it_was_unacknowledged(
     *, over: bool, dealt_with: bool, reported: int
 ) -> None:
     world = World(POWER)
@@ -69,9 +69,7 @@ async def test_a_handoff_that_was_trimmed_is_excused_where_its_workflow_was_over
     [(True, b"{}", 0), (True, b'{"a": 1}', 1), (False, b"{}", 1)],
     ids=["a copy of one that is gone", "another", "a copy of one that is there"],
 )
-async def test_a_second_outcome_is_excused_as_a_copy_of_one_that_is_gone(
-    *, removed: bool, body: bytes, reported: int
-) -> None:
+async def test_second_outcome_is_excused_if_the_first_is_gone(*, removed: bool, body: bytes, reported: int) -> None:
     world = World(POWER)
     bus = world.broker.connect()
     await bus.publish("sim.request.team", b'{"input": "hello"}', {"ce-id": "r0"})

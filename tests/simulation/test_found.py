@@ -61,7 +61,7 @@ def commits(broker: MemoryBroker) -> int:
     return len(broker.stream("log").select(SUBJECTS.log("team", WORKFLOW)))
 
 
-def test_a_timer_that_another_supervisor_has_armed_is_not_taken_for_a_stale_one() -> None:
+def test_timer_armed_by_another_supervisor_is_not_stale() -> None:
     clock = SimulatedClock()
     broker = MemoryBroker("sim", clock)
     bus = broker.connect()
@@ -83,7 +83,7 @@ def test_a_timer_that_another_supervisor_has_armed_is_not_taken_for_a_stale_one(
     simulate(supervised(bus, test), steps=STEPS)
 
 
-def test_a_clock_behind_the_broker_s_does_not_arm_a_timer_over_and_over() -> None:
+def test_clock_behind_the_broker_does_not_rearm_a_timer_repeatedly() -> None:
     broker = MemoryBroker("sim", SimulatedClock())
     bus = broker.connect()
 
@@ -118,7 +118,7 @@ def test_a_request_that_was_handed_back_leaves_its_room_to_itself() -> None:
     simulate(supervised(bus, test, max_running=1), steps=STEPS)
 
 
-def test_the_caller_of_a_workflow_with_a_damaged_log_is_told_though_the_broker_is_away_at_first() -> None:
+def test_damaged_log_is_reported_to_the_caller_after_an_outage() -> None:
     class Away(MemoryBus):
         """Takes no outcome at first."""
 
@@ -147,7 +147,7 @@ def test_the_caller_of_a_workflow_with_a_damaged_log_is_told_though_the_broker_i
     simulate(main, steps=STEPS)
 
 
-def test_a_log_that_is_removed_while_it_is_read_is_not_taken_for_a_damaged_one() -> None:
+def test_log_removed_while_it_is_read_is_not_corrupt() -> None:
     class Removing(MemoryBus):
         """Has the rest of the log, which had lost its beginning before, removed as it is read."""
 
@@ -175,7 +175,7 @@ def test_a_log_that_is_removed_while_it_is_read_is_not_taken_for_a_damaged_one()
     simulate(main, steps=STEPS)
 
 
-def test_a_workflow_whose_request_was_never_read_cannot_be_started_anew() -> None:
+def test_workflow_with_an_unread_request_cannot_be_restarted() -> None:
     broker = MemoryBroker("sim", SimulatedClock())
     bus = broker.connect()
 

@@ -30,7 +30,7 @@ _CHUNK = 10  # seeds in one test: few enough for its time limit on any machine
 
 
 @pytest.mark.parametrize("first", _SEEDS[::_CHUNK])
-def test_an_acknowledged_request_reaches_exactly_one_outcome_whatever_dies_when(first: int) -> None:
+def test_acknowledged_request_reaches_exactly_one_outcome(first: int) -> None:
     for seed in range(first, first + _CHUNK):
         seen = World(seed).run()
 
@@ -67,7 +67,7 @@ def test_a_digest_does_not_depend_on_the_worlds_before() -> None:
         gc.set_threshold(*thresholds)
 
 
-def test_a_decision_that_the_present_code_makes_otherwise_is_found_in_their_logs(
+def test_changed_decision_code_is_found_in_simulated_logs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logs: dict[str, list[Commit]] = defaultdict(list)
@@ -105,7 +105,7 @@ def test_the_worlds_meet_every_kind_of_fault() -> None:
     assert met == kinds
 
 
-def test_in_some_worlds_a_team_works_for_a_team_and_it_ends_in_every_way() -> None:
+def test_some_worlds_nest_teams_and_end_in_every_way() -> None:
     ends: set[str] = set()
     wanted = {"completed", "partial", "failed", "cancelled"}
 
@@ -120,7 +120,7 @@ def test_in_some_worlds_a_team_works_for_a_team_and_it_ends_in_every_way() -> No
     assert ends == wanted
 
 
-def test_in_some_worlds_people_are_asked_about_everything_and_answer_in_every_way() -> None:
+def test_some_worlds_ask_people_about_everything_with_every_answer() -> None:
     about: set[str] = set()
     verdicts: set[str] = set()
 

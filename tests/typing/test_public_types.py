@@ -77,11 +77,11 @@ def test_a_decorated_function_is_an_agent_and_still_the_function_it_was() -> Non
     assert callable(translate)
 
 
-async def test_code_calls_a_tool_by_what_a_model_gives_it_and_the_context_is_not_among_it() -> None:
+async def test_code_calls_a_tool_by_its_model_arguments_without_the_context() -> None:
     assert await Context.for_test().call(translated_count, text="one two") == 2
 
 
-async def test_what_a_test_hands_over_and_has_said_is_given_as_it_is_typed() -> None:
+async def test_testing_helpers_keep_their_declared_types() -> None:
     counts, passage = {"words": [1, 2]}, Passage(text="one two")
     reporter = RecordingReporter()
     context = Context.for_test(passage, reporter=reporter)

@@ -67,7 +67,7 @@ def without(missing: list[str], arguments: list[str], folder: Path) -> subproces
         ("dashboard", ["dashboard"], "the dashboard needs starlette and uvicorn"),
     ],
 )
-def test_a_command_without_its_extra_says_what_to_install(
+def test_command_without_its_extra_names_the_package_to_install(
     extra: str, arguments: list[str], said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "librarian.py").write_text(LIBRARIAN)
@@ -102,7 +102,7 @@ def test_a_setting_without_its_extra_ends_each_process_before_it_connects(
     assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", f"pointsman: {said}: pip install 'pointsman[{extra}]'\n")
 
 
-def test_what_starts_a_broker_says_what_brings_one_and_that_is_so(tmp_path: Path) -> None:
+def test_missing_nats_server_names_the_extra_that_has_it(tmp_path: Path) -> None:
     ran = without([], ["demo"], tmp_path)
     (brings,) = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]["embedded"]
 
@@ -111,11 +111,11 @@ def test_what_starts_a_broker_says_what_brings_one_and_that_is_so(tmp_path: Path
     assert "nats-server" in {file.name for file in distribution(brings.split(">")[0]).files or ()}
 
 
-def test_every_extra_is_told_of_by_those_who_need_it() -> None:
+def test_every_extra_is_documented_by_its_users() -> None:
     assert EXTRAS.keys() == tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"].keys()
 
 
-def test_every_command_can_be_asked_what_it_does_without_any_extra(tmp_path: Path) -> None:
+def test_every_command_has_help_without_extras(tmp_path: Path) -> None:
     missing = [name for names in EXTRAS.values() for name in names]
 
     helped = without(missing, ["--help"], tmp_path)
@@ -125,9 +125,7 @@ def test_every_command_can_be_asked_what_it_does_without_any_extra(tmp_path: Pat
     assert (checked.returncode, "no broker at 127.0.0.1:9" in checked.stdout) == (1, True), checked.stderr
 
 
-def test_a_worker_that_prometheus_is_to_ask_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_with_a_metrics_port_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "echo.py").write_text(ECHO)
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus")
     monkeypatch.setenv("POINTSMAN_HEALTH_PORT", "0")

@@ -34,7 +34,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
 
 
-async def test_the_plan_and_each_revision_of_it_can_be_read_before_a_task_of_it_has_run() -> None:
+async def test_plan_and_revisions_are_readable_before_their_tasks_run() -> None:
     at_work, go_on = asyncio.Event(), asyncio.Event()
 
     @agent(name="planner", description="Plans", role=Role.PLAN)
@@ -98,7 +98,7 @@ async def test_planner_and_synthesizer_have_a_prompt_a_model_and_a_context_each(
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_tasks_that_all_go_well_cost_a_model_call_each_and_two_more(count: int) -> None:
+async def test_successful_tasks_cost_one_model_call_each_and_two_more(count: int) -> None:
     members = [
         LLMAgent(name=name, description=f"Knows the {name}", instructions="Say what you know.", model="offline")
         for name in TEAM.agents

@@ -77,7 +77,7 @@ def test_the_wheel_has_the_three_packages_whole(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {source.name for source in _SOURCES}
 
 
-def test_ci_runs_what_developers_run_and_takes_no_missing_browser_for_an_excuse() -> None:
+def test_ci_runs_the_developer_commands_and_requires_a_browser() -> None:
     commands = [line for line in (_ROOT / ".ci" / "run").read_text().splitlines() if line and line[0] != "#"]
 
     assert commands[:2] == ["set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")/.."']
@@ -85,7 +85,7 @@ def test_ci_runs_what_developers_run_and_takes_no_missing_browser_for_an_excuse(
     assert any("apt-get install" in command and "chromium" in command for command in commands)
 
 
-def test_without_a_browser_its_tests_say_so_and_are_left_out_unless_one_is_said_to_be_there(
+def test_browser_tests_skip_without_a_browser_unless_one_is_declared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("POINTSMAN_NEEDS_CHROMIUM", raising=False)

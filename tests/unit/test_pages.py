@@ -46,7 +46,7 @@ def test_the_index_lists_every_page() -> None:
     assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= listed
 
 
-def test_the_readme_links_the_index_the_glossary_and_the_rules_of_the_repository() -> None:
+def test_readme_links_index_glossary_and_repository_rules() -> None:
     linked = {path for path, _ in links_of(ROOT / "README.md")}
 
     assert {"docs/README.md", "docs/glossary.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"} <= linked

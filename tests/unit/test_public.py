@@ -30,7 +30,7 @@ def undocumented(file: Path) -> Iterator[str]:
                 yield f"{file.name}: {each.name}"
 
 
-def test_everything_that_a_module_exports_says_what_it_is() -> None:
+def test_every_export_has_a_docstring() -> None:
     """The commands do so in `cli/declared`, where a person reads it."""
     top = Path(__file__).parents[2]
     files = [file for part in ("schemas", "runtime", "agents") for file in sorted((top / part).rglob("*.py"))]
@@ -106,7 +106,7 @@ def test_importing_the_package_loads_nothing() -> None:
         "import pointsman.authoring.tools",
     ],
 )
-def test_agent_is_the_decorator_whatever_was_imported_before(first: str) -> None:
+def test_agent_is_the_decorator_after_any_import(first: str) -> None:
     assert (
         python(f"{first}\nfrom pointsman import agent, Agent\nprint(callable(agent), Agent.__name__)") == "True Agent"
     )

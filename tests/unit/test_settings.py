@@ -21,7 +21,7 @@ def test_servers_are_shown_without_their_credentials(url: str, shown: str) -> No
     assert Settings(url=url).servers == shown
 
 
-def test_a_url_that_cannot_be_taken_apart_is_refused_without_what_is_secret_in_it() -> None:
+def test_unparsable_url_is_refused_without_its_secrets() -> None:
     with pytest.raises(ConfigurationError, match=r"^url: .*expected nats://HOST:PORT") as caught:
         Settings.load(url="nats://ada:s[cret@a:4222")
 
@@ -40,7 +40,7 @@ def test_a_url_that_cannot_be_taken_apart_is_refused_without_what_is_secret_in_i
         ("NAMESPACE", "not a name", "1 to 64 letters, digits, - and _"),
     ],
 )
-def test_a_variable_that_does_not_fit_is_named_with_its_value_and_what_is_allowed(
+def test_invalid_variable_is_named_with_its_value_and_the_choices(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, allowed: str
 ) -> None:
     monkeypatch.setenv(f"POINTSMAN_{name}", value)
@@ -52,7 +52,7 @@ def test_a_variable_that_does_not_fit_is_named_with_its_value_and_what_is_allowe
     assert allowed in str(caught.value)
 
 
-def test_what_does_not_fit_inside_a_variable_is_named_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_item_inside_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_MODEL_LIMITS", '{"openai": {"requests": -1}}')
 
     with pytest.raises(ConfigurationError, match=r"POINTSMAN_MODEL_LIMITS, openai.requests, is '-1': it should be gre"):
@@ -66,7 +66,7 @@ def test_limits_of_models_are_read_from_json(monkeypatch: pytest.MonkeyPatch) ->
     assert Settings.load(**Settings.load().model_dump(exclude_unset=True)) == Settings.load()
 
 
-def test_what_was_given_is_not_called_a_variable_and_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_argument_overrides_a_variable_and_is_not_named_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigurationError, match=r"^namespace is 'not a name': "):
         Settings.load(namespace="not a name")
 
@@ -74,14 +74,14 @@ def test_what_was_given_is_not_called_a_variable_and_comes_before_it(monkeypatch
     assert Settings.load(namespace="mine").namespace == "mine"
 
 
-def test_an_address_that_is_not_of_nats_says_what_one_looks_like_and_hides_its_password() -> None:
+def test_non_nats_url_is_refused_with_an_example_and_no_password() -> None:
     with pytest.raises(ConfigurationError, match=r"http:// is not of .* expected nats://HOST:PORT") as caught:
         Settings.load(url="nats://a:4222,http://ada:secret@127.0.0.1:8400")
 
     assert "secret" not in str(caught.value)
 
 
-def test_what_is_not_given_is_looked_up_and_counts_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_value_is_looked_up_and_counts_as_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_HEALTH_PORT", "8080")
     monkeypatch.setenv("POINTSMAN_JOURNAL", "false")
     monkeypatch.setenv("POINTSMAN_UNKNOWN", "of a later version")
@@ -93,7 +93,7 @@ def test_what_is_not_given_is_looked_up_and_counts_as_set(monkeypatch: pytest.Mo
     assert "ack_wait" not in settings.model_fields_set
 
 
-def test_a_variable_that_is_like_a_setting_and_is_none_is_known_for_it() -> None:
+def test_misspelled_variable_is_recognized() -> None:
     environment = {
         "POINTSMAN_ACKWAIT": "3",
         "POINTSMAN_ACK_WAIT": "3",
@@ -106,7 +106,7 @@ def test_a_variable_that_is_like_a_setting_and_is_none_is_known_for_it() -> None
     assert misspelled_variables(environment) == {"POINTSMAN_ACKWAIT": "POINTSMAN_ACK_WAIT"}
 
 
-def test_a_handoff_that_kills_its_workers_is_found_out_before_a_task_s_time_is_over() -> None:
+def test_crash_loop_is_detected_before_the_task_timeout() -> None:
     settings = Settings()
 
     assert settings.max_deliveries * settings.ack_wait < Limits().task_timeout

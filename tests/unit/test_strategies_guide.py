@@ -127,7 +127,7 @@ def test_a_block_defines_a_team_that_travels(block: str) -> None:
 ENGINEERS = ("data", "comms", "ops")
 
 
-async def test_an_adaptive_team_is_planned_after_every_result_until_its_planner_is_done() -> None:
+async def test_adaptive_team_is_planned_after_every_result() -> None:
     heard: list[Handoff] = []
 
     @agent(name="code", description="Reads code")
@@ -167,7 +167,7 @@ async def test_one_that_the_router_is_sure_of_answers_by_itself() -> None:
 LETTER = "Dear customer, the second charge of November was made by mistake, and so it is paid back to you."
 
 
-async def test_each_stage_of_the_pipeline_is_checked_told_why_and_judged() -> None:
+async def test_each_pipeline_stage_is_checked_and_judged() -> None:
     written: list[Handoff] = []
     crew = [
         says("extract_details", {"customer_id": ""}, {"customer_id": "C-1001"}),
@@ -195,7 +195,7 @@ async def test_each_stage_of_the_pipeline_is_checked_told_why_and_judged() -> No
 # Fan-out
 
 
-async def test_a_share_of_the_members_is_an_answer_that_is_told_where_they_disagree() -> None:
+async def test_enough_members_answer_and_their_conflicts_are_named() -> None:
     told: list[Handoff] = []
     members = [
         says("optimist", {"verdict": "yes", "confidence": 0.9}),
@@ -214,7 +214,7 @@ async def test_a_share_of_the_members_is_an_answer_that_is_told_where_they_disag
 # Choreography
 
 
-async def test_agents_react_to_what_others_emit_until_an_event_ends_it() -> None:
+async def test_agents_react_to_events_until_a_terminal_one() -> None:
     heard: list[Handoff] = []
     block = defined_in("Choreography")
 
@@ -238,7 +238,7 @@ async def test_agents_react_to_what_others_emit_until_an_event_ends_it() -> None
 # Skills
 
 
-async def test_the_work_of_a_skill_is_shared_by_who_has_it() -> None:
+async def test_work_of_a_skill_is_shared() -> None:
     block = defined_in("Agents with the same skill")
     crew = [block[name] for name in ("planner", "careful", "hasty")]
     outcome, order = await play(block["team"], crew, "one|two|three|four")

@@ -162,7 +162,7 @@ async def test_another_request_gets_another_and_right_answer(
         "What does my grandmother's last letter say?",
     ],
 )
-async def test_what_is_nobody_s_business_is_answered_so(request_: str) -> None:
+async def test_unrelated_request_is_answered_as_such(request_: str) -> None:
     plan, answer, used = await serve(request_)
 
     assert (plan.tasks, used) == ((), [])
@@ -170,7 +170,7 @@ async def test_what_is_nobody_s_business_is_answered_so(request_: str) -> None:
     assert "no agent here can help" in answer
 
 
-async def test_the_customer_of_the_metadata_is_the_one_whose_charges_are_read() -> None:
+async def test_charges_are_read_for_the_customer_of_the_metadata() -> None:
     _, answer, _ = await serve("I was charged twice", {"customer_id": "C-1002"})
 
     assert "ch-5012" in answer
@@ -187,7 +187,7 @@ async def test_a_refund_is_made_once_however_often_the_task_is_tried() -> None:
     assert "the refund is rf-5003 (requested)" in texts[1]
 
 
-async def test_a_repeated_refund_call_with_its_key_answers_as_the_first_time_and_another_key_does_not() -> None:
+async def test_refund_with_a_repeated_key_is_answered_as_the_first_time() -> None:
     async def refund(context: Context) -> str:
         result = await request_refund.call('{"charge_id": "ch-5003", "reason": "twice"}', context)
         return str(json.loads(result.text)["summary"])
@@ -238,7 +238,7 @@ def test_the_status_page_can_be_changed_by_its_file(tmp_path: Path) -> None:
     assert service_status().summary == "All components are operational, and there is no open incident."
 
 
-async def test_tools_say_what_is_missing_and_never_show_an_address() -> None:
+async def test_tools_report_missing_data_and_never_show_an_address() -> None:
     with pytest.raises(NotFoundError, match="C-9999"):
         subscription("C-9999")
     suspended = send_reset_link(Context.for_test(), "C-1003")

@@ -51,9 +51,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Blorp the quux?", ["documenter"], ["No guide fits this"]),
     ],
 )
-async def test_support_has_a_primary_agent_and_a_secondary_one_only_where_it_is_needed(
-    request_: str, agents: list[str], said: list[str]
-) -> None:
+async def test_support_uses_a_secondary_agent_only_if_needed(request_: str, agents: list[str], said: list[str]) -> None:
     outcome = await run_team(tech_support.team, SUPPORT, request_)
 
     assert outcome.status == "completed"
@@ -111,7 +109,7 @@ def test_a_report_without_findings_is_not_written() -> None:
     assert "Market report" in market_analysis.format_document([], ["One is the cheapest."]).summary
 
 
-async def test_each_agent_of_a_market_analysis_uses_its_own_tools_and_no_two_have_one_in_common() -> None:
+async def test_market_analysis_agents_share_no_tools() -> None:
     owned = [tool for agent in MARKET[:3] for tool in await agent._tools()]
     assert sorted(owned) == sorted({"web_search", "scrape_page", "calculate", "query_database", "format_document"})
 

@@ -61,7 +61,7 @@ async def test_a_task_that_failed_twice_succeeds_in_better_words() -> None:
     assert heard[2].startswith(heard[0])
 
 
-async def test_a_stage_is_sent_back_with_the_reviewer_s_words_and_passes_when_it_has_heeded_them() -> None:
+async def test_stage_passes_once_it_heeds_the_review() -> None:
     heard: list[str] = []
 
     @agent(name="look", description="Looks up the charge")

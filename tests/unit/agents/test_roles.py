@@ -61,7 +61,7 @@ async def run(agent: LLMAgent, data: BaseModel, model: ScriptedModel) -> JsonVal
         (reviewer, "reviewer", Role.JUDGE, ReviewInput, Review),
     ],
 )
-async def test_a_role_is_found_by_its_name_and_has_its_own_prompt_and_contract(
+async def test_role_is_found_by_name_with_its_own_prompt_and_contract(
     agent: LLMAgent, name: str, role: Role, takes: type[BaseModel], gives: type[BaseModel]
 ) -> None:
     (found,) = entry_points(group="pointsman.agents", name=name)
@@ -86,7 +86,7 @@ def _some(takes: type[BaseModel]) -> BaseModel:
     return takes.model_validate({field: value for field, value in given.items() if field in takes.model_fields})
 
 
-async def test_a_planner_is_asked_with_the_limits_left_and_examples_that_are_plans() -> None:
+async def test_planner_prompt_has_the_limits_left_and_valid_example_plans() -> None:
     left, model = (
         RemainingLimits(seconds=41.5, replans=1, calls=7, cost=0.25),
         ScriptedModel(text_reply('{"cannot": "nobody"}')),
@@ -158,7 +158,7 @@ async def test_a_broken_plan_is_repaired_in_one_call_or_fails_for_good(wrong: st
     assert (caught.value.kind, caught.value.retryable) == ("invalid_output", False)
 
 
-async def test_the_synthesizer_is_told_the_gaps_and_the_limit() -> None:
+async def test_synthesizer_prompt_has_the_gaps_and_the_limit() -> None:
     gap = Gap(task_id="t2", agent="b", reason="no worker took it")
     model = ScriptedModel(text_reply({"answer": "Half."}))
 
@@ -170,7 +170,7 @@ async def test_the_synthesizer_is_told_the_gaps_and_the_limit() -> None:
     assert "Leave out none" in model.requests[0].instructions
 
 
-async def test_offline_a_failed_task_is_told_its_error_and_a_contradiction_goes_by_the_most() -> None:
+async def test_offline_refiner_gets_the_error_and_offline_judge_decides_by_majority() -> None:
     judge_input = {"request": "when?", "conflicts": ["due: a says Friday; b says Monday; c says Monday"]}
     refiner_input = {"request": "when?", "intent": "say when", "agent": "a", "attempts": 2, "error": "timeout: slow"}
 
@@ -182,7 +182,7 @@ async def test_offline_a_failed_task_is_told_its_error_and_a_contradiction_goes_
     assert refined["intent"] == "say when (It failed 2 times, last with: timeout: slow. Avoid that.)"
 
 
-async def test_offline_a_reviewer_finds_figures_that_stand_nowhere_and_says_that_it_can_judge_no_more() -> None:
+async def test_offline_reviewer_finds_invented_figures_and_states_its_limits() -> None:
     asked = {"request": "refund ch-7", "task_id": "write", "agent": "write", "intent": "write to the customer"}
     criteria = "Every date and amount in it stands in a result."
 

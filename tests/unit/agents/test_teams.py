@@ -75,7 +75,7 @@ def _walk(node: TraceNode) -> Iterator[TraceNode]:
 
 
 @pytest.mark.parametrize("module", [refunds, refund_events, perspectives, service_desk, decomposer, engineering])
-def test_a_team_defines_whom_it_needs(module: Any) -> None:
+def test_team_names_the_agents_it_needs(module: Any) -> None:
     there = {agent.card.name for agent in agents_of(module)} | {team.name for team in teams_of(module)}
 
     assert all(set(team.required_agents()) <= there for team in teams_of(module))
@@ -98,7 +98,7 @@ async def test_another_customer_gets_another_decision() -> None:
     assert "ch-5011 over $199.00 is denied: it is 43 days old" in asked.answer
 
 
-async def test_a_pipeline_stops_where_a_stage_cannot_deliver_and_says_how_far_it_came() -> None:
+async def test_pipeline_stops_at_an_insufficient_stage_with_what_was_done() -> None:
     asked = await ask(refunds, "I am customer C-1003 and I was charged twice, refund me")
 
     assert asked.outcome.status == "partial"
@@ -127,7 +127,7 @@ async def test_a_letter_with_an_invented_figure_goes_back_once_and_then_nowhere(
     ]
 
 
-async def test_a_pipeline_stops_at_once_where_the_tool_of_a_stage_fails_and_says_why() -> None:
+async def test_pipeline_stops_at_once_if_the_tool_of_a_stage_fails() -> None:
     asked = await ask(refunds, "I am customer C-9999 and I was charged twice, refund me")
 
     assert asked.outcome.status == "partial"
@@ -135,7 +135,7 @@ async def test_a_pipeline_stops_at_once_where_the_tool_of_a_stage_fails_and_says
     assert next(task.attempts for task in asked.outcome.tasks if task.task_id == "verify_charges") == 1
 
 
-async def test_a_duplicate_charge_sets_events_going_and_the_history_shows_who_reacted() -> None:
+async def test_duplicate_charge_starts_events_and_the_history_shows_the_reactions() -> None:
     asked = await ask(refund_events)
 
     reactions = [(task.agent, plan.event, task.depends_on) for plan in asked.plans() for task in plan.plan.tasks]
@@ -149,14 +149,14 @@ async def test_a_duplicate_charge_sets_events_going_and_the_history_shows_who_re
     assert "your refund of $49.00 for charge ch-5003 is on its way" in asked.answer
 
 
-async def test_a_charge_that_stands_alone_moves_nobody_but_the_policy() -> None:
+async def test_single_charge_triggers_the_policy_alone() -> None:
     asked = await ask(refund_events, "Please look at ch-5001.")
 
     assert list(asked.statuses) == ["verification-refund_asked", "policy-charge_verified"]
     assert "ch-5001 over $49.00 is denied" in asked.answer
 
 
-async def test_a_panel_is_heard_side_by_side_and_its_disagreement_is_named() -> None:
+async def test_panel_answers_in_parallel_and_its_disagreement_is_named() -> None:
     asked = await ask(perspectives)
 
     assert asked.outcome.status == "completed"
@@ -172,7 +172,7 @@ async def test_a_panel_that_agrees_disagrees_about_nothing_however_sure_its_memb
     assert "disagree" not in asked.answer
 
 
-async def test_a_desk_hands_to_teams_that_hand_to_specialists_and_all_of_it_is_one_trace() -> None:
+async def test_nested_desks_and_specialists_are_one_trace() -> None:
     asked = await ask(service_desk)
 
     assert asked.outcome.status == "completed"
@@ -200,7 +200,7 @@ async def test_a_task_is_split_until_it_is_simple_or_three_levels_down(request_:
     assert sum(node.kind == "workflow" for node in asked.nodes) > 5
 
 
-async def test_what_cannot_be_computed_below_is_said_at_the_top() -> None:
+async def test_failure_of_a_subtask_is_stated_in_the_final_answer() -> None:
     asked = await ask(decomposer, "(1 + 2) * (3 / (2 - 2) + 1)")
 
     assert asked.answer == "It cannot be computed: 3 / 0 is a float division by zero"
@@ -211,7 +211,7 @@ def _depth(node: TraceNode) -> int:
     return (node.kind == "workflow") + max((_depth(child) for child in node.children), default=0)
 
 
-async def test_engineers_change_their_plan_with_what_they_find() -> None:
+async def test_engineers_change_their_plan_with_their_findings() -> None:
     asked = await ask(engineering)
 
     used = [task.agent for plan in asked.plans() for task in plan.plan.tasks]
@@ -220,7 +220,7 @@ async def test_engineers_change_their_plan_with_what_they_find() -> None:
     assert "payment_timeout is 2 and should be 10" in asked.answer
 
 
-async def test_engineers_who_find_the_bug_at_once_do_not_look_elsewhere() -> None:
+async def test_engineers_stop_at_the_first_bug_found() -> None:
     asked = await ask(engineering, "Find the bug in search, propose a fix, and draft a Slack note.")
 
     used = [task.agent for plan in asked.plans() for task in plan.plan.tasks]

@@ -22,7 +22,7 @@ def shown(module: ModuleType) -> tuple[str, ...]:
     return team.name, ", ".join(agents), f"`{type(strategy).__name__}`", module.SAMPLE_REQUEST, command
 
 
-def test_the_table_has_each_shipped_team_as_it_is_and_says_what_it_shows() -> None:
+def test_table_lists_each_shipped_team_with_its_content() -> None:
     rows = [line.strip("| ").split(" | ") for line in GUIDE.splitlines() if "`pointsman up pointsman_agents." in line]
 
     assert sorted((name, *rest) for name, _, *rest in rows) == sorted(map(shown, shipped_teams()))

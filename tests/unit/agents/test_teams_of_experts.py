@@ -54,14 +54,14 @@ async def test_a_question_goes_to_one_expert(question: str, expert: str, said: s
     assert said in str(outcome.answer)
 
 
-async def test_an_unclear_question_goes_to_the_fallback_which_does_not_pretend_to_know() -> None:
+async def test_unclear_question_goes_to_the_fallback() -> None:
     outcome = await run_team(experts.team, EXPERTS, "Blorp the quux?")
 
     assert workers(outcome) == ["technical"]
     assert "say nothing about this" in str(outcome.answer)
 
 
-async def test_a_desk_finds_three_domains_drops_the_unsure_one_and_answers_once_without_names_of_agents() -> None:
+async def test_desk_drops_the_unsure_domain_and_answers_once() -> None:
     async with running_team(front_desk.team, DESK) as client:
         workflow = await client.submit("front-desk", front_desk.SAMPLE_REQUEST)
         outcome = await workflow.outcome(10)
@@ -86,7 +86,7 @@ async def test_a_desk_finds_three_domains_drops_the_unsure_one_and_answers_once_
     assert not re.search(r"\b(billing|technical|policy|response|agent|task)\b", str(outcome.answer), re.IGNORECASE)
 
 
-async def test_a_desk_sends_what_is_for_one_straight_to_it_and_says_what_is_for_nobody() -> None:
+async def test_desk_forwards_a_single_domain_and_reports_unserved_parts() -> None:
     async with running_team(front_desk.team, DESK) as client:
         one = await client.submit("front-desk", "I was charged twice", metadata={"customer_id": "C-1002"})
         both = await client.submit("front-desk", "I was charged twice, and write me a poem about the sea")
@@ -111,7 +111,7 @@ async def test_research_comes_first_and_writing_and_code_depend_on_it() -> None:
     assert "Code for AI trends (2 statements)" in str(outcome.answer)
 
 
-async def test_who_writes_has_facts_though_nobody_asked_for_them() -> None:
+async def test_writer_gets_facts_that_the_request_does_not_ask_for() -> None:
     outcome = await run_team(generalist.team, GENERALIST, "Write a blog post about sorting algorithms")
 
     assert workers(outcome) == ["research", "writing"]

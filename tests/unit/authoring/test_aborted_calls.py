@@ -80,7 +80,7 @@ def teller(model: ScriptedModel, **more: Any) -> LLMAgent:
     ],
     ids=["dropped", "in the middle of its answer", "at a length it tells", "never begun"],
 )
-async def test_a_call_that_broke_off_untold_is_counted_by_its_input_and_what_was_heard(
+async def test_broken_call_without_usage_is_counted_by_estimate(
     script: Script, used: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, context = ScriptedModel(script), Context.for_test()
@@ -96,7 +96,7 @@ async def test_a_call_that_broke_off_untold_is_counted_by_its_input_and_what_was
     assert context.usage == expected
 
 
-async def test_a_call_of_the_offline_model_that_broke_off_has_used_no_tokens() -> None:
+async def test_broken_call_of_the_offline_model_uses_no_tokens() -> None:
     model, context = ScriptedModel(breaks), Context.for_test()
     model.provider = "offline"
 
@@ -106,7 +106,7 @@ async def test_a_call_of_the_offline_model_that_broke_off_has_used_no_tokens() -
     assert context.usage == Usage(calls=1)
 
 
-async def test_an_attempt_that_is_ended_amid_an_answer_has_its_use_in_the_outcome() -> None:
+async def test_cancelled_attempt_has_its_usage_in_the_outcome() -> None:
     model = Slow()
     team = Team(name="t", strategy=Pipeline(stages=(Stage(agent="teller"),)), limits=Limits(attempts=1))
 
@@ -119,7 +119,7 @@ async def test_an_attempt_that_is_ended_amid_an_answer_has_its_use_in_the_outcom
 
 
 @pytest.mark.parametrize(("provider", "lost"), [("scripted", 2), ("offline", 0)])
-async def test_a_call_that_was_under_way_when_its_worker_died_counts_its_input(provider: str, lost: int) -> None:
+async def test_call_interrupted_by_a_worker_crash_counts_its_input(provider: str, lost: int) -> None:
     model, context = ScriptedModel(text_reply("here")), new_context(deliveries=3)
     model.provider = provider
 
@@ -139,7 +139,7 @@ async def test_a_worker_that_dies_at_each_answer_uses_up_the_budget() -> None:
 
 
 @pytest.mark.parametrize("told", [Usage(), Usage(calls=1)], ids=["nothing", "only the call"])
-async def test_an_answer_whose_use_its_server_does_not_tell_counts_what_it_is_estimated_to_have_used(
+async def test_answer_without_usage_is_counted_by_estimate(
     told: Usage,
 ) -> None:
     call = ToolCall("c", "look", '{"what": "the tea, please"}')

@@ -50,7 +50,7 @@ async def test_a_function_with_a_model_in_and_out_is_an_agent() -> None:
     assert cast(Any, translate.card.output_schema)["title"] == "Passage"
 
 
-async def test_the_context_is_found_by_annotation_wherever_it_stands() -> None:
+async def test_context_is_found_by_annotation_at_any_position() -> None:
     @agent(name="a", description="d")
     async def first(ctx: Context, text: str) -> str:
         return f"{ctx.task_id} {text}"
@@ -134,9 +134,7 @@ def _deep(levels: int) -> list[Any]:
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
 @pytest.mark.parametrize("annotation", [Any, object, dict])
-async def test_output_that_json_cannot_carry_is_refused_with_agent_and_path_but_no_content(
-    value: Any, annotation: Any
-) -> None:
+async def test_unserializable_output_is_refused_without_its_content(value: Any, annotation: Any) -> None:
     async def bad() -> Any:
         return value
 
@@ -270,7 +268,7 @@ async def _generator() -> Any:
         (Passage, "decorate a function"),
     ],
 )
-def test_a_wrong_definition_says_what_to_change(function: Any, advice: str) -> None:
+def test_wrong_definition_names_the_fix(function: Any, advice: str) -> None:
     with pytest.raises(ConfigurationError, match=advice) as caught:
         agent(name="wrong", description="d")(function)
 
@@ -303,7 +301,7 @@ def test_an_agent_made_twice_names_its_function_and_where_it_is() -> None:
         ({"version": "1.0.0\n"}, "1.0.0"),
     ],
 )
-def test_a_wrong_card_says_what_to_change(given: dict[str, Any], advice: str) -> None:
+def test_wrong_card_names_the_fix(given: dict[str, Any], advice: str) -> None:
     async def fine(text: str) -> str:
         return text
 
@@ -311,7 +309,7 @@ def test_a_wrong_card_says_what_to_change(given: dict[str, Any], advice: str) ->
         agent(**{"name": "ok", "description": "d", **given})(fine)
 
 
-async def test_a_context_gathers_what_goes_with_the_result() -> None:
+async def test_context_collects_what_accompanies_the_result() -> None:
     report = TaskReport(task_id="T0", agent="other", intent="i", status="succeeded", output=7)
     context = Context.for_test({"a": 1}, results=[report])
 
@@ -397,7 +395,7 @@ async def test_a_plain_function_without_brackets_is_still_the_function() -> None
     assert (_shout_.card.name, _shout_("hi"), await run(_shout_, "ho")) == ("shout", "HI", "HO")
 
 
-def test_a_function_without_a_description_is_told_to_have_one() -> None:
+def test_function_without_a_description_is_refused() -> None:
     def count_words(text: str) -> int:
         return len(text.split())
 
@@ -407,6 +405,6 @@ def test_a_function_without_a_description_is_told_to_have_one() -> None:
         agent(name="other")(count_words)
 
 
-def test_a_name_without_its_keyword_is_told_how_it_is_written() -> None:
+def test_positional_name_is_refused_with_the_keyword_form() -> None:
     with pytest.raises(ConfigurationError, match=r"@agent\('words'\) takes its name by keyword; write @agent\(name="):
         agent("words")  # type: ignore[call-overload]

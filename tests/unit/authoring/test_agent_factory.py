@@ -61,7 +61,7 @@ async def run(maker: AgentFactory, need: JsonValue, budget: Budget | None = None
 NEED: dict[str, JsonValue] = {"instructions": "You double numbers.", "tools": ["double"], "input": {"number": 4}}
 
 
-async def test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_need() -> None:
+async def test_made_agent_has_the_instructions_input_and_tools_of_its_need() -> None:
     model = ScriptedModel(tool_reply(("double", {"number": 4})), text_reply("8"))
 
     answer = await run(factory(model), NEED)
@@ -75,7 +75,7 @@ async def test_what_is_made_has_the_instructions_the_input_and_the_tools_of_its_
     assert [turn.text for turn in second.turns if turn.role == "tool"] == ["8"]
 
 
-async def test_a_tool_of_the_list_that_was_not_asked_for_is_out_of_reach() -> None:
+async def test_unrequested_tool_of_the_list_is_out_of_reach() -> None:
     model = ScriptedModel(tool_reply(("drop_table", {"name": "users"})), text_reply("I cannot"))
 
     await run(factory(model), NEED)
@@ -108,9 +108,7 @@ async def test_the_fields_of_its_answer_are_those_of_the_need(bad: str) -> None:
         ({"instructions": ""}, "instructions"),
     ],
 )
-async def test_a_need_that_is_out_of_bounds_is_refused_by_name_before_any_model_is_asked(
-    changes: dict[str, JsonValue], said: str
-) -> None:
+async def test_need_out_of_bounds_is_refused_before_any_model_call(changes: dict[str, JsonValue], said: str) -> None:
     model = ScriptedModel()
 
     with pytest.raises(TaskError) as caught:
@@ -121,7 +119,7 @@ async def test_a_need_that_is_out_of_bounds_is_refused_by_name_before_any_model_
     assert model.requests == []
 
 
-def test_a_need_at_the_bounds_is_served_and_a_factory_without_room_is_refused() -> None:
+def test_need_at_the_bounds_is_served() -> None:
     fields: dict[str, Any] = {f"f{n}": "string" for n in range(MAX_FIELDS)}
     assert factory(max_tools=0, max_instructions=1).build_agent(AgentSpec(instructions="x", output=fields))
     assert factory(max_tools=1).build_agent(AgentSpec(instructions="x", tools=("double", "double")))
@@ -132,7 +130,7 @@ def test_a_need_at_the_bounds_is_served_and_a_factory_without_room_is_refused() 
             factory(**bounds)
 
 
-async def test_what_is_made_finds_what_its_tools_depend_on() -> None:
+async def test_made_agent_resolves_the_dependencies_of_its_tools() -> None:
     model = ScriptedModel(tool_reply(("remember", {})), text_reply("done"))
 
     await run(factory(model, tools=[remember], deps=[{"known": "all"}]), {"instructions": "x", "tools": ["remember"]})
@@ -140,7 +138,7 @@ async def test_what_is_made_finds_what_its_tools_depend_on() -> None:
     assert [turn.text for turn in model.requests[1].turns if turn.role == "tool"] == ["all"]
 
 
-async def test_what_is_made_stops_before_the_call_that_exceeds_its_tasks_allowance() -> None:
+async def test_made_agent_stops_before_a_call_beyond_its_budget() -> None:
     model = ScriptedModel(tool_reply(("double", {"number": 4})))
 
     with pytest.raises(TaskError) as caught:
@@ -150,7 +148,7 @@ async def test_what_is_made_stops_before_the_call_that_exceeds_its_tasks_allowan
 
 
 @pytest.mark.parametrize(("bound", "asked"), [({"turns": 2}, 2), ({"tokens": 25}, 0)])
-async def test_what_is_made_has_the_bounds_of_its_factory(bound: dict[str, int], asked: int) -> None:
+async def test_made_agent_has_the_bounds_of_its_factory(bound: dict[str, int], asked: int) -> None:
     model = ScriptedModel(*[tool_reply(("double", {"number": number})) for number in range(9)])
 
     with pytest.raises(TaskError) as caught:
@@ -159,7 +157,7 @@ async def test_what_is_made_has_the_bounds_of_its_factory(bound: dict[str, int],
     assert (caught.value.kind, len(model.requests)) == (ErrorKind.LIMIT, asked)
 
 
-async def test_what_is_made_has_the_length_of_answers_and_the_durability_of_its_factory() -> None:
+async def test_made_agent_has_the_output_limit_and_durability_of_its_factory() -> None:
     model, journal = ScriptedModel(tool_reply(("double", {"number": 4})), text_reply("8")), MemoryJournal()
 
     await run(factory(model, max_tokens=70, durable=False), NEED, journal=journal)
@@ -180,7 +178,7 @@ async def test_another_replica_goes_on_where_one_has_died() -> None:
 
 
 @pytest.mark.parametrize("wrong", [factory(), LLMAgent(name="a", description="b", instructions="c"), "double"])
-def test_only_tools_can_be_given_away_so_nothing_made_can_make_or_hand_on(wrong: Any) -> None:
+def test_made_agents_cannot_make_or_delegate(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="which is no tool"):
         factory(tools=[wrong])
     with pytest.raises(ConfigurationError, match="several tools named double"):
@@ -196,7 +194,7 @@ def test_another_model_is_another_factory_s() -> None:
     assert [each.build_agent(AgentSpec(instructions="x")).model for each in (maker, changed)] == [own, other]
 
 
-def test_its_card_says_what_can_be_asked_for() -> None:
+def test_factory_card_states_what_can_be_requested() -> None:
     card = factory(max_tools=2, max_instructions=50).card
 
     schema = Draft202012Validator(card.input_schema)
@@ -217,7 +215,7 @@ async def test_its_card_and_its_end_are_those_of_an_agent() -> None:
     assert model.closed
 
 
-def test_unless_configured_it_is_bounded_as_any_agent_and_gives_a_few_tools_and_a_page() -> None:
+def test_default_factory_has_the_bounds_of_an_agent() -> None:
     own, agents = (signature(each.__init__).parameters for each in (AgentFactory, LLMAgent))
     both = own.keys() & agents.keys() - {"self", "name", "description", "tools"}
 
@@ -236,7 +234,7 @@ def test_a_factory_without_tools_makes_agents_without() -> None:
         factory(tools=[]).build_agent(AgentSpec(instructions="Think.", tools=("double",)))
 
 
-def test_a_planner_sees_it_and_the_team_gets_what_it_made() -> None:
+def test_planner_sees_the_factory_and_the_team_gets_its_result() -> None:
     plan = (
         '{"tasks": [{"id": "t1", "agent": "maker", "intent": "Double 4", "input": {"instructions": "You double.", '
         '"tools": ["double"], "input": {"number": 4}, "output": {"sum": "integer"}}}]}'

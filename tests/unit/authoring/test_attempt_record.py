@@ -25,7 +25,7 @@ def kept(journal: MemoryJournal | None = None, *verdicts: ApprovalVerdict) -> At
     return AttemptRecord(handoff, "clerk", journal, lambda: NOW, AttemptUsage())
 
 
-def test_a_yes_is_for_the_tool_and_the_arguments_it_was_asked_for() -> None:
+def test_approval_holds_for_its_tool_and_arguments_only() -> None:
     yes = ApprovalVerdict(tool="pay", arguments={"amount": 1}, verdict="approved")
     there = kept(None, yes)
 
@@ -36,7 +36,7 @@ def test_a_yes_is_for_the_tool_and_the_arguments_it_was_asked_for() -> None:
     assert there.approval_verdict("pay", {"amount": 1}, [("pay", {"amount": 1})]) is None
 
 
-async def test_what_a_call_gave_is_known_at_once_and_read_once_by_whoever_goes_on() -> None:
+async def test_call_result_is_known_at_once_and_read_once_by_a_successor() -> None:
     journal = MemoryJournal()
     first, second = kept(journal), kept(journal)
     assert await first.recorded_call("k") is None
@@ -49,14 +49,14 @@ async def test_what_a_call_gave_is_known_at_once_and_read_once_by_whoever_goes_o
     assert (step.agent, step.data, step.is_error, journal.recalled) == ("clerk", "paid", False, 2)
 
 
-async def test_what_a_call_gave_that_cannot_be_kept_is_an_error_of_bounded_length() -> None:
+async def test_unstorable_call_result_is_an_error_of_bounded_length() -> None:
     step = await kept(MemoryJournal(room=10)).record_call("k", "pay", {"amount": 1}, "x" * 11)
 
     assert (step.data, step.is_error, len(step.text)) == (None, True, MAX_ERROR_CHARS)
     assert step.text.startswith("its result is too large to be recorded: x")
 
 
-async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() -> None:
+async def test_event_emitted_again_by_a_successor_is_one_event() -> None:
     journal = MemoryJournal()
     paid, event = kept(journal), EmittedEvent(name="paid", data={"amount": 1})
     await paid.record_event("k", event, lasting=True)
@@ -70,7 +70,7 @@ async def test_an_event_that_is_emitted_again_by_whoever_goes_on_is_one_event() 
     assert (paid.events, recalled, other.events) == ((event, event), (event,), (event,))
 
 
-async def test_whose_answer_comes_second_goes_on_with_what_the_first_one_s_tools_gave() -> None:
+async def test_second_answer_continues_with_the_tool_results_of_the_first() -> None:
     journal = MemoryJournal()
     first, second = (DurableSteps(new_state(journal=journal)) for _ in range(2))
     await second.load()
@@ -85,7 +85,7 @@ async def test_whose_answer_comes_second_goes_on_with_what_the_first_one_s_tools
     assert (second.tool_result(1, 0), second.interrupted_calls(1, [0, 1])) == (("seen", False), [1])
 
 
-async def test_what_a_tool_told_is_kept_also_where_its_result_cannot_be() -> None:
+async def test_tool_usage_is_kept_even_if_its_result_cannot_be() -> None:
     journal = MemoryJournal(room=10)
 
     text, is_error = await DurableSteps(new_state(journal=journal)).record_result(

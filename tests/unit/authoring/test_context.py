@@ -76,7 +76,7 @@ async def test_run_sync_on_the_loop_says_to_await_and_blocks_nothing() -> None:
         context.run_sync(context.emit("counted"))
 
 
-async def test_what_never_waits_is_called_alike_on_a_loop_and_in_a_thread() -> None:
+async def test_non_waiting_methods_are_called_alike_on_a_loop_and_in_a_thread() -> None:
     reporter = RecordingReporter()
     context = Context.for_test(reporter=reporter)
 

@@ -50,7 +50,7 @@ async def test_an_input_of_another_shape_fails_before_the_model_is_asked() -> No
     assert (len(asked.requests), len(spared.requests)) == (1, 0)
 
 
-def test_the_card_says_what_the_agent_is_and_which_model_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_card_names_the_agent_and_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     agent = LLMAgent(name="a", description="d", instructions="i", model="openai:gpt-4.1", output=Place, skills=["s"])
 
@@ -60,7 +60,7 @@ def test_the_card_says_what_the_agent_is_and_which_model_it_has(monkeypatch: pyt
     assert LLMAgent(name="a", description="d", instructions="i", model="offline").card.model == "offline"
 
 
-def test_all_that_an_author_said_of_an_agent_stands_on_its_card() -> None:
+def test_card_has_every_option_of_its_author() -> None:
     said: dict[str, Any] = {
         "name": "clerk", "description": "Helps", "role": Role.JUDGE, "skills": ("orders",), "intents": ("look up",),
         "examples": ("Where is it?",), "version": "1.2.3", "fallback": "manager", "concurrency": 3, "max_in_flight": 5,
@@ -111,7 +111,7 @@ class Cupboard:
         self.closed = True
 
 
-async def test_tools_of_a_source_stand_beside_ones_own_and_are_closed_with_the_agent_and_its_models() -> None:
+async def test_source_tools_join_own_tools_and_close_with_the_agent() -> None:
     halve = tool(name="halve", description="Halve a number.")(double.__wrapped__)
     model, source = ScriptedModel(text_reply("ok")), Cupboard(halve)
     agent = LLMAgent(name="a", description="d", instructions="i", model=model, tools=[double, source])
@@ -177,14 +177,14 @@ def _plain(n: int) -> int:
         ({"model": ScriptedModel}, "expected openai:NAME, .* or an object with `complete`"),
     ],
 )
-def test_a_definition_that_does_not_fit_says_what_to_change(given: dict[str, Any], advice: str) -> None:
+def test_invalid_definition_names_the_fix(given: dict[str, Any], advice: str) -> None:
     with pytest.raises(ConfigurationError, match=advice) as caught:
         LLMAgent(**{"name": "clerk", "description": "d", "instructions": "i", **given})
 
     assert "agent clerk" in str(caught.value)
 
 
-def test_a_model_that_there_is_not_is_named_when_it_is_first_used() -> None:
+def test_unknown_model_is_named_at_first_use() -> None:
     with pytest.raises(ConfigurationError, match="mystery"):
         _ = LLMAgent(name="a", description="d", instructions="i", model="mystery:1").card
 

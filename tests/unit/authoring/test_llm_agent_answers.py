@@ -22,7 +22,7 @@ from pointsman.testing.models import Script, text_reply
         " " * 200_000 + '{"city": "Oslo", "people": 7}',
     ],
 )
-async def test_json_is_found_in_what_a_model_puts_around_it(text: str) -> None:
+async def test_json_is_extracted_from_surrounding_text(text: str) -> None:
     output, model, _ = await run(text_reply(text), output=Place)
 
     assert output == {"city": "Oslo", "people": 7}
@@ -43,7 +43,7 @@ async def test_json_is_found_in_what_a_model_puts_around_it(text: str) -> None:
         ("{" * 5000, "no JSON object"),
     ],
 )
-async def test_a_wrong_answer_is_repaired_once_by_a_model_told_what_was_wrong(text: str, problem: str) -> None:
+async def test_wrong_answer_is_repaired_once_with_the_reason(text: str, problem: str) -> None:
     output, model, _ = await run(text_reply(text), text_reply({"city": "Oslo"}), output=Place)
 
     *_, said, repair = model.requests[1].turns
@@ -72,7 +72,7 @@ class Notes(BaseModel):
     points: list[str] = []
 
 
-async def test_an_object_of_other_fields_is_no_answer_though_all_of_ones_own_have_defaults() -> None:
+async def test_object_with_other_fields_is_no_answer() -> None:
     empty, _, _ = await run(text_reply({}), output=Notes)
     mended, model, _ = await run(text_reply({"remarks": ["a"]}), text_reply({"points": ["a"]}), output=Notes)
 

@@ -49,7 +49,7 @@ def test_a_tool_is_offered_as_its_server_says_and_its_user_adds() -> None:
     assert [tool.name for tool in source(only=["t3"])._selected(offered)] == ["t3"]
 
 
-def test_as_many_tools_are_used_as_a_model_can_be_told_of() -> None:
+def test_tool_count_is_bounded_by_what_a_model_can_take() -> None:
     offered = [Offered(name=f"t{number}", input_schema=ANY) for number in range(MAX_TOOLS + 1)]
 
     assert MAX_TOOLS == 64
@@ -72,12 +72,12 @@ def test_as_many_tools_are_used_as_a_model_can_be_told_of() -> None:
         ([ADD], {"approval": ["sub", "mul"]}, "calc has no tool mul, sub; it has add"),
     ],
 )
-def test_what_cannot_be_used_is_named(offered: list[Offered], given: dict[str, list[str]], said: str) -> None:
+def test_unusable_tools_are_named(offered: list[Offered], given: dict[str, list[str]], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         source(**given)._selected(offered)
 
 
-async def test_all_pages_of_what_a_server_offers_are_read(server: FakeMcpServer) -> None:
+async def test_all_pages_of_a_tool_list_are_read(server: FakeMcpServer) -> None:
     calc, server.pages = source(server), 3
 
     offered = [tool.name for tool in await calc.tools()]
@@ -86,14 +86,14 @@ async def test_all_pages_of_what_a_server_offers_are_read(server: FakeMcpServer)
     assert (offered, server.listed) == (["add", "add_1", "add_2"], [None, "1", "2"])
 
 
-async def test_a_server_whose_list_has_no_end_is_not_read_for_ever(server: FakeMcpServer) -> None:
+async def test_endless_tool_list_is_abandoned(server: FakeMcpServer) -> None:
     server.pages = 10**9
 
     with pytest.raises(ConfigurationError, match="calc offers 641 tools"):
         await source(server).tools()
 
 
-def test_a_server_is_told_what_it_is_given() -> None:
+def test_server_gets_its_configured_environment() -> None:
     command = mcp_tools(["serve", "--root", "x" * 300], env={"A": "b"}, timeout=3.0, only=["add"], approval=["add"])
     web = mcp_tools("https://host/mcp", idempotent=["add"], approval=["add"], timeout=4.0)
 
@@ -123,7 +123,7 @@ def test_a_server_is_told_what_it_is_given() -> None:
         (["server"], {"approval": "add"}, r"approval='add'; expected \['add'\]"),
     ],
 )
-def test_what_is_no_server_and_no_list_of_tools_says_what_to_write(server: Any, given: Any, advice: str) -> None:
+def test_invalid_server_or_tool_list_names_the_fix(server: Any, given: Any, advice: str) -> None:
     with pytest.raises(ConfigurationError, match=advice):
         mcp_tools(server, **given)
 
@@ -158,7 +158,7 @@ async def test_arguments_that_are_no_object_are_not_sent(text: str, server: Fake
     assert server.asked == []
 
 
-async def test_what_code_calls_it_with_is_sent_as_json(server: FakeMcpServer) -> None:
+async def test_code_arguments_are_sent_as_json(server: FakeMcpServer) -> None:
     calc = source(server)
     (add,) = await calc.tools()
 
@@ -238,7 +238,7 @@ async def test_a_tool_s_failure_is_its_own_and_no_broken_connection(
     await calc.close()
 
 
-async def test_an_answer_that_json_cannot_carry_is_the_tool_s_fault_and_the_connection_stays(
+async def test_unserializable_answer_is_a_tool_error_and_the_connection_stays(
     server: FakeMcpServer,
 ) -> None:
     calc, server.does = source(server), answer(fields={"a": float("nan")})
@@ -250,7 +250,7 @@ async def test_an_answer_that_json_cannot_carry_is_the_tool_s_fault_and_the_conn
     await calc.close()
 
 
-async def test_a_call_the_server_turns_down_is_an_answer_and_the_connection_stays(server: FakeMcpServer) -> None:
+async def test_rejected_call_is_an_answer_and_the_connection_stays(server: FakeMcpServer) -> None:
     calc, server.does = source(server), MCPError(types.INVALID_PARAMS, "no such tool")
 
     with pytest.raises(TaskError, match="calc answered: no such tool") as caught:

@@ -34,7 +34,7 @@ async def test_a_connection_that_broke_is_left_and_the_next_call_has_another(
     assert server.asked[-1] == ("add", {"a": 1})
 
 
-async def test_many_who_need_it_at_once_share_one_connection_and_a_closed_one_opens_again(
+async def test_concurrent_users_share_one_connection_and_a_closed_one_reopens(
     server: FakeMcpServer,
 ) -> None:
     calc = source(server)
@@ -98,7 +98,7 @@ async def test_a_connection_is_ended_by_its_own_event_loop_alone(
     assert (left, server.left) == (0, 1)
 
 
-async def test_a_connection_that_is_closed_before_it_is_there_is_over_at_once(server: FakeMcpServer) -> None:
+async def test_connection_closed_during_its_start_ends_at_once(server: FakeMcpServer) -> None:
     calc, server.opening = source(server), asyncio.Event()
     asking = asyncio.create_task(calc.tools())
     while not server.connected:
@@ -130,7 +130,7 @@ async def test_a_server_that_does_not_leave_is_not_waited_for_for_ever(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_connection_that_nobody_waits_for_any_more_is_none(server: FakeMcpServer) -> None:
+async def test_connection_without_waiters_is_dropped(server: FakeMcpServer) -> None:
     calc, server.opening = source(server), asyncio.Event()
     asking = asyncio.create_task(calc.tools())
     while not server.connected:
@@ -150,7 +150,7 @@ async def test_a_connection_that_nobody_waits_for_any_more_is_none(server: FakeM
         (TaskError("it is full"), "^it is full$", False),
     ],
 )
-async def test_who_cannot_be_connected_to_says_why(
+async def test_failed_connection_names_the_reason(
     error: Exception, said: str, retryable: bool, server: FakeMcpServer
 ) -> None:
     server.opening = error

@@ -38,7 +38,7 @@ async def test_transient_failures_are_tried_again_with_growing_pauses(
     assert [report.error for report in recorded(context).reports] == ["busy", "busy", None]
 
 
-async def test_of_a_chain_only_what_failed_in_passing_is_asked_again() -> None:
+async def test_only_transient_failures_of_a_chain_are_retried() -> None:
     gone = ScriptedModel(ModelError("no such model", retryable=False))
     busy = ScriptedModel(ModelError("busy", retryable=True), text_reply("here"))
     agent = LLMAgent(name="a", description="d", instructions="i", model=[gone, busy], clock=InstantClock())
@@ -67,7 +67,7 @@ TURNED_DOWN = ModelError("no such model", retryable=False)
         (TURNED_DOWN, ModelError("bad request", retryable=False), [], "no such model"),
     ],
 )
-async def test_of_a_chain_the_one_that_may_be_asked_again_soonest_says_when_and_why(
+async def test_chain_reports_the_error_of_the_model_that_recovers_first(
     first: ModelError, second: ModelError, slept: list[float], told: str
 ) -> None:
     models, clock = [ScriptedModel(*[error] * MAX_TRIES) for error in (first, second)], InstantClock()
@@ -88,7 +88,7 @@ async def test_a_call_that_broke_off_is_counted() -> None:
     assert (context.usage.calls, context.usage.input_tokens) == (2, 17)
 
 
-async def test_a_streaming_agent_tells_what_it_writes_and_others_do_not() -> None:
+async def test_only_a_streaming_agent_emits_its_text() -> None:
     def writing(request: ModelRequest) -> ModelReply:
         for piece in ("Good ", "day."):
             if request.on_text is not None:
@@ -102,7 +102,7 @@ async def test_a_streaming_agent_tells_what_it_writes_and_others_do_not() -> Non
     assert recorded(silent).deltas == []
 
 
-async def test_tries_are_bounded_and_the_last_error_is_told() -> None:
+async def test_retries_are_bounded_and_the_last_error_is_raised() -> None:
     error, model, _ = await run(*[ModelError("busy", retryable=True, status=429)] * 5)
 
     assert isinstance(error, ModelError)
@@ -116,7 +116,7 @@ async def test_a_terminal_failure_is_one_call() -> None:
     assert len(model.requests) == 1
 
 
-async def test_the_provider_s_pause_is_honoured_and_a_long_one_left_to_the_supervisor() -> None:
+async def test_short_provider_pause_is_honoured_and_a_long_one_returned() -> None:
     clock = InstantClock()
     short = ModelError("slow down", retryable=True, retry_after=4.0)
     long = ModelError("slow down", retryable=True, retry_after=MAX_WAIT_S + 1)
@@ -159,7 +159,7 @@ async def test_a_spent_cost_budget_ends_the_attempt() -> None:
     assert (error.kind, str(error)) == ("limit", "the budget of $0.5 is used up")
 
 
-async def test_a_call_s_span_says_what_was_asked_for_and_which_try_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_span_has_the_request_and_the_try(monkeypatch: pytest.MonkeyPatch) -> None:
     chat, said = AttemptState.report_chat, list[tuple[tuple[str, ...], dict[str, object]]]()
 
     def noted(self: AttemptState, *names: str, **more: Any) -> Any:
@@ -178,7 +178,7 @@ async def test_a_call_s_span_says_what_was_asked_for_and_which_try_it_is(monkeyp
     ]
 
 
-async def test_shared_limits_are_told_how_long_there_is_to_wait_and_of_a_provider_s_pause() -> None:
+async def test_shared_limit_gets_the_patience_and_the_provider_pause() -> None:
     clock, waits, given = InstantClock(), list[float](), list[tuple[int, float | None]]()
 
     class Meters:
@@ -196,7 +196,7 @@ async def test_shared_limits_are_told_how_long_there_is_to_wait_and_of_a_provide
     assert given == [(0, 3.0), (15, None)]
 
 
-async def test_each_call_is_measured_with_its_time_its_tokens_its_cost_and_its_error(
+async def test_each_call_is_measured_with_time_tokens_cost_and_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[tuple[str, float, dict[str, object]]] = []

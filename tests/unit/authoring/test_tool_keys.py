@@ -38,7 +38,7 @@ async def test_each_call_has_retries_and_a_key_of_its_own() -> None:
     assert len({keys[0] for keys in tries.values()}) == 8
 
 
-async def test_a_later_attempt_gives_the_same_keys_in_whatever_order_the_model_calls() -> None:
+async def test_later_attempt_gives_the_same_keys_in_any_call_order() -> None:
     keys: list[str] = []
 
     @tool
@@ -84,7 +84,7 @@ class _Share:
         return f"share of {self.text}"
 
 
-async def test_equal_calls_of_two_tools_or_of_two_tasks_have_keys_of_their_own() -> None:
+async def test_equal_calls_of_different_tools_or_tasks_have_different_keys() -> None:
     keys: list[str] = []
 
     async def note(share: Annotated[Any, AfterValidator(_Share)], context: Context) -> None:
@@ -112,7 +112,7 @@ class _Basket(BaseModel):
     by_day: dict[str, list[frozenset[int]]] = {}
 
 
-async def test_equal_arguments_have_one_key_in_whatever_order_their_sets_and_objects_are() -> None:
+async def test_equal_arguments_have_one_key_in_any_order() -> None:
     keys: list[str] = []
 
     @tool(approval=True)
@@ -157,7 +157,7 @@ async def test_an_argument_that_no_other_process_would_know_again_is_refused() -
     assert await Context.for_test().call(take, thing=_Share("1/2")) == "taken"
 
 
-async def test_a_try_makes_the_calls_and_events_of_the_one_before_again_under_their_keys() -> None:
+async def test_retry_repeats_calls_and_events_under_their_keys() -> None:
     keys: list[str] = []
 
     @tool

@@ -51,7 +51,7 @@ async def test_parallel_calls_run_side_by_side_and_each_gets_its_own_result() ->
         (("x" * 100, {}), f"there is no tool {'x' * 64!r} here; the tools are: double"),
     ],
 )
-async def test_what_a_model_gets_wrong_is_told_to_it(call: tuple[str, JsonValue], said: str) -> None:
+async def test_model_error_is_reported_to_the_model(call: tuple[str, JsonValue], said: str) -> None:
     output, model, _ = await run(
         tool_reply(call), tool_reply(("double", {"number": 4})), text_reply("8"), tools=[double]
     )
@@ -63,7 +63,7 @@ async def test_what_a_model_gets_wrong_is_told_to_it(call: tuple[str, JsonValue]
 
 
 @pytest.mark.parametrize("approval", [False, True])
-async def test_arguments_whose_reading_fails_in_the_tools_own_type_are_told_to_the_model(approval: bool) -> None:
+async def test_unreadable_argument_of_a_custom_type_is_reported_to_the_model(approval: bool) -> None:
     def known(colour: str) -> str:
         return {"red": "#f00"}[colour]
 
@@ -79,7 +79,7 @@ async def test_arguments_whose_reading_fails_in_the_tools_own_type_are_told_to_t
     assert output == "no"
 
 
-async def test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for() -> None:
+async def test_tool_of_another_agent_is_out_of_reach() -> None:
     reached: list[str] = []
 
     @tool
@@ -97,7 +97,7 @@ async def test_a_tool_of_another_agent_is_out_of_reach_even_when_asked_for() -> 
     assert (refused.name, refused.error is not None) == ("wire_money", True)
 
 
-async def test_the_same_call_over_and_over_is_stopped_and_the_model_told() -> None:
+async def test_repeated_call_is_stopped_and_reported_to_the_model() -> None:
     script: list[Script] = [tool_reply(("double", {"number": 1}))] * (MAX_REPEATS + 1)
     _, model, _ = await run(*script, text_reply("2"), tools=[double])
 
@@ -106,7 +106,7 @@ async def test_the_same_call_over_and_over_is_stopped_and_the_model_told() -> No
     assert "already" in texts[MAX_REPEATS]
 
 
-async def test_what_is_called_too_often_at_once_is_told_so_and_the_rest_runs() -> None:
+async def test_excess_parallel_calls_are_reported_and_the_rest_run() -> None:
     _, model, _ = await run(
         tool_reply(*[("double", {"number": 1})] * (MAX_PARALLEL_CALLS + 1)), text_reply("2"), tools=[double]
     )
@@ -119,7 +119,7 @@ async def test_what_is_called_too_often_at_once_is_told_so_and_the_rest_runs() -
     )
 
 
-async def test_an_agent_without_tools_tells_its_model_that_there_are_none() -> None:
+async def test_agent_without_tools_tells_its_model_so() -> None:
     _, model, _ = await run(tool_reply(("look", {})), text_reply("ok"))
 
     assert results_of(model.requests[1]) == [("there is no tool 'look' here; the tools are: none", True)]
@@ -134,7 +134,7 @@ async def test_the_loop_ends_after_its_turns_with_a_reason() -> None:
     assert "10 turns" in str(error)
 
 
-async def test_repeated_and_missing_call_ids_are_told_apart() -> None:
+async def test_repeated_and_missing_call_ids_are_distinguished() -> None:
     twins = ModelReply(
         text="",
         finish="tool_calls",
@@ -153,7 +153,7 @@ async def test_repeated_and_missing_call_ids_are_told_apart() -> None:
     assert ids == [turn.call_id for turn in turns if turn.role == "tool"]
 
 
-async def test_all_that_a_person_must_allow_is_asked_together_before_any_tool_of_the_turn_runs() -> None:
+async def test_all_approvals_of_a_turn_are_requested_before_any_tool_runs() -> None:
     ran: list[int] = []
 
     @tool(approval=True)
@@ -175,7 +175,7 @@ async def test_all_that_a_person_must_allow_is_asked_together_before_any_tool_of
     assert ran == []
 
 
-async def test_a_tool_that_uses_one_a_person_must_allow_ends_the_attempt_with_the_question() -> None:
+async def test_nested_call_that_needs_approval_ends_the_attempt_with_the_question() -> None:
     @tool(approval=True)
     async def pay(amount: int) -> str:
         """Pay."""

@@ -69,7 +69,7 @@ async def test_a_model_reads_text_or_json() -> None:
     ["{", "[]", "null", '{"customer": NaN}', "{}", '{"customer": "c", "limit": "many"}', '{"customer": "c", "x": 1}',
      '{"customer": "\ud800"}', "[" * 5000],
 )  # fmt: skip
-async def test_bad_arguments_are_a_result_that_says_what_to_do(arguments: str) -> None:
+async def test_bad_arguments_are_a_result_with_the_fix(arguments: str) -> None:
     result = await find_charges.call(arguments, Context.for_test())
 
     assert result.is_error
@@ -131,7 +131,7 @@ async def test_cancellation_passes_through_and_is_reported() -> None:
     assert [report.error for report in reporter.reports] == ["cancelled"]
 
 
-async def test_a_tool_that_is_cancelled_from_inside_is_an_error_result_and_may_be_tried_again() -> None:
+async def test_tool_cancelled_from_inside_is_an_error_result_and_may_be_retried() -> None:
     tries = 0
 
     @tool(retries=1, idempotent=True)
@@ -173,7 +173,7 @@ async def test_a_tool_that_takes_too_long_is_an_error_result() -> None:
         "slow failed: no answer within 0.01 s", "blocking failed: no answer within 0.01 s"]  # fmt: skip
 
 
-async def test_pauses_between_tries_double_unless_the_other_side_says_how_long_and_none_is_too_long(
+async def test_retry_pauses_double_and_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     failures = [
@@ -208,9 +208,7 @@ async def test_pauses_between_tries_double_unless_the_other_side_says_how_long_a
         ({"verdict": "expired"}, "was not allowed in time"),
     ],
 )
-async def test_a_call_that_a_person_did_not_allow_is_an_error_that_says_why_and_not_who_and_only_a_model_does_without(
-    said: dict[str, str], told: str
-) -> None:
+async def test_rejected_call_is_an_error_without_the_persons_name(said: dict[str, str], told: str) -> None:
     verdict = ApprovalVerdict.model_validate({"tool": "pay", "arguments": {"amount": 5}, **said})
     handoff = Context.for_test().handoff.model_copy(update={"verdicts": (verdict,)})
     context = new_context(handoff)
@@ -233,7 +231,7 @@ async def test_a_call_that_a_person_did_not_allow_is_an_error_that_says_why_and_
     [TaskError("never"), ModelError("never", retryable=False), InvalidTokenError("never")],
     ids=["of the tool's", "of a model", "of the contract"],
 )
-async def test_what_will_not_get_better_is_not_retried(error: PointsmanError) -> None:
+async def test_permanent_failure_is_not_retried(error: PointsmanError) -> None:
     tries = 0
 
     @tool(retries=5, idempotent=True)
@@ -269,7 +267,7 @@ async def test_a_try_that_takes_too_long_is_followed_by_the_next_one(
     assert (caught.value.kind, caught.value.retryable) == (ErrorKind.TIMEOUT, True)
 
 
-async def test_a_plain_function_may_give_what_is_to_be_awaited() -> None:
+async def test_plain_function_may_return_an_awaitable() -> None:
     async def later() -> str:
         return "done"
 
@@ -292,7 +290,7 @@ async def newest(context: Context) -> str:
     return context.dep(Orders).names[-1]
 
 
-async def test_a_tool_finds_what_it_depends_on_by_its_type_and_a_test_s_own_comes_first() -> None:
+async def test_dependency_is_found_by_type_and_a_tests_own_comes_first() -> None:
     agent = LLMAgent(
         name="a", description="d", instructions="i", tools=[newest], deps=["text", Orders("o1", "o2")],
         model=ScriptedModel(
@@ -309,7 +307,7 @@ async def test_a_tool_finds_what_it_depends_on_by_its_type_and_a_test_s_own_come
     assert told == ["o2", "fake"]
 
 
-async def test_a_missing_dependency_is_named_with_what_to_do() -> None:
+async def test_missing_dependency_names_the_fix() -> None:
     with pytest.raises(ConfigurationError, match=r"agent clerk has no dependency of type Orders; .* are: none"):
         await newest.call("{}", Context.for_test(agent="clerk"))
 
@@ -325,7 +323,7 @@ async def test_a_missing_dependency_is_named_with_what_to_do() -> None:
     ],
     ids=["a dependency", "an answer of a script"],
 )
-async def test_what_its_author_left_out_ends_a_task_at_its_first_attempt_and_is_not_told_to_the_model(
+async def test_configuration_error_in_a_tool_ends_the_task_and_is_not_shown_to_the_model(
     script: list[ModelReply], missing: str
 ) -> None:
     model = ScriptedModel(*script)
@@ -356,7 +354,7 @@ async def test_code_calls_a_tool_with_the_same_checks_and_gets_its_errors() -> N
         ("divide", False), ("divide", True), ("divide", True)]  # fmt: skip
 
 
-async def test_parameters_may_be_called_what_models_may_not() -> None:
+async def test_parameters_may_have_names_that_models_may_not_use() -> None:
     @tool
     async def odd(json: str, _hidden: int = 1, model_config: Literal["a", "b"] = "a", copy: bool = False) -> str:
         """Takes names that pydantic keeps for itself."""
@@ -380,7 +378,7 @@ def test_a_tool_can_still_be_called_as_the_function_it_is() -> None:
         tool(name="other", description="d")(double)
 
 
-def test_a_wrong_definition_says_what_to_change() -> None:
+def test_wrong_definition_names_the_fix() -> None:
     def undescribed() -> None: ...
 
     def bare(a) -> None:  # type: ignore[no-untyped-def]

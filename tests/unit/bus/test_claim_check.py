@@ -10,7 +10,7 @@ LARGE = b"x" * 5_000
 STORE = "$O.POINTSMAN_ARTIFACTS"
 
 
-async def test_what_was_stored_long_ago_is_written_anew_and_what_is_fresh_is_not() -> None:
+async def test_old_body_is_stored_again_and_a_fresh_one_is_not() -> None:
     clock = VirtualClock()
     bus = MemoryBus(clock=clock, max_payload=2_000)
 

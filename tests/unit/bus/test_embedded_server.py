@@ -11,7 +11,7 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.errors import ConfigurationError
 
 
-async def test_why_a_server_does_not_start_is_told_without_the_rest_of_its_log(tmp_path: Path) -> None:
+async def test_start_failure_is_reported_without_the_rest_of_the_server_log(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.getsockname()[1]
 

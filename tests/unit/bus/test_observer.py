@@ -54,7 +54,7 @@ async def test_the_error_of_a_message_that_was_refused_is_not_the_watchers(monke
         await bus.publish("pointsman.request.crew", b"{}", {})
 
 
-def test_nothing_that_a_watcher_is_told_raises() -> None:
+def test_error_of_an_observer_is_not_raised() -> None:
     watcher = SafeObserver(Broken())
 
     with capture_logs() as lines:

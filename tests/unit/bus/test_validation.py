@@ -53,7 +53,7 @@ def test_the_size_is_that_of_the_block_on_the_wire() -> None:
     assert header_size({}) == 0
 
 
-def test_what_the_broker_added_is_not_the_events() -> None:
+def test_headers_added_by_the_broker_are_not_the_events() -> None:
     wire = wire_headers({"ce-id": " a ", "Nats-Msg-Id": "m"}, {"Nats-Expected-Last-Subject-Sequence": "0"})
 
     assert wire == {"ce-id": "a", "Nats-Msg-Id": "m", "Nats-Expected-Last-Subject-Sequence": "0"}

@@ -42,7 +42,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ["supervisor", "--with-parent", "team:TEAM", "--url", "nats://a:4222"],
     ],
 )
-def test_what_is_plain_is_what_typer_reads(called: list[Any], arguments: list[str]) -> None:
+def test_plain_arguments_parse_as_typer_parses_them(called: list[Any], arguments: list[str]) -> None:
     run = fast_command(arguments)
     assert run is not None
 

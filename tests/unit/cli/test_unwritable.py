@@ -77,7 +77,7 @@ async def test_a_full_disk_is_one_line_and_code_1(full: IO[bytes], arguments: li
 
 
 @pytest.mark.parametrize("arguments", [["doctor", *NOWHERE], ["doctor", "--json", *NOWHERE], ["--version"], ["--help"]])
-async def test_a_reader_who_has_gone_has_read_enough(arguments: list[str]) -> None:
+async def test_closed_pipe_ends_output_quietly(arguments: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb") as output:
@@ -106,7 +106,7 @@ def test_an_output_that_was_closed_before_is_no_error(closed: str, arguments: li
         ("ZeroDivisionError('a bug')", 1, b"ZeroDivisionError: a bug"),
     ],
 )
-def test_a_reader_who_has_gone_hides_no_error(error: str, expected: int, said: bytes) -> None:
+def test_closed_pipe_does_not_hide_an_error(error: str, expected: int, said: bytes) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
@@ -153,7 +153,7 @@ def test_json_loses_nothing_in_an_encoding_that_lacks_some_of_it(monkeypatch: py
     assert [json.loads(line) for line in written.getvalue().splitlines()] == [{"answer": "Grüße ✓"}] * 2
 
 
-def test_an_error_of_the_system_that_is_not_about_output_keeps_its_traceback() -> None:
+def test_system_error_unrelated_to_output_keeps_its_traceback() -> None:
     def broken() -> Code:
         raise PermissionError(13, "not yours")
 

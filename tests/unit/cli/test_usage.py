@@ -37,7 +37,7 @@ def test_every_command_has_help_and_speaks_json_unless_it_serves(arguments: list
 
 
 @pytest.mark.parametrize("arguments", [(), ("dead",)])
-def test_help_says_what_each_command_is_for_and_cuts_nothing_off(arguments: tuple[str, ...]) -> None:
+def test_help_describes_each_command_in_full(arguments: tuple[str, ...]) -> None:
     lines = run(*arguments, "--help")[1].partition("Commands:")[2].splitlines()
 
     names = {line.split()[0] for line in lines if line.startswith("  ")}
@@ -83,7 +83,7 @@ def test_the_version_is_the_installed_one() -> None:
     ],
     ids=" ".join,
 )
-def test_wrong_usage_ends_with_2_before_anybody_is_called(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2_before_any_call(arguments: list[str]) -> None:
     code, _, err = run(*arguments)
 
     assert code == 2
@@ -111,7 +111,7 @@ def test_a_request_that_a_shell_took_apart_is_shown_in_quotes() -> None:
     )
 
 
-def test_a_request_that_a_shell_took_apart_and_that_begins_with_a_dash_is_shown_behind_two() -> None:
+def test_unquoted_request_with_a_leading_dash_is_shown_after_a_double_dash() -> None:
     assert run("submit", "crew", "--", "-5", "degrees?")[2] == (
         "pointsman: TEXT is 2 words; put them in quotes, and options before --: "
         "pointsman submit crew -- '-5 degrees?'\n"
@@ -128,7 +128,7 @@ def test_a_request_that_a_shell_took_apart_and_that_begins_with_a_dash_is_shown_
         (["dead", "replay", "-5"], "dead replay ... -- ID"),
     ],
 )
-def test_what_begins_with_a_dash_and_is_no_option_is_shown_behind_two(arguments: list[str], shown: str) -> None:
+def test_unknown_option_like_text_is_shown_after_a_double_dash(arguments: list[str], shown: str) -> None:
     code, _, err = run(*arguments)
 
     assert code == 2
@@ -137,7 +137,7 @@ def test_what_begins_with_a_dash_and_is_no_option_is_shown_behind_two(arguments:
 
 
 @pytest.mark.parametrize("arguments", [["list", "-5"], ["show", "wf_1", "--jsn"]], ids=" ".join)
-def test_nobody_who_meant_an_option_is_told_of_texts(arguments: list[str]) -> None:
+def test_mistyped_option_is_not_taken_for_text(arguments: list[str]) -> None:
     code, _, err = run(*arguments)
 
     assert code == 2
@@ -145,14 +145,14 @@ def test_nobody_who_meant_an_option_is_told_of_texts(arguments: list[str]) -> No
 
 
 @pytest.mark.parametrize("arguments", [["submit", "crew", "-"], ["submit", "crew", "--input-json", "-"]])
-def test_what_is_piped_in_and_no_text_is_said_to_be_none(arguments: list[str]) -> None:
+def test_empty_pipe_is_an_error(arguments: list[str]) -> None:
     result = CliRunner().invoke(app, arguments, input=b"abc\xff\x00")
 
     assert result.exit_code == 2
     assert result.stderr.startswith("pointsman: standard input is not UTF-8: its byte 3 is 0xff")
 
 
-def test_the_mark_that_some_programs_write_before_a_text_is_none_of_it() -> None:
+def test_byte_order_mark_before_a_text_is_removed() -> None:
     result = CliRunner().invoke(app, ["submit", "crew", "--input-json", "-"], input=b"\xef\xbb\xbf[1]")
 
     assert result.stderr == "pointsman: --input-json is [1]; expected a JSON object\n"
@@ -173,7 +173,7 @@ def test_a_broker_that_is_not_there_is_4_in_one_line(
     assert "`pointsman up`" in err
 
 
-def test_a_port_that_is_taken_is_told_in_one_line() -> None:
+def test_port_in_use_is_reported_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         number = listener.getsockname()[1]
         code, out, err = run("up", "--port", str(number))
@@ -182,7 +182,7 @@ def test_a_port_that_is_taken_is_told_in_one_line() -> None:
     assert err == f"pointsman: port {number} is taken by another program; choose another --port, 0 for a free one\n"
 
 
-def test_doctor_says_what_is_wrong_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_what_is_wrong_and_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_REQUEST_TIMEOUT", "0.2")
     monkeypatch.setenv("POINTSMAN_MODEL", "openai:some-model")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -249,7 +249,7 @@ except SystemExit:
 
 
 @pytest.mark.parametrize("arguments", [["lst"], ["dead", "lst"], ["--help"], ["dead", "--help"], []])
-def test_what_names_no_command_is_answered_knowing_all_of_them(arguments: list[str]) -> None:
+def test_unknown_command_is_answered_with_all_commands(arguments: list[str]) -> None:
     code = f"import sys\nsys.argv = ['pointsman', *{arguments}]\nfrom pointsman.cli import main\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
 

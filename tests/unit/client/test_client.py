@@ -84,9 +84,7 @@ async def report(bus: MemoryBus, progress: Progress) -> None:
     await publish(bus, f"pointsman.event.{WORKFLOW}.{progress.kind}", progress)
 
 
-async def test_a_bare_request_is_found_by_the_sequence_that_its_publish_was_answered_with(
-    bus: MemoryBus, client: Client
-) -> None:
+async def test_bare_request_is_found_by_its_sequence(bus: MemoryBus, client: Client) -> None:
     first = await bus.publish("pointsman.request.crew", b'{"input": "mend it"}', {})
     second = await bus.publish("pointsman.request.crew", b'{"input": "mend it"}', {"Nats-Msg-Id": "r-2"})
 
@@ -151,7 +149,7 @@ async def test_a_broker_that_stays_silent_is_an_unknown_outcome() -> None:
         await Client(SilentBus(3)).submit("crew", "mend it")
 
 
-async def test_a_request_larger_than_an_event_may_be_is_refused_before_it_is_sent() -> None:
+async def test_oversized_request_is_refused_before_it_is_sent() -> None:
     bus = MemoryBus(max_body=2_000)
 
     with pytest.raises(OversizeEventError, match="too large"):
@@ -171,7 +169,7 @@ async def test_a_request_larger_than_an_event_may_be_is_refused_before_it_is_sen
         ({"input": "x", "team": "a b\r\nPUB evil"}, InvalidTokenError),
     ],
 )
-async def test_what_does_not_fit_the_contract_is_never_sent(
+async def test_invalid_request_is_never_sent(
     bus: MemoryBus, client: Client, given: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
@@ -180,7 +178,7 @@ async def test_what_does_not_fit_the_contract_is_never_sent(
     assert await requests(bus) == []
 
 
-async def test_the_outcome_is_waited_for_and_is_the_same_for_who_comes_late(bus: MemoryBus, client: Client) -> None:
+async def test_late_waiter_gets_the_same_outcome(bus: MemoryBus, client: Client) -> None:
     workflow = Workflow(client.bus, client.subjects, WORKFLOW, TEAM, source=client.source)
     waiting = asyncio.create_task(workflow.outcome(timeout=5))
     await asyncio.sleep(0)
@@ -197,9 +195,7 @@ async def test_an_outcome_that_does_not_come_in_time_is_a_timeout(client: Client
         await Workflow(client.bus, client.subjects, WORKFLOW, TEAM, source=client.source).outcome(timeout=0.01)
 
 
-async def test_events_are_entries_and_reports_in_the_order_they_happened_and_end_with_the_workflow(
-    bus: MemoryBus, client: Client
-) -> None:
+async def test_events_are_entries_and_reports_in_order_until_the_workflow_ends(bus: MemoryBus, client: Client) -> None:
     log = completed()
     await store(bus, *log[:7])
     await report(bus, tool("find_bolts", 2, 3))
@@ -237,7 +233,7 @@ async def test_a_log_of_an_unknown_version_is_not_half_understood(bus: MemoryBus
         await client.entries(WORKFLOW)
 
 
-async def test_an_unknown_workflow_is_not_found_whatever_is_asked_of_it(client: Client) -> None:
+async def test_unknown_workflow_is_not_found_by_any_call(client: Client) -> None:
     for asked in (client.workflow, client.entries, client.trace):
         with pytest.raises(NotFoundError, match="wf_nowhere"):
             await asked("wf_nowhere")
@@ -264,7 +260,9 @@ async def test_cancel_is_a_control_event_in_the_teams_inbox(bus: MemoryBus, clie
     assert (control.action, control.reason) == ("cancel", "no longer needed")
 
 
-async def test_cancelling_what_has_ended_sends_nothing_and_says_how_it_ended(bus: MemoryBus, client: Client) -> None:
+async def test_cancel_of_an_ended_workflow_sends_nothing_and_returns_its_outcome(
+    bus: MemoryBus, client: Client
+) -> None:
     await store(bus, *completed())
 
     outcome = await (await client.workflow(WORKFLOW)).cancel()
@@ -292,7 +290,7 @@ async def asking(bus: MemoryBus, expires_at: datetime, *more: Entry) -> None:
     await publish(bus, f"pointsman.event.{WORKFLOW}.approval.{TOKEN}", asked)
 
 
-async def test_what_is_asked_is_listed_until_it_expires_though_no_supervisor_has_seen_that_yet() -> None:
+async def test_open_approval_is_listed_until_it_expires() -> None:
     asked = []
     for expires_at in (EVER, at(2)):
         bus = MemoryBus()
@@ -321,7 +319,7 @@ async def test_an_answer_that_cannot_count_is_not_sent_and_says_why(
     assert [stored.subject async for stored in bus.read("work", "pointsman.>")] == []
 
 
-async def test_list_is_newest_first_and_knows_what_runs(bus: MemoryBus, client: Client) -> None:
+async def test_list_is_newest_first_and_marks_running_workflows(bus: MemoryBus, client: Client) -> None:
     await store(bus, *short(1, done=False), workflow="wf_0001")
     await store(bus, *short(2, done=True), workflow="wf_0002")
     await store(bus, *short(3, done=False), workflow="wf_0003", team="others")

@@ -61,7 +61,7 @@ def test_many_cancels_are_one() -> None:
     assert story.outcome.reason == "cancelled"
 
 
-def test_a_cancel_that_comes_with_a_result_beyond_a_limit_is_a_cancel() -> None:
+def test_cancel_wins_over_a_result_beyond_a_limit() -> None:
     story = WorkflowDriver(limits=Limits(calls=4)).planned(task("a"))
 
     story.decide_and_apply(story.result("a", usage=Usage(calls=9)), ControlReceived("cancel", Control(action="cancel")))
@@ -94,7 +94,7 @@ def broken() -> WorkflowDriver:
     return story
 
 
-def test_a_replayed_task_has_one_more_attempt_and_what_was_skipped_waits_for_it_again() -> None:
+def test_replayed_task_has_one_more_attempt_and_its_dependents_wait() -> None:
     story = broken()
 
     story.control("replay", task_id="a", by="ops")
@@ -160,7 +160,7 @@ def test_only_a_failed_task_of_the_plan_can_be_replayed(task_id: str | None) -> 
     assert broken().control("replay", task_id=task_id) == ()
 
 
-def test_a_dependant_of_two_failures_waits_for_the_one_that_is_replayed_and_is_skipped_for_the_other() -> None:
+def test_dependent_of_two_failures_waits_for_the_replayed_one() -> None:
     story = WorkflowDriver().planned(task("a"), task("b"), task("c", needs=["a", "b"]), task("x"))
     story.fail_task("a")
     story.fail_task("b")

@@ -34,7 +34,7 @@ def test_tasks_without_dependencies_start_together() -> None:
     }
 
 
-def test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_order_of_results() -> None:
+def test_task_starts_once_its_dependencies_have_succeeded() -> None:
     story = WorkflowDriver().planned(*DIAMOND)
 
     story.complete_task("T2")
@@ -46,7 +46,7 @@ def test_a_task_starts_when_its_own_dependencies_have_succeeded_whatever_the_ord
     assert story.statuses()["T5"] == "running"
 
 
-def test_a_task_is_given_the_results_of_what_it_depends_on_and_no_others() -> None:
+def test_task_gets_the_results_of_its_dependencies_only() -> None:
     story = WorkflowDriver().planned(*DIAMOND)
     story.complete_task("T2", {"found": 2})
     story.complete_task("T1", {"found": 1})
@@ -77,7 +77,7 @@ def test_the_answer_of_the_synthesizer_is_the_outcome() -> None:
     assert story.outcome.sequential == pytest.approx(6.0)
 
 
-def test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after_the_other() -> None:
+def test_outcome_has_the_elapsed_and_the_sequential_time() -> None:
     story = WorkflowDriver().planned(task("a"), task("b")).wait(3)
     story.complete_task("a")
     story.complete_task("b")
@@ -87,7 +87,7 @@ def test_the_outcome_has_the_time_it_took_beside_that_of_the_same_work_one_after
     assert story.outcome.sequential == pytest.approx(8.0)
 
 
-def test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_and_its_workflow() -> None:
+def test_failed_attempt_counts_in_time_and_cost() -> None:
     story = WorkflowDriver().planned(task("a"))
     story.fail_task("a", failure(retryable=True))
     story.wait(10).complete_task("a")
@@ -99,7 +99,7 @@ def test_what_a_failed_attempt_took_counts_in_the_time_and_the_cost_of_its_task_
     assert of_a.usage == Usage(calls=2, input_tokens=200, output_tokens=20, cost=0.5)
 
 
-def test_a_failure_skips_what_depends_on_it_and_names_the_cause_down_the_chain() -> None:
+def test_failure_skips_its_dependents_with_the_cause() -> None:
     story = WorkflowDriver().planned(*DIAMOND)
 
     story.fail_task("T1", failure("handler_error"))
@@ -131,7 +131,7 @@ def test_a_failure_skips_the_whole_chain_behind_it_at_once() -> None:
     assert story.statuses() == {"a": "failed", "b": "skipped", "c": "skipped", "d": "running"}
 
 
-def test_the_synthesizer_is_told_of_the_gaps() -> None:
+def test_synthesizer_gets_the_gaps() -> None:
     story = WorkflowDriver().planned(task("a"), task("b"), task("c", needs=["a"]))
     story.fail_task("a")
     story.complete_task("b")
@@ -141,7 +141,7 @@ def test_the_synthesizer_is_told_of_the_gaps() -> None:
     assert [gap["task_id"] for gap in given["gaps"]] == ["a", "c"]
 
 
-def test_a_task_goes_on_without_an_optional_dependency_and_is_told_what_came_of_it() -> None:
+def test_task_runs_without_its_optional_dependency_and_sees_its_status() -> None:
     story = WorkflowDriver().planned(task("a"), task("b"), task("c", needs=["b"], optional=["a"]))
     story.complete_task("b")
     assert story.statuses()["c"] == "waiting"
@@ -189,7 +189,7 @@ def test_a_dependency_that_is_named_twice_is_mandatory() -> None:
         (("refused", "invalid_output"), generic_failure(WORKFLOW)),
     ],
 )
-def test_who_asked_is_told_what_is_wrong_where_all_of_it_is_for_him(kinds: tuple[str, str], answer: str) -> None:
+def test_caller_is_told_the_error_if_it_is_the_callers(kinds: tuple[str, str], answer: str) -> None:
     story = WorkflowDriver().planned(task("a"), task("b"), task("c", needs=["a"]))
 
     for name, kind in zip("ab", kinds, strict=True):
@@ -198,7 +198,7 @@ def test_who_asked_is_told_what_is_wrong_where_all_of_it_is_for_him(kinds: tuple
     assert (story.outcome.status, story.outcome.answer) == ("failed", answer)
 
 
-def test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why() -> None:
+def test_total_failure_is_explained_to_the_caller_and_the_operator() -> None:
     story = WorkflowDriver().planned(task("a"), task("b", needs=["a"]))
 
     story.fail_task("a", failure("invalid_output"))
@@ -209,7 +209,7 @@ def test_when_nothing_succeeded_the_caller_is_told_so_and_the_operator_why() -> 
     assert story.outcome.reason == "a: invalid_output was seen"
 
 
-def test_who_asked_is_told_to_try_again_only_where_that_may_help() -> None:
+def test_caller_is_told_to_retry_only_if_that_may_help() -> None:
     passing = WorkflowDriver(limits=Limits(attempts=1)).planned(task("a"), task("b"))
     passing.fail_task("a", failure("provider_error", retryable=True))
     passing.fail_task("b", failure("invalid_output"))
@@ -221,7 +221,7 @@ def test_who_asked_is_told_to_try_again_only_where_that_may_help() -> None:
     assert "trying again is unlikely to help" in str(lasting.outcome.answer)
 
 
-def test_who_asked_is_told_of_the_limit_that_left_no_answer() -> None:
+def test_caller_is_told_the_exhausted_limit() -> None:
     story = WorkflowDriver(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"))
 
     story.wait(20).fire_timer()
@@ -231,7 +231,7 @@ def test_who_asked_is_told_of_the_limit_that_left_no_answer() -> None:
     )
 
 
-def test_at_the_workflow_s_deadline_a_task_says_that_nobody_is_alive_who_could_have_taken_it() -> None:
+def test_task_at_the_deadline_reports_that_no_agent_is_live() -> None:
     stages = Pipeline(stages=(Stage(agent="ghost"),))
     story = WorkflowDriver(strategy=stages, limits=Limits(deadline=20)).start()
 
@@ -260,7 +260,7 @@ def test_a_synthesizer_that_fails_leaves_the_bare_results_as_a_partial_answer() 
 
 
 @pytest.mark.parametrize("kind", ["refused", "provider_error"])
-def test_a_synthesizer_that_is_turned_down_for_good_fails_the_workflow_and_leaves_the_results_to_read(
+def test_permanently_failed_synthesizer_fails_the_workflow_with_readable_results(
     kind: str,
 ) -> None:
     story = WorkflowDriver().planned(task("a"), task("b"))
@@ -306,7 +306,7 @@ def test_a_foreign_result_is_recorded_once_and_changes_nothing(changes: dict[str
     assert story.decide_and_apply(foreign) == ()
 
 
-def test_a_second_result_for_the_same_attempt_is_recorded_and_the_first_stays() -> None:
+def test_second_result_of_an_attempt_is_recorded_and_the_first_stays() -> None:
     story = WorkflowDriver().planned(task("a"), task("b"))
     story.complete_task("a", "first")
 
@@ -375,7 +375,7 @@ def test_a_task_is_dispatched_once() -> None:
     assert sorted(dispatched) == ["T1", "T2", "T3", "T4", "T5", "plan-1", "synthesis"]
 
 
-def test_what_was_handed_over_and_given_up_on_at_the_deadline_is_a_dead_letter_with_that_cause() -> None:
+def test_task_abandoned_at_the_deadline_is_a_dead_letter_with_that_cause() -> None:
     story = WorkflowDriver(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"), task("b", needs=["a"]))
 
     story.wait(20).fire_timer()
@@ -386,7 +386,7 @@ def test_what_was_handed_over_and_given_up_on_at_the_deadline_is_a_dead_letter_w
     ]
 
 
-def test_what_a_person_ended_is_no_dead_letter() -> None:
+def test_cancelled_task_is_no_dead_letter() -> None:
     story = WorkflowDriver().planned(task("a"))
 
     story.control("cancel")
@@ -394,7 +394,7 @@ def test_what_a_person_ended_is_no_dead_letter() -> None:
     assert not [message for message in messages(story.state) if isinstance(message.event, DeadLetter)]
 
 
-def test_what_a_person_ended_while_the_answer_was_written_at_a_limit_is_no_dead_letter() -> None:
+def test_synthesis_cancelled_at_a_limit_is_no_dead_letter() -> None:
     story = WorkflowDriver(limits=Limits(deadline=20, task_timeout=100)).planned(task("a"), task("b"))
     story.complete_task("a")
     story.wait(20).fire_timer()

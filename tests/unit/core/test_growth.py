@@ -22,7 +22,7 @@ _COMMITS = 8
 """In which the results of a wide plan come: as many as they are, they are folded where they come together."""
 
 
-def test_deciding_on_a_result_takes_as_much_in_a_plan_of_1000_tasks_as_in_one_of_200() -> None:
+def test_deciding_a_result_costs_the_same_in_plans_of_200_and_1000_tasks() -> None:
     assert lines_for_each_of(1000) < 1.1 * lines_for_each_of(200)
 
 

@@ -17,7 +17,7 @@ from pointsman_schemas.team import Limits, PlanAndExecute
 SHORT = Limits(deadline=60, task_timeout=600)
 
 
-def test_the_request_s_deadline_may_be_shorter_than_the_team_s_but_not_longer() -> None:
+def test_request_deadline_may_only_shorten_the_teams() -> None:
     assert WorkflowDriver(limits=SHORT).start(deadline=10).state.deadline == T0 + timedelta(seconds=10)
     assert WorkflowDriver(limits=SHORT).start(deadline=100).state.deadline == T0 + timedelta(seconds=60)
 
@@ -31,7 +31,7 @@ def test_the_deadline_while_planning_ends_the_workflow_as_failed() -> None:
     assert story.outcome.tasks[0].status == "abandoned"
 
 
-def test_the_deadline_while_running_asks_for_an_answer_from_what_there_is() -> None:
+def test_deadline_while_running_starts_the_synthesis() -> None:
     story = WorkflowDriver(limits=SHORT).planned(task("a"), task("b"), task("c", needs=["b"]))
     story.complete_task("a")
 
@@ -196,7 +196,7 @@ def test_the_timer_is_believed_though_the_clock_lags_a_little() -> None:
     assert story.entries_of(TimerArmed)[-1].due > T0 + timedelta(seconds=121)
 
 
-def test_what_comes_a_moment_before_the_timer_is_due_is_not_late() -> None:
+def test_result_just_before_the_timer_is_on_time() -> None:
     story = WorkflowDriver(limits=Limits(deadline=60)).planned(task("a"), task("b", needs=["a"]))
     assert story.state.timer_due == T0 + timedelta(seconds=60)
 
@@ -206,7 +206,7 @@ def test_what_comes_a_moment_before_the_timer_is_due_is_not_late() -> None:
     assert story.statuses()["b"] == "running"
 
 
-def test_a_timer_that_comes_long_before_its_time_is_armed_again_and_ends_nothing() -> None:
+def test_early_timer_is_rearmed_and_ends_nothing() -> None:
     story = WorkflowDriver().start()
 
     added = story.decide_and_apply(TimerFired("wake-1"))

@@ -31,7 +31,7 @@ _TURNS = 40
 
 @steady
 @given(st.integers(0, 2**64))
-def test_whatever_happens_a_workflow_ends_once_and_its_log_holds_together(seed: int) -> None:
+def test_any_workflow_ends_once_with_a_consistent_log(seed: int) -> None:
     chance = Random(seed)
     story = WorkflowDriver(strategy=random_strategy(chance), limits=random_limits(chance), cards=AGENTS).start()
     world = World(chance, story)

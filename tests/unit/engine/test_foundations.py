@@ -28,7 +28,7 @@ async def stored(bus: MemoryBus, *commits: Commit) -> None:
         await bus.publish(SUBJECT, dump(commit), {})
 
 
-async def test_of_two_that_commit_from_the_same_head_the_second_is_told_and_stores_nothing() -> None:
+async def test_second_commit_from_one_head_is_refused_and_stores_nothing() -> None:
     bus = MemoryBus()
     story = WorkflowDriver().planned(task("a"))
     await stored(bus, story.commits[0])
@@ -46,7 +46,7 @@ async def test_of_two_that_commit_from_the_same_head_the_second_is_told_and_stor
     assert [each.sequence for each in whole] == [1, after.sequence]
 
 
-async def test_all_that_a_workflow_owes_may_be_sent_again_and_stands_there_once() -> None:
+async def test_resent_outbox_is_stored_once() -> None:
     bus = MemoryBus()
     sender = OutboxPublisher(bus, SUBJECTS, SystemClock(), "team")
     state = WorkflowDriver().planned(task("a"), task("b")).state
@@ -58,7 +58,7 @@ async def test_all_that_a_workflow_owes_may_be_sent_again_and_stands_there_once(
     assert handed == [SUBJECTS.handoff("worker", WORKFLOW, name, 1) for name in ("a", "b")]
 
 
-async def test_what_stands_there_already_is_looked_at_together_however_far_away_the_broker_is() -> None:
+async def test_existing_messages_are_checked_in_parallel() -> None:
     class Far(MemoryBus):
         looks = 0
 
@@ -78,7 +78,7 @@ async def test_what_stands_there_already_is_looked_at_together_however_far_away_
     assert bus.looks == 3
 
 
-async def test_who_was_alive_before_a_gap_in_a_log_is_not_taken_for_who_is_alive_after_it() -> None:
+async def test_card_from_before_a_log_gap_does_not_count_after_it() -> None:
     bus = MemoryBus()
     log = log_on(bus)
     (story := WorkflowDriver().planned(task("a"))).complete_task("a")

@@ -14,7 +14,7 @@ async def alone(request: str) -> str:
     return "done"
 
 
-async def test_a_task_takes_as_much_of_the_log_in_a_plan_of_1000_tasks_as_in_one_of_200() -> None:
+async def test_task_log_size_is_the_same_in_plans_of_200_and_1000_tasks() -> None:
     assert await bytes_for_each_of(1000) < 1.1 * await bytes_for_each_of(200)
 
 

@@ -136,7 +136,7 @@ async def ask(broker: MemoryBroker) -> None:
     await broker.connect().publish(SUBJECTS.request("crew"), b'{"input": "do it"}', {"Nats-Msg-Id": "r1"})
 
 
-def test_nothing_is_sent_before_it_is_committed_nor_acknowledged_before_it_is_sent(
+def test_commit_precedes_publish_and_publish_precedes_ack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = MemoryBroker("sim", SimulatedClock())
@@ -168,7 +168,7 @@ def test_nothing_is_sent_before_it_is_committed_nor_acknowledged_before_it_is_se
 
 @pytest.mark.parametrize("passage", range(1, 5))
 @pytest.mark.parametrize("point", FAULT_POINTS)
-def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_at_any_step_leaves_nothing_undone(point: str, passage: int, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = MemoryBroker("sim", SimulatedClock())
     alive: dict[str, SimulatedProcess] = {}
     left = passage
@@ -216,7 +216,7 @@ def test_whoever_dies_anywhere_leaves_nothing_undone(point: str, passage: int, m
     assert not any(durable.ready or durable.in_flight for durable in broker._durables.values())
 
 
-def test_the_span_of_a_workflow_is_exported_though_who_ended_it_has_died_and_its_end_is_known(
+def test_workflow_span_is_exported_after_the_death_of_its_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = MemoryBroker("sim", SimulatedClock())

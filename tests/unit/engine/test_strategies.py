@@ -27,7 +27,7 @@ from pointsman_schemas.role_io import ClassifierInput
 from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline, PlanAndExecute, Router, Stage, Team
 
 
-async def test_a_stage_that_is_told_what_is_missing_mends_it() -> None:
+async def test_stage_fixes_its_output_with_the_feedback() -> None:
     heard: list[str] = []
 
     @agent(name="extract", description="Finds the customer, on the second look")
@@ -68,7 +68,7 @@ DESK = Team(
 )
 
 
-async def test_a_team_hands_to_a_team_and_all_of_it_is_one_trace() -> None:
+async def test_nested_teams_share_one_trace() -> None:
     refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="two"),)))
 
     async with factory.team([DESK, refunds], [echo("one"), echo("two")]) as client:
@@ -88,7 +88,7 @@ async def test_a_team_hands_to_a_team_and_all_of_it_is_one_trace() -> None:
     )
 
 
-async def test_what_goes_wrong_below_is_named_above() -> None:
+async def test_failure_in_a_child_is_named_in_the_parent() -> None:
     @agent(name="two", description="Cannot")
     async def two() -> str:
         raise TaskError("the ledger is closed")
@@ -102,7 +102,7 @@ async def test_what_goes_wrong_below_is_named_above() -> None:
     assert "the ledger is closed" in outcome.gaps[0].reason
 
 
-async def test_cancelling_a_workflow_cancels_what_its_teams_do_for_it() -> None:
+async def test_cancel_of_a_parent_cancels_its_children() -> None:
     began, ended = asyncio.Event(), asyncio.Event()
 
     @agent(name="two", description="Takes its time")
@@ -194,7 +194,7 @@ def walk(node: TraceNode) -> Iterator[TraceNode]:
         yield from walk(child)
 
 
-async def test_a_router_a_supervisor_and_a_pipeline_are_one_workflow_to_its_caller() -> None:
+async def test_router_supervisor_and_pipeline_are_one_workflow_to_the_caller() -> None:
     @agent(name="classifier", description="Sends everything to support", role=Role.CLASSIFY)
     async def classifier(asked: ClassifierInput) -> Selection:
         return Selection(agents=(SelectedAgent(agent=asked.agents[0].name, confidence=0.9),))

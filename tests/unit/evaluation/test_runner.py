@@ -61,7 +61,7 @@ async def judged(*cases: Case, **more: Any) -> EvaluationReport:
         return await evaluate(Suite(team="shop", cases=cases, **more), client)
 
 
-async def test_routing_is_measured_and_confusion_says_who_was_used_instead() -> None:
+async def test_routing_accuracy_and_confusion_are_measured() -> None:
     report = await judged(
         Case(input="tea please", agents=("tea",)),
         Case(input="tea and cake please", agents=("tea", "cake")),
@@ -132,7 +132,7 @@ HELD: list[tuple[Case, tuple[str, ...]]] = [
 ]
 
 
-async def test_an_answer_is_held_against_what_is_expected() -> None:
+async def test_answer_is_compared_with_the_expectation() -> None:
     report = await judged(*(case for case, _ in HELD))
 
     assert [(each.name, each.problems) for each in report.results] == [
@@ -170,7 +170,7 @@ async def test_an_agent_s_fields_are_compared_and_its_result_can_be_checked() ->
     assert bad.results[0].problems == ("the answer's price is 5, expected 6",)
 
 
-async def test_an_agent_s_failure_is_told_in_its_own_words_or_was_expected() -> None:
+async def test_agent_failure_is_reported_or_expected() -> None:
     @agent(name="closed", description="Cannot do it")
     async def closed(text: str) -> str:
         raise TaskError("the shop is closed")
@@ -220,7 +220,7 @@ async def test_an_agent_is_asked_as_a_supervisor_would_ask_it() -> None:
     assert 0 < max(each.elapsed for each in report.results) < report.elapsed < 7
 
 
-async def test_cases_that_cannot_be_sent_end_the_evaluation_by_the_first_one_s_error() -> None:
+async def test_unsendable_cases_end_the_evaluation_with_the_first_error() -> None:
     cases = (Case(input="tea " * 1000), Case(input="cake " * 1000))
     settings = Settings(max_body=2000, shutdown_grace=0.0)
     async with running_team(TEAM, [planner, synthesizer, tea], settings=settings) as client:
@@ -228,7 +228,7 @@ async def test_cases_that_cannot_be_sent_end_the_evaluation_by_the_first_one_s_e
             await evaluate(Suite(team="shop", cases=cases), client)
 
 
-async def test_as_many_cases_as_may_be_are_under_way_together_and_no_more() -> None:
+async def test_concurrent_cases_are_bounded() -> None:
     met, running, most = asyncio.Barrier(2), 0, 0
 
     @agent(name="pair", description="Answers when another one is asked, too")
@@ -247,7 +247,7 @@ async def test_as_many_cases_as_may_be_are_under_way_together_and_no_more() -> N
     assert (report.accuracy, most) == (1.0, 2)
 
 
-async def test_nobody_there_is_a_wrong_case_and_not_a_hanging_one() -> None:
+async def test_missing_agent_is_a_wrong_case() -> None:
     async with running_team(TEAM, [planner, synthesizer, tea]) as client:
         of_agent = Suite(agent="nobody", cases=(Case(input="x"),), timeout=0.2)
         suites = of_agent, of_agent.model_copy(update={"agent": None, "team": "nobody"})

@@ -20,7 +20,7 @@ CALL = ToolCall("t1", "weather", '{"city": "Oslo"}')
 
 
 @pytest.mark.parametrize("adapter", [OpenAIModel, OpenAIResponsesModel])
-async def test_a_server_that_needs_no_key_has_no_word_taken_out_of_what_it_says(
+async def test_error_text_of_a_server_without_a_key_is_not_redacted(
     adapter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -34,7 +34,7 @@ async def test_a_server_that_needs_no_key_has_no_word_taken_out_of_what_it_says(
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-async def test_an_account_is_a_key_at_a_server_and_the_sdk_has_the_time_of_a_call_and_no_retries(adapter: Any) -> None:
+async def test_account_is_a_key_at_a_server_and_the_sdk_does_not_retry(adapter: Any) -> None:
     url = "http://127.0.0.1:9/v1"
     models = [adapter("m", api_key="a"), adapter("m", api_key="b"), adapter("m", api_key="a", base_url=url)]
     same = adapter("n", api_key="a", timeout=900.0)

@@ -122,7 +122,7 @@ def next_turns(reply: ModelReply) -> tuple[Turn, ...]:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if "sends_back" in case.expected.get("reply", {})], ids=str)
-def test_opaque_data_of_a_turn_goes_back_to_its_model_and_to_no_other(case: Case) -> None:
+def test_opaque_data_of_a_turn_returns_to_its_model_only(case: Case) -> None:
     model = case.model()
     reply = case.read(model, case.body)
 
@@ -147,7 +147,7 @@ def test_opaque_data_that_the_server_does_not_know_any_more_stays_here(case: Cas
     assert body["include"] == ["reasoning.encrypted_content"], "the next reasoning can go back"
 
 
-def test_thinking_stands_before_the_call_it_led_to() -> None:
+def test_thinking_precedes_the_call_it_led_to() -> None:
     case = next(case for case in CASES if "thinking before a call" in case.name and case.kind == "whole")
     model = case.model()
     reply = case.read(model, case.body)
@@ -176,9 +176,7 @@ def attempted(read: Callable[[], ModelReply]) -> ModelReply | ModelError:
 @given(
     st.sampled_from([case for case in CASES if not case.is_error]), st.lists(st.integers(1, 40), min_size=1), st.data()
 )
-def test_a_reply_is_the_same_whatever_its_chunks_and_none_when_it_breaks_off(
-    case: Case, sizes: list[int], data: st.DataObject
-) -> None:
+def test_reply_is_the_same_for_any_chunks(case: Case, sizes: list[int], data: st.DataObject) -> None:
     model, sent = MODEL_OF.setdefault(case.dialect, case.model()), case.sent
 
     def read(body: bytes) -> ModelReply:
@@ -197,7 +195,7 @@ def test_a_reply_is_the_same_whatever_its_chunks_and_none_when_it_breaks_off(
 
 @pytest.mark.parametrize("dialect", MODELS)
 @pytest.mark.parametrize("depth", [120, 900, 100_000])
-def test_a_deep_reply_is_an_error_and_not_the_end_of_the_process(dialect: str, depth: int) -> None:
+def test_deeply_nested_reply_is_an_error(dialect: str, depth: int) -> None:
     model = MODELS[dialect]("m", api_key="k", base_url="http://127.0.0.1:9/v1")
     case = next(case for case in CASES if case.dialect == dialect and not case.is_error and case.kind == "whole")
     whole = json.dumps(case.body | {"usage": None})
@@ -220,7 +218,7 @@ BROKEN = [case for case in CASES if case.expected.get("error", {}).get("path")]
 
 
 @pytest.mark.parametrize("case", BROKEN[:: max(1, len(BROKEN) // 8)], ids=str)
-async def test_a_reply_that_cannot_be_read_is_counted_and_the_next_model_is_asked(case: Case) -> None:
+async def test_unreadable_reply_is_counted_and_the_next_model_asked(case: Case) -> None:
     tokens = case.expected["error"]["usage"]
     async with FakeProvider.saying(Answer(body=case.sent)) as broken, FakeProvider.saying(Answer("here")) as good:
         stream = case.kind == "stream"
@@ -326,7 +324,7 @@ MODEL_OF: dict[str, ProviderModel] = {}
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(mutated())
-def test_a_mutated_reply_is_a_reply_or_a_model_error_and_counts_one_call(found: tuple[Case, Any]) -> None:
+def test_mutated_reply_is_a_reply_or_a_model_error(found: tuple[Case, Any]) -> None:
     case, body = found
     model = MODEL_OF.setdefault(case.dialect, case.model())
 

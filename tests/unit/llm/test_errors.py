@@ -90,7 +90,7 @@ STATUSES = {
         (None, 500, "p answered 500"),
     ],
 )
-def test_an_error_inside_of_a_200_has_the_status_of_its_code_or_type(error: Any, status: int, said: str) -> None:
+def test_error_inside_a_200_has_the_status_of_its_code(error: Any, status: int, said: str) -> None:
     failure = error_from_stream_event("p", error, KEY)
 
     assert failure.status == status
@@ -151,7 +151,7 @@ def test_an_error_s_words_are_found_wherever_they_stand(body: object, said: str)
         ({"retry-after": "1e12"}, MAX_RETRY_AFTER_S),
     ],
 )
-def test_a_pause_is_read_whatever_its_form(headers: dict[str, str], seconds: float) -> None:
+def test_retry_after_is_read_in_every_form(headers: dict[str, str], seconds: float) -> None:
     assert retry_after(headers) == seconds
 
 

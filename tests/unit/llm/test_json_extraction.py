@@ -26,7 +26,7 @@ from pointsman.llm.json_extraction import find_json
         ('\ufeff {"a": 1}', ({"a": 1},)),
     ],
 )
-def test_json_is_found_and_what_is_not_strict_is_not(text: str, found: tuple[JsonValue, ...]) -> None:
+def test_strict_json_alone_is_found(text: str, found: tuple[JsonValue, ...]) -> None:
     assert find_json(text) == found
 
 

@@ -99,7 +99,7 @@ async def ask(asking: ModelCalls, state: AttemptState) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.integers(0, 2**64))
-async def test_no_sequence_of_calls_uses_more_than_there_is_where_no_estimate_is_short(seed: int) -> None:
+async def test_no_sequence_of_calls_exceeds_the_budget_with_exact_estimates(seed: int) -> None:
     chance = Random(seed)
     budget = Budget(tokens=chance.choice([None, 600, 5_000]), cost=chance.choice([None, 0.004, 0.05]))
     tokens = chance.choice([900, 9_000])
@@ -111,7 +111,7 @@ async def test_no_sequence_of_calls_uses_more_than_there_is_where_no_estimate_is
     assert budget.cost is None or state.attempt_usage.usage.cost <= budget.cost + 1e-12
 
 
-async def test_the_answer_gets_what_the_input_leaves_and_no_more_than_was_asked_for() -> None:
+async def test_answer_gets_the_budget_left_by_the_input() -> None:
     model, estimate = Wordy("cheap", Random(1)), estimate_input_tokens(REQUEST)
 
     with pytest.raises(TaskError, match="cut off after 100 tokens, all that the allowance left for it"):
@@ -122,7 +122,7 @@ async def test_the_answer_gets_what_the_input_leaves_and_no_more_than_was_asked_
     assert [asked.max_tokens for asked in model.asked] == [100, 1_000, 1_000]
 
 
-async def test_a_model_that_costs_nothing_answers_whatever_is_left() -> None:
+async def test_free_model_answers_with_any_budget() -> None:
     model = ScriptedModel(ModelReply(text="so"))
     model.provider = "offline"
 
@@ -131,7 +131,7 @@ async def test_a_model_that_costs_nothing_answers_whatever_is_left() -> None:
     assert [asked.max_tokens for asked in model.requests] == [1_000]
 
 
-async def test_a_call_whose_input_does_not_fit_is_not_made() -> None:
+async def test_call_with_an_unaffordable_input_is_not_made() -> None:
     model, left = Priced("cheap", Random(1)), estimate_input_tokens(REQUEST) + MIN_ANSWER_TOKENS - 1
 
     with pytest.raises(TaskError, match=f"takes some .* tokens, and {left} tokens are left of {left}") as raised:
@@ -148,7 +148,7 @@ SCHEMA: dict[str, JsonValue] = {"type": "object", "properties": {"city": {"type"
     [{"tools": (ToolSpec("weather", "", SCHEMA),)}, {"output_schema": SCHEMA}],
     ids=["tools", "an output schema"],
 )
-async def test_a_call_with_room_for_words_but_for_no_tool_call_or_object_is_not_made(more: dict[str, Any]) -> None:
+async def test_call_without_room_for_a_tool_call_or_object_is_not_made(more: dict[str, Any]) -> None:
     request = replace(REQUEST, **more)
     estimate = estimate_input_tokens(request)
     model = Wordy("cheap", Random(1))
@@ -160,7 +160,7 @@ async def test_a_call_with_room_for_words_but_for_no_tool_call_or_object_is_not_
     assert [asked.max_tokens for asked in model.asked] == [MIN_CALL_TOKENS]
 
 
-async def test_a_price_bounds_the_answer_and_a_cheaper_model_is_asked_where_the_first_costs_too_much() -> None:
+async def test_price_bounds_the_answer_and_selects_a_cheaper_model() -> None:
     dear, cheap = Wordy("dear", Random(1)), Wordy("cheap", Random(1))
     left = (estimate_input_tokens(REQUEST) * 0.1 + 50.5 * 0.4) / MILLION
 
@@ -170,7 +170,7 @@ async def test_a_price_bounds_the_answer_and_a_cheaper_model_is_asked_where_the_
     assert (dear.asked, [asked.max_tokens for asked in cheap.asked]) == ([], [50])
 
 
-async def test_a_model_whose_answers_cost_nothing_is_bounded_by_what_its_input_costs() -> None:
+async def test_model_with_free_answers_is_bounded_by_its_input_cost() -> None:
     model = Wordy("reader", Random(1))
     read = estimate_input_tokens(REQUEST) * 3.0 / MILLION
 
@@ -182,7 +182,7 @@ async def test_a_model_whose_answers_cost_nothing_is_bounded_by_what_its_input_c
     assert [asked.max_tokens for asked in model.asked] == [1_000]
 
 
-async def test_a_model_that_costs_too_much_does_not_end_what_a_cheaper_one_may_do_later() -> None:
+async def test_expensive_model_does_not_end_the_attempt_for_a_cheaper_one() -> None:
     left = (estimate_input_tokens(REQUEST) * 0.1 + 999 * 0.4) / MILLION
     busy = ModelError("busy", retryable=True, retry_after=0.0)
     dear, cheap = Wordy("dear", Random(1)), ScriptedModel(busy, ModelReply(text="so"))
@@ -194,7 +194,7 @@ async def test_a_model_that_costs_too_much_does_not_end_what_a_cheaper_one_may_d
     assert (reply.text, len(cheap.requests), dear.asked) == ("so", 2, [])
 
 
-async def test_what_an_estimate_is_short_by_is_all_that_can_be_used_beyond_the_allowance() -> None:
+async def test_overspend_is_bounded_by_the_estimation_error() -> None:
     estimate = estimate_input_tokens(REQUEST)
     state = state_with(Budget(tokens=estimate + 100))
     model = Wordy("cheap", Random(1), short=2.0)
@@ -216,7 +216,7 @@ class Told:
         return CallPermit(lambda used, retry_after: None)
 
 
-async def test_shared_limits_are_asked_for_by_the_same_estimate_and_no_longer_answer_than_may_come() -> None:
+async def test_shared_limit_reserves_the_same_estimate() -> None:
     tools = (ToolSpec("weather", "The weather of a city. " * 100, SCHEMA),)
     told = Told()
     state = new_state(rate_limiter=told)
@@ -255,7 +255,7 @@ def test_everything_that_is_sent_is_estimated() -> None:
         ({"output_schema": {}}, 8 + 350 + 1),
     ],
 )
-def test_what_frames_each_part_is_estimated(more: dict[str, Any], tokens: int) -> None:
+def test_framing_of_each_part_is_estimated(more: dict[str, Any], tokens: int) -> None:
     assert estimate_input_tokens(ModelRequest(**{"model": "", "instructions": "", "turns": (), **more})) == tokens
 
 

@@ -11,7 +11,7 @@ from pointsman.llm.prices import PRICES, load_sdk, with_cost, with_known_cost
 from pointsman_schemas.events import Usage
 
 
-def test_a_dated_model_costs_what_the_undated_one_does_and_an_unknown_one_nothing() -> None:
+def test_dated_model_has_the_price_of_the_undated_one() -> None:
     usage = Usage(calls=1, input_tokens=1_000_000, output_tokens=1_000_000)
 
     assert with_cost("openai", "gpt-4.1", usage).cost > 0
@@ -30,7 +30,7 @@ def test_a_price_of_ones_own_comes_first(monkeypatch: pytest.MonkeyPatch) -> Non
     assert usage.cost == 2.0
 
 
-def test_what_is_priced_at_once_loads_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_immediate_price_loads_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRICES, "mine", (1.0, 2.0))
     monkeypatch.delitem(sys.modules, "genai_prices", raising=False)
     usage = Usage(calls=1, input_tokens=1_000_000, output_tokens=500_000)

@@ -169,7 +169,7 @@ READS = (chat, responses, messages)
     ("model", "answers", "known", "cost"),
     [("", "m-1", "m-1", 2.0), ("", "m-1", "m", 2.0), ("asked", "m-1", "asked", 2.0), ("asked", "m-1", "m", 0.0)],
 )
-def test_a_reply_has_its_id_its_model_and_the_price_of_that_or_of_the_model_it_was_asked_for_by(
+def test_reply_has_its_id_model_and_price(
     read: Any, model: str, answers: str, known: str, cost: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PRICES, known, (1.0, 2.0))
@@ -183,7 +183,7 @@ def test_a_reply_has_its_id_its_model_and_the_price_of_that_or_of_the_model_it_w
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("usage", [None, NO_COUNTS])
-def test_what_a_server_leaves_out_is_filled_in(read: Any, usage: Any) -> None:
+def test_missing_fields_of_a_server_are_filled_in(read: Any, usage: Any) -> None:
     reply = read({**SPOKEN, "model": None, "id": None, "usage": usage})
 
     assert (reply.model, reply.id, reply.usage) == ("m", "", Usage(calls=1))
@@ -212,9 +212,7 @@ FAILED = {"code": "server_error", "message": "it broke"}
         (messages, {"content": [TEXT], "stop_reason": None}, "stop_reason is missing", Usage(calls=1)),
     ],
 )
-def test_what_is_no_reply_is_an_error_that_may_pass(
-    read: Any, body: dict[str, Any], words: str, usage: Usage | None
-) -> None:
+def test_invalid_reply_is_a_retryable_error(read: Any, body: dict[str, Any], words: str, usage: Usage | None) -> None:
     with pytest.raises(ModelError, match=words) as caught:
         read(body)
 

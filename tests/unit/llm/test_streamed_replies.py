@@ -118,13 +118,13 @@ def test_pieces_of_calls_are_put_together_as_they_are_meant(
     assert calling(*parts) == calls
 
 
-def test_a_name_that_no_tool_has_is_told_as_the_model_wrote_it() -> None:
+def test_unknown_tool_name_is_passed_on_as_written() -> None:
     assert [call.name for call in calling(part(0, "look", "{}"))] == ["look"]
     assert [call.name for call in calling(part(0, "lo", ""), part(0, "ok", "{}"))] == ["look"]
     assert [call.name for call in calling(part(0, "look", ""), part(0, "look", "{}"))] == ["look"]
 
 
-def test_opaque_fields_of_a_stream_are_kept_as_the_whole_turn_would_have_them() -> None:
+def test_opaque_fields_of_a_stream_equal_those_of_the_whole_turn() -> None:
     thought = {"google": {"thought_signature": "c2lnbmF0dXJlLW9mLXRoZS10aG91Z2h0"}}
     reply = streamed(
         delta(reasoning_content="hm, "),
@@ -182,7 +182,7 @@ FAILED: dict[Connect, Callable[[str], Any]] = {
         (lambda _: None, "missing"),
     ],
 )
-async def test_a_stream_that_breaks_counts_what_it_has_told_so_far(
+async def test_broken_stream_counts_its_reported_usage(
     connect: Connect, broken: Callable[[Connect], Any], said: str
 ) -> None:
     heard: list[str] = []
@@ -198,7 +198,7 @@ async def test_a_stream_that_breaks_counts_what_it_has_told_so_far(
 
 
 @every
-async def test_a_server_that_does_not_stream_is_read_whole_and_one_that_always_does_as_a_stream(
+async def test_non_streaming_server_and_streaming_only_server_both_work(
     connect: Connect,
 ) -> None:
     heard: list[str] = []
@@ -214,7 +214,7 @@ async def test_a_server_that_does_not_stream_is_read_whole_and_one_that_always_d
 
 
 @pytest.mark.parametrize("end", ["completed", "incomplete", "failed"])
-def test_a_streamed_response_is_what_its_last_event_has(end: str) -> None:
+def test_streamed_response_equals_its_last_event(end: str) -> None:
     from pointsman.llm.openai_responses import RESPONSES
 
     stream = RESPONSES.stream(asking())

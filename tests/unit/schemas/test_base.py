@@ -43,7 +43,7 @@ def test_an_option_like_no_other_is_refused_with_those_there_are() -> None:
         Stage(agent="a", xyzzy=1)  # pyright: ignore[reportCallIssue]
 
 
-def test_what_a_newer_version_wrote_is_read_by_an_older_one() -> None:
+def test_newer_fields_are_ignored() -> None:
     limits = Limits.model_validate_json(b'{"deadline": 5, "atempts": 9}')
     team = Team.model_validate({"name": "t", "strategy": {"kind": "router", "later": 1}, "later": {"a": 1}})
 
@@ -69,7 +69,7 @@ def test_options_are_copied_as_any_value_is() -> None:
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_said_in_words_and_not_in_those_of_the_library(given: dict[str, Any], said: str) -> None:
+def test_validation_errors_are_in_plain_words(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Team(**{"name": "t", **given})
 
@@ -89,7 +89,7 @@ class _Suite(BaseModel):
     ],
     ids=str,
 )
-def test_a_list_whose_members_do_not_fit_is_not_called_too_short_as_well(given: dict[str, Any], said: str) -> None:
+def test_list_with_invalid_items_reports_the_items_only(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError) as caught:
         _Suite(**given)
 

@@ -198,7 +198,7 @@ def test_a_broken_trace_context_fails_no_event() -> None:
 
 
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=40), max_size=6), st.binary(max_size=60))
-def test_whatever_arrives_is_read_or_refused_in_the_open(headers: dict[str, str], body: bytes) -> None:
+def test_any_message_is_read_or_refused_with_a_typed_error(headers: dict[str, str], body: bytes) -> None:
     try:
         read, _ = decode({**HEADERS, **headers}, body)
     except ContractError:

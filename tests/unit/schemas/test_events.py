@@ -107,7 +107,7 @@ def test_a_time_without_a_zone_is_refused() -> None:
         parse(type(EVENTS["timer"]), json.dumps(body).encode())
 
 
-def test_null_inside_data_is_kept_and_a_field_of_none_is_not_sent() -> None:
+def test_null_in_data_is_kept_and_a_none_field_is_omitted() -> None:
     sent = json.loads(dump(EVENTS["result"]))
 
     assert sent["output"]["note"] is None
@@ -115,7 +115,7 @@ def test_null_inside_data_is_kept_and_a_field_of_none_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"input": 5}', b'{"input": ""}', b'{"input": null}'])
-def test_a_request_that_is_neither_text_nor_an_object_is_told_so_once(body: bytes) -> None:
+def test_request_of_a_wrong_type_is_reported_once(body: bytes) -> None:
     with pytest.raises(UndecodableEventError) as caught:
         parse(Request, body)
 

@@ -38,7 +38,7 @@ def test_the_files_are_those_that_the_models_give_now() -> None:
         assert kept[name] == text, f"{name} is out of date: run `make schemas`"
 
 
-def test_generating_writes_every_file_and_removes_what_no_model_stands_behind(tmp_path: Path) -> None:
+def test_generator_writes_every_file_and_removes_stale_ones(tmp_path: Path) -> None:
     (tmp_path / "gone.schema.json").write_text("{}")
     (tmp_path / "README.md").write_text("kept")
 
@@ -60,7 +60,7 @@ def test_every_schema_is_a_json_schema_with_an_id_of_its_own(name: str) -> None:
 
 
 @pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
-def test_what_the_models_write_fits_their_schema(event: Event) -> None:
+def test_models_match_their_json_schema(event: Event) -> None:
     Draft202012Validator(schema(event.short_name())).validate(json.loads(dump(event)))
 
 

@@ -50,7 +50,7 @@ def test_a_good_name_comes_back_unchanged(value: str) -> None:
 
 
 @given(st.text(max_size=300), st.text(max_size=300))
-def test_every_request_id_gives_a_workflow_id_that_may_stand_in_a_subject(subject: str, request_id: str) -> None:
+def test_workflow_id_of_any_request_id_fits_a_subject(subject: str, request_id: str) -> None:
     made = workflow_id_for(subject, request_id)
 
     assert token(made, "workflow") == made

@@ -91,7 +91,7 @@ NOT_JSON = {
 
 
 @pytest.mark.parametrize("value", NOT_JSON.values(), ids=NOT_JSON)
-def test_what_json_cannot_carry_is_refused_by_its_path_and_without_its_content(value: Any) -> None:
+def test_non_json_value_is_refused_by_path_without_its_content(value: Any) -> None:
     with at_most(0.2), pytest.raises(NotJsonError) as refused:
         as_json_value({"answer": [value]})
 
@@ -120,7 +120,7 @@ def test_what_json_cannot_carry_is_refused_by_its_path_and_without_its_content(v
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_json_can_carry_comes_back_whole(value: Any, expected: JsonValue) -> None:
+def test_json_value_round_trips_unchanged(value: Any, expected: JsonValue) -> None:
     carried = as_json_value(value)
 
     assert carried == expected
@@ -215,7 +215,7 @@ def test_wide_data_is_not_deep() -> None:
 
 
 @pytest.mark.parametrize("field", [{"output": float("nan")}, {"output": {"a": [float("inf")]}}])
-def test_no_event_is_made_of_what_would_be_written_as_null(field: dict[str, Any]) -> None:
+def test_value_that_would_become_null_is_refused(field: dict[str, Any]) -> None:
     made = {
         "workflow_id": "w",
         "task_id": "t",

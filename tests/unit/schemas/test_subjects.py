@@ -117,7 +117,7 @@ def test_no_text_breaks_reading(subject: str) -> None:
             read(subject)
 
 
-def test_a_source_is_a_path_of_names_that_may_stand_in_a_subject() -> None:
+def test_source_is_a_path_of_subject_tokens() -> None:
     assert Subjects("acme").source("team", "helpdesk") == "/acme/team/helpdesk"
     with pytest.raises(InvalidTokenError):
         Subjects("acme").source("team", "help/desk")

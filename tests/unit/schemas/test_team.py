@@ -7,7 +7,7 @@ import pytest
 from pointsman_schemas.team import Check, Pipeline, PlanAndExecute, Router, Stage, Team
 
 
-def test_a_supervised_team_needs_its_planner_its_synthesizer_and_the_workers_it_names() -> None:
+def test_planned_team_needs_its_planner_synthesizer_and_named_workers() -> None:
     team = Team(name="t", agents=("billing", "technical"))
 
     assert team.required_agents() == {
@@ -18,7 +18,7 @@ def test_a_supervised_team_needs_its_planner_its_synthesizer_and_the_workers_it_
     }
 
 
-def test_a_router_needs_everybody_it_may_turn_to() -> None:
+def test_router_needs_all_agents_it_may_select() -> None:
     strategy = Router(synthesizer=None, fallback="desk", escalate=PlanAndExecute(planner="strategist"))
 
     assert Team(name="t", strategy=strategy).required_agents() == {
@@ -29,7 +29,7 @@ def test_a_router_needs_everybody_it_may_turn_to() -> None:
 
 
 @pytest.mark.parametrize("ignored", [PlanAndExecute(synthesizer="writer"), PlanAndExecute(fallback="desk")])
-def test_what_a_router_would_not_heed_of_its_planner_is_refused(ignored: PlanAndExecute) -> None:
+def test_unsupported_planner_options_of_a_router_are_refused(ignored: PlanAndExecute) -> None:
     with pytest.raises(ValueError, match="sets a synthesizer or a fallback, which the router does not use"):
         Router(escalate=ignored)
 

@@ -15,7 +15,7 @@ from pointsman.telemetry import bus_observer, metrics
 SERVER = Server("broker.example", 4222)
 
 
-def test_messages_are_counted_by_destination_whatever_workflow_they_are_of() -> None:
+def test_messages_are_counted_by_destination_without_workflow_ids() -> None:
     with exposing() as started:
         watching = bus_observer()
         assert watching is not None
@@ -42,7 +42,7 @@ def test_a_bus_is_not_watched_when_nothing_is_measured() -> None:
     assert bus_observer() is None
 
 
-def test_a_meter_of_the_application_counts_what_it_times() -> None:
+def test_application_meter_counts_the_time_it_measures() -> None:
     reader = InMemoryMetricReader()
     metrics.configure(MeterProvider([reader], shutdown_on_exit=False).get_meter("its own"))
     watching = bus_observer()

@@ -123,7 +123,7 @@ def _ids(span: ReadableSpan) -> tuple[str, str | None]:
     return _id(context.span_id), _id(span.parent.span_id) if span.parent else None
 
 
-async def test_every_span_of_a_run_is_what_the_conventions_say(exported: InMemorySpanExporter) -> None:
+async def test_every_span_of_a_run_meets_the_conventions(exported: InMemorySpanExporter) -> None:
     seen: list[object] = []
 
     outcome = await run(thinker(seen), shaky)
@@ -152,7 +152,7 @@ async def test_every_span_of_a_run_is_what_the_conventions_say(exported: InMemor
     assert seen == [True]  # instrumented SDKs make no second span of the model call
 
 
-async def test_cards_that_cannot_be_had_leave_a_span_without_them_and_fail_nothing(
+async def test_span_without_cards_fails_nothing(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(self: SupervisorSpans) -> None:
@@ -219,7 +219,7 @@ async def test_a_limit_is_an_event_of_the_workflow_it_ended(exported: InMemorySp
 
 
 @pytest.mark.parametrize("point", ["supervisor.committed", "supervisor.emitted"])
-async def test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_none_twice(
+async def test_supervisor_crash_after_a_commit_loses_and_doubles_no_span(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     died: list[str] = []
@@ -255,7 +255,7 @@ async def test_a_supervisor_that_dies_after_its_commit_leaves_no_span_out_and_no
     )
 
 
-def test_inputs_that_came_together_are_one_span_that_counts_them_and_links_to_where_each_was_made(
+def test_batched_inputs_are_one_span_with_links(
     exported: InMemorySpanExporter,
 ) -> None:
     story = WorkflowDriver().start()
@@ -288,7 +288,7 @@ class _Deaf:
         return lambda *_, **__: None
 
 
-async def test_nothing_is_exported_of_a_trace_that_is_not_sampled_but_its_ids_still_flow() -> None:
+async def test_unsampled_trace_is_not_exported_but_propagated() -> None:
     seen: list[traces.TraceContext | None] = []
 
     @agent(name="looker", description="Looks where it is")

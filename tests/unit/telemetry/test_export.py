@@ -97,9 +97,7 @@ def test_the_standard_variables_choose_the_exporters(
 
 
 @pytest.mark.parametrize("start", [export.start_traces, export.start_metrics, export.start_logs])
-def test_a_disabled_sdk_sends_nothing_whatever_else_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, start: Callable[[str, str], object]
-) -> None:
+def test_disabled_sdk_sends_nothing(monkeypatch: pytest.MonkeyPatch, start: Callable[[str, str], object]) -> None:
     for signal in ("TRACES", "METRICS", "LOGS"):
         monkeypatch.setenv(f"OTEL_{signal}_EXPORTER", "otlp")
     monkeypatch.setenv("OTEL_SDK_DISABLED", "True")
@@ -107,7 +105,7 @@ def test_a_disabled_sdk_sends_nothing_whatever_else_is_asked_for(
     assert start("test", "") is None
 
 
-def test_what_the_user_says_of_the_resource_goes_above_what_we_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resource_attributes_of_the_user_override_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test,service.instance.id=mine")
 
     attributes = export._resource("supervisor", "s1").attributes
@@ -146,7 +144,7 @@ def test_content_is_captured_as_the_setting_says_else_the_standard_variable(
 class TestLost:
     """A collector that does not take what it is sent changes a counter, and nothing else."""
 
-    async def test_what_it_refuses_is_counted(self) -> None:
+    async def test_rejected_items_are_counted(self) -> None:
         class Refusing(InMemorySpanExporter):
             def export(self, spans: Any) -> SpanExportResult:
                 return SpanExportResult.FAILURE
@@ -162,7 +160,7 @@ class TestLost:
         assert [labels["pointsman_signal"] for labels, _ in lost] == ["spans"]
         assert lost[0][1] == pipeline.undelivered() >= 8
 
-    async def test_what_does_not_fit_while_it_hangs_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_overflow_during_a_stuck_export_is_counted(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "4")
         monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2")
         hangs, release = threading.Event(), threading.Event()

@@ -166,7 +166,7 @@ def test_a_traceback_on_the_console_is_set_off_from_the_lines(fresh: pytest.Monk
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_a_literal_in_a_line_of_code_is_on_no_line_and_is_not_sent(fresh: pytest.MonkeyPatch, form: str) -> None:
+def test_literal_in_a_source_line_is_not_logged(fresh: pytest.MonkeyPatch, form: str) -> None:
     def connect(my_password: str) -> None:
         raise ConnectionError
 
@@ -226,7 +226,7 @@ def test_ordinary_text_is_left_as_it_is(text: str) -> None:
     assert scrub(text) == text
 
 
-def test_what_cannot_be_shown_does_not_stop_the_caller(fresh: pytest.MonkeyPatch) -> None:
+def test_unprintable_value_does_not_stop_the_caller(fresh: pytest.MonkeyPatch) -> None:
     class Sulking:
         def __str__(self) -> str:
             raise RuntimeError("no")
@@ -258,7 +258,7 @@ def test_the_level_is_the_one_that_is_set(fresh: pytest.MonkeyPatch) -> None:
     assert [event["event"] for event in stream.events] == ["c"]
 
 
-def test_before_setup_a_library_says_only_what_matters_and_not_on_standard_output(
+def test_library_logs_warnings_to_standard_error_before_setup(
     fresh: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = get_logger("x")
@@ -283,7 +283,7 @@ def test_lines_of_libraries_come_through_the_same_pipe_from_warning_on(fresh: py
     assert event["workflow_id"] == "w1"
 
 
-def test_an_exporter_that_repeats_itself_is_heard_once(fresh: pytest.MonkeyPatch) -> None:
+def test_repeating_exporter_error_is_logged_once(fresh: pytest.MonkeyPatch) -> None:
     with root_logger():
         stream = start(fresh)
 
@@ -316,7 +316,7 @@ def test_an_application_that_set_up_logging_itself_keeps_it(fresh: pytest.Monkey
         assert structlog.get_config()["processors"] is before
 
 
-def test_a_line_is_sent_as_data_without_its_secrets_and_with_its_ids() -> None:
+def test_log_record_is_sent_as_data_with_ids_and_without_secrets() -> None:
     sent: list[logs.Line] = []
     logs.send_to(sent.append)
     try:
@@ -330,7 +330,7 @@ def test_a_line_is_sent_as_data_without_its_secrets_and_with_its_ids() -> None:
     assert line.attributes == {"workflow_id": "wf_1", "logger": "pointsman.x", "reason": "[hidden]", "count": 2}
 
 
-def test_a_sender_that_fails_does_no_harm_and_the_sdks_own_lines_are_not_sent() -> None:
+def test_failing_log_exporter_does_no_harm() -> None:
     def refuse(line: logs.Line) -> None:
         sent.append(line)
         raise OSError("no room")

@@ -58,7 +58,7 @@ def test_counts_add_up(reader: InMemoryMetricReader) -> None:
     assert collected(reader)[semconv.RETRIES].value == 3  # type: ignore[attr-defined]
 
 
-def test_a_gauge_tells_its_newest_value_and_nothing_once_it_is_hidden(reader: InMemoryMetricReader) -> None:
+def test_gauge_reports_its_newest_value_until_hidden(reader: InMemoryMetricReader) -> None:
     for value in (3, 5):
         metrics.set_gauge(semconv.QUEUE_DEPTH, value, {semconv.QUEUE: "a"})
     metrics.set_gauge(semconv.QUEUE_DEPTH, 1, {semconv.QUEUE: "b"})
@@ -93,7 +93,7 @@ def test_off_nothing_is_measured_and_nothing_raised() -> None:
     metrics.count(semconv.RETRIES)
 
 
-def test_of_a_counter_no_more_series_are_kept_than_the_standard_allows_and_the_rest_share_one(
+def test_series_of_a_counter_are_bounded_and_the_rest_share_one(
     reader: InMemoryMetricReader,
 ) -> None:
     for number in range(2100):
@@ -116,7 +116,7 @@ def test_a_gauge_that_was_hidden_makes_room_for_another(reader: InMemoryMetricRe
 
 
 class TestHistogramsThatAreKeptHere:
-    def test_no_more_series_are_kept_than_the_sdk_keeps_and_the_rest_share_one(self) -> None:
+    def test_series_are_bounded_as_in_the_sdk(self) -> None:
         made = []
         for kept in (metrics.histograms(), None):
             reader = (kept.reader_class(InMemoryMetricReader) if kept else InMemoryMetricReader)()
@@ -130,7 +130,7 @@ class TestHistogramsThatAreKeptHere:
         assert len(made[0]) == 2001
 
     @pytest.mark.parametrize("values", [(0.005, 0.2, 0.2, 700.0), (0, 0.01, 600), (1,), (1, -1.0, NAN, INF), (-1.0,)])
-    def test_a_reader_gets_what_the_sdk_would_have_made_of_them(self, values: tuple[float, ...]) -> None:
+    def test_reader_gets_the_same_data_as_from_the_sdk(self, values: tuple[float, ...]) -> None:
         made = []
         for kept in (metrics.histograms(), None):
             reader = (kept.reader_class(InMemoryMetricReader) if kept else InMemoryMetricReader)()
@@ -144,7 +144,7 @@ class TestHistogramsThatAreKeptHere:
         assert made[0] == made[1]
         assert len(made[0]) == (2 if values[0] >= 0 else 1)
 
-    def test_a_value_within_a_sampled_span_is_an_exemplar_as_it_is_of_the_sdk(self) -> None:
+    def test_value_in_a_sampled_span_is_an_exemplar(self) -> None:
         made = []
         within = set_span_in_context(NonRecordingSpan(SpanContext(7, 8, False, TraceFlags(1))))
         for kept in (metrics.histograms(), None):
@@ -159,7 +159,7 @@ class TestHistogramsThatAreKeptHere:
 
         assert made == [[(3, 8, 7)]] * 2
 
-    def test_what_is_measured_while_a_value_is_added_counts_once(self) -> None:
+    def test_nested_measurement_counts_once(self) -> None:
         """A generator that is collected meanwhile measures in the same thread, wherever that is."""
         kept, labels, added = metrics.histograms(), metrics.labels({}), 0
 
@@ -178,7 +178,7 @@ class TestHistogramsThatAreKeptHere:
         assert added
         assert (point.count, point.sum) == (100 + added, 100 + added)
 
-    def test_a_reader_is_told_nothing_while_there_is_nothing(self) -> None:
+    def test_reader_without_data_gets_none(self) -> None:
         kept = metrics.histograms()
         reader = kept.reader_class(InMemoryMetricReader)()
         metrics.configure(MeterProvider([reader], shutdown_on_exit=False).get_meter("test"), kept)

@@ -33,7 +33,7 @@ def written(*entries: Entry, reports: Any = ()) -> list[dict[str, Any]]:
     return spans
 
 
-async def test_the_file_has_the_ids_names_kinds_and_parents_of_the_exported_spans(
+async def test_otlp_file_equals_the_exported_spans(
     exported: InMemorySpanExporter,
 ) -> None:
     model = ScriptedModel(tool_reply(("look_up", {"word": "bolt"})), text_reply("done"))
@@ -60,7 +60,7 @@ async def test_the_file_has_the_ids_names_kinds_and_parents_of_the_exported_span
 
 
 @pytest.mark.parametrize("log", [completed(), failing()], ids=["completed", "running"])
-def test_every_span_has_an_id_of_its_own_and_a_parent_that_is_there(log: list[Entry]) -> None:
+def test_every_span_has_a_unique_id_and_an_existing_parent(log: list[Entry]) -> None:
     reports = [tool("a", 2, 3, span=""), tool("b", 2, 3, span=""), tool("c", 2, 3, span="s")]
 
     spans = written(*log, reports=reports)
@@ -72,7 +72,7 @@ def test_every_span_has_an_id_of_its_own_and_a_parent_that_is_there(log: list[En
     assert all(int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"]) for span in spans)
 
 
-def test_what_goes_on_ends_now_and_says_so() -> None:
+def test_running_span_ends_now_with_a_note() -> None:
     (publish, workflow) = written(started())
 
     assert publish["startTimeUnixNano"] == publish["endTimeUnixNano"]
@@ -80,7 +80,7 @@ def test_what_goes_on_ends_now_and_says_so() -> None:
     assert {"key": "pointsman.unfinished", "value": {"boolValue": True}} in workflow["attributes"]
 
 
-def test_what_failed_has_the_status_of_an_error_and_says_why() -> None:
+def test_failed_span_has_an_error_status_with_the_reason() -> None:
     (failed,) = [span for span in written(*failing()) if span["name"] == "invoke_agent helper"]
     (planned,) = [span for span in written(*failing()) if span["name"] == "plan planner"]
 

@@ -73,7 +73,7 @@ async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest
     assert _total(seen, "pointsman_queue_depth", pointsman_queue="agent-shaky", pointsman_queue_state="waiting") == 0
 
 
-async def test_what_is_being_worked_on_and_what_was_given_up_on_are_told_by_agent(
+async def test_work_in_progress_and_dead_letters_are_counted_by_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(queue_metrics, "_INTERVAL_S", 0.02)
@@ -105,7 +105,7 @@ async def test_what_is_being_worked_on_and_what_was_given_up_on_are_told_by_agen
     assert _total(after, "pointsman_dead_letters_total", pointsman_origin="slow") == 1
 
 
-def test_everything_that_is_measured_is_told_and_described() -> None:
+def test_every_metric_is_described() -> None:
     told = every_name()
     described = (ROOT / "docs" / "telemetry.md").read_text()
 
@@ -133,7 +133,7 @@ def test_everything_that_has_a_name_is_measured_somewhere() -> None:
         ({"OTEL_SDK_DISABLED": "true"}, False),
     ],
 )
-def test_what_is_asked_for_is_kept_unless_it_is_turned_off(
+def test_prometheus_is_served_unless_disabled(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], kept: bool
 ) -> None:
     for name, value in variables.items():
@@ -147,7 +147,7 @@ def test_what_is_asked_for_is_kept_unless_it_is_turned_off(
     assert measuring is kept
 
 
-def test_prometheus_without_a_port_to_ask_on_is_told_of_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prometheus_without_a_port_is_reported_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "prometheus")
 
     with structlog.testing.capture_logs() as lines:

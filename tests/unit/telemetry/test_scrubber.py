@@ -44,7 +44,7 @@ KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----
         KEY,
     ],
 )
-def test_a_secret_is_hidden_and_what_stands_around_it_stays(secret: str) -> None:
+def test_secret_is_hidden_and_its_context_kept(secret: str) -> None:
     assert scrub(f"before {secret} after") == f"before {HIDDEN_TEXT} after"
 
 
@@ -62,7 +62,7 @@ def test_a_secret_is_hidden_and_what_stands_around_it_stays(secret: str) -> None
         "ask ada@example.com",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert scrub(text) == text
 
 
@@ -101,7 +101,7 @@ def test_a_text_that_holds_data_is_scrubbed_by_its_keys_too(text: str) -> None:
         'call("first\\nsk-hunter2-abcdefghijklmnop")',
     ],
 )
-def test_a_literal_in_a_line_of_code_is_hidden_by_its_name_or_its_look(code: str) -> None:
+def test_literal_in_a_source_line_is_hidden_by_name_or_form(code: str) -> None:
     shown = scrub_traceback(f"    {code}\nValueError: no")
 
     assert "hunter2" not in shown
@@ -115,7 +115,7 @@ def test_other_lines_of_code_stay(code: str) -> None:
 
 
 @pytest.mark.parametrize("begins", ["password:", 'password"', "password: x", "password"])
-def test_what_an_exception_says_is_looked_through_in_a_moment_however_much_space_it_has(begins: str) -> None:
+def test_exception_text_with_much_white_space_is_scrubbed_quickly(begins: str) -> None:
     began = process_time()
 
     scrub_traceback(begins + " " * 4_000)
@@ -127,7 +127,7 @@ def test_addresses_are_hidden_where_that_is_asked_for() -> None:
     assert scrub("ask ada.l+x@mail.example.com.", emails=True) == f"ask {HIDDEN_TEXT}."
 
 
-def test_data_is_scrubbed_by_its_texts_and_by_its_keys_at_any_depth() -> None:
+def test_data_is_scrubbed_by_text_and_key_at_any_depth() -> None:
     value = {
         "headers": [
             {"Authorization": "abc"},

@@ -78,7 +78,7 @@ class TestSpan:
         assert [event.name for event in finished.events] == ["exception"]
         assert "sk-abcdef" not in finished.to_json()
 
-    def test_a_traceback_is_recorded_without_the_literals_in_it_also_where_it_is_cut(
+    def test_truncated_traceback_hides_its_literals_too(
         self, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(active_span, "_MAX_STACK_CHARS", 30)
@@ -124,9 +124,7 @@ class TestSpan:
         (finished,) = exported.get_finished_spans()
         assert (finished.attributes or {})["error.type"] == "cancelled"
 
-    def test_what_the_caller_did_not_sample_is_not_exported_but_carried_on(
-        self, exported: InMemorySpanExporter
-    ) -> None:
+    def test_unsampled_span_is_propagated_and_not_exported(self, exported: InMemorySpanExporter) -> None:
         with span("work", parent=TraceContext(TRACE, SPAN, 0)) as opened:
             assert not opened.recording
             assert opened.context is not None
@@ -157,7 +155,7 @@ class TestSpan:
         assert parent.context is not None
         assert ids(exported.get_finished_spans()[0])[2] == parent.context.span_id
 
-    async def test_a_generator_left_early_logs_nothing_and_leaves_the_context_as_it_was(
+    async def test_abandoned_generator_restores_the_context_without_a_log(
         self, exported: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
     ) -> None:
         ended = asyncio.Event()
@@ -185,9 +183,7 @@ class TestSpan:
         assert [finished.name for finished in exported.get_finished_spans()] == ["stream", "outer"]
         assert [entry.getMessage() for entry in caplog.records if entry.name.startswith("opentelemetry")] == []
 
-    async def test_generators_that_end_in_another_order_than_they_began_leave_the_context_as_it_was(
-        self, exported: InMemorySpanExporter
-    ) -> None:
+    async def test_generators_ending_out_of_order_restore_the_context(self, exported: InMemorySpanExporter) -> None:
         with span("outer") as outer:
             first, second, third = (streaming(name) for name in ("first", "second", "third"))
             for stream in (first, second, third):
@@ -205,9 +201,7 @@ class TestSpan:
         assert outer.context is not None
         assert ids(finished[3])[2] == outer.context.span_id
 
-    async def test_generators_that_are_cancelled_in_the_midst_of_each_other_end_and_the_next_has_the_right_parent(
-        self, exported: InMemorySpanExporter
-    ) -> None:
+    async def test_cancelled_interleaved_generators_keep_parents_right(self, exported: InMemorySpanExporter) -> None:
         waiting = asyncio.Event()
 
         async def both() -> None:
@@ -266,9 +260,7 @@ class TestSpan:
 
         assert (there, after) == (opened.context, None)
 
-    def test_a_span_that_is_left_is_not_exported_and_the_one_that_ends_it_has_its_id(
-        self, exported: InMemorySpanExporter
-    ) -> None:
+    def test_abandoned_reservation_is_exported_once_under_its_id(self, exported: InMemorySpanExporter) -> None:
         with span("work", parent=REMOTE, span_id=SPAN[::-1]) as opened:
             opened.discard()
         with span("work", parent=REMOTE, span_id=SPAN[::-1], links=(REMOTE,)) as opened:
@@ -300,7 +292,7 @@ class TestOff:
             assert opened.context is None
             assert current_context() is None
 
-    def test_a_reserved_context_is_its_parent_so_that_nobody_is_orphaned(self) -> None:
+    def test_reserved_context_is_its_own_parent(self) -> None:
         assert reserve_context(REMOTE) is REMOTE
 
     def test_a_new_trace_is_not_sampled(self) -> None:
@@ -309,15 +301,13 @@ class TestOff:
         assert parse_traceparent(fresh.traceparent) == fresh
         assert not fresh.sampled
 
-    def test_what_was_reserved_while_off_is_not_recorded_by_a_process_that_traces(
-        self, exported: InMemorySpanExporter
-    ) -> None:
+    def test_context_reserved_while_off_is_not_recorded_later(self, exported: InMemorySpanExporter) -> None:
         record("workflow", context=REMOTE, parent_span_id=SPAN, started=NOON, ended=NOON)
 
         assert exported.get_finished_spans() == ()
 
 
-def test_a_text_that_no_utf8_can_hold_is_sent_with_its_code_wherever_it_stands(exported: InMemorySpanExporter) -> None:
+def test_unencodable_text_is_sent_escaped(exported: InMemorySpanExporter) -> None:
     """One exception that names a file of another encoding must not lose the 511 spans beside it."""
     odd = {"k\ud800": "\ud800", "many": ["\ud800"]}
     with span("n\ud800", attributes=odd) as opened:
@@ -361,7 +351,7 @@ class Ending:
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_is_traced_goes_on_though_another_thread_ends_the_tracing_meanwhile(there: bool) -> None:
+def test_span_survives_a_shutdown_in_another_thread(there: bool) -> None:
     taken: list[EncodedSpan] = []
 
     def take(written: EncodedSpan) -> bool:

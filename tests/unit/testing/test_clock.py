@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pointsman.testing.clock import VirtualClock
 
 
-async def test_time_stands_still_until_it_is_moved() -> None:
+async def test_time_moves_only_by_advance() -> None:
     clock = VirtualClock(datetime(2030, 1, 1, tzinfo=UTC))
     sleeping = asyncio.create_task(clock.sleep(1))
 

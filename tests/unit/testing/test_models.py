@@ -25,7 +25,7 @@ async def test_replies_errors_and_functions_come_in_their_order() -> None:
     assert [request.turns[0].text for request in model.requests] == ["one", "two", "three"]
 
 
-async def test_a_model_that_is_asked_once_too_often_says_how_often_it_was_and_was_to_be() -> None:
+async def test_exhausted_script_reports_the_expected_calls() -> None:
     model = ScriptedModel(text_reply("only"))
     await model.complete(asking())
 
@@ -33,7 +33,7 @@ async def test_a_model_that_is_asked_once_too_often_says_how_often_it_was_and_wa
         await model.complete(asking())
 
 
-def test_a_reply_has_a_text_or_data_with_its_text_and_what_it_took() -> None:
+def test_scripted_reply_has_text_or_data_with_usage() -> None:
     text, data = (
         text_reply("{}", finish="length", tokens=(7, 3)),
         text_reply({"sum": 8}, finish="refusal", tokens=(7, 3)),
@@ -48,7 +48,7 @@ def test_a_reply_has_a_text_or_data_with_its_text_and_what_it_took() -> None:
     ] * 2
 
 
-def test_calls_have_an_id_each_and_arguments_that_are_no_json_are_sent_as_they_are() -> None:
+def test_scripted_calls_have_ids_and_raw_arguments() -> None:
     reply = tool_reply(("find", {"id": 1}), ("find", "{broken"), tokens=(7, 3))
 
     assert [(call.name, call.arguments) for call in reply.calls] == [("find", '{"id":1}'), ("find", "{broken")]

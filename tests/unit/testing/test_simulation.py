@@ -63,7 +63,7 @@ def test_a_task_group_cancels_its_tasks_in_the_order_they_began() -> None:
     assert cancelled == list(range(20))
 
 
-def test_time_goes_on_for_many_that_wait_though_timers_fire_within_the_resolution_of_the_loop_too_early() -> None:
+def test_many_waiters_advance_though_timers_fire_early() -> None:
     async def main() -> float:
         clock = SimulatedClock()
         broker = MemoryBroker("sim", clock)
@@ -111,7 +111,7 @@ def test_a_process_dies_with_every_task_that_began_in_it() -> None:
     assert lived == ["outside"]
 
 
-def test_what_a_dead_process_still_tries_has_no_effect() -> None:
+def test_dead_process_has_no_effect() -> None:
     broker = MemoryBroker("sim", SimulatedClock())
 
     async def dying(process: SimulatedProcess) -> None:

@@ -73,11 +73,11 @@ async def test_a_team_is_tested_in_less_than_a_second() -> None:
     assert min(took) < 1.0, took  # some 50 ms; the fastest, as a machine may have other things to do
 
 
-def test_every_name_of_the_kit_stands_in_its_table() -> None:
+def test_kit_table_lists_every_name() -> None:
     assert [name for name in testing.__all__ if f"`{name}`" not in str(testing.__doc__)] == []
 
 
-async def test_a_shipped_agent_with_a_model_of_the_test_s_is_otherwise_itself_and_the_shipped_one_as_it_was() -> None:
+async def test_agent_with_a_test_model_is_otherwise_unchanged() -> None:
     wrong = text_reply({"tasks": [{"id": "t1", "agent": "nobody", "intent": "?"}]})
     thinks, sells = ScriptedModel(wrong, text_reply({"cannot": "We sell tea alone."})), ScriptedModel()
     assert planner.model.provider == "offline"
@@ -111,7 +111,7 @@ async def test_a_part_that_cannot_start_says_so() -> None:
         await run_team(TEAM, [planner, synthesizer, *[seller(ScriptedModel())] * 2], "hello")
 
 
-async def test_a_role_that_the_strategy_needs_and_nobody_plays_is_told_before_anything_runs() -> None:
+async def test_unplayed_role_is_reported_before_the_run() -> None:
     with pytest.raises(ConfigurationError) as caught:
         await run_team(TEAM, [seller(ScriptedModel())], "hello")
 
@@ -121,7 +121,7 @@ async def test_a_role_that_the_strategy_needs_and_nobody_plays_is_told_before_an
     )
 
 
-async def test_a_role_of_another_name_is_told_by_it_whichever_of_several_teams_needs_it() -> None:
+async def test_renamed_role_is_reported_for_any_of_several_teams() -> None:
     team = TEAM.model_copy(update={"strategy": PlanAndExecute(planner="dispatcher")})
     first = Team(name="first", agents=("shop",), strategy=FanOut(synthesizer=None))
 
@@ -172,7 +172,7 @@ async def test_a_team_is_waited_for_until_its_supervisor_is_there(monkeypatch: p
     ("ends", "said"),
     [(BusUnavailableError("it is away"), "it is away"), (None, "a part of shop ended before the team was there")],
 )
-async def test_a_part_that_ends_before_the_team_is_there_ends_all_and_says_why(
+async def test_part_that_ends_early_ends_all_with_the_reason(
     ends: Exception | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run(self: SupervisorEngine, stop: asyncio.Event) -> None:
@@ -188,7 +188,7 @@ async def test_a_part_that_ends_before_the_team_is_there_ends_all_and_says_why(
 
 
 @pytest.mark.parametrize("model", [OpenAIModel("x", api_key="k"), AnthropicModel("x", api_key="k")])
-async def test_a_real_model_is_not_called_even_where_its_failure_is_passed_over(
+async def test_real_model_is_not_called_even_if_errors_are_swallowed(
     model: Model,
 ) -> None:
     async def call() -> None:
@@ -210,7 +210,7 @@ async def test_a_server_on_this_machine_may_be_called_and_no_other(server: str) 
             network_guard.check_allowed("openai", "x", other)
 
 
-async def test_each_of_two_guards_hears_of_its_own_calls_alone() -> None:
+async def test_nested_guards_see_their_own_calls() -> None:
     def call() -> None:
         with suppress(ConfigurationError):
             network_guard.check_allowed("openai", "x", None)
@@ -226,13 +226,13 @@ async def test_each_of_two_guards_hears_of_its_own_calls_alone() -> None:
         nested()
 
 
-def test_where_nobody_forbids_it_a_real_model_may_be_called(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_model_may_be_called_without_a_guard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_guard, "ACTIVE_GUARDS", [])
 
     network_guard.check_allowed("openai", "x", None)
 
 
-async def test_an_agent_that_names_a_model_has_it_also_while_real_ones_are_forbidden(
+async def test_agent_keeps_its_named_model_under_a_guard(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
@@ -242,7 +242,7 @@ async def test_an_agent_that_names_a_model_has_it_also_while_real_ones_are_forbi
         assert (named.model.provider, named.model.name) == ("openai", "x")
 
 
-async def test_agents_that_name_no_model_are_offline_while_real_ones_are_forbidden_and_only_then(
+async def test_agents_without_a_model_are_offline_under_a_guard_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("POINTSMAN_MODEL")
@@ -293,9 +293,7 @@ def test_the_plugin_guards_every_test_but_those_marked(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_an_agent_that_the_team_asks_for_and_nobody_is_is_told_before_anything_runs(
-    team: Team, lacks: str
-) -> None:
+async def test_missing_agent_is_reported_before_the_run(team: Team, lacks: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         await run_team(team, [seller(ScriptedModel())], "What does tea cost?")
 
@@ -309,14 +307,12 @@ async def test_an_agent_that_the_team_asks_for_and_nobody_is_is_told_before_anyt
         (PlanAndExecute(), "the strategy PlanAndExecute of shop needs planner and synthesizer"),
     ],
 )
-async def test_a_team_without_agents_is_told_whom_it_lacks_in_the_words_of_the_kit(
-    strategy: Strategy, said: str
-) -> None:
+async def test_team_without_agents_names_the_missing_ones(strategy: Strategy, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         await run_team(Team(name="shop", agents=ANY, strategy=strategy), [], "What does tea cost?")
 
 
-async def test_an_agent_that_is_at_work_when_time_is_up_is_told_of_and_not_waited_for() -> None:
+async def test_agent_at_work_at_the_timeout_is_reported_and_not_awaited() -> None:
     @agent(name="seller", description="Sells tea")
     async def slow(text: str) -> None:
         await asyncio.Event().wait()

@@ -80,7 +80,7 @@ def test_values_given_in_code_are_treated_like_variables() -> None:
     )
 
 
-def test_the_keys_of_models_and_the_variables_of_telemetry_follow_the_same_rule(
+def test_model_keys_and_telemetry_variables_follow_the_same_rule(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pointsman.llm.factory.ACTIVE_GUARDS", [])

@@ -29,7 +29,7 @@ async def test_dead_letters_are_listed_shown_and_discarded() -> None:
     assert [(one["id"], one["message"]) for one in after.data["letters"]] == [("d2", NASTY)]
 
 
-async def test_a_replay_into_an_ended_workflow_is_refused_and_can_be_sent_anew() -> None:
+async def test_replay_into_an_ended_workflow_is_refused_with_an_alternative() -> None:
     bus = MemoryBus()
     await store(bus, *completed())
     await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d1", letter("d1"))

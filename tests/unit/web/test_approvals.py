@@ -26,7 +26,7 @@ def payer(paid: list[Any]) -> Agent:
     return pay
 
 
-async def test_what_waits_is_listed_and_an_edited_yes_lets_it_go_on() -> None:
+async def test_approval_is_listed_and_an_edited_answer_continues_the_workflow() -> None:
     paid: list[Any] = []
     agents = [planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill"}), payer(paid)]
     async with factory.team(TEAM, agents) as client:

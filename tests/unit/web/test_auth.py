@@ -71,7 +71,7 @@ async def test_another_page_cannot_post_here(dashboard: Dashboard, origin: str) 
     assert await dashboard.client.bus.last("work", "pointsman.request.*") is None
 
 
-async def test_what_is_posted_must_be_declared_as_json(dashboard: Dashboard) -> None:
+async def test_posted_body_must_be_declared_as_json(dashboard: Dashboard) -> None:
     answer = await request(
         dashboard.app, "POST", "/api/requests", {"team": "crew", "input": "x"}, content_type="text/plain"
     )
@@ -106,7 +106,7 @@ async def test_without_the_token_there_is_the_door_and_nothing_else(locked: Dash
     assert door.status == 200
 
 
-async def test_the_token_opens_by_header_and_by_the_cookie_it_is_changed_for(locked: Dashboard) -> None:
+async def test_token_opens_by_header_and_by_cookie(locked: Dashboard) -> None:
     entered = await request(locked.app, "POST", "/login", {"token": TOKEN})
     cookie = entered.headers["set-cookie"]
     by_cookie = await request(locked.app, "GET", "/agents", cookie=cookie.split(";")[0])
@@ -163,5 +163,5 @@ async def test_where_others_can_reach_it_a_token_is_needed(host: str, token: str
         ("example.org", False),
     ],
 )
-def test_loopback_is_told_apart(host: str, is_it: bool) -> None:
+def test_loopback_addresses_are_recognized(host: str, is_it: bool) -> None:
     assert is_loopback(host) is is_it

@@ -62,7 +62,7 @@ async def cost_of_list(workflows: int, monkeypatch: pytest.MonkeyPatch) -> ListC
     return ListCost(len(page.data["rows"]), size(page), size(change), len(folded))
 
 
-async def test_the_list_of_10_000_workflows_costs_what_that_of_200_does(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_list_of_10_000_workflows_costs_the_same_as_of_200(monkeypatch: pytest.MonkeyPatch) -> None:
     few = await cost_of_list(200, monkeypatch)
     many = await cost_of_list(10_000, monkeypatch)
 
@@ -95,7 +95,7 @@ async def views_of_plan(tasks: int) -> tuple[int, list[int], int]:
     return size(first), sizes, lines
 
 
-async def test_a_plan_of_500_tasks_is_sent_a_few_times_for_all_that_comes_at_once_and_as_large_as_it_is() -> None:
+async def test_plan_of_500_tasks_is_sent_in_few_bounded_updates() -> None:
     few, _, _ = await views_of_plan(50)
     many, sizes, lines = await views_of_plan(500)
 

@@ -21,7 +21,7 @@ from pointsman.web.projections.rows import Search
 from pointsman.web.streams import EventStreams
 
 
-async def test_the_list_comes_whole_and_then_what_changes() -> None:
+async def test_list_is_sent_whole_and_then_by_changes() -> None:
     bus = MemoryBus()
     await store(bus, *completed())
     async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as page:
@@ -37,7 +37,7 @@ async def test_the_list_comes_whole_and_then_what_changes() -> None:
     assert (first.id, second.id) == (1, 2)
 
 
-async def test_a_page_that_comes_back_gets_what_it_missed_and_no_more() -> None:
+async def test_returning_page_gets_only_what_it_missed() -> None:
     bus = MemoryBus()
     await store(bus, *completed())
     await store(bus, started("wf_2"), workflow="wf_2")
@@ -51,7 +51,7 @@ async def test_a_page_that_comes_back_gets_what_it_missed_and_no_more() -> None:
     assert [row["id"] for row in missed.data["rows"]] == ["wf_3"]
 
 
-async def test_what_changes_while_a_page_is_sent_is_in_the_next_one() -> None:
+async def test_change_during_a_send_is_in_the_next_message() -> None:
     bus = MemoryBus()
     await store(bus, *completed())
     async with watching(bus) as dashboard:
@@ -68,7 +68,7 @@ async def test_what_changes_while_a_page_is_sent_is_in_the_next_one() -> None:
     assert second.startswith(b"id: 2\nevent: rows")
 
 
-async def test_a_log_that_was_made_anew_while_the_broker_was_away_is_read_from_its_beginning() -> None:
+async def test_recreated_log_is_read_from_its_start() -> None:
     old, new = MemoryBus(), MemoryBus()
     for number in range(1, 4):
         await store(old, started(f"wf_{number}"), workflow=f"wf_{number}")
@@ -104,7 +104,7 @@ async def test_a_log_that_was_made_anew_while_the_broker_was_away_is_read_from_i
     assert [row.id for row in index.page(Search()).rows] == ["wf_9"]
 
 
-async def test_what_was_seen_of_another_log_counts_for_nothing() -> None:
+async def test_position_in_another_log_is_ignored() -> None:
     bus = MemoryBus()
     await store(bus, *completed())
     async with watching(bus) as dashboard:
@@ -129,7 +129,7 @@ async def test_streams_end_when_the_dashboard_does() -> None:
         dashboard.stop()
 
 
-async def test_the_status_has_what_needs_a_look() -> None:
+async def test_status_lists_what_needs_attention() -> None:
     bus = MemoryBus()
     await publish(bus, f"pointsman.dead.{TEAM}.{WORKFLOW}.d1", letter("d1"))
     async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/dead-letters") as page:

@@ -15,7 +15,7 @@ DELIVERY = "a.1.95.7.1700000000000000000.0"
 
 
 @pytest.mark.parametrize("domain", ["", "hub.ACCOUNT."], ids=["plain", "of a domain"])
-async def test_what_settles_a_delivery_that_may_be_forgotten_does_not_wait_for_the_next_connection(domain: str) -> None:
+async def test_settling_an_unsynced_delivery_does_not_wait_for_a_reconnect(domain: str) -> None:
     bus = JetStreamBus(Settings(namespace="own"), name="test")
     bus._connection.client._max_pending_size = 1 << 20  # as once it has been connected
     forgetful, kept = (f"$JS.ACK.{domain}{name}.{DELIVERY}" for name in ("OWN_HANDOFFS", "OWN_WORK"))
@@ -34,9 +34,7 @@ async def test_what_settles_a_delivery_that_may_be_forgotten_does_not_wait_for_t
 
 
 @pytest.mark.parametrize(("subject", "headers"), [("own log", {}), ("own.log.a.w", {"Nats-Rollup": "all"})])
-async def test_what_is_not_taken_is_refused_to_whoever_waits_as_others_are_under_way_beside_it(
-    subject: str, headers: dict[str, str]
-) -> None:
+async def test_abandoned_request_is_refused_to_its_waiter(subject: str, headers: dict[str, str]) -> None:
     bus = JetStreamBus(Settings(namespace="own"), name="test")
 
     publishing = bus.publish(subject, b"", headers)

@@ -99,7 +99,7 @@ async def test_the_answer_to_a_flush_that_was_given_up_does_no_harm() -> None:
         await left.wait()
 
 
-async def test_a_message_is_sent_in_the_turn_in_which_it_is_handed_over() -> None:
+async def test_message_is_sent_in_the_same_loop_turn() -> None:
     server = Server()
 
     async with connected(server) as client:
@@ -110,7 +110,7 @@ async def test_a_message_is_sent_in_the_turn_in_which_it_is_handed_over() -> Non
         assert client.pending_data_size == 0
 
 
-async def test_what_a_server_does_not_read_is_kept_up_to_a_bound_then_waited_for_and_arrives_in_order() -> None:
+async def test_unread_output_is_buffered_up_to_a_bound_and_then_awaited_in_order() -> None:
     server = Server()
     sizes = [10_000 + number for number in range(2_000)]  # 20 MB: more than the sockets between take
 
@@ -135,7 +135,7 @@ async def test_what_a_server_does_not_read_is_kept_up_to_a_bound_then_waited_for
     assert server.sizes == sizes
 
 
-async def test_what_is_asked_of_a_server_that_does_not_read_is_kept_up_to_the_same_bound() -> None:
+async def test_unread_requests_are_buffered_up_to_the_same_bound() -> None:
     size = 10_000
     server = Server()
 
@@ -186,7 +186,7 @@ SAID = (
 
 @pytest.mark.parametrize("between", [0, 3], ids=["at once", "by and by"])
 @pytest.mark.parametrize("size", [1, 2, 7, 16, 23, 45, 61, 100, 1000])
-async def test_messages_are_heard_whole_and_in_order_however_the_socket_cuts_them(size: int, between: int) -> None:
+async def test_messages_arrive_whole_and_in_order_however_the_socket_splits_them(size: int, between: int) -> None:
     heard: list[tuple[str, str, bytes, bytes | None]] = []
     others: list[bytes] = []
 
@@ -214,7 +214,7 @@ async def test_messages_are_heard_whole_and_in_order_however_the_socket_cuts_the
     assert others == [b"m3"]
 
 
-async def test_a_message_is_heard_in_the_turn_in_which_it_came() -> None:
+async def test_message_is_delivered_in_the_loop_turn_of_its_arrival() -> None:
     heard: list[bytes] = []
 
     async with connected(Server()) as client:
@@ -224,7 +224,7 @@ async def test_a_message_is_heard_in_the_turn_in_which_it_came() -> None:
         assert heard == [b"m0"]
 
 
-async def test_what_cannot_be_dealt_with_is_told_of_and_the_next_message_is_heard() -> None:
+async def test_unprocessable_message_is_reported_and_the_next_one_delivered() -> None:
     heard: list[bytes] = []
     errors: list[Exception] = []
 
@@ -245,7 +245,7 @@ async def test_what_cannot_be_dealt_with_is_told_of_and_the_next_message_is_hear
     assert [str(error) for error in errors] == ["not this one"]
 
 
-async def test_nothing_is_heard_any_more_of_what_was_dropped() -> None:
+async def test_removed_subscription_receives_nothing_more() -> None:
     heard: list[bytes] = []
 
     async with connected(Server()) as client:

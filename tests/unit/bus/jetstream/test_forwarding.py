@@ -54,9 +54,7 @@ def handing(broker: Broker, whole: BaseException | None = None) -> Forwarder:
 
 
 @pytest.mark.parametrize(("reply", "settles"), [(FORGETFUL, False), (KEPT, True)], ids=["forgets", "keeps"])
-async def test_what_was_received_before_a_start_of_the_broker_is_settled_only_if_that_keeps_it(
-    reply: str, settles: bool
-) -> None:
+async def test_delivery_from_before_a_broker_start_is_settled_only_if_still_valid(reply: str, settles: bool) -> None:
     broker, received = Broker(), list[Delivery]()
 
     async with handing(broker).receive("two", received.append):
@@ -70,7 +68,7 @@ async def test_what_was_received_before_a_start_of_the_broker_is_settled_only_if
 
 
 @pytest.mark.parametrize("wrong", [BusUnavailableError("away"), ValueError("not that")], ids=["away", "something else"])
-async def test_what_cannot_be_made_whole_is_handed_back(wrong: Exception) -> None:
+async def test_delivery_with_a_missing_body_is_handed_back(wrong: Exception) -> None:
     broker, received = Broker(), list[Delivery]()
 
     with capture_logs() as logs:
@@ -82,7 +80,7 @@ async def test_what_cannot_be_made_whole_is_handed_back(wrong: Exception) -> Non
     assert [line["event"] for line in logs] == ["body_fetch_failed"]
 
 
-async def test_what_is_being_made_whole_is_handed_back_when_that_is_cancelled() -> None:
+async def test_delivery_is_handed_back_if_loading_its_body_is_cancelled() -> None:
     broker, received = Broker(), list[Delivery]()
 
     async with handing(broker, asyncio.CancelledError()).receive("two", received.append):
@@ -93,9 +91,7 @@ async def test_what_is_being_made_whole_is_handed_back_when_that_is_cancelled() 
 
 
 @pytest.mark.parametrize(("reply", "settles"), [(FORGETFUL, False), (KEPT, True)], ids=["forgets", "keeps"])
-async def test_what_nobody_received_is_handed_back_unless_the_broker_that_said_so_was_started_anew(
-    reply: str, settles: bool
-) -> None:
+async def test_unreceived_delivery_is_handed_back_unless_the_broker_restarted(reply: str, settles: bool) -> None:
     broker = Broker()
 
     async with handing(broker).receive("one", lambda _: None):

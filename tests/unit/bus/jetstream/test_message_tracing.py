@@ -48,7 +48,7 @@ def test_a_refused_one_says_why() -> None:
     assert (hop.steps[-1].kind, hop.error) == ("refused", "last sequence by subject mismatch: 0 vs 1")
 
 
-def test_what_a_later_server_adds_is_left_out() -> None:
+def test_unknown_fields_of_a_later_server_are_ignored() -> None:
     hop = parse_hop(account({"type": "xx", "ts": "?"}, {"type": "eg", "ts": "2026-01-02T03:04:06Z", "name": "n2"}))
 
     assert hop is not None
@@ -60,7 +60,7 @@ def test_what_a_later_server_adds_is_left_out() -> None:
     [b"", b"{}", b"[]", b"1", b'{"events": [], "server": {"name": "n1"}}', b'{"events": [{"type": "js"}]}',
      b'{"events": [{"type": "in", "ts": "yesterday", "subj": "a.b"}]}', b"\xff"],
 )  # fmt: skip
-def test_what_is_no_account_is_none(told: bytes) -> None:
+def test_message_that_is_no_trace_event_is_none(told: bytes) -> None:
     assert parse_hop(told) is None
 
 

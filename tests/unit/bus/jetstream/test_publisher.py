@@ -91,7 +91,7 @@ def refusal(number: int, code: int = 400) -> dict[str, Any]:
         (refusal(10060), PeerError),
     ],
 )
-async def test_a_refusal_is_an_error_of_its_kind_and_told_as_such(
+async def test_refusal_is_reported_as_an_error_of_its_kind(
     answer: dict[str, Any], raised: type[PointsmanError]
 ) -> None:
     watching = Watching()
@@ -118,7 +118,7 @@ async def test_a_message_under_way_is_a_conflict_only_once_it_is_there(
 
 
 @pytest.mark.parametrize(("spare", "asks"), [(0, True), (-1, False)])
-async def test_servers_are_asked_to_tell_of_a_message_where_there_is_room_to_ask(spare: int, asks: bool) -> None:
+async def test_trace_header_is_added_where_the_message_has_room(spare: int, asks: bool) -> None:
     stream = Stream()
     watched = writer(stream, Watching())
     watched.hops = HOPS
@@ -131,7 +131,7 @@ async def test_servers_are_asked_to_tell_of_a_message_where_there_is_room_to_ask
 
 
 @pytest.mark.parametrize("watching", [None, Watching()])
-async def test_a_message_is_on_its_way_when_it_is_stored_whether_somebody_watches_or_not(
+async def test_message_counts_as_sent_once_stored_with_or_without_an_observer(
     watching: Watching | None,
 ) -> None:
     """So that several need no task each."""
@@ -144,7 +144,7 @@ async def test_a_message_is_on_its_way_when_it_is_stored_whether_somebody_watche
 
 
 @pytest.mark.parametrize("watching", [None, Watching()])
-async def test_a_message_given_up_before_it_is_waited_for_leaves_nothing_that_was_never_awaited(
+async def test_abandoned_publish_leaves_no_unawaited_future(
     watching: Watching | None,
 ) -> None:
     with warnings.catch_warnings(record=True) as warned:
@@ -155,7 +155,7 @@ async def test_a_message_given_up_before_it_is_waited_for_leaves_nothing_that_wa
     assert [str(each.message) for each in warned] == []
 
 
-async def test_a_message_that_is_not_even_sent_is_told_as_well() -> None:
+async def test_unsent_message_is_reported_too() -> None:
     watching = Watching()
 
     with pytest.raises(OversizeEventError):

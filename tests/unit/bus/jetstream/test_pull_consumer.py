@@ -52,7 +52,7 @@ async def test_a_number_that_may_be_another_message_by_now_is_not_settled(since:
     [(3, True), (2, False), (None, True)],
     ids=["since the last start", "before it", "of a stream that keeps all"],
 )
-async def test_a_number_that_may_be_another_message_by_now_is_not_handed_on(since: int | None, handed: bool) -> None:
+async def test_sequence_that_may_be_reused_is_not_forwarded(since: int | None, handed: bool) -> None:
     broker = Broker(restarts=3)
     delivery = PullDelivery(cast(ForwardingConnection, broker), WireMessage("own.handoff.a.w.t.1", REPLY, b""), since)
 
@@ -61,7 +61,7 @@ async def test_a_number_that_may_be_another_message_by_now_is_not_handed_on(sinc
 
 
 @pytest.mark.parametrize(("since", "words"), [(3, []), (None, [b"+ACK"])], ids=["forgets", "keeps"])
-async def test_what_may_be_forgotten_is_not_settled_while_it_is_unknown_which_broker_will_hear_it(
+async def test_unsynced_delivery_is_not_settled_while_the_broker_is_unknown(
     since: int | None, words: list[bytes]
 ) -> None:
     broker = Broker(restarts=3)

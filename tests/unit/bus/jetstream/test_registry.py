@@ -76,7 +76,7 @@ async def alive(registry: KeyValueRegistry, clock: VirtualClock) -> list[str]:
     return [each.instance for each in await registry.cards()]
 
 
-async def test_who_was_alive_before_an_outage_is_so_for_a_time_to_live_after_it() -> None:
+async def test_live_card_stays_live_for_its_time_to_live_after_an_outage() -> None:
     clock = VirtualClock()
     bucket = Bucket(clock)
     async with watched(bucket, clock) as registry:
@@ -107,7 +107,7 @@ async def test_who_was_alive_before_an_outage_is_so_for_a_time_to_live_after_it(
     assert last == []
 
 
-async def test_who_was_gone_before_an_outage_stays_gone() -> None:
+async def test_dead_card_stays_dead_after_an_outage() -> None:
     clock = VirtualClock()
     bucket = Bucket(clock)
     async with watched(bucket, clock) as registry:
@@ -171,9 +171,7 @@ async def test_the_watch_ends_with_its_bus() -> None:
     assert lines == []
 
 
-async def test_a_card_that_the_broker_forgot_to_drop_is_not_alive_and_an_older_one_lives_for_what_is_left_of_it() -> (
-    None
-):
+async def test_expired_card_kept_by_the_broker_is_not_live() -> None:
     clock = VirtualClock()
     bucket = Bucket(clock)
     writer = KeyValueRegistry(bucket, bucket, bucket, "cards", LIVES, clock)

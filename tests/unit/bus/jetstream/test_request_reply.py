@@ -12,7 +12,7 @@ from pointsman.bus.jetstream.request_reply import ConnectionLostError, ReplyInbo
 LONG = 60.0
 
 
-async def test_each_answer_finds_who_waits_for_it_whatever_their_order() -> None:
+async def test_each_answer_reaches_its_waiter_in_any_order() -> None:
     replies = ReplyInbox("_INBOX.x", LONG)
     (one, first), (other, second) = replies.register(), replies.register()
 
@@ -22,7 +22,7 @@ async def test_each_answer_finds_who_waits_for_it_whatever_their_order() -> None
     assert [(await first).data, (await second).data] == [b"1", b"2"]
 
 
-async def test_an_answer_that_does_not_come_is_a_timeout_and_its_neighbours_wait_on() -> None:
+async def test_missing_answer_times_out_without_its_neighbours() -> None:
     replies = ReplyInbox("_INBOX.x", 0.05)
     reply, late = replies.register()
     with pytest.raises(TimeoutError):
@@ -45,7 +45,7 @@ async def test_a_lost_connection_ends_all_that_wait() -> None:
     assert [type(error) for error in found] == [ConnectionLostError] * 3
 
 
-def test_a_status_line_is_told_from_headers() -> None:
+def test_status_line_is_distinguished_from_headers() -> None:
     status = WireMessage("s", "", b"", b"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\n\r\n")
     event = WireMessage("s", "r", b"{}", b"NATS/1.0\r\nce-id: 1\r\n\r\n")
 
@@ -55,7 +55,7 @@ def test_a_status_line_is_told_from_headers() -> None:
     assert event.headers == {"ce-id": "1"}
 
 
-async def test_an_answer_that_nobody_waits_for_any_more_is_no_error_that_was_overlooked() -> None:
+async def test_answer_without_a_waiter_leaves_no_unretrieved_error() -> None:
     overlooked: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, told: overlooked.append(told["message"]))
     lost, late = ReplyInbox("_INBOX.x", LONG), ReplyInbox("_INBOX.y", 0.0)

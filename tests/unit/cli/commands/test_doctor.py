@@ -24,7 +24,7 @@ NOWHERE = {"url": None, "namespace": None, "json": False}
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
-def test_a_team_whose_supervisor_is_gone_is_bad_to_doctor_though_nothing_waits(client: Client) -> None:
+def test_doctor_fails_on_a_team_without_a_supervisor(client: Client) -> None:
     gone = asyncio.run(doctor._check_supervisor(client, "shop"))
     asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
     there = asyncio.run(doctor._check_supervisor(client, "shop"))
@@ -33,7 +33,7 @@ def test_a_team_whose_supervisor_is_gone_is_bad_to_doctor_though_nothing_waits(c
     assert [(check.ok, check.finding) for check in there] == [(True, "1 of shop alive")]
 
 
-def test_what_doctor_saw_goes_on_below_where_it_began(
+def test_doctor_continues_its_output_in_order(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "console", lambda: Console(force_terminal=True, color_system=None, width=60))
@@ -54,7 +54,7 @@ def test_a_check_that_found_nothing_gives_no_advice(client: Client, capsys: pyte
     assert {bool(check.get("advice")) for check in checks if not check["ok"]} == {True}
 
 
-def test_a_reader_that_leaves_early_ends_the_connection_of_doctor_where_it_began(
+def test_early_exit_of_a_reader_closes_the_connection_of_doctor(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owners: list[object] = []
@@ -82,7 +82,7 @@ def test_a_reader_that_leaves_early_ends_the_connection_of_doctor_where_it_began
 
 
 @pytest.mark.parametrize(("second", "told"), [("string", False), ("integer", True)])
-def test_agents_of_one_name_with_different_schemas_are_shown_and_bad_to_doctor(
+def test_doctor_fails_on_agents_of_one_name_with_different_schemas(
     client: Client, capsys: pytest.CaptureFixture[str], second: str, told: bool
 ) -> None:
     for instance, kind in (("i1", "string"), ("i2", second)):
@@ -111,7 +111,7 @@ SHOP = Team(name="shop", agents=("stock", "buyer"))
         (AgentCard(name="shop", description="of an earlier release", team=True, instance="s2"), False),
     ],
 )
-def test_supervisors_with_different_definitions_of_one_team_are_shown_and_bad_to_doctor(
+def test_doctor_fails_on_supervisors_with_different_team_definitions(
     client: Client, capsys: pytest.CaptureFixture[str], second: AgentCard, told: bool
 ) -> None:
     for card in (team_card(SHOP, NOW, "s1"), second):
@@ -129,7 +129,7 @@ def test_supervisors_with_different_definitions_of_one_team_are_shown_and_bad_to
 
 @pytest.mark.parametrize(("left", "told"), [((0, 0), ""), ((1, 0), "1 told to stop still runs"),
                                             ((2, 1), "3 told to stop still run")])  # fmt: skip
-def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
+def test_doctor_fails_on_handlers_that_ignore_their_stop(
     client: Client, capsys: pytest.CaptureFixture[str], left: tuple[int, int], told: str
 ) -> None:
     for instance, amount in zip(("i1", "i2"), left, strict=True):
@@ -160,7 +160,7 @@ def test_what_was_told_to_stop_and_still_runs_is_shown_and_bad_to_doctor(
         (False, 60, "", True, "every agent is sent work"),
     ],
 )
-def test_a_circuit_is_bad_to_doctor_while_its_time_runs_and_its_agent_is_alive(
+def test_doctor_fails_on_an_open_circuit_of_a_live_agent(
     client: Client, capsys: pytest.CaptureFixture[str], alive: bool, left: int, probe: str, ok: bool, seen: str
 ) -> None:
     now = datetime.now(UTC)

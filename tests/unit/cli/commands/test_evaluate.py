@@ -41,7 +41,7 @@ SUITE = Suite(team="shop", target="shop.py", cases=(Case(input="tea"),))
         ),
     ],
 )
-async def test_a_suite_for_somebody_who_is_not_there_is_told_so_and_nothing_is_sent(
+async def test_suite_for_a_missing_target_sends_nothing(
     suite: Suite, who: str, looks: str, start: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(evaluate, "_WAIT_NOTICE_AFTER_S", 0.0)
@@ -80,7 +80,7 @@ shop = Team(name="shop", strategy=Pipeline(stages=(Stage(agent="clerk"),)))
         ({"team": None, "agent": "shop"}, "house.py defines no agent 'shop'; it has clerk"),
     ],
 )
-async def test_a_suite_for_somebody_whom_its_target_does_not_define_starts_nothing(
+async def test_suite_for_an_undefined_target_starts_nothing(
     asked: dict[str, str | None], said: str, tmp_path: Path
 ) -> None:
     (tmp_path / "house.py").write_text(HOUSE)
@@ -90,7 +90,7 @@ async def test_a_suite_for_somebody_whom_its_target_does_not_define_starts_nothi
         await evaluate._evaluate(suite, embedded=True, parallel=1, url=None, namespace=None)
 
 
-async def test_who_comes_up_meanwhile_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_target_that_starts_meanwhile_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     team = Team(name="shop", agents=(), strategy=PlanAndExecute())
 
     async with running_team(team, [planner, synthesizer]) as client:
@@ -128,7 +128,7 @@ def told(report: EvaluationReport, kept: bool, capsys: pytest.CaptureFixture[str
     return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
 
-def test_each_case_is_a_line_with_what_is_wrong_below_it(
+def test_each_case_is_a_line_with_its_errors_below(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "600")
@@ -157,7 +157,7 @@ def test_each_case_is_a_line_with_what_is_wrong_below_it(
     ]
 
 
-def test_the_table_has_who_was_expected_in_rows_and_who_was_used_in_columns(
+def test_table_has_expected_agents_in_rows_and_used_agents_in_columns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lines = told(EvaluationReport("shop", 1.0, [GOOD], 1.0, CONFUSION), True, capsys)
@@ -171,7 +171,7 @@ def test_the_table_has_who_was_expected_in_rows_and_who_was_used_in_columns(
     ]  # fmt: skip
 
 
-def test_what_a_broker_that_is_gone_kept_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cards_from_a_stopped_broker_are_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
     report = EvaluationReport("shop", 1.0, [WRONG], 1.0)
 
     evaluate._print_report(report, kept=False)
@@ -228,7 +228,7 @@ def stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stand:
     return Stand(monkeypatch, tmp_path)
 
 
-def test_what_runs_is_asked_when_somebody_is_there(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_target_is_used(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
     code = evaluate.run(stand.path, **OPTIONS)
 
     assert code == Code.FAILED
@@ -238,7 +238,7 @@ def test_what_runs_is_asked_when_somebody_is_there(stand: Stand, capsys: pytest.
 
 
 @pytest.mark.parametrize("who", ["team", "agent"])
-def test_a_system_of_its_own_is_started_for_what_the_suite_asks(
+def test_own_system_is_started_for_the_target_of_the_suite(
     who: str, stand: Stand, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if who == "agent":
@@ -250,7 +250,7 @@ def test_a_system_of_its_own_is_started_for_what_the_suite_asks(
     assert "pointsman show" not in capsys.readouterr().out
 
 
-def test_options_come_before_what_stands_in_the_suite_and_results_go_where_they_should(
+def test_options_override_the_suite_and_results_go_to_their_file(
     stand: Stand, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     junit = tmp_path / "junit.xml"
@@ -284,7 +284,7 @@ def test_results_there_are_stay_until_there_are_new_ones(
     assert (tmp_path / "junit.xml").read_text() == "<old/>"
 
 
-def test_a_system_of_its_own_needs_to_know_what_to_start(stand: Stand) -> None:
+def test_own_system_needs_a_target_to_start(stand: Stand) -> None:
     stand.path.write_text(SUITE_FILE.replace('"target": "house.py", ', ""))
 
     with pytest.raises(ConfigurationError, match="--embedded does not know what to start; give --target"):

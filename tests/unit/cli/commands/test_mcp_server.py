@@ -39,7 +39,7 @@ def team(first: str, *more: str) -> Team:
     return Team(name="shop", agents=(first, *more), strategy=strategy, limits=Limits(deadline=30, attempts=1))
 
 
-async def test_an_answer_is_told_as_text_whatever_it_is() -> None:
+async def test_answer_of_any_type_is_returned_as_text() -> None:
     async with factory.team(team("echo"), [echo("echo")], settled=True) as client:
         text = await answer_call(client, "shop", "tea", 20)
     async with factory.team(team("tables"), [tables], settled=True) as client:
@@ -49,7 +49,7 @@ async def test_an_answer_is_told_as_text_whatever_it_is() -> None:
     assert fields == '{"sold":3}'
 
 
-async def test_what_a_partial_answer_lacks_is_told_with_it() -> None:
+async def test_partial_answer_lists_its_gaps() -> None:
     async with factory.team(team("echo", "broken"), [echo("echo"), broken], settled=True) as client:
         text = await answer_call(client, "shop", "tea", 20)
 
@@ -63,7 +63,7 @@ async def test_a_failure_is_an_error_that_names_the_workflow_and_says_why() -> N
             await answer_call(client, "shop", "tea", 20)
 
 
-async def test_who_gives_up_asking_ends_the_workflow() -> None:
+async def test_cancelled_call_cancels_the_workflow() -> None:
     begun = asyncio.Event()
 
     @agent(name="slow", description="Takes long")
@@ -110,7 +110,7 @@ class Workflow:
 
 
 @pytest.mark.parametrize("failure", [None, BusUnavailableError("away"), NotFoundError("it has ended")])
-async def test_who_gives_up_has_given_up_whether_or_not_it_can_be_told(failure: PointsmanError | None) -> None:
+async def test_cancelled_call_ends_even_if_the_cancel_cannot_be_sent(failure: PointsmanError | None) -> None:
     workflow: Any = Workflow(asyncio.CancelledError(), failure)
 
     with pytest.raises(asyncio.CancelledError):
@@ -157,7 +157,7 @@ def test_a_team_is_offered_by_its_description(monkeypatch: pytest.MonkeyPatch) -
     assert started == ["nats://x:1", "other", True, 0]
 
 
-def test_a_team_that_nobody_described_is_offered_by_its_name_and_its_failure_is_told(
+def test_team_without_a_description_is_offered_by_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     described, result, _ = offered(monkeypatch, team("broken"), broken, echo("echo"))
@@ -167,7 +167,7 @@ def test_a_team_that_nobody_described_is_offered_by_its_name_and_its_failure_is_
     assert "the shop is closed" in result.content[0].text  # type: ignore[union-attr]
 
 
-def test_a_team_that_is_not_there_yet_is_offered_and_waited_for_as_long_as_was_said(
+def test_missing_team_is_offered_after_the_given_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pointsman.cli.commands.mcp_server.ANSWER_GRACE_S", 0.0)
@@ -186,7 +186,7 @@ def test_a_name_that_is_none_is_refused_before_anything_is_looked_for(monkeypatc
         mcp_server.run("no team", timeout=1.0, url=None, namespace=None)
 
 
-async def test_a_team_that_nobody_runs_is_an_error_that_says_what_to_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_team_without_a_supervisor_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pointsman.cli.commands.mcp_server.ANSWER_GRACE_S", 0.0)
     async with factory.team(team("echo"), [echo("echo")], settled=True) as client:
         with pytest.raises(PeerError, match=r"is its supervisor running.*pointsman doctor nobody"):

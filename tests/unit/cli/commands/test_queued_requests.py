@@ -36,7 +36,7 @@ def run(call: Coroutine[Any, Any, doctor.Check]) -> doctor.Check:
     return asyncio.run(call)
 
 
-def test_what_waits_is_listed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_queued_requests_are_listed(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     workflow = asked(client)
 
     workflows.list_(None, limit=20, url=None, namespace=None, json=True)
@@ -48,7 +48,7 @@ def test_what_waits_is_listed(client: Client, capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize(("cancelled", "status"), [(False, "waiting for admission"), (True, "asked to end")])
-def test_what_waits_is_called_the_same_by_list_and_by_show(
+def test_list_and_show_use_one_term_for_queued_requests(
     client: Client, capsys: pytest.CaptureFixture[str], cancelled: bool, status: str
 ) -> None:
     workflow = asked(client)
@@ -61,7 +61,7 @@ def test_what_waits_is_called_the_same_by_list_and_by_show(
     assert [json.loads(line)["status"] for line in capsys.readouterr().out.splitlines()] == [status, status]
 
 
-def test_what_cannot_be_read_or_has_no_possible_team_does_not_hide_the_others(client: Client) -> None:
+def test_unreadable_queued_requests_do_not_hide_the_others(client: Client) -> None:
     asyncio.run(client.bus.publish("pointsman.request.shop", b"{", {}))
     asyncio.run(client.bus.publish("pointsman.request.sh\u00f6p", b"{}", {}))
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_read_or_has_no_possible_team_does_not_hide_the_others(cl
     assert (unread.team, unread.input, unread.status) == ("shop", "", "waiting for admission")
 
 
-def test_doctor_counts_what_waits_for_a_team_without_a_supervisor(client: Client) -> None:
+def test_doctor_counts_queued_requests_of_a_team_without_a_supervisor(client: Client) -> None:
     assert run(doctor._check_requests(client)).ok
 
     for team in ("shpo", "shpo", "shop"):
@@ -84,9 +84,7 @@ def test_doctor_counts_what_waits_for_a_team_without_a_supervisor(client: Client
     assert "`pointsman cancel ID`" in check.advice
 
 
-def test_what_is_asked_to_end_says_so_and_is_no_longer_bad_to_doctor(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_queued_request_with_a_cancel_passes_doctor(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     workflow = asked(client)
 
     code = workflows.cancel(workflow.id, reason="", by=None, **HERE)  # type: ignore[arg-type]
@@ -136,7 +134,7 @@ def test_a_team_that_has_a_supervisor_is_not_doubted(
     assert "is a supervisor of 'shop' running?" in capsys.readouterr().err
 
 
-async def test_what_was_admitted_waits_no_more() -> None:
+async def test_admitted_request_is_no_longer_queued() -> None:
     crew = [planner_of({"id": "t1", "agent": "a", "intent": "help"}), synthesizer, echo("a")]
     async with factory.team(Team(name="crew", limits=Limits(deadline=30)), crew, settled=True) as client:
         done = await client.submit("crew", "help")
@@ -151,7 +149,7 @@ async def test_what_was_admitted_waits_no_more() -> None:
         assert list(await client.queued_requests("crew")) == []
 
 
-def test_whoever_stops_waiting_is_told_that_the_work_goes_on(
+def test_interrupted_wait_says_that_the_work_continues(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def interrupted(*_: object, **__: object) -> Outcome:

@@ -44,9 +44,7 @@ def failed(client: Client, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-def test_what_was_given_up_on_is_offered_where_something_was(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_known_dead_letter_causes_are_offered(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(bury(client, "d1", "undecodable", workflow="wf_2"))
     assert "dead list" not in failed(client, capsys)
 
@@ -83,9 +81,7 @@ def listed(capsys: pytest.CaptureFixture[str], team: str | None) -> str:
     return capsys.readouterr().out.strip()
 
 
-def test_a_team_that_nobody_has_seen_is_answered_with_those_that_were_and_no_invitation(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_team_is_answered_with_the_known_teams(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     assert listed(capsys, "sho") == "No workflows of sho, and no supervisor. Teams seen: none."
 
     asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
@@ -159,7 +155,7 @@ def test_an_id_is_printed_as_it_is_typed(
 
 
 @pytest.mark.parametrize(("given", "kept"), [(None, "ada"), ("the night shift", "the night shift")])
-def test_an_answer_is_kept_under_the_name_of_who_gave_it(
+def test_answer_is_stored_under_the_name_of_its_author(
     client: Client, monkeypatch: pytest.MonkeyPatch, given: str | None, kept: str
 ) -> None:
     said: list[object] = []
@@ -176,7 +172,7 @@ def test_an_answer_is_kept_under_the_name_of_who_gave_it(
     assert said == [kept]
 
 
-def test_a_row_that_is_piped_is_as_long_as_what_it_says(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_piped_row_is_not_shortened(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(bury(client, "d1", "handler_error", message="no bolts " * 30))
     asyncio.run(bury(client, "d2", "handler_error", message="no nuts"))
     asyncio.run(client.submit("shop", "no bolts " * 30))
@@ -206,7 +202,7 @@ def test_teams_are_listed_with_their_supervisors_below_the_agents(
     assert [json.loads(line).get("team") for line in lines] == [*([] if alone else [None]), "shop"]
 
 
-def test_what_an_agent_does_is_told_as_far_as_the_terminal_goes(client: Client) -> None:
+def test_agent_description_fits_the_terminal(client: Client) -> None:
     card = echo("tea").card.model_copy(update={"description": "Makes tea, " * 9 + "and coffee"})
     long = card.model_copy(update={"name": "long", "description": "Makes tea, " * 90})
 
@@ -233,9 +229,7 @@ def test_the_names_and_the_numbers_of_agents_are_never_broken(client: Client, wi
     assert width in (40, 200) or row.rstrip().endswith("…"), "what it does is seen to be cut"
 
 
-def test_a_task_whose_agent_is_gone_is_waiting_for_it_wherever_one_looks(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_task_with_a_missing_agent_is_waiting_in_every_view(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     log = [started(team="shop"), *planned(PlannedTask(id="t1", agent="fitter", intent="fit"))]
     log.append(dispatched("t1", "fitter", 1))
     asyncio.run(store(client.bus, *log, team="shop"))
@@ -272,7 +266,7 @@ def test_a_task_whose_agent_is_gone_is_waiting_for_it_wherever_one_looks(
     ],
     ids=["queue", "retry", "approval"],
 )  # fmt: skip
-def test_a_task_that_only_waits_is_called_so_by_show_and_by_trace(
+def test_show_and_trace_use_one_term_for_a_waiting_task(
     client: Client, capsys: pytest.CaptureFixture[str], more: list[Entry], said: str
 ) -> None:
     log = [started(), *planned(PlannedTask(id="t1", agent="fitter", intent="fit")), dispatched("t1", "fitter", 1)]
@@ -290,7 +284,7 @@ def test_a_task_that_only_waits_is_called_so_by_show_and_by_trace(
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_was_written_as_otlp_is_told_where_it_went_and_not_on_the_output_of_programs(
+def test_otlp_file_is_announced_on_standard_error(
     client: Client, capsys: pytest.CaptureFixture[str], tmp_path: Path, as_json: bool
 ) -> None:
     file = tmp_path / "spans.json"
@@ -304,9 +298,7 @@ def test_what_was_written_as_otlp_is_told_where_it_went_and_not_on_the_output_of
     assert str(file) not in out
 
 
-def test_what_is_written_as_otlp_to_standard_output_is_all_of_it(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_otlp_on_standard_output_is_the_only_output(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))
 
     workflows.trace(WORKFLOW, follow=False, otlp="-", **NOWHERE)  # type: ignore[arg-type]
@@ -316,9 +308,7 @@ def test_what_is_written_as_otlp_to_standard_output_is_all_of_it(
     assert err == ""
 
 
-def test_a_task_whose_worker_says_that_it_has_begun_is_running_to_show(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_task_is_running_in_show_once_its_worker_began(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     begun = tool(ATTEMPT_STARTED, 2, 2, kind="progress")
     envelope = Envelope(id="p1", type=Progress.event_type, source="test", time=at(2), subject=WORKFLOW)
     asyncio.run(store(client.bus, started(), dispatched("t1", "fitter", 1)))
@@ -330,7 +320,7 @@ def test_a_task_whose_worker_says_that_it_has_begun_is_running_to_show(
     assert "t1 fitter running" in " ".join(capsys.readouterr().out.split())
 
 
-async def test_who_waits_for_an_answer_is_told_once_which_agent_it_waits_for(
+async def test_waiting_caller_is_told_once_which_agent_is_missing(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "NOTICE_AFTER_S", 0.0)

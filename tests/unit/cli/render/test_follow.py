@@ -83,7 +83,7 @@ async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch:
 
 
 @pytest.mark.parametrize("json", [False, True])
-async def test_watch_tells_what_happens_while_it_happens(capsys: pytest.CaptureFixture[str], json: bool) -> None:
+async def test_watch_prints_events_as_they_happen(capsys: pytest.CaptureFixture[str], json: bool) -> None:
     release, said = asyncio.Event(), ""
     plan = [{"id": "t1", "agent": "a", "intent": "help"}, {"id": "t2", "agent": "slow", "intent": "wait"}]
 
@@ -102,7 +102,7 @@ async def test_watch_tells_what_happens_while_it_happens(capsys: pytest.CaptureF
     assert outcome.status == "completed"
 
 
-async def test_what_a_team_below_it_does_is_in_the_tree_while_it_does_it() -> None:
+async def test_tasks_of_a_nested_team_appear_in_the_tree_as_they_run() -> None:
     release, screen = asyncio.Event(), Screen()
     desk = Team(name="desk", agents=("crew",), strategy=Pipeline(stages=(Stage(agent="crew"),)))
     crew = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"), Stage(agent="slow"))))
@@ -119,7 +119,7 @@ async def test_what_a_team_below_it_does_is_in_the_tree_while_it_does_it() -> No
         await asyncio.wait_for(drawing, 20)
 
 
-async def test_a_task_whose_agent_is_not_alive_is_drawn_as_one_that_waits_for_it() -> None:
+async def test_task_with_a_dead_agent_is_drawn_as_waiting() -> None:
     client, screen = Client(MemoryBus()), Screen()
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
     workflow = Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source)
@@ -131,7 +131,7 @@ async def test_a_task_whose_agent_is_not_alive_is_drawn_as_one_that_waits_for_it
     await asyncio.wait_for(drawing, 20)
 
 
-async def test_tasks_that_wait_for_agents_share_a_line_where_there_is_no_room_and_are_no_task_of_nobodys() -> None:
+async def test_tasks_waiting_for_agents_share_a_line_if_space_is_short() -> None:
     client, screen = Client(MemoryBus()), Screen()
     handed = [dispatched(f"t{n}", "fitter", 1) for n in range(50)]
     await store(client.bus, started(), *handed)
@@ -145,7 +145,7 @@ async def test_tasks_that_wait_for_agents_share_a_line_where_there_is_no_room_an
     assert "None" not in screen.text
 
 
-def test_a_tree_that_is_higher_than_the_screen_gives_up_what_is_over_and_keeps_what_goes_on() -> None:
+def test_tall_tree_drops_finished_tasks_and_keeps_running_ones() -> None:
     plan = [PlannedTask(id=f"t{n}", agent="fitter", intent="fit") for n in range(60)]
     log = [started(), *planned(*plan)]
     log += [dispatched(f"t{n}", "fitter", 1) for n in range(40)]
@@ -165,7 +165,7 @@ def names(node: TraceNode) -> list[str]:
     return [node.name, *(name for child in below for name in names(child))]
 
 
-async def test_a_team_below_it_that_never_begins_does_not_hold_up_its_end() -> None:
+async def test_nested_team_that_never_starts_does_not_delay_the_end() -> None:
     handed = dispatched("t1", "desk", 1).model_copy(update={"team": True})
     client = Client(MemoryBus())
     await store(client.bus, started(), handed, ended("cancelled", 3))

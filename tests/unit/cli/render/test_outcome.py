@@ -44,7 +44,7 @@ def told(*events: WorkflowEvent) -> list[str]:
     return [line.plain for event in events for line in story.lines(event)]
 
 
-def test_a_story_tells_the_plan_the_dispatches_the_tools_and_the_results() -> None:
+def test_timeline_shows_the_plan_the_dispatches_the_tools_and_the_results() -> None:
     lines = told(*completed()[:8], tool("find_bolts", 2, 2.5))
 
     assert [" ".join(line.split()) for line in lines] == [
@@ -61,7 +61,7 @@ def test_a_story_tells_the_plan_the_dispatches_the_tools_and_the_results() -> No
     ]
 
 
-def test_an_attempt_that_asks_a_person_is_told_as_waiting_and_not_as_failed() -> None:
+def test_attempt_that_asks_a_person_is_waiting_and_not_failed() -> None:
     error = AttemptError(kind="needs_approval", message="a person must allow the use of refund")
 
     (line,) = told(AttemptFailed(at=at(1), event_id="e1", task_id="t1", attempt=1, error=error))
@@ -70,7 +70,7 @@ def test_an_attempt_that_asks_a_person_is_told_as_waiting_and_not_as_failed() ->
     assert line.endswith("t1, attempt 1: a person must allow the use of refund")
 
 
-def test_a_story_tells_failures_retries_and_what_is_skipped_for_them() -> None:
+def test_timeline_shows_failures_retries_and_the_skipped_tasks() -> None:
     lines = told(*failing())
 
     assert [" ".join(line.split()[1:]) for line in lines[-5:]] == [
@@ -103,7 +103,7 @@ def test_an_agents_escape_sequences_are_shown_and_not_obeyed() -> None:
     assert "\n" not in lines[0]
 
 
-def test_the_outcome_names_every_gap_and_what_running_side_by_side_saved() -> None:
+def test_outcome_names_every_gap_and_the_time_saved_in_parallel() -> None:
     outcome = ended("partial", 3, gaps=[Gap(task_id="t1", agent="fitter", reason="out of bolts")]).outcome
 
     text = plain(render.render_outcome(outcome))
@@ -112,7 +112,7 @@ def test_the_outcome_names_every_gap_and_what_running_side_by_side_saved() -> No
     assert "partial in 3.0 s; one after another: 6.0 s; 360 tokens" in text
 
 
-def test_what_is_missing_of_many_tasks_for_one_reason_is_told_once_and_not_again_as_the_reason() -> None:
+def test_shared_reason_of_many_gaps_is_printed_once() -> None:
     missing = [Gap(task_id=f"t{number}", agent="fitter", reason="no fitter; all are ill") for number in range(20)]
     why = "; ".join(f"{gap.task_id}: {gap.reason}" for gap in missing)
     more = f"{why}; the deadline came"
@@ -127,7 +127,7 @@ def test_what_is_missing_of_many_tasks_for_one_reason_is_told_once_and_not_again
     assert "partial (t0: no fitter" in with_more
 
 
-def test_what_ran_one_after_another_is_not_compared_with_itself() -> None:
+def test_sequential_run_is_not_compared_with_itself() -> None:
     text = plain(render.render_outcome(ended("completed", 9).outcome.model_copy(update={"sequential": 6.0})))
 
     assert "completed in 9.0 s; 360 tokens" in text
@@ -153,7 +153,7 @@ def test_ids_are_never_cut_off(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
-def test_why_when_and_by_whom_work_was_given_up_on_is_told_at_every_width(width: int) -> None:
+def test_failure_reason_time_and_agent_are_shown_at_every_width(width: int) -> None:
     letter = DeadLetter(
         id="dl_" + "d" * 24, origin="fitter", workflow_id=WORKFLOW, attempts=3, at=at(1), subject="s", body="",
         cause=AttemptError(kind="handler_error", message="out of bolts " * 20),
@@ -171,7 +171,7 @@ def test_an_outcome_without_an_answer_says_why() -> None:
     assert render.render_answer(ended("cancelled", 1, None, reason="asked to").outcome) == "No answer: asked to."
 
 
-def test_show_has_the_request_the_plan_the_results_and_the_answer_but_repeats_no_plan_as_a_result() -> None:
+def test_show_has_the_request_the_plan_the_results_and_the_answer_once() -> None:
     text = plain(render.render_workflow(completed(), (), at(9), ()))
 
     for part in ("mend it", "Plan 1", "t2", "Result of t1", "completed in 6.0 s"):
@@ -179,7 +179,7 @@ def test_show_has_the_request_the_plan_the_results_and_the_answer_but_repeats_no
     assert "Result of plan-1" not in text
 
 
-def test_show_begins_with_how_it_stands_and_tells_what_each_task_took() -> None:
+def test_show_starts_with_the_status_and_has_the_duration_of_each_task() -> None:
     first, *rest = plain(render.render_workflow(completed(), (), at(9), ())).splitlines()
     rows = [" ".join(line.split()) for line in rest]
 
@@ -200,7 +200,7 @@ def test_show_of_one_that_runs_has_its_tasks_as_they_are_now() -> None:
 
 
 @pytest.mark.parametrize(("width", "whole"), [(40, False), (80, True), (140, True)])
-def test_what_goes_wrong_is_not_cut_at_the_edge_of_a_terminal(width: int, whole: bool) -> None:
+def test_error_text_is_not_cut_at_the_terminal_width(width: int, whole: bool) -> None:
     story = render.EventPrinter()
     lines = [line for event in failing(message="out of bolts " * 6 + "and nuts") for line in story.lines(event)]
     terminal = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
@@ -220,7 +220,7 @@ def test_show_says_that_a_workflow_still_runs() -> None:
     assert "still running" in plain(render.render_workflow(failing(), (), at(9), ()))
 
 
-def test_show_names_what_a_person_has_not_answered_yet() -> None:
+def test_show_names_the_open_approvals() -> None:
     tasks = tuple(PlannedTask(id=f"t{n}", agent="fitter", intent="fit it") for n in (1, 2))
     accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=tasks))
     asked = [
@@ -252,7 +252,9 @@ def test_show_names_what_a_person_has_not_answered_yet() -> None:
     ],
     ids=["plan", "task", "call"],
 )
-def test_show_has_what_was_answered_and_by_whom(about: dict[str, Any], said: dict[str, Any], shown: str) -> None:
+def test_show_has_each_answered_approval_and_its_author(
+    about: dict[str, Any], said: dict[str, Any], shown: str
+) -> None:
     asked = ApprovalRequested(at=at(1), approval="wf-1", expires_at=at(99), **about)
     answer = ApprovalDecided(at=at(2), event_id="e", approval="wf-1", **said)
     task = PlannedTask(id="t1", agent="fitter", intent="fit it")
@@ -272,7 +274,7 @@ def test_show_has_what_was_answered_and_by_whom(about: dict[str, Any], said: dic
     ],
     ids=lambda each: each["about"] if isinstance(each, dict) else "",
 )
-def test_show_has_what_a_person_is_asked_about_and_the_commands_that_answer(about: dict[str, Any], shown: str) -> None:
+def test_show_has_open_questions_and_the_commands_that_answer_them(about: dict[str, Any], shown: str) -> None:
     task = PlannedTask(id="t1", agent="fitter", intent="fit it", input={"bolt": "9 mm", "nut": "big"})
     accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=(task,)))
     asked = ApprovalRequested(at=at(1), approval="wf-1", expires_at=at(99), **about)
@@ -286,7 +288,7 @@ def test_show_has_what_a_person_is_asked_about_and_the_commands_that_answer(abou
     assert "`pointsman reject wf-1`" in stands
 
 
-def test_an_attempt_that_asked_a_person_is_drawn_as_waiting_and_not_as_failed() -> None:
+def test_attempt_that_asked_a_person_is_drawn_as_waiting() -> None:
     error = AttemptError(kind="needs_approval", message="a person must allow the use of refund")
     log = [*completed()[:5], dispatched("t1", "fitter", 2)]
     result = succeeded("t1", "fitter", 2, 3).result.model_copy(update={"status": "failed", "error": error})
@@ -323,7 +325,7 @@ def test_bars_are_to_scale_on_one_axis() -> None:
     assert abs(tester[1] - 32 / 3) <= 1
 
 
-def test_a_trace_tells_attempts_and_what_was_paid() -> None:
+def test_trace_shows_attempts_and_cost() -> None:
     usage = Usage(calls=1, input_tokens=1_000, output_tokens=234, cost=0.5)
     root = build_trace(failing(), [tool("a", 2, 3)])
     task = root.children[0].children[0].model_copy(update={"attempt": 2, "usage": usage})
@@ -336,7 +338,7 @@ def test_a_trace_tells_attempts_and_what_was_paid() -> None:
     assert "$0.5000" in line
 
 
-def test_a_task_is_thick_while_somebody_works_on_it_and_thin_while_it_waits() -> None:
+def test_bar_is_thick_while_an_agent_works_and_thin_while_the_task_waits() -> None:
     log: list[Entry] = [
         started(), dispatched("t1", "fitter", 0), succeeded("t1", "fitter", 4, 8), ended("completed", 8),
     ]  # fmt: skip
@@ -349,7 +351,7 @@ def test_a_task_is_thick_while_somebody_works_on_it_and_thin_while_it_waits() ->
     assert line.index("─") < line.index("█")
 
 
-def test_a_task_that_nobody_is_known_to_have_begun_is_thin_and_has_its_own_mark() -> None:
+def test_task_without_a_begin_report_has_its_own_mark() -> None:
     log: list[Entry] = [started(), dispatched("t1", "fitter", 0)]
 
     def line(*reports: Progress) -> str:
@@ -361,7 +363,7 @@ def test_a_task_that_nobody_is_known_to_have_begun_is_thin_and_has_its_own_mark(
     assert ("…" in begun, begun.count("─"), begun.count("█")) == (True, 16, 16)
 
 
-def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> None:
+def test_attempts_have_lines_of_their_own_only_if_there_are_several() -> None:
     once = plain(render_tree(build_trace(completed(), [tool("find_bolts", 2, 2.5)]), at(9)))
     again = plain(render_tree(build_trace(failing()), at(9)))
 
@@ -370,7 +372,7 @@ def test_only_where_there_are_several_attempts_has_each_a_line_of_its_own() -> N
     assert [f"attempt {n}" in again for n in (1, 2, 3)] == [True, True, False]
 
 
-def test_what_goes_on_tells_how_long_until_now() -> None:
+def test_running_task_shows_its_time_until_now() -> None:
     log: list[Entry] = [started(), dispatched("t1", "fitter", 2)]
 
     lines = [line.split() for line in plain(render_tree(build_trace(log), at(9))).splitlines()]
@@ -379,7 +381,7 @@ def test_what_goes_on_tells_how_long_until_now() -> None:
     assert ["7.0", "s"] in [line[-2:] for line in lines if "invoke_agent" in line]
 
 
-def test_tasks_of_one_agent_are_told_apart() -> None:
+def test_tasks_of_one_agent_have_distinct_labels() -> None:
     text = plain(render_tree(build_trace(completed()), at(9)))
 
     assert "invoke_agent fitter t1" in text
@@ -387,7 +389,7 @@ def test_tasks_of_one_agent_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 130, 300])
-def test_what_went_wrong_is_told_whole_once_below_the_tree_where_there_is_no_room_beside_it(
+def test_long_error_is_printed_once_below_the_tree(
     width: int,
 ) -> None:
     lines = plain(render_tree(build_trace(failing(message="out of bolts " * 6 + "and nuts")), at(9), width), width)
@@ -408,7 +410,7 @@ def test_the_trace_fits_its_terminal(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [50, 60, 70])
-def test_where_the_tree_has_few_columns_it_says_who_and_how_long_the_whole_took(width: int) -> None:
+def test_narrow_tree_shows_names_and_the_total_time(width: int) -> None:
     head, *lines = plain(
         render_tree(build_trace(completed(), [tool("look_up", 2, 3)]), at(9), width), width
     ).splitlines()
@@ -429,7 +431,7 @@ def test_durations_read_at_a_glance(value: float, text: str) -> None:
     assert format_seconds(value) == text
 
 
-def test_what_is_being_written_is_told_in_whole_lines_without_control_characters() -> None:
+def test_streamed_text_is_printed_in_whole_lines_without_control_characters() -> None:
     story = render.EventPrinter()
 
     def said(text: str) -> list[str]:

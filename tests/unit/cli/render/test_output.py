@@ -25,7 +25,7 @@ from pointsman_schemas.events import Usage
         (ValueError("x"), None),
     ],
 )
-def test_whose_fault_it_is_decides_the_exit_code(error: Exception, code: Code | None) -> None:
+def test_exit_code_follows_from_the_responsible_party(error: Exception, code: Code | None) -> None:
     assert code_for(error) == code
 
 
@@ -58,7 +58,7 @@ def test_the_only_error_of_a_task_group_is_said_itself(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == "pointsman: away\n"
 
 
-def test_of_several_errors_of_a_task_group_the_first_is_said_unless_one_is_a_bug(
+def test_first_error_of_a_task_group_is_printed_unless_one_is_a_bug(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     away = errors.BusUnavailableError("away")

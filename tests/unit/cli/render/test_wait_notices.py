@@ -36,7 +36,7 @@ def ask(*, watch: bool) -> None:
     ],
     ids=["submit", "submit --watch", "watch", "trace --follow"],
 )
-def test_a_command_that_waits_says_that_the_broker_is_away_and_not_among_what_programs_read(
+def test_waiting_command_reports_an_outage_on_standard_error_only(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: Callable[[], None]
 ) -> None:
     *before, end = completed()
@@ -57,7 +57,7 @@ def test_a_command_that_waits_says_that_the_broker_is_away_and_not_among_what_pr
     assert all(json.loads(line) for line in said.out.splitlines())
 
 
-async def test_each_outage_is_told_of_once_and_so_is_its_end(
+async def test_each_outage_is_reported_once_and_so_is_its_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = [True, False, False, True, True, False, True]

@@ -23,7 +23,7 @@ def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
     return capsys.readouterr().out.strip()
 
 
-def test_the_beginning_of_an_id_is_enough_to_look_where_one_begins_so(client: Client) -> None:
+def test_id_prefix_selects_a_workflow(client: Client) -> None:
     workflow = asyncio.run(client.submit("shop", "hello"))
 
     assert asyncio.run(resolve_workflow_id(client, workflow.id[:10])) == workflow.id
@@ -48,9 +48,7 @@ def test_a_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: 
     assert f"{workflow.id} is waiting for admission" in capsys.readouterr().out
 
 
-def test_the_beginning_of_an_id_is_enough_to_take_a_workflow_elsewhere_or_to_end_it(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_id_prefix_works_for_export_and_cancel(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(store(client.bus, started()))
 
     archive.export(WORKFLOW[:9], "-", url=None, namespace=None, json=False)
@@ -101,7 +99,7 @@ def test_a_dead_letter_is_shown_with_the_names_of_its_fields(
     assert '"inputt": "hello"' in capsys.readouterr().out
 
 
-def test_dead_letters_are_named_by_the_beginnings_of_their_ids_and_of_their_workflows(
+def test_dead_letters_are_selected_by_prefixes_of_their_ids_or_workflows(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asyncio.run(store(client.bus, started()))

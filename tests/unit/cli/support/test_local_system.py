@@ -21,7 +21,7 @@ from pointsman.settings import Settings
 from pointsman.util.child_processes import exit_message
 
 
-def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_uncreatable_folder_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     ended = subprocess.run(
@@ -34,7 +34,7 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_exit_code_2(tmp_path: Path
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no lock there")
-def test_a_second_one_on_the_same_folder_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+def test_second_system_on_one_folder_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     with (
         local_system.exclusive_lock(tmp_path),
         pytest.raises(ConfigurationError, match="end it, or give --dir another"),
@@ -46,7 +46,7 @@ def test_a_second_one_on_the_same_folder_is_refused_until_the_first_has_ended(tm
         pass
 
 
-def test_a_port_that_is_listened_on_is_taken_and_one_with_lingering_connections_is_free() -> None:
+def test_port_in_use_is_taken_and_one_with_lingering_connections_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         taken = not up._is_port_free(port)
@@ -59,7 +59,7 @@ def test_a_port_that_is_listened_on_is_taken_and_one_with_lingering_connections_
     assert up._is_port_free(port)
 
 
-def test_a_kill_is_told_as_such_and_only_a_code_of_its_own_is_explained_by_the_log(tmp_path: Path) -> None:
+def test_killed_child_is_reported_as_such_without_its_log(tmp_path: Path) -> None:
     log = tmp_path / "billing.log"
     log.write_text("started\nno such model\n")
 
@@ -87,7 +87,7 @@ def test_ctrl_c_during_the_imports_is_no_traceback() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are sent")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_what_a_script_starts_in_the_background_ends_on_a_signal_that_it_inherited_as_ignored(number: int) -> None:
+def test_background_child_of_a_script_ends_on_an_ignored_signal(number: int) -> None:
     async def main() -> None:
         os.kill(os.getpid(), number)
         async with asyncio.timeout(10):
@@ -101,7 +101,7 @@ def test_what_a_script_starts_in_the_background_ends_on_a_signal_that_it_inherit
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_file_with_several_teams_is_asked_through_the_one_it_calls_team(capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_with_several_teams_uses_the_one_named_team(capsys: pytest.CaptureFixture[str]) -> None:
     cast = topology_of("pointsman_agents.service_desk")
 
     assert cast.team.name == "service-desk"
@@ -110,7 +110,7 @@ def test_a_file_with_several_teams_is_asked_through_the_one_it_calls_team(capsys
     assert capsys.readouterr() == ("", "")
 
 
-async def test_a_broker_of_its_own_is_not_started_for_a_team_whose_agents_nobody_could_run_there(
+async def test_own_broker_is_not_started_for_a_team_without_runnable_agents(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "depot.py"
@@ -122,7 +122,7 @@ async def test_a_broker_of_its_own_is_not_started_for_a_team_whose_agents_nobody
     assert not (tmp_path / "home").exists()
 
 
-def test_several_teams_of_which_none_is_called_team_are_told_apart_by_their_variables(tmp_path: Path) -> None:
+def test_several_teams_without_one_named_team_are_distinguished_by_variable(tmp_path: Path) -> None:
     (tmp_path / "two.py").write_text("from pointsman import Team\na = Team(name='x')\nb = Team(name='y')\n")
 
     with pytest.raises(ConfigurationError, match=r"defines 2 teams: x, y; call the first of them `team`"):

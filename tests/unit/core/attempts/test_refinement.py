@@ -37,7 +37,7 @@ def test_after_the_second_failure_the_refiner_is_asked_and_knows_the_error() -> 
     assert "task_input" not in asked.input  # it is the request
 
 
-def test_the_refiner_is_told_what_the_task_was_given() -> None:
+def test_refiner_gets_the_input_of_the_task() -> None:
     story = WorkflowDriver(cards=AGENTS).planned({**task("t1"), "input": {"port": "Kiel"}})
 
     story.fail_task("t1", failure(retryable=True))
@@ -47,7 +47,7 @@ def test_the_refiner_is_told_what_the_task_was_given() -> None:
     assert asked["task_input"] == {"port": "Kiel"}
 
 
-def test_the_next_attempt_has_the_better_words_and_the_attempts_are_no_more() -> None:
+def test_next_attempt_has_the_refined_intent_and_the_limit_of_attempts_stays() -> None:
     story = failed_twice()
 
     story.complete_task(refiner_of(story), {"intent": "do it in JSON"})

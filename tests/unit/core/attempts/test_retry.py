@@ -29,7 +29,7 @@ def test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth() -
     assert pauses(story) == [pytest.approx(1, rel=0.2), pytest.approx(2, rel=0.2), pytest.approx(4, rel=0.2)]
 
 
-def test_the_jitter_spreads_tasks_that_failed_together_and_is_the_same_when_decided_again() -> None:
+def test_jitter_spreads_retries_and_is_reproducible() -> None:
     tasks = [task(f"t{number}") for number in range(20)]
     first, second = WorkflowDriver().planned(*tasks), WorkflowDriver().planned(*tasks)
     for story in (first, second):
@@ -53,7 +53,7 @@ def test_the_backoff_is_never_longer_than_five_minutes_and_a_fifth() -> None:
 
 
 @pytest.mark.parametrize("asked", [0.0, 17.0])
-def test_what_the_other_side_asked_for_comes_before_our_own_backoff(asked: float) -> None:
+def test_retry_after_of_the_provider_overrides_the_backoff(asked: float) -> None:
     story = WorkflowDriver().planned(task("a"))
 
     story.fail_task("a", failure(retryable=True, retry_after=asked))
@@ -107,7 +107,7 @@ def test_a_refusal_without_a_reason_is_terminal() -> None:
     assert story.entries_of(TaskFailed)[0].error.kind == ErrorKind.REFUSED
 
 
-def test_a_failure_without_a_reason_is_the_handler_s_and_goes_to_the_fallback() -> None:
+def test_failure_without_a_reason_is_a_handler_error_and_goes_to_the_fallback() -> None:
     story = WorkflowDriver(cards=WITH_FALLBACK).planned(task("a"))
 
     story.decide_and_apply(story.result("a", status="failed"))
@@ -150,7 +150,7 @@ def test_the_fallback_gets_one_attempt_when_the_agent_is_exhausted() -> None:
     assert story.entries_of(TaskFailed)[0].attempts == 3
 
 
-def test_the_fallback_gets_the_task_at_once_after_a_terminal_error_and_its_answer_counts() -> None:
+def test_fallback_gets_the_task_at_once_after_a_terminal_error() -> None:
     story = WorkflowDriver(cards=WITH_FALLBACK).planned(task("a"))
 
     story.fail_task("a", failure("handler_error"))
@@ -179,7 +179,7 @@ def test_a_refusal_does_not_go_to_the_fallback() -> None:
     assert story.statuses() == {"a": "failed"}
 
 
-def test_what_may_have_been_done_is_not_done_again_by_the_fallback() -> None:
+def test_fallback_does_not_repeat_work_with_an_unknown_outcome() -> None:
     story = WorkflowDriver(cards=WITH_FALLBACK).planned(task("a"))
 
     story.fail_task("a", failure("outcome_unknown"))
@@ -204,7 +204,7 @@ def test_an_agent_is_not_its_own_fallback() -> None:
     assert story.statuses() == {"a": "failed"}
 
 
-def test_two_agents_that_name_each_other_do_not_pass_a_task_to_and_fro() -> None:
+def test_mutual_fallbacks_do_not_pass_a_task_to_and_fro() -> None:
     story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other", fallback="worker"))).planned(
         task("a")
     )
@@ -218,7 +218,7 @@ def test_two_agents_that_name_each_other_do_not_pass_a_task_to_and_fro() -> None
 # Overdue
 
 
-def test_a_silent_agent_times_out_a_second_after_its_deadline_and_is_tried_again() -> None:
+def test_silent_agent_times_out_after_the_grace_and_is_retried() -> None:
     story = WorkflowDriver(limits=Limits(task_timeout=20)).planned(task("a"))
     assert story.handoff("a").deadline == story.now + timedelta(seconds=20)
 
@@ -230,7 +230,7 @@ def test_a_silent_agent_times_out_a_second_after_its_deadline_and_is_tried_again
     assert story.statuses() == {"a": "backing_off"}
 
 
-def test_an_agent_that_is_gone_is_named_and_the_task_is_not_tried_again() -> None:
+def test_missing_agent_is_named_and_the_task_not_retried() -> None:
     story = WorkflowDriver(limits=Limits(task_timeout=20)).planned(task("a"))
     story.cards = ()
 

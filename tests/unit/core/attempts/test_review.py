@@ -47,7 +47,7 @@ def judge_of(story: WorkflowDriver) -> str:
     return next(task.id for task in story.state.tasks.values() if task.role is Role.JUDGE and not task.settled)
 
 
-def test_the_judge_is_shown_what_was_made_what_was_asked_and_what_came_before() -> None:
+def test_judge_gets_the_output_the_intent_and_the_earlier_results() -> None:
     story = written()
 
     asked = story.handoff("judge-write")
@@ -79,7 +79,7 @@ def test_nothing_goes_on_before_the_judge_has_let_it_pass() -> None:
     assert not list(replay_log(story.commits))
 
 
-def test_what_it_took_is_counted_once_and_before_the_judge_is_asked() -> None:
+def test_usage_is_counted_once_before_the_review() -> None:
     story = written()
     asked, before = story.state.usage.calls, story.task("write")
 
@@ -94,7 +94,7 @@ def test_what_it_took_is_counted_once_and_before_the_judge_is_asked() -> None:
 
 
 @pytest.mark.parametrize("said", [PASS, AGAIN, STOP])
-def test_what_a_team_has_planned_for_a_stage_is_counted_once_whatever_is_said_of_it(said: Any) -> None:
+def test_plan_usage_of_a_nested_stage_is_counted_once(said: Any) -> None:
     agents = (card("find"), card("write", team=True), card("send"), card("reviewer", role=Role.JUDGE))
     story = WorkflowDriver(strategy=STAGES, cards=agents).start()
     story.complete_task("find")
@@ -106,7 +106,7 @@ def test_what_a_team_has_planned_for_a_stage_is_counted_once_whatever_is_said_of
     assert not list(replay_log(story.commits))
 
 
-def test_an_output_that_does_not_pass_its_check_is_not_shown_to_the_judge() -> None:
+def test_output_that_fails_its_check_is_not_reviewed() -> None:
     story = WorkflowDriver(strategy=STAGES, cards=AGENTS).start()
     story.complete_task("find")
 
@@ -116,7 +116,7 @@ def test_an_output_that_does_not_pass_its_check_is_not_shown_to_the_judge() -> N
     assert story.handoff("write").attempt == 2
 
 
-def test_what_is_sent_back_is_done_again_at_once_by_who_is_told_the_judge_s_words() -> None:
+def test_returned_stage_runs_again_at_once_with_the_review_as_feedback() -> None:
     story = written()
 
     story.complete_task("judge-write", AGAIN)
@@ -133,7 +133,7 @@ def test_what_is_sent_back_is_done_again_at_once_by_who_is_told_the_judge_s_word
     assert not list(replay_log(story.commits))
 
 
-def test_it_is_sent_back_once_and_the_judge_is_told_when_it_cannot_be() -> None:
+def test_stage_is_returned_once_and_then_the_judge_is_told() -> None:
     story = written(limits=Limits(attempts=5))
     story.complete_task("judge-write", AGAIN)
     story.complete_task("write", "Dear friend")
@@ -186,7 +186,7 @@ def test_a_judge_that_fails_has_let_nothing_pass() -> None:
     assert not list(replay_log(story.commits))
 
 
-def test_a_judge_s_refusal_is_not_the_stage_s_and_not_told_to_who_asked() -> None:
+def test_judge_refusal_is_not_the_stages_and_is_hidden_from_the_caller() -> None:
     stages = Pipeline(stages=(Stage(agent="write", check=Check(judge="reviewer")),))
     story = WorkflowDriver(strategy=stages, cards=AGENTS).start()
     story.complete_task("write")
@@ -197,7 +197,7 @@ def test_a_judge_s_refusal_is_not_the_stage_s_and_not_told_to_who_asked() -> Non
     assert "reviewer could not judge it: refused was seen" in story.outcome.reason
 
 
-def test_what_a_judge_s_review_lacks_is_not_told_to_who_makes_the_stage() -> None:
+def test_invalid_review_is_not_shown_to_the_stage() -> None:
     story = written(limits=Limits(attempts=1))
 
     story.complete_task("judge-write", "fine")
@@ -209,7 +209,7 @@ def test_what_a_judge_s_review_lacks_is_not_told_to_who_makes_the_stage() -> Non
 
 
 @pytest.mark.parametrize("said", ["fine", {"verdict": "perhaps"}, {"verdict": "stop", "reason": " "}])
-def test_a_judge_that_talks_is_asked_again_and_told_what_a_review_is(said: Any) -> None:
+def test_judge_without_a_verdict_is_asked_again(said: Any) -> None:
     story = written()
 
     story.complete_task("judge-write", said)
@@ -232,7 +232,7 @@ def test_a_result_that_comes_again_while_it_is_judged_changes_nothing() -> None:
     assert story.entries_of(TaskSucceeded)[-1].result.output == "Dear customer"
 
 
-def test_a_deadline_that_comes_while_it_is_judged_leaves_what_was_made_out_of_the_answer() -> None:
+def test_output_under_review_at_the_deadline_is_not_in_the_answer() -> None:
     story = written(limits=Limits(deadline=10, task_timeout=60))
 
     story.fire_timer()
@@ -241,7 +241,7 @@ def test_a_deadline_that_comes_while_it_is_judged_leaves_what_was_made_out_of_th
     assert story.statuses()["write"] == "abandoned"
 
 
-def test_the_trace_shows_who_judged_what_and_what_was_said() -> None:
+def test_trace_shows_the_reviewer_and_the_verdict() -> None:
     story = written()
     while_judged = build_trace(story.log).children[0].children
     story.complete_task("judge-write", AGAIN)

@@ -27,7 +27,7 @@ def calls(count: int) -> Usage:
     return Usage(calls=count)
 
 
-def test_tasks_that_start_together_share_equally_and_a_call_is_kept_for_the_answer() -> None:
+def test_parallel_tasks_share_equally_and_one_call_is_reserved_for_the_answer() -> None:
     story = WorkflowDriver(limits=Limits(calls=8)).planned(task("a"), task("b"), task("c"))
 
     assert [story.handoff(name).budget for name in "abc"] == [Budget(calls=2)] * 3
@@ -54,7 +54,7 @@ def test_a_single_call_is_as_much_as_an_attempt_needs_at_least() -> None:
     assert [each.budget for each in wide.state.plan_tasks() if each.active] == [Budget(calls=1)] * 40
 
 
-def test_a_share_is_kept_for_what_comes_after_tasks_that_start() -> None:
+def test_share_is_reserved_for_dependent_tasks() -> None:
     story = WorkflowDriver(limits=Limits(calls=7), strategy=BARE).planned(
         task("a"), task("b"), task("c", needs=["a", "b"])
     )
@@ -71,7 +71,7 @@ def test_as_many_calls_as_it_takes_are_enough() -> None:
     assert (story.outcome.status, story.outcome.usage.calls) == ("completed", 5)
 
 
-def test_what_an_attempt_does_not_use_comes_back_with_its_result() -> None:
+def test_unused_budget_returns_with_the_result() -> None:
     story = WorkflowDriver(limits=Limits(calls=9), strategy=BARE).planned(task("a"), task("b", needs=["a"]))
 
     story.complete_task("a", usage=calls(1))
@@ -79,7 +79,7 @@ def test_what_an_attempt_does_not_use_comes_back_with_its_result() -> None:
     assert story.handoff("b").budget == Budget(calls=7)
 
 
-def test_a_task_for_which_all_is_set_aside_waits_and_gets_what_comes_back() -> None:
+def test_task_without_budget_waits_for_returned_budget() -> None:
     story = WorkflowDriver(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"), task("c"))
     assert story.statuses() == {"a": "running", "b": "running", "c": "awaiting_budget"}
     assert [(entry.task_id, entry.limit) for entry in story.entries_of(BudgetAwaited)] == [("c", "calls")]
@@ -90,7 +90,7 @@ def test_a_task_for_which_all_is_set_aside_waits_and_gets_what_comes_back() -> N
     assert story.handoff("c").budget == Budget(calls=1)
 
 
-def test_when_nothing_is_left_the_outcome_names_the_limit_and_gives_what_there_is() -> None:
+def test_exhausted_budget_is_named_in_a_partial_outcome() -> None:
     story = WorkflowDriver(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"), task("c"))
 
     story.complete_task("a", "found")
@@ -158,7 +158,7 @@ def test_the_answer_may_have_less_than_an_attempt_needs_at_least() -> None:
     ],
     ids=["nobody writes", "nothing is left", "something is left"],
 )  # fmt: skip
-def test_the_rest_is_for_the_answer_where_there_is_a_rest_and_somebody_to_write_it(
+def test_remaining_budget_goes_to_the_answer(
     strategy: PlanAndExecute, limits: Limits, used: Usage, reason: str
 ) -> None:
     story = WorkflowDriver(limits=limits, strategy=strategy).planned(task("a"), task("b", needs=["a"]))
@@ -168,7 +168,7 @@ def test_the_rest_is_for_the_answer_where_there_is_a_rest_and_somebody_to_write_
     assert story.entries_of(LimitReached)[0].detail == reason
 
 
-def test_a_limit_that_ended_the_work_is_not_reached_again_by_the_answer_it_leaves_nothing_for() -> None:
+def test_limit_is_not_reported_again_for_the_skipped_answer() -> None:
     story = WorkflowDriver(limits=Limits(calls=4)).planned(task("a"), task("b"))
     story.complete_task("a", "found", usage=calls(1))
 
@@ -180,7 +180,7 @@ def test_a_limit_that_ended_the_work_is_not_reached_again_by_the_answer_it_leave
     assert (synthesis.status, synthesis.reason) == ("abandoned", "the limit of 4 calls is used up: 11 used")
 
 
-def test_a_retry_waits_for_budget_like_a_first_attempt_and_for_its_time_as_well() -> None:
+def test_retry_waits_for_budget_and_for_its_time() -> None:
     story = WorkflowDriver(limits=Limits(calls=3), strategy=BARE).planned(task("a"), task("b"))
 
     story.fail_task("a", failure(retryable=True, retry_after=30))
@@ -192,7 +192,7 @@ def test_a_retry_waits_for_budget_like_a_first_attempt_and_for_its_time_as_well(
     assert ((retry.not_before - story.now).total_seconds(), retry.budget) == (25, Budget(calls=1))
 
 
-def test_a_retry_has_what_its_last_attempt_did_not_use_at_once() -> None:
+def test_retry_may_use_its_unspent_share_at_once() -> None:
     story = WorkflowDriver(limits=Limits(calls=9), strategy=BARE).planned(task("a"))
 
     story.fail_task("a", failure(retryable=True, retry_after=30), usage=calls(2))
@@ -202,7 +202,7 @@ def test_a_retry_has_what_its_last_attempt_did_not_use_at_once() -> None:
     assert (retry.budget, retry.reason) == (Budget(calls=6), "attempt 1 failed: provider_error")
 
 
-def test_a_new_plan_waits_for_what_is_under_way_to_give_something_back() -> None:
+def test_new_plan_waits_for_returned_budget() -> None:
     story = WorkflowDriver(limits=Limits(calls=4, replans=1), strategy=BARE).planned(task("a"), task("b"), task("c"))
 
     story.complete_task("a", replan_hint="there is a better way")
@@ -236,7 +236,7 @@ def test_small_shares_are_not_dealt_out_fewer_run_at_a_time() -> None:
     assert [each.budget for each in running] == [Budget(tokens=250)] * 20
 
 
-def test_what_is_plenty_is_shared_among_all_though_of_another_limit_there_is_enough_for_few() -> None:
+def test_plentiful_limit_is_shared_among_all_despite_a_scarce_one() -> None:
     story = WorkflowDriver(limits=Limits(calls=6, tokens=100_000), strategy=BARE)
     story.planned(*(task(f"t{number}") for number in range(10)))
 
@@ -253,7 +253,7 @@ def test_a_refiner_leaves_half_of_it_to_the_work() -> None:
     assert story.handoff(story.task("t1").refined_by).budget == Budget(calls=3)
 
 
-def test_what_comes_back_is_not_offered_to_all_that_wait_once_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_returned_budget_is_offered_until_it_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
     story = WorkflowDriver(limits=Limits(calls=10), strategy=BARE).planned(
         *(task(f"t{number}") for number in range(60))
     )
@@ -280,7 +280,7 @@ def test_where_nothing_is_bounded_no_attempt_has_an_allowance() -> None:
     assert story.handoff("a").budget is None
 
 
-def test_children_of_one_workflow_share_what_it_has() -> None:
+def test_children_share_the_budget_of_their_parent() -> None:
     desk = card("desk", team=True)
     story = WorkflowDriver(limits=Limits(calls=21), cards=(desk,), agents=("desk",), strategy=BARE)
 
@@ -289,7 +289,7 @@ def test_children_of_one_workflow_share_what_it_has() -> None:
     assert [story.handoff(name).budget for name in "ab"] == [Budget(calls=10, tasks=499, replans=0)] * 2
 
 
-def test_a_planner_is_told_what_all_the_work_may_still_take() -> None:
+def test_planner_is_told_the_remaining_budget() -> None:
     story = WorkflowDriver(limits=Limits(calls=10, deadline=60, replans=2), strategy=BARE).start(deadline=30)
     first: Any = story.handoff("plan-1").input
     story.wait(5).complete_task("plan-1", plan(task("a"), task("b", needs=["a"])))
@@ -302,7 +302,7 @@ def test_a_planner_is_told_what_all_the_work_may_still_take() -> None:
     assert PlannerInput.model_validate(again).remaining_limits == RemainingLimits(seconds=20, replans=1, calls=8)
 
 
-def test_where_only_time_is_bounded_a_planner_is_told_of_that() -> None:
+def test_planner_is_told_the_remaining_time_if_only_time_is_bounded() -> None:
     given: Any = WorkflowDriver().start().handoff("plan-1").input
 
     assert given["remaining_limits"] == {"seconds": 600, "replans": 0}
@@ -340,7 +340,7 @@ def _holds(state: State, limits: Limits) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.integers(0, 2**64))
-def test_however_results_interleave_what_is_used_and_set_aside_stays_within_every_limit(seed: int) -> None:
+def test_used_and_reserved_budget_stays_within_every_limit(seed: int) -> None:
     chance = Random(seed)
     bounded = {
         "calls": chance.choice([None, 3, 9, 40]),
@@ -361,7 +361,7 @@ def test_however_results_interleave_what_is_used_and_set_aside_stays_within_ever
 
 
 @pytest.mark.parametrize("role", [Role.PLAN, Role.WORK])
-def test_an_agent_that_uses_more_than_its_share_ends_the_work_when_the_limit_is_passed(role: Role) -> None:
+def test_overspending_agent_ends_the_work_at_the_limit(role: Role) -> None:
     story = WorkflowDriver(limits=Limits(calls=4), strategy=BARE).start()
     if role is Role.WORK:
         story.complete_task("plan-1", plan(task("a"), task("b")))

@@ -53,13 +53,13 @@ def shares(story: WorkflowDriver, *names: str) -> list[Budget | None]:
     return [story.handoff(name).budget for name in names]
 
 
-def test_teams_that_start_together_share_what_is_left_of_tasks() -> None:
+def test_parallel_teams_share_the_remaining_tasks() -> None:
     story = desks(Limits(tasks=12)).planned(task("a", "desk"), task("b", "desk"), task("c"))
 
     assert shares(story, "a", "b", "c") == [Budget(tasks=4, replans=0), Budget(tasks=5, replans=0), None]
 
 
-def test_what_a_team_has_not_planned_comes_back_with_its_result() -> None:
+def test_unplanned_tasks_of_a_team_return_with_its_result() -> None:
     story = desks(Limits(tasks=10)).planned(task("a", "desk"), task("b", "desk", needs=["a"]))
     assert shares(story, "a") == [Budget(tasks=4, replans=0)]
 
@@ -68,7 +68,7 @@ def test_what_a_team_has_not_planned_comes_back_with_its_result() -> None:
     assert shares(story, "b") == [Budget(tasks=5, replans=0)]
 
 
-def test_a_re_plan_is_kept_for_the_team_itself_and_the_rest_is_shared() -> None:
+def test_replan_is_reserved_for_the_team_and_the_rest_is_shared() -> None:
     story = desks(Limits(tasks=50, replans=3)).planned(task("a", "desk"), task("b", "desk"))
 
     assert [each.replans for each in shares(story, "a", "b") if each] == [1, 1]
@@ -81,7 +81,7 @@ def test_a_re_plan_is_kept_for_the_team_itself_and_the_rest_is_shared() -> None:
     assert story.outcome.reason == "the limit of 3 re-plans is used up"
 
 
-def test_what_nobody_tells_of_counts_as_used() -> None:
+def test_unreported_plan_usage_counts_as_used() -> None:
     story = desks(Limits(tasks=9, attempts=1)).planned(task("a", "desk"), task("b", "worker"))
 
     story.fire_timer()  # the desk never answers
@@ -97,7 +97,7 @@ def test_a_team_of_an_earlier_release_counts_as_having_used_its_share() -> None:
     assert story.state.child_plan_usage == PlanUsage(tasks=7)
 
 
-def test_a_team_for_which_no_task_is_left_waits_and_others_do_not_wait_behind_it() -> None:
+def test_team_without_quota_waits_and_others_do_not_wait_behind_it() -> None:
     story = desks(Limits(tasks=4, calls=4)).planned(task("a", "desk"), task("b", "desk"), task("c"))
     assert story.statuses() == {"a": "running", "b": "awaiting_budget", "c": "running"}
     assert [entry.limit for entry in story.entries_of(BudgetAwaited)] == ["tasks"]
@@ -107,7 +107,7 @@ def test_a_team_for_which_no_task_is_left_waits_and_others_do_not_wait_behind_it
     assert story.statuses()["b"] == "running"
 
 
-def test_a_team_for_which_no_task_is_left_ends_no_work_that_needs_none() -> None:
+def test_team_without_quota_does_not_end_other_work() -> None:
     story = desks(Limits(tasks=3)).planned(task("a", "desk"), task("b"), task("c", needs=["b"]))
     assert story.statuses() == {"a": "awaiting_budget", "b": "running", "c": "waiting"}
 
@@ -119,7 +119,7 @@ def test_a_team_for_which_no_task_is_left_ends_no_work_that_needs_none() -> None
     assert list(replay_log(story.commits)) == []
 
 
-def test_work_that_a_person_must_allow_outlasts_a_team_for_which_no_task_is_left() -> None:
+def test_pending_approval_outlasts_a_team_without_quota() -> None:
     cards = (DESK, card("worker", approval="required"))
     story = WorkflowDriver(limits=Limits(tasks=2), cards=cards, agents=("desk", "worker"), strategy=BARE)
     story.planned(task("a", "desk"), task("b"))
@@ -132,7 +132,7 @@ def test_work_that_a_person_must_allow_outlasts_a_team_for_which_no_task_is_left
     assert story.outcome.reason == "the limit of 2 tasks is used up: 2 planned"
 
 
-def test_work_that_is_held_outlasts_a_team_for_which_no_task_is_left() -> None:
+def test_held_task_outlasts_a_team_without_quota() -> None:
     story = desks(Limits(tasks=2), circuits={"worker": Circuit(since=T0, until=T0 + timedelta(seconds=5))})
     story.planned(task("a", "desk"), task("b"))
     assert story.statuses() == {"a": "awaiting_budget", "b": "held"}
@@ -153,7 +153,7 @@ def test_when_no_task_can_come_back_the_outcome_names_the_limit() -> None:
     assert (story.outcome.status, story.outcome.reason) == ("partial", "the limit of 3 tasks is used up: 3 planned")
 
 
-def test_a_planner_may_plan_what_the_teams_have_left() -> None:
+def test_planner_may_plan_the_quota_left_by_teams() -> None:
     story = desks(Limits(tasks=10, replans=1)).planned(task("a", "desk"), task("b"))
 
     story.complete_task("a", plan_usage={"tasks": 3}, replan_hint="there is a better way")
@@ -166,7 +166,7 @@ def test_a_planner_may_plan_what_the_teams_have_left() -> None:
 
 
 @pytest.mark.parametrize("verdict", ["approve", "reject"])
-def test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_it(verdict: Any) -> None:
+def test_open_approval_survives_a_replan(verdict: Any) -> None:
     cards = (card("worker"), card("guarded", approval="required"))
     story = WorkflowDriver(limits=Limits(tasks=4, replans=1), cards=cards, strategy=BARE)
     story.planned(task("look"), task("pay", "guarded"), task("last", needs=["look", "pay"]))
@@ -180,7 +180,7 @@ def test_what_a_person_is_asked_about_while_a_plan_is_made_does_not_give_way_to_
     assert plan_usage(story.state).tasks == 4
 
 
-def test_fixed_stages_that_are_more_than_there_may_be_end_it_with_the_limit() -> None:
+def test_too_many_fixed_stages_end_the_pipeline_with_the_limit() -> None:
     stages = Pipeline(stages=tuple(Stage(agent="worker", name=name) for name in "abc"))
 
     story = WorkflowDriver(strategy=stages).start(budget=Budget(tasks=2))
@@ -196,14 +196,14 @@ def test_a_team_that_may_plan_nothing_asks_no_planner() -> None:
     assert list(story.state.tasks) == []
 
 
-def test_whoever_is_not_alive_may_be_a_team_and_gets_a_share_which_is_decided_so_again() -> None:
+def test_dead_agent_that_may_be_a_team_gets_a_reproducible_share() -> None:
     story = WorkflowDriver(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=5)).start()
 
     assert shares(story, "ghost") == [Budget(tasks=4, replans=0)]
     assert list(replay_log(story.commits)) == []
 
 
-def test_whoever_is_not_alive_gets_its_task_when_no_task_is_left_for_a_team_to_plan_for_it_may_be_none() -> None:
+def test_dead_agent_gets_its_task_even_without_quota() -> None:
     story = WorkflowDriver(strategy=Pipeline(stages=(Stage(agent="ghost"),)), limits=Limits(tasks=1)).start()
 
     assert shares(story, "ghost") == [Budget(tasks=0, replans=0)]
@@ -225,7 +225,7 @@ def test_a_state_of_a_release_that_did_not_count_folds() -> None:
     assert from_snapshot({name: value for name, value in snapshot.items() if name != "below"}) == state
 
 
-def test_the_time_of_a_child_and_of_its_children_is_within_their_parents() -> None:
+def test_child_time_and_usage_stay_within_the_parents() -> None:
     handoff = desks(Limits(deadline=100)).planned(task("a", "desk")).handoff("a")
     for depth in range(1, 4):
         asked = child_request(handoff, Team(name="desk", limits=Limits(deadline=10_000, task_timeout=10_000)), T0)
@@ -366,7 +366,7 @@ def planned_by_all(tree: Tree) -> PlanUsage:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.integers(0, 2**64))
-def test_whatever_happens_in_a_tree_it_plans_no_more_than_its_topmost_team_may(seed: int) -> None:
+def test_nested_teams_plan_no_more_than_the_root_team_may(seed: int) -> None:
     tree = Tree(Random(seed))
     most = tree.teams["top"].limits
 

@@ -21,7 +21,7 @@ def taken(left: BucketState | float) -> BucketState:
 
 
 @pytest.mark.parametrize("rate", [6.0, 60.0, 500.0])
-def test_no_minute_sees_more_than_a_sixth_above_the_limit_and_none_is_left_unused(rate: float) -> None:
+def test_no_minute_exceeds_the_limit_by_more_than_a_sixth(rate: float) -> None:
     limits, allowance, now, calls = ModelLimits(requests=rate), None, 0.0, list[float]()
     while now < 240:
         left = acquire(allowance, limits, at(now), f"c{len(calls)}", 1, at(now + 1))
@@ -48,7 +48,7 @@ def test_tokens_are_guessed_before_and_set_right_after() -> None:
     assert acquire(overdrawn, limits, at(0), "b", 50, at(60)) == pytest.approx(55.0)
 
 
-def test_what_was_overdrawn_by_minutes_is_made_up_for_in_as_many() -> None:
+def test_overdraft_of_n_minutes_is_made_up_in_n_minutes() -> None:
     limits = ModelLimits(tokens=600)
     left = taken(acquire(None, limits, at(0), "a", 100, at(60)))
     left = release(left, limits, at(0), "a", -5_000, None)
@@ -57,14 +57,14 @@ def test_what_was_overdrawn_by_minutes_is_made_up_for_in_as_many() -> None:
     assert taken(acquire(left, limits, at(505), "b", 50, at(560)))
 
 
-def test_a_call_larger_than_the_bucket_waits_until_it_is_full_and_no_longer() -> None:
+def test_call_larger_than_the_bucket_waits_until_it_is_full() -> None:
     limits = ModelLimits(tokens=600)
     left = taken(acquire(None, limits, at(0), "a", 5000, at(60)))
 
     assert acquire(left, limits, at(0), "b", 5000, at(60)) == pytest.approx(500.0)
 
 
-def test_calls_at_a_time_are_bounded_and_one_whose_process_died_runs_out() -> None:
+def test_concurrent_calls_are_bounded_and_dead_ones_expire() -> None:
     limits = ModelLimits(concurrency=2)
     left = taken(acquire(None, limits, at(0), "a", 1, at(60)))
     left = taken(acquire(left, limits, at(0), "b", 1, at(30)))
@@ -77,7 +77,7 @@ def test_calls_at_a_time_are_bounded_and_one_whose_process_died_runs_out() -> No
     assert set(taken(acquire(left, limits, at(31), "c", 1, at(90))).calls) == {"a", "c"}
 
 
-def test_what_one_is_told_to_wait_all_wait_and_the_longer_of_two_counts() -> None:
+def test_provider_pause_holds_all_callers_and_the_longer_counts() -> None:
     limits = ModelLimits(requests=600)
     left = release(None, limits, at(0), "a", 0, 20.0)
     left = release(left, limits, at(1), "b", 0, 5.0)
@@ -86,7 +86,7 @@ def test_what_one_is_told_to_wait_all_wait_and_the_longer_of_two_counts() -> Non
     assert taken(acquire(left, limits, at(20), "c", 1, at(60))).closed_until is None
 
 
-def test_a_clock_an_hour_off_freezes_nobody() -> None:
+def test_clock_an_hour_off_blocks_no_call() -> None:
     limits = ModelLimits(requests=60)
     left = None
     for number in range(10):

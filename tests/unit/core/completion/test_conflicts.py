@@ -40,7 +40,7 @@ def test_a_contradiction_is_decided_before_the_answer_is_written() -> None:
     assert not list(replay_log(story.commits))
 
 
-def test_without_a_synthesizer_the_decision_stands_in_the_outcome() -> None:
+def test_ruling_stands_in_the_outcome_without_a_synthesizer() -> None:
     story = contradicting(strategy=PlanAndExecute(synthesizer=None))
 
     story.complete_task("judge", RULED)
@@ -60,7 +60,7 @@ def test_a_judge_that_fails_holds_nothing_up() -> None:
     assert story.outcome.conflicts == ()
 
 
-def test_where_no_judge_lives_the_contradiction_is_told_to_who_writes_the_answer() -> None:
+def test_conflict_goes_to_the_synthesizer_if_no_judge_is_live() -> None:
     story = contradicting(cards=cards("worker", "other"))
 
     assert story.handoff_input("synthesis")["conflicts"] == [SAYS]
@@ -74,7 +74,7 @@ def test_results_that_agree_go_to_no_judge() -> None:
     assert "judge" not in story.state.tasks
 
 
-def test_a_team_that_wants_no_judge_has_none_though_one_lives_and_takes_nothing_for_a_contradiction() -> None:
+def test_team_without_a_judge_has_no_conflicts_decided() -> None:
     story = contradicting(judge=None)
 
     assert "judge" not in story.state.tasks

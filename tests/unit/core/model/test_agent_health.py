@@ -37,7 +37,7 @@ def at(seconds: float) -> datetime:
 # The value
 
 
-def test_a_circuit_is_open_twice_as_long_each_time_and_five_minutes_at_most() -> None:
+def test_circuit_opens_twice_as_long_each_time_up_to_five_minutes() -> None:
     circuits, pauses = Circuits(), []
     for number in range(7):
         circuits = open_circuit(circuits, "worker", at(number), 10)
@@ -51,7 +51,7 @@ def test_a_circuit_is_open_twice_as_long_each_time_and_five_minutes_at_most() ->
     assert open_circuit(close_circuit(circuits, "worker"), "worker", T0, 10).agents["worker"].open_count == 1
 
 
-def test_one_probe_is_let_through_and_no_second_until_it_is_given_up() -> None:
+def test_one_probe_is_allowed_until_it_is_released() -> None:
     circuits = open_circuit(Circuits(), "worker", T0, 10)
 
     assert start_probe(circuits, "worker", at(9), "wf/t1/1", at(60)) is None
@@ -87,14 +87,14 @@ def test_of_an_agent_that_is_well_nothing_is_known() -> None:
         (AttemptError(kind=ErrorKind.CANCELLED, message=""), False),
     ],
 )
-def test_an_agent_is_blamed_for_what_another_time_would_go_well(error: AttemptError, blamed: bool) -> None:
+def test_transient_errors_are_the_agents_fault(error: AttemptError, blamed: bool) -> None:
     assert is_agent_fault(error) is blamed
 
 
 # What it leads to
 
 
-def test_a_task_for_an_agent_that_keeps_failing_is_held_and_not_burnt() -> None:
+def test_task_for_a_failing_agent_is_held_without_an_attempt() -> None:
     story = WorkflowDriver(circuits={"worker": open_until(8)})
     story.planned(task("t1"))
 
@@ -110,7 +110,7 @@ def test_a_task_for_an_agent_that_keeps_failing_is_held_and_not_burnt() -> None:
     assert story.outcome.status == "completed"
 
 
-def test_when_its_time_has_come_one_task_is_the_probe_and_the_others_wait_for_what_it_shows() -> None:
+def test_due_probe_takes_one_task_and_the_others_wait() -> None:
     story = WorkflowDriver(circuits={"worker": open_until(8)})
     story.planned(task("t1"), task("t2"))
 
@@ -120,7 +120,7 @@ def test_when_its_time_has_come_one_task_is_the_probe_and_the_others_wait_for_wh
     assert story.task("t2").not_before == at(8 + 10)
 
 
-def test_a_probe_is_named_with_the_time_until_which_it_is_waited_for() -> None:
+def test_probe_is_recorded_with_its_expiry() -> None:
     story = WorkflowDriver(circuits={"worker": open_until(8)}, limits=Limits(task_timeout=30))
     story.planned(task("t1"), task("t2"))
     story.wait(8)
@@ -141,14 +141,14 @@ def test_while_another_workflows_probe_is_on_its_way_a_task_is_held() -> None:
     assert story.task("t1").not_before == at(10), "it may be known before that"
 
 
-def test_a_probe_that_was_claimed_for_a_task_goes_to_it_when_that_is_decided_again() -> None:
+def test_claimed_probe_goes_to_its_task_when_decided_again() -> None:
     story = WorkflowDriver(circuits={"worker": open_until(60, probe=probe_id(WORKFLOW, "t1", 1))})
     story.planned(task("t1"), task("t2"))
 
     assert story.statuses() == {"t1": "running", "t2": "held"}
 
 
-def test_the_fallback_stands_in_for_an_agent_that_keeps_failing() -> None:
+def test_fallback_replaces_a_failing_agent() -> None:
     story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other")), circuits={"worker": open_until(60)})
     story.planned(task("t1"))
 
@@ -157,7 +157,7 @@ def test_the_fallback_stands_in_for_an_agent_that_keeps_failing() -> None:
     assert story.handoff("t1").to_agent == "other"
 
 
-def test_a_fallback_that_nobody_runs_stands_in_for_nobody() -> None:
+def test_dead_fallback_replaces_no_agent() -> None:
     story = WorkflowDriver(cards=(card("worker", fallback="gone"),), circuits={"worker": open_until(60)}).planned(
         task("t1")
     )
@@ -175,7 +175,7 @@ def test_a_fallback_that_a_person_must_allow_is_asked_for_first() -> None:
     assert story.handoff("t1").to_agent == "other"
 
 
-def test_what_a_person_allowed_an_agent_to_do_is_not_done_by_its_fallback() -> None:
+def test_approved_work_is_not_moved_to_the_fallback() -> None:
     story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other"))).planned(task("t1"))
     story.fail_task("t1", error=None, approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
     story.circuits = {"worker": open_until(60)}
@@ -184,7 +184,7 @@ def test_what_a_person_allowed_an_agent_to_do_is_not_done_by_its_fallback() -> N
     assert story.statuses() == {"t1": "held"}
 
 
-def test_a_task_whose_fallback_keeps_failing_too_waits_for_the_first_of_them() -> None:
+def test_task_with_a_failing_fallback_waits_for_the_earlier_circuit() -> None:
     cards = (card("worker", fallback="other"), card("other", fallback="worker"))
     story = WorkflowDriver(cards=cards, circuits={"worker": open_until(9), "other": open_until(4)})
     story.planned(task("t1"))
@@ -194,7 +194,7 @@ def test_a_task_whose_fallback_keeps_failing_too_waits_for_the_first_of_them() -
     assert story.handoff("t1").to_agent == "other"
 
 
-def test_agents_that_are_each_others_fallback_end_a_task_after_one_of_each() -> None:
+def test_mutual_fallbacks_end_a_task_after_one_attempt_of_each() -> None:
     cards = (card("worker", fallback="other"), card("other", fallback="worker"))
     story = WorkflowDriver(cards=cards, circuits={"worker": open_until(60)}, refiner=None)
     story.planned(task("t1"))
@@ -217,7 +217,7 @@ def test_fallbacks_in_a_circle_end_a_task_after_one_of_each() -> None:
     assert story.statuses() == {"t1": "failed"}
 
 
-def test_an_exhausted_agent_whose_fallback_keeps_failing_is_a_failure_that_says_so() -> None:
+def test_exhausted_agent_with_a_failing_fallback_fails_with_that_reason() -> None:
     story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other")), circuits={"other": open_until(60)})
     story.planned(task("t1"))
 
@@ -230,7 +230,7 @@ def test_an_exhausted_agent_whose_fallback_keeps_failing_is_a_failure_that_says_
     )
 
 
-def test_a_retry_of_an_agent_that_keeps_failing_is_held_without_an_attempt() -> None:
+def test_retry_of_a_failing_agent_is_held_without_an_attempt() -> None:
     story = WorkflowDriver(refiner=None)
     story.planned(task("t1"))
     story.circuits = {"worker": open_until(9)}
@@ -241,7 +241,7 @@ def test_a_retry_of_an_agent_that_keeps_failing_is_held_without_an_attempt() -> 
     assert (story.statuses(), story.task("t1").attempt) == ({"t1": "running"}, 2)
 
 
-def test_a_retry_that_waited_for_budget_is_held_too_when_its_agent_keeps_failing_by_then() -> None:
+def test_retry_that_waited_for_budget_is_held_if_its_circuit_opened() -> None:
     story = WorkflowDriver(limits=Limits(calls=3), strategy=PlanAndExecute(synthesizer=None), refiner=None)
     story.planned(task("a"), task("b", "other"))
     story.fail_task("a", failure(retryable=True, retry_after=5))
@@ -253,7 +253,7 @@ def test_a_retry_that_waited_for_budget_is_held_too_when_its_agent_keeps_failing
     assert story.statuses()["a"] == "held"
 
 
-def test_who_stands_in_for_an_agent_when_there_is_budget_again_is_allowed_by_a_person_first() -> None:
+def test_guarded_fallback_needs_approval_after_waiting_for_budget() -> None:
     cards = (card("worker", fallback="standby"), card("standby", approval="required"), card("other"))
     for wait in (None, 30):  # its time has come by then, or not
         story = WorkflowDriver(
@@ -267,7 +267,7 @@ def test_who_stands_in_for_an_agent_when_there_is_budget_again_is_allowed_by_a_p
         assert story.statuses()["a"] == "awaiting_approval", wait
 
 
-def test_a_retry_goes_to_the_fallback_while_its_agent_keeps_failing_and_to_nobody_after_it() -> None:
+def test_retry_goes_to_the_fallback_while_the_circuit_is_open() -> None:
     story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other", fallback="worker")), refiner=None)
     story.planned(task("t1"))
     story.circuits = {"worker": open_until(60)}
@@ -286,7 +286,7 @@ def test_a_retry_goes_to_the_fallback_while_its_agent_keeps_failing_and_to_nobod
     assert story.statuses() == {"t1": "failed"}, "the fallback's own fallback is who it stands in for"
 
 
-def test_at_the_deadline_what_is_held_is_a_gap_that_says_why() -> None:
+def test_held_task_at_the_deadline_is_a_gap_with_the_reason() -> None:
     story = WorkflowDriver(limits=Limits(deadline=25), strategy=PlanAndExecute(synthesizer=None))
     story.circuits = {"worker": open_until(3600)}
     story.planned(task("t1"), task("t2", "other"))
@@ -315,7 +315,7 @@ def test_a_synthesizer_that_keeps_failing_leaves_the_results_after_the_deadline(
     assert "synthesizer keeps failing" in story.outcome.reason
 
 
-def test_a_planner_is_told_who_keeps_failing() -> None:
+def test_planner_is_told_which_agents_fail() -> None:
     story = WorkflowDriver(circuits={"worker": open_until(60)}).start()
 
     notes = {item["name"]: item.get("note", "") for item in story.handoff_input("plan-1")["agents"]}
@@ -331,7 +331,7 @@ def test_stages_and_members_that_keep_failing_are_waited_for() -> None:
         assert list(story.statuses().values()) == ["running"]
 
 
-def test_what_is_held_gives_way_to_a_new_plan() -> None:
+def test_held_task_is_dropped_by_a_new_plan() -> None:
     story = WorkflowDriver(limits=Limits(replans=1), circuits={"worker": open_until(8)})
     story.planned(task("t1"), task("t2", "other"))
     story.complete_task("t2", replan_hint="it is configuration")

@@ -131,7 +131,7 @@ def test_a_task_is_added_once() -> None:
         evolve(running(), PlanAccepted(at=T0, revision=2, plan=clash))
 
 
-def test_commits_follow_each_other_without_a_gap_and_none_is_the_first_and_empty() -> None:
+def test_commits_are_gapless_and_the_first_is_not_empty() -> None:
     story = WorkflowDriver().start()
     ignored = ResultIgnored(
         at=T0, event_id="e", task_id="a", attempt=1, agent="worker", cause="stale_attempt", reason="late"

@@ -35,7 +35,7 @@ def test_a_request_is_planned_by_an_agent_that_knows_the_menu() -> None:
     assert story.kinds() == ["workflow_started", "task_added", "task_dispatched", "timer_armed"]
 
 
-def test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes() -> None:
+def test_planner_and_classifier_get_descriptions_and_schemas_of_agents() -> None:
     schema: dict[str, JsonValue] = {"type": "object", "properties": {"port": {"type": "string"}}, "required": ["port"]}
     tides = card(
         "tides", skills=("water",), intents=("ask_tides",), examples=("High water at noon?",), input_schema=schema
@@ -51,7 +51,7 @@ def test_a_planner_and_a_classifier_are_told_what_each_agent_does_and_takes() ->
     assert classifier["agents"] == [item]
 
 
-def test_a_planner_is_told_the_metadata_the_instructions_of_its_owner_and_how_many_tasks_it_may_plan() -> None:
+def test_planner_gets_metadata_instructions_and_the_task_limit() -> None:
     story = WorkflowDriver(strategy=PlanAndExecute(instructions="Ask the tides first."), limits=Limits(tasks=7))
 
     given = asked(story.start(metadata={"customer": "C-1"}), "plan-1")
@@ -61,7 +61,7 @@ def test_a_planner_is_told_the_metadata_the_instructions_of_its_owner_and_how_ma
     assert given["max_tasks"] == 7
 
 
-def test_a_planner_is_told_which_agents_keep_failing() -> None:
+def test_planner_is_told_which_agents_keep_failing() -> None:
     circuits = {"other": Circuit(since=T0, until=T0 + timedelta(seconds=10))}
 
     items = asked(WorkflowDriver(circuits=circuits).start(), "plan-1")["agents"]
@@ -72,7 +72,7 @@ def test_a_planner_is_told_which_agents_keep_failing() -> None:
     }
 
 
-def test_each_role_is_played_by_who_the_team_names() -> None:
+def test_each_role_is_played_by_the_agent_the_team_names() -> None:
     named = {role: card(f"own-{role}", role=role) for role in (Role.PLAN, Role.SYNTHESIZE, Role.REFINE, Role.JUDGE)}
     story = WorkflowDriver(
         cards=(*cards("worker", "other"), *named.values()),
@@ -195,7 +195,7 @@ def test_a_planner_may_repair_its_plan_before_the_fallback_is_asked() -> None:
     assert story.statuses() == {"a": "running"}
 
 
-def test_the_fallback_does_not_take_the_place_of_a_plan_that_is_there() -> None:
+def test_fallback_does_not_replace_an_accepted_plan() -> None:
     story = WorkflowDriver(strategy=GUARDED, limits=Limits(replans=1)).planned(task("a"), task("b"))
     story.complete_task("b")
 
@@ -205,7 +205,7 @@ def test_the_fallback_does_not_take_the_place_of_a_plan_that_is_there() -> None:
     assert "other" not in story.statuses()
 
 
-def test_no_task_may_take_the_planner_s_id_or_wait_for_its_work() -> None:
+def test_task_may_not_use_or_need_the_id_of_the_planner() -> None:
     story = WorkflowDriver().start()
 
     story.complete_task("plan-1", plan(task("plan-1"), task("b", needs=["plan-1"])))
@@ -257,7 +257,7 @@ def test_a_failure_asks_for_another_plan_once_the_rest_is_done() -> None:
     }
 
 
-def test_a_new_plan_may_name_again_what_never_started_and_builds_on_what_succeeded() -> None:
+def test_new_plan_may_reuse_unstarted_ids_and_needs_succeeded_tasks() -> None:
     story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b"), task("c", needs=["a", "b"]))
     story.fail_task("a")
     story.complete_task("b", "found")
@@ -282,7 +282,7 @@ def test_a_hint_changes_the_plan_while_other_tasks_run_on() -> None:
     assert story.statuses()["d"] == "running"
 
 
-def test_a_hint_that_comes_while_the_planner_thinks_asks_for_no_other_plan() -> None:
+def test_hint_during_planning_starts_no_second_plan() -> None:
     story = WorkflowDriver(limits=Limits(replans=2)).planned(task("a"), task("b", "other"))
     story.complete_task("a", replan_hint="it is the configuration")
 
@@ -293,7 +293,7 @@ def test_a_hint_that_comes_while_the_planner_thinks_asks_for_no_other_plan() -> 
     assert story.statuses() == {"a": "succeeded", "b": "succeeded", "c": "running"}
 
 
-def test_what_finishes_while_the_planner_thinks_counts() -> None:
+def test_result_during_planning_counts() -> None:
     story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b"))
     story.complete_task("a", replan_hint="look again")
     story.fail_task("b")
@@ -303,7 +303,7 @@ def test_what_finishes_while_the_planner_thinks_counts() -> None:
     assert story.entries_of(PlanRejected)[0].problems == ("task 'd' depends on 'b', which is not a task of the plan",)
 
 
-def test_a_result_and_the_plan_that_drops_what_waited_for_it_may_arrive_together() -> None:
+def test_result_and_plan_that_drops_its_dependent_may_arrive_together() -> None:
     story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b"), task("c", needs=["b"]))
     story.complete_task("a", replan_hint="look again")
 
@@ -312,7 +312,7 @@ def test_a_result_and_the_plan_that_drops_what_waited_for_it_may_arrive_together
     assert story.statuses() == {"a": "succeeded", "b": "succeeded", "d": "running"}
 
 
-def test_nobody_plans_again_when_all_went_well() -> None:
+def test_successful_run_is_not_replanned() -> None:
     story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"))
 
     story.complete_task("a")
@@ -392,7 +392,7 @@ def test_each_accepted_plan_has_its_revision() -> None:
     assert [entry.revision for entry in story.entries_of(PlanAccepted)] == [2, 3]
 
 
-def test_a_plan_asked_for_again_sees_the_results_and_the_log_holds_them_once() -> None:
+def test_repaired_plan_sees_the_results_and_the_log_holds_them_once() -> None:
     story = WorkflowDriver(limits=Limits(replans=1)).planned(task("a"), task("b"))
     story.complete_task("a", "a large result")
 

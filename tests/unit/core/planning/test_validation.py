@@ -65,7 +65,7 @@ def test_names_are_trimmed_before_they_are_compared() -> None:
     assert problems_of(task(" a "), task("b", " worker\n", needs=["a  "])) == ()
 
 
-def test_what_stands_behind_a_circle_is_named_with_it() -> None:
+def test_task_behind_a_cycle_is_named_with_it() -> None:
     (problem,) = problems_of(task("free"), task("a", needs=["b"]), task("b", needs=["a"]), task("c", needs=["b"]))
 
     assert problem == "these tasks wait for each other in a circle: a, b, c"
@@ -89,7 +89,7 @@ def test_the_id_of_a_task_that_has_started_is_taken() -> None:
     assert "belongs to a task that has already started" in problems_of(task("a"), a=True)[0]
 
 
-def test_a_new_task_may_wait_for_one_that_has_started_but_not_for_one_that_failed() -> None:
+def test_new_task_may_need_a_started_task_but_not_a_failed_one() -> None:
     assert problems_of(task("b", needs=["a"]), a=True) == ()
     assert "'a', which is not a task of the plan" in problems_of(task("b", needs=["a"]), a=False)[0]
 
@@ -204,7 +204,7 @@ def test_any_text_of_a_planner_is_read_in_little_time(body: bytes) -> None:
     ],
     ids=lambda text: text[:6],
 )
-def test_a_text_of_200_kb_holds_up_nobody(text: str) -> None:
+def test_text_of_200_kb_is_parsed_in_little_time(text: str) -> None:
     with at_most(0.2):
         find_json(text)
 

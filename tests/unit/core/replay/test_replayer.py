@@ -22,7 +22,7 @@ from pointsman_schemas.team import Choreography, Limits, Router, Team
 
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 2**64))
-def test_what_the_present_code_decided_it_decides_again(seed: int) -> None:
+def test_recorded_decisions_replay_identically(seed: int) -> None:
     chance = Random(seed)
     story = WorkflowDriver(strategy=random_strategy(chance), limits=random_limits(chance), cards=AGENTS).start()
     world = World(chance, story)
@@ -53,7 +53,7 @@ def test_a_decision_the_code_would_make_otherwise_is_found_at_its_place() -> Non
     assert (difference.expected, difference.actual) == (other, retry)
 
 
-def test_what_only_one_of_them_decides_is_found_too() -> None:
+def test_extra_or_missing_entries_are_found() -> None:
     story = WorkflowDriver(limits=Limits(attempts=1)).planned(task("a"), task("b"))
     story.fail_task("a", failure())
     commit = story.commits[-1]
@@ -72,7 +72,7 @@ def test_a_refused_plan_is_refused_again() -> None:
     assert list(replay_log(story.commits)) == []
 
 
-def test_a_plan_for_a_skill_that_nobody_has_is_refused_again() -> None:
+def test_plan_for_a_missing_skill_replays_as_refused() -> None:
     story = WorkflowDriver(cards=(card("worker", skills=("craft",)), card("other"))).start()
     story.complete_task("plan-1", plan(task("a", skill="magic")))
     story.complete_task("plan-2", plan(task("a", "other", needs=["b"]), task("b", skill="craft")))
@@ -81,7 +81,7 @@ def test_a_plan_for_a_skill_that_nobody_has_is_refused_again() -> None:
     assert list(replay_log(story.commits)) == []
 
 
-def test_a_plan_that_nobody_is_there_for_is_refused_again() -> None:
+def test_plan_without_live_agents_replays_as_refused() -> None:
     story = WorkflowDriver().start()
     story.cards = ()
     story.complete_task("plan-1", plan(task("a")))
@@ -90,7 +90,7 @@ def test_a_plan_that_nobody_is_there_for_is_refused_again() -> None:
     assert list(replay_log(story.commits)) == []
 
 
-def test_a_planner_that_was_gone_is_gone_though_the_same_commit_has_more_work_for_it() -> None:
+def test_missing_planner_replays_as_missing() -> None:
     story = WorkflowDriver(limits=Limits(attempts=1, replans=2)).planned(task("a"), task("b", needs=["a"]))
     story.fail_task("a")
 
@@ -102,7 +102,7 @@ def test_a_planner_that_was_gone_is_gone_though_the_same_commit_has_more_work_fo
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
-def test_who_reacts_and_tries_again_in_one_commit_does_both_again(retry_first: bool) -> None:
+def test_reaction_and_retry_in_one_commit_replay(retry_first: bool) -> None:
     dancers = (card("one", reacts_to=("a",)), card("two", reacts_to=("a",)))
     story = WorkflowDriver(strategy=Choreography(start_event="a"), cards=dancers, limits=Limits(deadline=20)).start()
     heard = [
@@ -136,7 +136,7 @@ def test_reactions_that_would_have_been_too_many_would_be_again(agents: Literal[
     assert list(replay_log(story.commits)) == []
 
 
-def test_a_workflow_keeps_all_of_its_team_but_what_the_planners_of_others_read() -> None:
+def test_replay_context_keeps_the_team_without_planner_only_fields() -> None:
     team = Team(
         name="team",
         description="does it",
@@ -158,7 +158,7 @@ def test_a_workflow_keeps_all_of_its_team_but_what_the_planners_of_others_read()
     assert list(replay_log(story.commits)) == []
 
 
-def test_a_commit_that_does_not_say_what_it_was_decided_upon_is_not_judged() -> None:
+def test_commit_without_a_decision_context_is_not_replayed() -> None:
     story = WorkflowDriver().planned(task("a", "ghost"))
     assert all(commit.decision_context for commit in story.commits)
 

@@ -25,7 +25,7 @@ def test_the_first_plan_is_asked_for_step_by_step() -> None:
     assert (story.handoff_input("plan-1")["adaptive"], story.handoff_input("plan-1")["remaining_plans"]) == (True, 4)
 
 
-def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remains() -> None:
+def test_planner_gets_the_task_the_agents_used_the_results_and_the_rest() -> None:
     story = begun(task("t1", "code", intent="find the bug"), strategy=Adaptive(max_plans=5))
     story.wait(10)
 
@@ -40,7 +40,7 @@ def test_the_planner_is_told_the_task_the_agents_used_the_results_and_what_remai
     assert (given["remaining_plans"], given["remaining_limits"]["seconds"]) == (3, 590)
 
 
-def test_the_plan_changes_with_what_was_found_until_the_planner_is_done() -> None:
+def test_plan_changes_with_results_until_the_planner_is_done() -> None:
     story = begun(task("t1", "code"))
     story.complete_task("t1", "no bug")
     story.complete_task("plan-2", plan(task("t2", "ops", needs=["t1"])))
@@ -54,7 +54,7 @@ def test_the_plan_changes_with_what_was_found_until_the_planner_is_done() -> Non
     assert [len(entry.plan.tasks) for entry in story.entries_of(PlanAccepted)] == [1, 1, 0]
 
 
-def test_a_planner_that_fails_takes_back_no_question_that_a_task_waits_for() -> None:
+def test_failing_planner_keeps_open_approvals() -> None:
     story = begun(task("t1", "code"), task("t2", "ops"))
     story.decide_and_apply(
         story.result(
@@ -99,7 +99,7 @@ def test_without_a_better_plan_the_rest_of_the_last_one_is_done() -> None:
     assert story.outcome.reason.startswith("the limit of 1 plans was reached")
 
 
-def test_what_comes_while_the_planner_thinks_is_told_next_time() -> None:
+def test_event_during_planning_is_in_the_next_prompt() -> None:
     story = begun(task("t1", "code"), task("t2", "comms"))
     story.complete_task("t1", "one")
 
@@ -109,7 +109,7 @@ def test_what_comes_while_the_planner_thinks_is_told_next_time() -> None:
     assert [each["task_id"] for each in story.handoff_input("plan-3")["results"]] == ["t1", "t2"]
 
 
-def test_what_runs_when_the_planner_is_done_may_finish_and_nobody_is_asked_again() -> None:
+def test_running_task_may_finish_after_the_planner_is_done() -> None:
     story = begun(task("t1", "code"), task("t2", "comms"), strategy=Adaptive(synthesizer=None))
     story.complete_task("t1", "one")
 
@@ -120,7 +120,7 @@ def test_what_runs_when_the_planner_is_done_may_finish_and_nobody_is_asked_again
     assert (story.outcome.status, story.outcome.answer) == ("completed", {"t1": "one", "t2": "two"})
 
 
-def test_a_planner_that_is_done_at_once_has_done_nothing_and_is_told_so() -> None:
+def test_planner_that_is_done_at_once_is_told_that_nothing_was_done() -> None:
     story = WorkflowDriver(strategy=Adaptive(), cards=CREW).start()
 
     story.complete_task("plan-1", DONE)
@@ -128,7 +128,7 @@ def test_a_planner_that_is_done_at_once_has_done_nothing_and_is_told_so() -> Non
     assert "the plan has no tasks" in story.handoff_input("plan-2")["problems"][0]
 
 
-def test_the_same_plan_again_is_refused_and_a_planner_in_a_circle_ends_it_with_what_there_is() -> None:
+def test_repeated_plan_is_refused_and_a_circling_planner_ends_the_work() -> None:
     story = begun(task("t1", "code", intent="find the bug"), limits=Limits(plan_repairs=1))
     story.complete_task("t1", "no bug")
 
@@ -155,7 +155,7 @@ def test_plans_are_counted_and_the_outcome_names_the_limit() -> None:
     assert story.outcome.answer == {"t1": "one", "t2": "two"}
 
 
-def test_a_planner_is_told_how_often_it_will_be_asked_again_and_a_plan_sent_back_does_not_count() -> None:
+def test_planner_is_told_its_remaining_plans_without_counting_repairs() -> None:
     story, left = WorkflowDriver(strategy=Adaptive(max_plans=3), cards=CREW).start(), []
 
     left.append(story.handoff_input("plan-1")["remaining_plans"])
@@ -174,7 +174,7 @@ def test_a_planner_is_told_how_often_it_will_be_asked_again_and_a_plan_sent_back
     assert story.entries_of(LimitReached)[0].limit == "plans"
 
 
-def test_what_runs_when_the_planner_fails_may_finish_and_nobody_is_asked_again() -> None:
+def test_running_task_may_finish_after_the_planner_fails() -> None:
     story = begun(task("t1", "code"), task("t2", "comms"), strategy=Adaptive(synthesizer=None))
     story.complete_task("t1", "one")
 
@@ -185,7 +185,7 @@ def test_what_runs_when_the_planner_fails_may_finish_and_nobody_is_asked_again()
     assert "plan-3" not in story.state.tasks
 
 
-def test_a_planner_that_can_name_no_more_tasks_is_done_while_others_run() -> None:
+def test_planner_out_of_tasks_is_done_while_others_run() -> None:
     story = begun(task("t1", "code"), task("t2", "comms"), strategy=Adaptive(synthesizer=None))
     story.complete_task("t1", "one")
 
@@ -195,7 +195,7 @@ def test_a_planner_that_can_name_no_more_tasks_is_done_while_others_run() -> Non
     assert (story.outcome.status, story.outcome.answer) == ("completed", {"t1": "one", "t2": "two"})
 
 
-def test_a_suggestion_is_told_once() -> None:
+def test_replan_hint_is_passed_once() -> None:
     story = begun(task("t1", "code"))
     story.complete_task("t1", "no bug", replan_hint="it looks like configuration")
     story.complete_task("plan-2", plan(task("t2", "ops")))
@@ -205,7 +205,7 @@ def test_a_suggestion_is_told_once() -> None:
     assert story.handoff_input("plan-3")["replan_reason"] == "ops suggests it: tell the others"
 
 
-def test_a_planner_that_fails_later_ends_it_with_what_there_is() -> None:
+def test_planner_that_fails_later_leaves_a_partial_outcome() -> None:
     story = begun(task("t1", "code"), strategy=Adaptive(synthesizer=None))
     story.complete_task("t1", "one")
 

@@ -34,7 +34,7 @@ def test_the_request_is_the_first_event_and_its_data_the_input() -> None:
     assert (handoff.to_agent, handoff.event, handoff.input) == ("verify", "requested", {"charge": 7})
 
 
-def test_what_an_agent_emits_hands_a_task_to_each_that_reacts_side_by_side() -> None:
+def test_event_starts_a_task_for_each_reacting_agent_in_parallel() -> None:
     story = begun()
     emit(story, "verify-requested", ("charge_verified", {"duplicate": True}))
     emit(story, "policy-charge_verified", ("refund_eligible", {"amount": 49}))
@@ -50,7 +50,7 @@ def test_what_an_agent_emits_hands_a_task_to_each_that_reacts_side_by_side() -> 
     assert [report.task_id for report in handoff.context] == ["policy-charge_verified"]
 
 
-def test_two_that_react_have_a_task_each_however_long_and_alike_their_names_are() -> None:
+def test_two_reactions_with_long_similar_names_have_a_task_each() -> None:
     names = ("x" * 63 + "a", "x" * 63 + "b")
     event = "e" * 64
     dancers = tuple(card(name, reacts_to=(event,)) for name in names)
@@ -75,7 +75,7 @@ def test_a_reaction_that_is_held_is_not_lost_to_the_next_event() -> None:
     assert story.statuses()["ill-a"] == "running"
 
 
-def test_a_reaction_that_waits_for_budget_is_not_lost_to_the_next_event() -> None:
+def test_reaction_waiting_for_budget_survives_the_next_event() -> None:
     cards = (card("one", reacts_to=("a", "b")), card("two", reacts_to=("a",)))
     story = WorkflowDriver(
         strategy=Choreography(start_event="a", synthesizer=None), cards=cards, limits=Limits(calls=1)
@@ -88,7 +88,7 @@ def test_a_reaction_that_waits_for_budget_is_not_lost_to_the_next_event() -> Non
     assert sorted(story.statuses().values()) == ["awaiting_budget", "running", "succeeded"]
 
 
-def test_an_agent_whose_every_task_a_person_must_allow_reacts_once_one_has() -> None:
+def test_agent_that_always_needs_approval_reacts_once_approved() -> None:
     cards = (card("payer", reacts_to=("a",), approval="required"), card("one", reacts_to=("a", "b")))
     story = WorkflowDriver(strategy=Choreography(start_event="a"), cards=cards).start()
     emit(story, "one-a", ("b", None))
@@ -128,7 +128,7 @@ def test_a_terminal_event_ends_it_at_once_with_its_data() -> None:
     assert story.statuses()["fraud-refund_eligible"] == "abandoned"
 
 
-def test_a_result_that_is_delivered_again_makes_nobody_react_again() -> None:
+def test_redelivered_result_causes_no_reaction() -> None:
     story = begun()
     result = story.result("verify-requested", events=[{"name": "charge_verified"}])
 
@@ -181,7 +181,7 @@ def test_events_that_go_in_circles_end_at_the_limit_of_tasks() -> None:
     assert story.outcome.reason == "the limit of 3 tasks was passed: ping would make 4"
 
 
-def test_a_request_that_more_react_to_than_there_are_tasks_for_ends_with_that_limit() -> None:
+def test_request_with_more_reactions_than_tasks_ends_at_that_limit() -> None:
     cards = (card("one", reacts_to=("a",)), card("two", reacts_to=("a",)))
 
     story = WorkflowDriver(strategy=Choreography(start_event="a"), cards=cards, limits=Limits(tasks=1)).start()
@@ -191,7 +191,7 @@ def test_a_request_that_more_react_to_than_there_are_tasks_for_ends_with_that_li
     assert story.outcome.reason == "the limit of 1 tasks was passed: a would make 2"
 
 
-def test_that_nobody_reacts_to_the_request_is_said_at_once_when_all_are_there() -> None:
+def test_request_without_a_reaction_fails_at_once() -> None:
     names = tuple(dancer.name for dancer in DANCERS)
     story = WorkflowDriver(strategy=Choreography(start_event="nothing"), cards=DANCERS, agents=names).start()
 
@@ -204,7 +204,7 @@ def test_only_agents_of_the_team_react() -> None:
     assert story.outcome.status == "failed"
 
 
-def test_the_log_tells_who_reacted_to_what() -> None:
+def test_log_names_the_agent_and_the_event_of_each_reaction() -> None:
     story = begun()
     emit(story, "verify-requested", ("charge_verified", {}))
 

@@ -33,7 +33,7 @@ def test_a_member_that_is_named_is_asked_whether_it_lives_or_not() -> None:
     assert asked(agents=("legal", "ghost")).statuses() == {"legal": "running", "ghost": "running"}
 
 
-def test_the_merge_is_told_what_contradicts_itself() -> None:
+def test_merge_gets_the_conflicts() -> None:
     story = asked()
     story.complete_task("legal", {"verdict": "yes", "because": "x" * 80})
     story.complete_task("risk", {"verdict": "No", "because": "y" * 80})
@@ -58,7 +58,7 @@ def test_enough_members_are_an_answer_with_gaps() -> None:
     assert [gap.agent for gap in story.outcome.gaps] == ["legal"]
 
 
-def test_what_a_member_says_counts_once_it_passes_the_check_and_its_judge() -> None:
+def test_member_counts_once_its_check_and_its_judge_pass() -> None:
     checked = FanOut(check=Check(fields=("verdict",), judge="reviewer"), min_success_ratio=0.5)
     story = WorkflowDriver(
         strategy=checked, cards=(*THREE, card("reviewer", role=Role.JUDGE)), agents=("legal", "risk")
@@ -87,7 +87,7 @@ def test_too_few_members_are_no_answer() -> None:
     assert story.outcome.reason.startswith("1 of 3 members succeeded, and at least 2 must: legal: provider_error")
 
 
-def test_members_that_all_refused_are_heard_by_who_asked() -> None:
+def test_refusals_of_all_members_reach_the_caller() -> None:
     story = asked()
     for name in ("legal", "risk", "sales"):
         story.fail_task(name, failure("refused"))
@@ -115,7 +115,7 @@ def test_a_share_is_that_many_members_and_no_more() -> None:
     assert story.outcome.status == "partial"
 
 
-def test_what_members_contradict_each_other_in_is_decided_by_a_judge_where_one_lives() -> None:
+def test_conflict_of_members_is_decided_by_a_live_judge() -> None:
     story = WorkflowDriver(
         strategy=FanOut(), cards=(*THREE, card("judge", role=Role.JUDGE)), agents=("legal", "risk")
     ).start()
@@ -130,7 +130,7 @@ def test_what_members_contradict_each_other_in_is_decided_by_a_judge_where_one_l
     assert [each["decision"] for each in given["decisions"]] == ["no"]
 
 
-def test_members_are_told_in_the_team_s_words_what_to_do() -> None:
+def test_members_get_the_intent_of_the_team() -> None:
     story = asked(FanOut(intent="Name one risk"))
 
     assert {story.handoff(name).intent for name in story.statuses()} == {"Name one risk"}
@@ -159,7 +159,7 @@ def test_the_outcome_has_the_time_of_every_member() -> None:
     assert {each.agent: each.elapsed for each in story.outcome.tasks} == {"legal": 2, "risk": 5, "sales": 6}
 
 
-def test_nobody_that_could_ever_be_asked_is_said_at_once() -> None:
+def test_fan_out_without_eligible_members_fails_at_once() -> None:
     story = WorkflowDriver(strategy=FanOut(), agents=()).start()
 
     assert story.outcome.reason == "no agent is alive that could take the request"
@@ -182,7 +182,7 @@ def test_a_disagreement_is_a_field_with_different_short_values(outputs: list[Any
     assert find_conflicts({f"t{number}": output for number, output in enumerate(outputs, 1)}) == found
 
 
-def test_what_did_not_succeed_contradicts_nobody() -> None:
+def test_failed_members_conflict_with_none() -> None:
     story = asked()
     story.complete_task("legal", {"ok": True})
     story.complete_task("risk", {"ok": False})

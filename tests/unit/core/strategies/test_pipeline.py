@@ -25,7 +25,7 @@ def begun(**given: Any) -> WorkflowDriver:
     return WorkflowDriver(strategy=STAGES, cards=cards("extract", "decide", "write"), **given).start("refund me")
 
 
-def test_stages_run_in_order_and_each_is_given_what_was_made_before_it() -> None:
+def test_stages_run_in_order_with_the_results_before_them() -> None:
     story = begun()
 
     assert story.statuses() == {"extract": "running", "decide": "waiting", "write": "waiting"}
@@ -50,7 +50,7 @@ def test_the_last_stage_gives_the_answer() -> None:
     assert (story.outcome.status, story.outcome.answer) == ("completed", LONG)
 
 
-def test_an_insufficient_output_is_asked_for_again_at_once_and_told_why() -> None:
+def test_insufficient_output_is_requested_again_at_once_with_the_reason() -> None:
     story = begun()
 
     story.complete_task("extract", {"customer": ""})
@@ -61,7 +61,7 @@ def test_an_insufficient_output_is_asked_for_again_at_once_and_told_why() -> Non
     assert story.entries_of(AttemptFailed)[0].error.kind == "insufficient"
 
 
-def test_what_an_insufficient_attempt_used_is_counted() -> None:
+def test_usage_of_an_insufficient_attempt_is_counted() -> None:
     story = begun()
     story.complete_task("extract", "nothing")
     story.complete_task("extract", {"customer": "C-1"})
@@ -88,7 +88,7 @@ def test_feedback_is_of_the_check_alone() -> None:
         (Check(min_length=5), "1234", "the output has 4 characters; at least 5 are expected"),
     ],
 )
-def test_a_check_says_what_is_missing(check: Check, output: Any, why: str) -> None:
+def test_check_names_the_missing_fields(check: Check, output: Any, why: str) -> None:
     story = WorkflowDriver(strategy=Pipeline(stages=(Stage(agent="worker", check=check),))).start()
 
     story.complete_task("worker", output)
@@ -105,7 +105,7 @@ def test_a_check_says_what_is_missing(check: Check, output: Any, why: str) -> No
         (Check(min_length=5), "12345"),
     ],
 )
-def test_a_check_lets_pass_what_has_all_it_asks_for(check: Check, output: Any) -> None:
+def test_check_passes_complete_output(check: Check, output: Any) -> None:
     story = WorkflowDriver(strategy=Pipeline(stages=(Stage(agent="worker", check=check),))).start()
 
     story.decide_and_apply(story.result("worker", output))
@@ -113,7 +113,7 @@ def test_a_check_lets_pass_what_has_all_it_asks_for(check: Check, output: Any) -
     assert (story.outcome.status, story.outcome.answer) == ("completed", output)
 
 
-def test_a_stage_that_never_suffices_ends_the_pipeline_with_what_was_done_and_how_long_it_took() -> None:
+def test_insufficient_stage_ends_the_pipeline_with_the_results_and_times() -> None:
     story = begun(limits=Limits(attempts=2))
     story.complete_task("extract", {"customer": "C-1"})
 
@@ -129,7 +129,7 @@ def test_a_stage_that_never_suffices_ends_the_pipeline_with_what_was_done_and_ho
     assert [gap.task_id for gap in story.outcome.gaps] == ["decide", "write"]
 
 
-def test_a_pipeline_whose_first_stage_fails_has_failed() -> None:
+def test_failed_first_stage_fails_the_pipeline() -> None:
     story = begun()
 
     story.fail_task("extract")
@@ -138,7 +138,7 @@ def test_a_pipeline_whose_first_stage_fails_has_failed() -> None:
     assert story.outcome.reason.startswith("the stage extract of 3 could not be done: provider_error")
 
 
-def test_a_first_stage_that_refused_is_heard_by_who_asked() -> None:
+def test_refusal_of_the_first_stage_reaches_the_caller() -> None:
     story = begun()
 
     story.fail_task("extract", failure("refused"))
@@ -156,7 +156,7 @@ def test_the_deadline_is_named_with_the_stage_it_came_in() -> None:
     assert "the stage decide of 3 could not be done: the deadline of 10 s was reached" in story.outcome.reason
 
 
-def test_a_stage_given_as_a_text_is_told_how_to_be_written() -> None:
+def test_stage_given_as_text_is_refused_with_the_right_form() -> None:
     with pytest.raises(ValidationError, match=r"write Stage\(agent='write'\)"):
         Pipeline.model_validate({"stages": ["write"]})
 

@@ -44,7 +44,7 @@ def test_a_request_that_comes_before_the_agents_begins_when_one_is_there(strateg
     assert list(replay_log(story.commits)) == []
 
 
-def test_the_planner_is_told_of_who_came_meanwhile() -> None:
+def test_planner_gets_the_agents_that_joined_meanwhile() -> None:
     story = early(PlanAndExecute())
     story.cards = cards("late")
 
@@ -55,7 +55,7 @@ def test_the_planner_is_told_of_who_came_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("strategy", CHOOSING)
-def test_when_nobody_comes_the_deadline_says_so(strategy: Strategy) -> None:
+def test_deadline_without_agents_names_them(strategy: Strategy) -> None:
     story = early(strategy, limits=Limits(deadline=20))
     while not story.state.ended:
         story.fire_timer()
@@ -67,7 +67,7 @@ def test_when_nobody_comes_the_deadline_says_so(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", CHOOSING)
-def test_who_comes_when_it_is_too_late_begins_nothing(strategy: Strategy) -> None:
+def test_agent_that_joins_too_late_starts_nothing(strategy: Strategy) -> None:
     story = early(strategy, limits=Limits(deadline=20)).wait(20)
     story.cards = (card("worker", reacts_to=("requested",)),)
 
@@ -81,7 +81,7 @@ def test_the_planner_is_named_where_it_is_not_there_either() -> None:
     assert "no agent named planner is alive" in early(PlanAndExecute()).entries_of(TimerArmed)[0].reason
 
 
-def test_a_planner_that_is_there_is_asked_though_it_has_nobody() -> None:
+def test_live_planner_is_asked_even_without_agents() -> None:
     assert [each.agent for each in early(PlanAndExecute(), cards=(PLANNER,)).state.tasks.values()] == ["planner"]
 
 
@@ -94,7 +94,7 @@ def test_it_is_looked_soon_and_then_less_and_less_often() -> None:
     assert looks == [0.5, 1, 2, 4, 8, 16, 26, 36, 46, 56, 60]
 
 
-def test_what_waits_for_agents_can_be_cancelled() -> None:
+def test_workflow_waiting_for_agents_can_be_cancelled() -> None:
     story = early(PlanAndExecute())
 
     story.control("cancel")
@@ -113,7 +113,7 @@ def test_what_waits_for_agents_can_be_cancelled() -> None:
     ],
     ids=["stages", "members", "nobody ever", "a fallback", "too deep"],
 )
-def test_nobody_is_waited_for_who_is_not_chosen_among_those_there(strategy: Strategy, given: dict[str, Any]) -> None:
+def test_only_selected_live_members_are_awaited(strategy: Strategy, given: dict[str, Any]) -> None:
     story = early(strategy, **given)
 
     assert story.state.tasks

@@ -47,7 +47,7 @@ def test_several_run_side_by_side_and_are_synthesized() -> None:
     assert story.outcome.answer == "both"
 
 
-def test_a_part_that_nobody_serves_is_said_in_the_answer_also_where_one_agent_does_the_rest() -> None:
+def test_unserved_part_is_stated_in_the_answer_of_a_single_agent() -> None:
     story = routed(Router(), {**selection(("legal", 0.9)), "unserved": "write a poem"})
 
     story.complete_task("legal", "sue them")
@@ -89,7 +89,7 @@ def test_several_escalate_to_a_planner_that_knows_only_them() -> None:
     assert story.statuses() == {"a": "running", "b": "waiting"}
 
 
-def test_a_plan_after_an_escalation_is_sent_back_with_the_same_short_menu() -> None:
+def test_repaired_plan_after_an_escalation_has_the_same_short_menu() -> None:
     story = routed(Router(escalate=PlanAndExecute()), selection(("legal", 0.9), ("medical", 0.5)))
 
     story.complete_task("plan-1", "no idea")
@@ -99,7 +99,7 @@ def test_a_plan_after_an_escalation_is_sent_back_with_the_same_short_menu() -> N
     assert given["problems"] == list(story.entries_of(PlanRejected)[0].problems)
 
 
-def test_a_skill_escalates_to_a_planner_that_knows_all_who_have_it() -> None:
+def test_escalated_skill_gives_the_planner_all_agents_that_have_it() -> None:
     able = (card("legal"), card("hasty", skills=("translation",)), card("careful", skills=("translation",)))
     story = WorkflowDriver(strategy=Router(escalate=PlanAndExecute()), cards=(*able, card("other"))).start()
 
@@ -118,7 +118,7 @@ def escalated(**limits: Any) -> WorkflowDriver:
     return story
 
 
-def test_what_was_escalated_is_planned_again_after_a_failure_with_the_same_short_menu() -> None:
+def test_escalated_workflow_is_replanned_after_a_failure_with_the_same_menu() -> None:
     story = escalated(replans=1)
 
     story.fail_task("a")
@@ -133,7 +133,7 @@ def test_what_was_escalated_is_planned_again_after_a_failure_with_the_same_short
     assert story.outcome.reason == "the limit of 1 re-plans is used up"
 
 
-def test_what_was_escalated_is_planned_again_when_a_result_suggests_it() -> None:
+def test_escalated_workflow_is_replanned_after_a_hint() -> None:
     story = escalated(replans=1)
 
     story.complete_task("a", replan_hint="it is for a doctor")
@@ -142,7 +142,7 @@ def test_what_was_escalated_is_planned_again_when_a_result_suggests_it() -> None
     assert given["replan_reason"] == "legal suggests it: it is for a doctor"
 
 
-def test_what_was_not_planned_is_not_planned_again() -> None:
+def test_unplanned_workflow_is_not_replanned() -> None:
     story = routed(Router(escalate=PlanAndExecute()), selection(("legal", 0.9)), limits=Limits(replans=1))
 
     story.fail_task("legal")
@@ -150,7 +150,7 @@ def test_what_was_not_planned_is_not_planned_again() -> None:
     assert (story.outcome.status, "plan-1" in story.state.tasks) == ("failed", False)
 
 
-def test_what_a_classifier_says_of_an_agent_s_part_is_its_intent() -> None:
+def test_classifier_text_for_an_agent_is_its_intent() -> None:
     story = routed(Router(), {"agents": [{"agent": "legal", "confidence": 0.9, "intent": "Read the lease"}]})
 
     assert story.handoff("legal").intent == "Read the lease"
@@ -167,7 +167,7 @@ def test_one_sure_agent_does_not_escalate() -> None:
     [selection(("legal", 0.3)), selection(("ghost", 0.9)), selection(), "legal, I think", None],
     ids=["unsure", "unknown agent", "nobody", "plain text", "empty"],
 )
-def test_the_fallback_serves_what_is_unclear(answer: Any) -> None:
+def test_fallback_serves_an_unclear_request(answer: Any) -> None:
     story = WorkflowDriver(strategy=Router(fallback="technical"), cards=EXPERTS).start()
     story.decide_and_apply(story.result("classify-1", answer))
 
@@ -183,7 +183,7 @@ def test_the_fallback_serves_what_is_unclear(answer: Any) -> None:
         ({"a": 1}, "Serve the request"),
     ],
 )
-def test_the_fallback_is_told_in_the_words_of_the_request_what_to_do(request_: Any, intent: str) -> None:
+def test_fallback_intent_is_the_request(request_: Any, intent: str) -> None:
     story = WorkflowDriver(strategy=Router(fallback="technical"), cards=EXPERTS).start(request_)
 
     story.complete_task("classify-1", selection())
@@ -226,14 +226,14 @@ def test_a_classifier_that_fails_without_a_fallback_ends_the_workflow() -> None:
     assert story.outcome.reason == "classifier could not classify: provider_error was seen"
 
 
-def test_nobody_sure_and_no_fallback_asks_back() -> None:
+def test_unsure_router_without_a_fallback_asks_back() -> None:
     story = routed(Router(), selection(("legal", 0.3), question="Is it about a contract?"))
 
     assert (story.outcome.status, story.outcome.answer) == ("failed", "Is it about a contract?")
     assert story.outcome.reason == "no agent is sure enough to serve the request"
 
 
-def test_nobody_sure_and_no_question_still_says_what_to_do() -> None:
+def test_unsure_router_without_a_question_explains_itself() -> None:
     assert "Say more precisely what you need." in str(routed(Router(), selection()).outcome.answer)
 
 
@@ -243,7 +243,7 @@ def test_a_fallback_that_is_not_alive_is_no_fallback() -> None:
     assert story.outcome.reason == "no agent is sure enough to serve the request"
 
 
-def test_an_unreadable_classification_without_a_fallback_goes_back_a_bounded_number_of_times() -> None:
+def test_unreadable_classification_is_repaired_a_bounded_number_of_times() -> None:
     story = routed(Router(), "hm", limits=Limits(plan_repairs=1))
     assert story.state.tasks["classify-2"].role is Role.CLASSIFY
 

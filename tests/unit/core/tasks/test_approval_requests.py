@@ -54,7 +54,7 @@ def same_again(story: WorkflowDriver) -> bool:
     return not list(replay_log(story.commits))
 
 
-def test_a_task_of_a_guarded_agent_is_handed_out_once_a_person_allows_it() -> None:
+def test_guarded_task_starts_once_approved() -> None:
     story = guarded(task("look", "worker"))
 
     assert story.statuses() == {"pay": WAITS, "look": "running"}
@@ -84,7 +84,7 @@ def test_a_plan_may_ask_for_a_person_itself() -> None:
     assert story.statuses() == {"pay": WAITS}
 
 
-def test_an_edited_input_is_what_the_agent_gets() -> None:
+def test_edited_input_reaches_the_agent() -> None:
     story = guarded()
 
     approve(story, input={"amount": 5})
@@ -92,7 +92,7 @@ def test_an_edited_input_is_what_the_agent_gets() -> None:
     assert story.handoff("pay").input == {"amount": 5}
 
 
-def test_a_retry_asks_nobody_again() -> None:
+def test_retry_needs_no_second_approval() -> None:
     story = guarded()
     approve(story)
 
@@ -102,7 +102,7 @@ def test_a_retry_asks_nobody_again() -> None:
     assert asked(story) == []
 
 
-def test_a_rejected_task_has_failed_with_the_reason_and_what_needs_it_is_skipped() -> None:
+def test_rejected_task_fails_with_the_reason_and_its_dependents_are_skipped() -> None:
     story = guarded(task("tell", needs=["pay"]), task("look"))
 
     story.control("reject", approval=FIRST, reason="too much", by="Ann")
@@ -113,7 +113,7 @@ def test_a_rejected_task_has_failed_with_the_reason_and_what_needs_it_is_skipped
     assert (error.kind, error.message) == ("rejected", "it was not allowed: too much")
 
 
-def test_who_did_not_allow_a_task_stands_in_the_log_and_not_in_what_the_answer_is_made_of() -> None:
+def test_rejecting_person_is_in_the_log_and_not_in_the_answer() -> None:
     story = guarded(task("look"))
     story.control("reject", approval=FIRST, reason="too much", by="Ann")
 
@@ -125,7 +125,7 @@ def test_who_did_not_allow_a_task_stands_in_the_log_and_not_in_what_the_answer_i
     assert "Ann" not in asked
 
 
-def test_a_plan_that_is_allowed_when_nobody_has_its_skill_any_more_waits_for_who_had_it() -> None:
+def test_approved_plan_waits_for_a_missing_skill() -> None:
     story = of_team(cards=(card("quick", skills=("translation",)), card("worker")))
     story.complete_task("plan-1", plan(task("t1", skill="translation")))
 
@@ -136,7 +136,7 @@ def test_a_plan_that_is_allowed_when_nobody_has_its_skill_any_more_waits_for_who
     assert same_again(story)
 
 
-def test_what_was_asked_about_a_plan_that_gave_way_is_not_asked_any_more() -> None:
+def test_approval_of_a_replaced_plan_is_withdrawn() -> None:
     story = guarded(task("look"), limits=Limits(replans=1, plan_repairs=0))
 
     story.complete_task("look", replan_hint="there is a better way")
@@ -146,7 +146,7 @@ def test_what_was_asked_about_a_plan_that_gave_way_is_not_asked_any_more() -> No
     assert pending_approvals(story.log) == set(story.state.approvals) == {SECOND}
 
 
-def test_what_a_person_has_refused_is_not_asked_again_when_no_better_plan_can_be_had() -> None:
+def test_rejected_work_is_not_asked_about_again_without_a_new_plan() -> None:
     story = guarded(task("tell", needs=["pay"]), limits=Limits(replans=1, plan_repairs=0))
 
     story.control("reject", approval=FIRST, reason="too much", by="Ann")
@@ -159,7 +159,7 @@ def test_what_a_person_has_refused_is_not_asked_again_when_no_better_plan_can_be
     assert same_again(story)
 
 
-def test_what_a_person_has_refused_stays_a_gap_of_the_answer_when_another_plan_is_made() -> None:
+def test_rejected_work_stays_a_gap_after_a_replan() -> None:
     story = guarded(limits=Limits(replans=1))
 
     story.control("reject", approval=FIRST, reason="too much", by="Ann")
@@ -180,7 +180,7 @@ def test_silence_means_no() -> None:
     assert same_again(story)
 
 
-def test_somebody_looks_when_a_question_expires_though_nothing_else_is_due_before() -> None:
+def test_timer_is_armed_for_the_expiry_of_an_approval() -> None:
     story = guarded(task("look", "worker"), limits=Limits(approval=5))
 
     assert story.state.timer_due == story.state.approvals[FIRST].expires_at
@@ -291,7 +291,7 @@ def test_a_rejected_plan_goes_back_to_the_planner_with_the_reason() -> None:
     assert story.handoff_input("plan-2")["problems"] == ["the plan was not allowed: not on a Sunday"]
 
 
-def test_a_plan_that_nobody_answers_ends_the_workflow() -> None:
+def test_unanswered_plan_ends_the_workflow() -> None:
     story = of_team(limits=Limits(approval=60))
     story.complete_task("plan-1", plan(task("t1")))
 
@@ -301,7 +301,7 @@ def test_a_plan_that_nobody_answers_ends_the_workflow() -> None:
     assert "nobody approved the plan" in story.outcome.reason
 
 
-def test_a_further_plan_that_nobody_answers_leaves_the_plan_there_is() -> None:
+def test_unanswered_replan_keeps_the_current_plan() -> None:
     story = of_team(limits=Limits(approval=60, replans=1))
     story.complete_task("plan-1", plan(task("t1"), task("t2", needs=["t1"])))
     approve(story)
@@ -313,7 +313,7 @@ def test_a_further_plan_that_nobody_answers_leaves_the_plan_there_is() -> None:
     assert story.statuses() == {"t1": "succeeded", "t2": "running"}
 
 
-def test_an_approved_task_that_waits_for_its_agent_is_not_asked_about_again() -> None:
+def test_approved_task_that_waits_for_its_agent_is_not_asked_about_again() -> None:
     story = guarded()
     story.circuits = {"guarded": Circuit(since=story.now, until=story.now + timedelta(seconds=30))}
     approve(story)
@@ -326,7 +326,7 @@ def test_an_approved_task_that_waits_for_its_agent_is_not_asked_about_again() ->
     assert story.statuses() == {"pay": "running"}
 
 
-def test_nobody_is_asked_about_a_task_that_no_agent_is_free_for() -> None:
+def test_held_task_asks_for_no_approval() -> None:
     story = WorkflowDriver(cards=GUARDED)
     story.circuits = {"guarded": Circuit(since=story.now, until=story.now + timedelta(seconds=30))}
 
@@ -335,7 +335,7 @@ def test_nobody_is_asked_about_a_task_that_no_agent_is_free_for() -> None:
     assert (story.statuses(), asked(story)) == ({"pay": "held"}, [])
 
 
-def test_a_person_who_turns_down_what_the_fallback_would_do_is_not_asked_again() -> None:
+def test_rejected_fallback_work_is_not_asked_about_again() -> None:
     story = of_team(strategy=PlanAndExecute(fallback="other"), limits=Limits(plan_repairs=0))
     story.complete_task("plan-1", "no idea")
     assert [question.about for question in asked(story)] == ["plan"]
@@ -363,7 +363,7 @@ def calls(story: WorkflowDriver, *wanted: dict[str, Any]) -> None:
     story.fail_task("t1", error=None, approvals=asking)
 
 
-def test_an_attempt_that_asks_for_a_tool_is_gone_on_with_once_each_call_is_answered() -> None:
+def test_attempt_continues_once_each_tool_call_is_answered() -> None:
     story = WorkflowDriver(limits=Limits(attempts=1)).planned(task("t1"))
 
     calls(story, {"id": 1}, {"id": 2}, {"id": 2})
@@ -383,7 +383,7 @@ def test_an_attempt_that_asks_for_a_tool_is_gone_on_with_once_each_call_is_answe
     assert same_again(story)
 
 
-def test_an_attempt_that_asked_for_a_tool_counts_against_no_limit_of_attempts() -> None:
+def test_attempt_that_asks_for_approval_counts_against_no_limit() -> None:
     story = WorkflowDriver(limits=Limits(attempts=2)).planned(task("t1"))
     calls(story, {"id": 1})
     approve(story)
@@ -395,7 +395,7 @@ def test_an_attempt_that_asked_for_a_tool_counts_against_no_limit_of_attempts() 
     assert story.statuses()["t1"] == "failed"
 
 
-def test_an_agent_that_asked_and_got_no_answer_is_told_so() -> None:
+def test_agent_is_told_that_its_approval_expired() -> None:
     story = WorkflowDriver(limits=Limits(approval=60)).planned(task("t1"))
     calls(story, {"id": 1})
 
@@ -415,7 +415,7 @@ def test_arguments_that_are_no_object_are_no_answer() -> None:
 
 
 @pytest.mark.parametrize(("second", "status"), [("succeeds", "completed"), ("fails", "partial")])
-def test_a_pipeline_whose_plan_a_person_changed_ends_by_the_changed_plan(second: str, status: str) -> None:
+def test_edited_pipeline_ends_by_its_edited_plan(second: str, status: str) -> None:
     story = of_team(strategy=Pipeline(stages=(Stage(agent="worker"), Stage(agent="other"))))
     approve(story, input=plan(task("worker"), task("instead", "other", ["worker"])))
     story.complete_task("worker")

@@ -63,7 +63,7 @@ def test_a_team_is_on_no_menu_but_where_it_is_named() -> None:
     assert [item["name"] for item in named.handoff_input("plan-1")["agents"]] == ["refunds"]
 
 
-def test_where_teams_may_not_be_nested_deeper_there_is_none_on_the_menu() -> None:
+def test_menu_has_no_team_where_nesting_ends() -> None:
     story = WorkflowDriver(
         cards=(card("worker"), REFUNDS), agents=("refunds", "worker"), limits=Limits(nesting=0)
     ).start()
@@ -71,7 +71,7 @@ def test_where_teams_may_not_be_nested_deeper_there_is_none_on_the_menu() -> Non
     assert [item["name"] for item in story.handoff_input("plan-1")["agents"]] == ["worker"]
 
 
-def test_a_handoff_becomes_a_request_with_its_intent_and_what_is_left_of_time_and_budget() -> None:
+def test_handoff_becomes_a_request_with_its_intent_and_the_rest_of_time_and_budget() -> None:
     given = handoff(input={"charge": 7}, budget=Budget(calls=3), deadline=T0 + timedelta(seconds=100))
 
     request = child_request(given, Team(name="refunds"), T0)
@@ -81,7 +81,7 @@ def test_a_handoff_becomes_a_request_with_its_intent_and_what_is_left_of_time_an
     assert (request.deadline, request.budget) == (90, Budget(calls=3))
 
 
-def test_what_other_tasks_came_to_is_passed_on() -> None:
+def test_results_of_other_tasks_are_passed_to_the_child() -> None:
     story = WorkflowDriver(cards=(REFUNDS, card("worker")), agents=("refunds", "worker"))
     story.planned(task("t1"), task("t2", "refunds", needs=["t1"]))
     story.complete_task("t1", {"found": 1})
@@ -100,7 +100,7 @@ def test_what_other_tasks_came_to_is_passed_on() -> None:
         ({"deadline": T0}, "timeout", "its deadline had passed before it was taken"),
     ],
 )
-def test_what_cannot_be_done_is_refused_with_the_reason(changes: Any, kind: str, said: str) -> None:
+def test_impossible_child_is_refused_with_the_reason(changes: Any, kind: str, said: str) -> None:
     refused = child_request(handoff(**changes), Team(name="refunds", limits=Limits(nesting=3)), T0)
 
     assert refused == AttemptError(kind=kind, message=said)
@@ -143,7 +143,7 @@ def test_a_partial_answer_travels_up_with_its_gaps() -> None:
     assert told.gaps == (Gap(task_id="other", agent="other", reason="refused was seen"),)
 
 
-def test_a_parent_whose_team_left_gaps_is_partial_and_names_them() -> None:
+def test_parent_of_a_partial_team_is_partial_and_names_the_gaps() -> None:
     story = WorkflowDriver(strategy=PlanAndExecute(synthesizer=None), cards=(REFUNDS,), agents=("refunds",))
     story.planned(task("t1", "refunds"))
 
@@ -162,7 +162,7 @@ def test_a_child_that_failed_fails_its_task_with_the_reason() -> None:
     )
 
 
-def test_a_child_tells_how_much_it_has_planned() -> None:
+def test_child_reports_its_plan_usage() -> None:
     story = child(PlanAndExecute(synthesizer=None), Limits(replans=1))
     story.complete_task("plan-1", plan(task("a"), task("b")))
     story.complete_task("a", replan_hint="another way")
@@ -184,7 +184,7 @@ def test_a_child_plans_again_only_as_often_as_it_was_given() -> None:
     assert "plan-2" not in story.state.tasks
 
 
-def test_a_team_that_planned_more_than_it_was_given_ends_the_work_with_the_limit() -> None:
+def test_team_that_plans_beyond_its_quota_ends_the_work_with_the_limit() -> None:
     story = WorkflowDriver(
         strategy=PlanAndExecute(synthesizer=None), cards=(REFUNDS, card("worker")), limits=Limits(tasks=4)
     )
@@ -199,7 +199,7 @@ def test_a_team_that_planned_more_than_it_was_given_ends_the_work_with_the_limit
     )
 
 
-def test_a_child_that_was_cancelled_says_so_and_no_fallback_does_its_work() -> None:
+def test_cancelled_child_says_so_and_no_fallback_runs() -> None:
     below = child()
     below.control("cancel", by="ops", reason="a mistake")
     told = result_of(below).error
@@ -214,7 +214,7 @@ def test_a_child_that_was_cancelled_says_so_and_no_fallback_does_its_work() -> N
     assert story.statuses() == {"t1": "failed"}
 
 
-def test_what_a_child_asks_of_a_person_expires_with_the_task_that_its_parent_waits_for() -> None:
+def test_approval_in_a_child_expires_with_the_task_of_the_parent() -> None:
     story = child()
     story.cards = (card("worker", approval="required"),)
 
@@ -248,7 +248,7 @@ def test_a_parent_that_is_cancelled_cancels_the_children_it_has() -> None:
     ]
 
 
-def test_a_child_ends_in_time_for_its_parent_to_hear_it() -> None:
+def test_child_ends_in_time_for_its_parent() -> None:
     story = child(limits=Limits(task_timeout=1000))
     story.complete_task("plan-1", {"tasks": [task("a"), task("b", "worker")]})
     story.complete_task("a")
@@ -259,7 +259,7 @@ def test_a_child_ends_in_time_for_its_parent_to_hear_it() -> None:
     assert story.task("synthesis").deadline == PARENT.deadline
 
 
-def test_what_a_child_is_survives_a_snapshot() -> None:
+def test_child_context_survives_a_snapshot() -> None:
     assert isinstance(child().state, State)  # a story checks each step so
     assert child().state.depth == 1
     assert child().handoff("plan-1").depth == 1

@@ -83,7 +83,7 @@ def test_replicas_of_an_agent_take_more_than_one_does() -> None:
     assert Counter(got(uneven).values()) == {"quick": 6, "slow": 2}
 
 
-def test_an_agent_of_unknown_speed_is_taken_to_be_as_quick_as_the_quickest() -> None:
+def test_agent_of_unknown_speed_counts_as_fast_as_the_fastest() -> None:
     cards = tuple(card(name, skills=("translation",), concurrency=1) for name in ("quick", "slow", "third"))
     loads = {"quick": Load(queued=3, seconds=1.0), "slow": Load(seconds=3.0), "third": Load(queued=1)}
 
@@ -108,7 +108,7 @@ def test_an_agent_that_is_gone_is_not_chosen() -> None:
     assert got(left) == {"t1": "slow"}
 
 
-def test_who_gets_a_task_is_chosen_when_it_starts_and_not_when_it_is_planned() -> None:
+def test_agent_for_a_skill_is_chosen_when_its_task_starts() -> None:
     later = story(loads={"slow": Load(queued=9)})
     later.planned(task("t1", "other"), {**task("t2", needs=["t1"], skill="translation")})
     (accepted,) = later.entries_of(PlanAccepted)
@@ -120,7 +120,7 @@ def test_who_gets_a_task_is_chosen_when_it_starts_and_not_when_it_is_planned() -
     assert got(later)["t2"] == "slow"
 
 
-def test_with_nobody_left_who_has_the_skill_the_task_waits_for_who_had_it() -> None:
+def test_task_of_a_missing_skill_waits_for_its_last_agent() -> None:
     alone = story().planned(task("t1", "other"), task("t2", needs=["t1"], skill="translation"))
 
     alone.cards = (card("other"),)
@@ -153,7 +153,7 @@ def test_the_only_one_with_the_skill_is_tried_again_after_a_pause() -> None:
 
 
 @pytest.mark.parametrize(("ill", "who"), [("", "slow"), ("slow", "quick")])
-def test_a_retry_that_waited_for_budget_goes_to_who_was_chosen_for_it_if_that_one_is_well(ill: str, who: str) -> None:
+def test_retry_that_waited_for_budget_keeps_its_chosen_healthy_agent(ill: str, who: str) -> None:
     played = story(limits=Limits(calls=3)).planned(*asked("t1"), task("t2", "other"))
     assert got(played)["t1"] == "quick"
     played.fail_task("t1", failure(retryable=True))
@@ -165,7 +165,7 @@ def test_a_retry_that_waited_for_budget_goes_to_who_was_chosen_for_it_if_that_on
     assert played.handoff("t1").to_agent == who
 
 
-def test_an_attempt_that_a_person_was_asked_about_is_gone_on_with_by_its_agent_though_another_is_idle() -> None:
+def test_answered_approval_continues_with_its_agent_though_another_is_idle() -> None:
     played = story().planned(*asked("t1"))
     played.fail_task("t1", approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
     played.loads = {"quick": Load(queued=99)}
@@ -174,7 +174,7 @@ def test_an_attempt_that_a_person_was_asked_about_is_gone_on_with_by_its_agent_t
     assert played.handoff("t1").to_agent == "quick"
 
 
-def test_an_agent_that_keeps_failing_gets_none_and_then_one_as_its_probe() -> None:
+def test_failing_agent_gets_one_task_as_its_probe() -> None:
     ill = story(circuits={"quick": Circuit(since=T0, until=T0)})
     ill.wait(-1)
     ill.planned(*asked("t1", "t2"))
@@ -185,7 +185,7 @@ def test_an_agent_that_keeps_failing_gets_none_and_then_one_as_its_probe() -> No
     assert got(well) == {"t1": "quick", "t2": "slow"}
 
 
-def test_while_all_who_have_the_skill_keep_failing_the_task_is_held() -> None:
+def test_task_is_held_while_all_agents_of_its_skill_fail() -> None:
     ill = Circuit(since=T0, until=T0.replace(second=8))
     all_ill = story(circuits={"quick": ill, "slow": ill}).planned(*asked("t1"))
 
@@ -196,7 +196,7 @@ def test_while_all_who_have_the_skill_keep_failing_the_task_is_held() -> None:
     assert all_ill.statuses() == {"t1": "running"}
 
 
-def test_a_skill_that_nobody_has_is_a_problem_of_the_plan() -> None:
+def test_unknown_skill_is_a_problem_of_the_plan() -> None:
     wrong = story(limits=Limits(plan_repairs=1)).planned(*asked("t1", skill="juggling"))
 
     (refused,) = wrong.entries_of(PlanRejected)
@@ -218,7 +218,7 @@ def test_an_agent_that_the_team_may_not_use_is_not_chosen() -> None:
     assert got(narrow) == {"t1": "slow"}
 
 
-def test_what_was_chosen_by_figures_that_are_gone_is_decided_the_same_again() -> None:
+def test_agent_choice_replays_from_the_recorded_loads() -> None:
     played = story(loads={"quick": Load(queued=3), "slow": Load(seconds=0.5)})
     played.planned(*asked("t1", "t2", "t3"))
     played.fail_task("t1", failure(retryable=True))
@@ -233,7 +233,7 @@ def test_what_was_chosen_by_figures_that_are_gone_is_decided_the_same_again() ->
 STAGES = Pipeline(stages=(Stage(agent="other"), Stage(skill="translation")))
 
 
-def test_who_does_a_stage_is_chosen_when_it_starts() -> None:
+def test_agent_of_a_stage_is_chosen_when_it_starts() -> None:
     staged = story(strategy=STAGES, loads={"slow": Load(queued=9)}).start()
     (accepted,) = staged.entries_of(PlanAccepted)
     assert [planned.agent for planned in accepted.plan.tasks] == ["other", "quick"]
@@ -249,7 +249,7 @@ def test_who_does_a_stage_is_chosen_when_it_starts() -> None:
     assert not list(replay_log(staged.commits))
 
 
-def test_each_skill_of_a_fan_out_is_a_member_whoever_has_it() -> None:
+def test_each_skill_of_a_fan_out_is_one_member() -> None:
     asked_all = story(strategy=FanOut(skills=("translation", "poetry"), synthesizer=None)).start()
 
     assert got(asked_all) == {"translation": "quick", "poetry": "slow"}
@@ -266,7 +266,7 @@ def selected(*chosen: dict[str, Any], **given: Any) -> WorkflowDriver:
     return routed
 
 
-def test_a_classifier_may_select_a_skill_and_the_idle_one_that_has_it_answers() -> None:
+def test_classifier_may_select_a_skill_and_the_idle_agent_answers() -> None:
     routed = selected({"skill": "translation"}, {"skill": "translation"}, {"skill": "juggling"})
 
     assert got(routed) == {"classify-1": "classifier", "translation": "slow"}
@@ -275,14 +275,14 @@ def test_a_classifier_may_select_a_skill_and_the_idle_one_that_has_it_answers() 
     assert not list(replay_log(routed.commits))
 
 
-def test_a_planner_after_an_escalation_knows_all_who_have_a_selected_skill() -> None:
+def test_planner_after_an_escalation_knows_all_agents_of_a_selected_skill() -> None:
     routed = selected({"skill": "translation"}, {"agent": "other"}, escalate=PlanAndExecute())
 
     given: Any = routed.handoff("plan-1").input
     assert [item["name"] for item in given["agents"]] == ["quick", "slow", "other"]
 
 
-def test_a_stage_whose_skill_nobody_has_is_held_until_somebody_comes() -> None:
+def test_stage_with_a_missing_skill_is_held_until_an_agent_joins() -> None:
     staged = story(strategy=STAGES, cards=(card("other"),)).start()
     staged.complete_task("other")
 
@@ -298,7 +298,7 @@ def test_a_stage_whose_skill_nobody_has_is_held_until_somebody_comes() -> None:
     assert not list(replay_log(staged.commits))
 
 
-def test_at_the_deadline_a_stage_or_member_that_nobody_could_be_given_is_a_gap_that_says_so() -> None:
+def test_unassigned_stage_or_member_at_the_deadline_is_a_gap_with_the_reason() -> None:
     for strategy in (STAGES, FanOut(skills=("poetry", "translation"))):
         cards = (card("other"), card("poet", skills=("poetry",)))
         waiting = story(strategy=strategy, cards=cards, limits=Limits(deadline=15)).start()
@@ -316,7 +316,7 @@ def test_at_the_deadline_a_stage_or_member_that_nobody_could_be_given_is_a_gap_t
         assert not list(replay_log(waiting.commits))
 
 
-def test_while_a_person_is_asked_it_is_looked_for_who_has_a_skill_past_the_deadline_too() -> None:
+def test_search_for_an_agent_continues_past_the_deadline_during_an_approval() -> None:
     strategy = FanOut(skills=("translation", "dance"), synthesizer=None)
     shy = (card("quick", skills=("translation",), approval="required"),)
     panel = story(strategy=strategy, cards=shy, limits=Limits(deadline=5)).start()
@@ -327,7 +327,7 @@ def test_while_a_person_is_asked_it_is_looked_for_who_has_a_skill_past_the_deadl
     assert panel.statuses() == {"translation": "awaiting_approval", "dance": "held"}
 
 
-def test_a_stage_names_an_agent_or_a_skill_and_is_called_by_it() -> None:
+def test_stage_is_named_after_its_agent_or_skill() -> None:
     assert Stage(skill="duplicate charges").name == "duplicate-charges"
     assert Stage(skill="translation", name="first").name == "first"
     assert Team(name="t", strategy=STAGES).required_agents() == {"other": "works"}

@@ -22,5 +22,5 @@ from pointsman.core.views.formatting import request_text
         ("", "(the request could not be read)"),
     ],
 )
-def test_a_request_is_told_by_its_words_where_it_has_any(request_: JsonValue, text: str) -> None:
+def test_request_is_shown_by_its_text_if_it_has_one(request_: JsonValue, text: str) -> None:
     assert request_text(request_) == text

@@ -22,7 +22,7 @@ def told(*entries: Entry) -> list[TimelineLine]:
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
-def test_nothing_in_a_recorded_log_is_without_words_and_nobody_is_unknown(log: Path) -> None:
+def test_every_recorded_entry_has_a_text_with_its_agent(log: Path) -> None:
     commits = [Commit.model_validate(json.loads(line)) for line in log.read_text().splitlines()]
 
     lines = told(*(entry for commit in commits for entry in commit.entries))
@@ -38,13 +38,13 @@ def begun(*times: float) -> TimelineLine:
     return [story.render(tool(ATTEMPT_STARTED, each, each, kind="progress")) for each in times][-1]
 
 
-def test_an_attempt_that_is_begun_again_was_left_by_a_worker_that_died() -> None:
+def test_restarted_attempt_is_shown_as_left_by_a_dead_worker() -> None:
     line = begun(1.5, 35)
 
     assert (line.mark, line.detail) == ("·", "t1, left by its worker, taken up again after 33.5 s")
 
 
-def test_that_an_attempt_has_begun_is_for_everybody_where_it_waited_long() -> None:
+def test_begin_of_an_attempt_is_shown_to_all_only_after_a_long_wait() -> None:
     at_once, late = (begun(1.5), begun(8))
 
     assert (at_once.mark, at_once.detail) == ("", "t1")
@@ -64,13 +64,13 @@ def test_a_line_reads_as_a_sentence() -> None:
     ]
 
 
-def test_the_orchestrations_own_tasks_are_called_by_what_they_are_for() -> None:
+def test_role_tasks_are_named_by_their_purpose() -> None:
     handed = [line.detail for line in told(*completed()) if line.text == "is handed"]
 
     assert handed == ["plan", "t1", "t2", "synthesize"]
 
 
-def test_a_report_says_how_long_it_took_and_what_went_wrong() -> None:
+def test_report_shows_its_duration_and_error() -> None:
     story = Timeline()
 
     good, bad = story.render(tool("drill", 1, 2.5)), story.render(tool("drill", 1, 2.5, error="blunt"))
@@ -91,19 +91,19 @@ def test_a_report_says_how_long_it_took_and_what_went_wrong() -> None:
     ],
     ids=["plan", "task", "tool"],
 )
-def test_what_a_person_is_asked_is_named(asked: ApprovalRequested, what: str) -> None:
+def test_approval_question_is_named(asked: ApprovalRequested, what: str) -> None:
     (line,) = told(asked)
 
     assert (line.text, line.detail) == ("waits for approval of", what)
 
 
-def test_silence_is_told_as_an_answer_of_nobody() -> None:
+def test_expired_approval_is_shown_as_unanswered() -> None:
     (line,) = told(ApprovalDecided(at=at(1), event_id="e", approval="wf-1", verdict="expired", reason="time is up"))
 
     assert f"{line.actor} {line.text} {line.detail}" == "nobody answered: expired wf-1: time is up"
 
 
-def test_a_task_that_another_worker_took_up_says_how_long_it_lay() -> None:
+def test_task_taken_by_another_worker_shows_how_long_it_waited() -> None:
     story = Timeline()
     for event in (dispatched("t1", "fitter", 1), tool("drill", 1.2, 1.5), tool("drill", 32, 32.5)):
         story.render(event)

@@ -57,7 +57,7 @@ def test_the_tree_is_request_workflow_tasks_attempts_in_order_of_their_start() -
     ]
 
 
-def test_a_task_lasts_from_dispatch_to_result_and_its_attempt_as_long_as_the_worker_says() -> None:
+def test_task_lasts_from_dispatch_to_result_and_its_attempt_as_reported() -> None:
     task = find(build_trace(completed()), "invoke_agent fitter")
 
     assert (task.started_at, task.ended_at, task.seconds) == (at(1), at(4), 3.0)
@@ -72,7 +72,7 @@ def test_ids_are_those_the_spans_have() -> None:
     assert find(root, "invoke_agent fitter").span_id == "span-t1"
 
 
-def test_the_plan_says_what_came_of_it_and_the_workflow_has_the_outcomes_status_and_usage() -> None:
+def test_plan_and_workflow_show_their_result_status_and_usage() -> None:
     workflow = build_trace(completed()).children[0]
 
     assert find(workflow, "plan planner").detail == "plan 1, 2 tasks"
@@ -89,7 +89,7 @@ def test_every_attempt_is_a_node_with_its_own_agent_and_error() -> None:
     assert (task.status, task.attempt) == ("failed", 2)
 
 
-def test_a_skipped_task_says_for_whom() -> None:
+def test_skipped_task_names_the_cause() -> None:
     task = find(build_trace(failing()), "invoke_agent tester")
 
     assert (task.status, task.detail, task.seconds) == ("skipped", "t1 failed", 0.0)
@@ -108,7 +108,7 @@ def test_a_planned_task_waits_until_it_is_dispatched() -> None:
     assert (task.status, task.started_at, task.children) == ("waiting", None, ())
 
 
-def test_an_answer_is_shown_at_the_task_that_waited_for_it_whatever_else_waits() -> None:
+def test_approval_answer_is_shown_at_its_own_task() -> None:
     def asked(approval: str, task: str) -> ApprovalRequested:
         return ApprovalRequested(at=at(1), approval=approval, about="task", task_id=task, expires_at=at(60))
 
@@ -121,7 +121,7 @@ def test_an_answer_is_shown_at_the_task_that_waited_for_it_whatever_else_waits()
 
 
 @pytest.mark.parametrize(("by", "said"), [("ann", "rejected by ann"), ("", "rejected")])
-def test_who_did_not_allow_a_task_is_told_beside_why_it_has_failed(by: str, said: str) -> None:
+def test_rejecting_person_is_shown_beside_the_failure(by: str, said: str) -> None:
     asked = ApprovalRequested(at=at(1), approval="1", about="task", task_id="t1", expires_at=at(60))
     answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="rejected", by=by)
     error = AttemptError(kind="rejected", message="it was not allowed")
@@ -132,9 +132,7 @@ def test_who_did_not_allow_a_task_is_told_beside_why_it_has_failed(by: str, said
 
 
 @pytest.mark.parametrize(("begun", "name"), [(4, "plan planner"), (1, "invoke_workflow crew")], ids=["asked", "fixed"])
-def test_who_did_not_allow_a_plan_is_told_at_its_planner_or_at_the_workflow_where_it_has_none(
-    begun: int, name: str
-) -> None:
+def test_rejecting_person_of_a_plan_is_shown_at_its_planner_or_workflow(begun: int, name: str) -> None:
     asked = ApprovalRequested(at=at(1), approval="1", about="plan", plan=Plan(tasks=()), expires_at=at(60))
     answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="rejected", by="ann")
     refused = PlanRejected(at=at(2), revision=1, problems=("the plan was not allowed",))
@@ -196,7 +194,7 @@ def test_a_log_that_does_not_begin_with_its_beginning_is_refused() -> None:
     assert build_trace([started()]).children[0].children == ()
 
 
-def test_a_task_is_handed_over_until_its_worker_says_that_it_has_begun() -> None:
+def test_task_is_handed_over_until_its_worker_has_begun() -> None:
     log = [*completed()[:5], dispatched("t1", "fitter", 1)]
     begun = tool(ATTEMPT_STARTED, 8, 8, kind="progress")
 
@@ -209,7 +207,7 @@ def test_a_task_is_handed_over_until_its_worker_says_that_it_has_begun() -> None
     assert working.children[0].detail == "taken 7.0 s after it was handed over"
 
 
-def test_an_attempt_that_is_begun_again_says_how_long_it_lay_before_there_is_a_result() -> None:
+def test_restarted_attempt_shows_its_wait_before_there_is_a_result() -> None:
     signs = [tool(ATTEMPT_STARTED, 1.5, 1.5, kind="progress"), tool(ATTEMPT_STARTED, 35, 35, kind="progress")]
 
     attempt = find(
@@ -254,7 +252,7 @@ def test_a_retry_waits_for_its_time_and_for_an_agent(
     assert (task.children[1].started_at or at(0)) <= at(now), "nothing begins later than now"
 
 
-def test_a_retry_whose_worker_says_that_it_has_begun_waits_for_nothing() -> None:
+def test_retry_that_has_begun_waits_for_nothing() -> None:
     begun = tool(ATTEMPT_STARTED, 2.9, 2.9, attempt=2, kind="progress")  # the clocks of two machines differ
 
     task = find(at_time(build_trace(BACKING_OFF, [begun]), at(2.5), ("helper",)), "invoke_agent helper")
@@ -275,9 +273,7 @@ def test_a_retry_whose_worker_says_that_it_has_begun_waits_for_nothing() -> None
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_task_that_has_failed_is_not_running_while_its_next_attempt_waits(
-    entry: Entry, status: str, detail: str
-) -> None:
+def test_failed_task_is_not_running_during_its_backoff(entry: Entry, status: str, detail: str) -> None:
     log = [*BACKING_OFF[:-1], entry]
 
     waits, after = (
@@ -289,7 +285,7 @@ def test_a_task_that_has_failed_is_not_running_while_its_next_attempt_waits(
     assert (after.status, after.detail) == ("handed over", "fit"), "why it waited is over with the wait"
 
 
-def test_a_task_that_was_held_and_then_asks_a_person_says_what_it_waits_for_now() -> None:
+def test_held_task_that_asks_for_approval_shows_the_approval() -> None:
     held = TaskHeld(at=at(2), task_id="t1", until=at(9), reason="it keeps failing")
     asked = ApprovalRequested(at=at(3), approval="1", about="task", task_id="t1", expires_at=at(60))
     answer = ApprovalDecided(at=at(4), event_id="e", approval="1", verdict="approved", by="ann")
@@ -311,7 +307,7 @@ def test_a_workflow_waits_for_approval_until_every_question_is_answered() -> Non
     assert (waits.status, goes_on.status) == ("waiting for approval", "running")
 
 
-def test_of_an_attempt_that_ends_without_a_result_only_what_was_reported_counts_as_work() -> None:
+def test_attempt_without_a_result_counts_reported_work_only() -> None:
     log = [
         *completed()[:5],
         dispatched("t1", "fitter", 1),
@@ -334,7 +330,7 @@ def test_a_team_has_its_task_from_the_handoff_on() -> None:
     assert (task.status, task.children[0].started_at) == ("running", at(1))
 
 
-def test_an_attempt_that_another_worker_took_up_says_how_long_it_lay() -> None:
+def test_attempt_taken_by_another_worker_shows_its_wait() -> None:
     log = [*completed()[:5], dispatched("t1", "fitter", 1), succeeded("t1", "fitter", 31.5, 33)]
 
     lost = find(build_trace(log, [tool("drill", 1.2, 1.5), tool("drill", 32, 32.5)]), "invoke_agent fitter").children[0]

@@ -139,7 +139,7 @@ def test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused(oth
 
 
 @pytest.mark.parametrize("place", range(3), ids=["result", "control", "timer"])
-def test_an_event_of_another_type_or_version_than_its_subject_s_is_refused_and_named(place: int) -> None:
+def test_event_of_another_type_or_version_than_its_subject_is_refused(place: int) -> None:
     message = stored(INBOX[place], headers_of("outcome"), BODIES[place + 1])
 
     with pytest.raises(
@@ -160,7 +160,7 @@ def test_any_subject_is_an_address_or_a_contract_error(subject: str) -> None:
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_what_is_mutated_here_is_valid_before(body: bytes) -> None:
+def test_examples_are_valid_before_their_mutation(body: bytes) -> None:
     kind = ("request", "result", "control", "timer")[BODIES.index(body)]
     if kind == "request":
         assert isinstance(

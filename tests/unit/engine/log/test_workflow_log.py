@@ -29,7 +29,7 @@ class Wire:
         return 1
 
 
-async def test_a_commit_is_written_before_what_it_owes_is_made_ready() -> None:
+async def test_commit_is_written_before_its_outbox_is_prepared() -> None:
     happened: list[str] = []
     story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"))
     log = WorkflowLog(cast(Bus, Wire(happened)), SUBJECTS, SystemClock(), "team")

@@ -64,7 +64,7 @@ async def test_nothing_is_paid_before_a_person_allows_it() -> None:
         assert await client.operations.approvals() == []
 
 
-async def test_a_second_answer_is_told_what_the_first_was() -> None:
+async def test_second_answer_reports_the_first() -> None:
     async with factory.team(TEAM, [planner_of(PAY, {**PAY, "id": "again", "input": {"n": 2}}), payer([])]) as client:
         workflow = await client.submit("bank", "pay")
         first, second = await asked(client, 2)
@@ -142,7 +142,7 @@ async def test_a_team_may_want_its_plan_approved() -> None:
         assert question.input == {"goal": "the test's", "tasks": [plan]}
 
 
-async def test_a_tool_that_needs_approval_runs_once_with_the_arguments_the_person_gave() -> None:
+async def test_approved_tool_runs_once_with_the_edited_arguments() -> None:
     refunded: list[tuple[str, int]] = []
     looked: list[str] = []
 
@@ -181,7 +181,7 @@ async def test_a_tool_that_needs_approval_runs_once_with_the_arguments_the_perso
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again(at_once: bool) -> None:
+async def test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again(at_once: bool) -> None:
     paid: list[int] = []
 
     @tool(approval=True)
@@ -216,7 +216,7 @@ async def test_a_yes_is_for_one_call_and_an_equal_one_is_asked_about_again(at_on
     assert outcome.status == "completed"
 
 
-async def test_what_was_rejected_is_not_asked_about_again() -> None:
+async def test_rejected_call_is_not_asked_about_again() -> None:
     @tool(approval=True)
     async def pay(amount: int) -> str:
         """Pays."""
@@ -235,7 +235,7 @@ async def test_what_was_rejected_is_not_asked_about_again() -> None:
     assert outcome.status == "completed"
 
 
-async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_question_stays_open() -> None:
+async def test_invalid_arguments_are_refused_and_the_approval_stays_open() -> None:
     refunded: list[int] = []
 
     @tool(approval=True)
@@ -265,7 +265,7 @@ async def test_arguments_that_do_not_fit_the_tool_are_refused_and_the_question_s
     assert (said.counted, outcome.status, refunded) == (True, "completed", [90])
 
 
-async def test_an_input_that_does_not_fit_the_agent_is_refused_and_the_question_stays_open() -> None:
+async def test_invalid_input_is_refused_and_the_approval_stays_open() -> None:
     class Bill(BaseModel):
         amount: int
 
@@ -292,7 +292,7 @@ async def test_an_input_that_does_not_fit_the_agent_is_refused_and_the_question_
     "schema",
     [{"type": "nonsense"}, {"$ref": "https://schemas.example/refund"}, {"type": "string", "pattern": r"\p{L}+"}],
 )
-async def test_what_a_schema_cannot_say_here_is_left_to_the_worker(schema: dict[str, Any]) -> None:
+async def test_unchecked_input_is_left_to_the_worker(schema: dict[str, Any]) -> None:
     got: list[str] = []
 
     @tool(approval=True)
@@ -314,7 +314,7 @@ async def test_what_a_schema_cannot_say_here_is_left_to_the_worker(schema: dict[
         assert got == ["b"]
 
 
-async def test_an_agent_whose_call_was_rejected_may_do_without_it() -> None:
+async def test_agent_may_continue_without_a_rejected_call() -> None:
     @tool(approval=True)
     async def wipe() -> str:
         """Wipes the disk."""

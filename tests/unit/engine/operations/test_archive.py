@@ -153,7 +153,7 @@ async def test_one_that_is_there_already_is_refused(archive: Archive) -> None:
         await import_workflow(client.bus, client.subjects, archive)
 
 
-async def test_of_two_who_import_it_at_once_one_is_refused(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_second_concurrent_import_is_refused(archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client(MemoryBroker().connect())
     await import_workflow(client.bus, client.subjects, archive)
 
@@ -166,7 +166,7 @@ async def test_of_two_who_import_it_at_once_one_is_refused(archive: Archive, mon
         await import_workflow(client.bus, client.subjects, archive)
 
 
-async def test_nothing_acts_on_it_whoever_asks(archive: Archive) -> None:
+async def test_archived_workflow_accepts_no_action(archive: Archive) -> None:
     running = archive.model_copy(update={"records": archive.records[:2]})  # as of one that had not ended
     async with factory.team(TEAM, [planner_of(), synthesizer, echo("a")], settled=True) as client:
         await import_workflow(client.bus, client.subjects, running)
@@ -198,7 +198,7 @@ async def test_it_is_decided_again_as_it_was(archive: Archive) -> None:
     assert list(replay_log(commits_of(archive))) == []
 
 
-async def test_what_is_not_there_cannot_be_exported() -> None:
+async def test_unknown_workflow_cannot_be_exported() -> None:
     client = Client(MemoryBroker().connect())
 
     with pytest.raises(NotFoundError):
@@ -206,7 +206,7 @@ async def test_what_is_not_there_cannot_be_exported() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"hello", b'{"number": 1}', b'{"format": "pointsman.workflow"}'])
-def test_what_is_no_archive_is_refused_with_a_reason(text: bytes) -> None:
+def test_invalid_archive_is_refused_with_a_reason(text: bytes) -> None:
     with pytest.raises(ConfigurationError, match="this is no"):
         read_archive(text)
 

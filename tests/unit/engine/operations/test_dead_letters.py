@@ -81,9 +81,7 @@ async def test_letters_are_listed_by_origin_and_by_workflow(bus: MemoryBus, lett
     assert await names(limit=2) == ["d1", "d2"]
 
 
-async def test_letters_are_listed_by_cause_and_by_time_from_the_first_moment_to_before_the_last(
-    bus: MemoryBus, letters: DeadLetters
-) -> None:
+async def test_letters_are_listed_by_cause_and_half_open_time_range(bus: MemoryBus, letters: DeadLetters) -> None:
     for second in range(3):
         await bury(bus, f"d{second}", at=at(second))
     await bury(bus, "d3", at=at(1), cause=AttemptError(kind="timeout", message="no answer"))
@@ -116,9 +114,7 @@ async def test_a_discarded_letter_is_gone_and_discarding_it_again_says_so(bus: M
     assert await letters.list() == ()
 
 
-async def test_a_request_is_sent_again_under_an_id_that_follows_from_the_letter(
-    bus: MemoryBus, letters: DeadLetters
-) -> None:
+async def test_replayed_request_has_an_id_derived_from_its_letter(bus: MemoryBus, letters: DeadLetters) -> None:
     headers = encode(Envelope(id="r-1", type=Request.event_type, source="/shop", time=START, correlation_id="order 7"))
     nats = {"Nats-Msg-Id": "r-1", "Nats-Expected-Last-Subject-Sequence": "0"}
     await bury_request(bus, headers=headers | nats)
@@ -157,7 +153,7 @@ async def test_a_structured_request_gets_its_new_id_inside(bus: MemoryBus, lette
     assert json.loads(sent.body)["data"] == {"input": "x"}
 
 
-async def test_what_a_letter_could_not_hold_is_replayed_whole_from_its_stream_or_not_at_all(
+async def test_truncated_letter_is_replayed_whole_from_its_stream_or_refused(
     bus: MemoryBus, letters: DeadLetters
 ) -> None:
     subject = f"pointsman.request.{TEAM}"
@@ -201,7 +197,7 @@ async def test_a_handoff_of_a_running_workflow_reopens_its_task_once(bus: Memory
     assert await letters.list() == ()
 
 
-async def test_a_letter_is_kept_until_the_log_says_that_its_task_is_open_again(bus: MemoryBus) -> None:
+async def test_letter_is_kept_until_its_task_is_reopened_in_the_log(bus: MemoryBus) -> None:
     await store(bus, *failing())
     await bury(bus)
     letters = DeadLetters(bus, SUBJECTS, patience=0.01)
@@ -257,9 +253,7 @@ async def test_as_new_sends_the_workflows_own_request_again(bus: MemoryBus, lett
     )
 
 
-async def test_a_new_workflow_does_not_take_the_place_of_a_letter_whose_agent_is_not_alive(
-    bus: MemoryBus, letters: DeadLetters
-) -> None:
+async def test_letter_for_a_dead_agent_is_not_replaced_by_a_new_workflow(bus: MemoryBus, letters: DeadLetters) -> None:
     await store(bus, *completed())
     await bury(bus)
     letter = await letters.get("d1")
@@ -295,7 +289,7 @@ async def test_an_inbox_event_of_a_running_workflow_is_published_again(bus: Memo
     ],
     ids=str,
 )
-async def test_what_cannot_be_replayed_is_said_and_kept(
+async def test_unreplayable_letter_is_refused_and_kept(
     bus: MemoryBus, letters: DeadLetters, changes: dict[str, Any]
 ) -> None:
     await store(bus, *failing())
@@ -307,7 +301,7 @@ async def test_what_cannot_be_replayed_is_said_and_kept(
     assert len(await letters.list()) == 1
 
 
-async def test_a_letter_whose_workflow_has_no_log_is_not_found(bus: MemoryBus, letters: DeadLetters) -> None:
+async def test_letter_of_a_missing_log_is_not_found(bus: MemoryBus, letters: DeadLetters) -> None:
     await bury(bus)
 
     for as_new in (False, True):

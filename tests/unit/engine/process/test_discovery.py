@@ -113,7 +113,7 @@ def test_two_agents_of_one_name_are_refused(file: Path) -> None:
         ("{folder}/missing.py", "no_such_library"),
     ],
 )
-def test_what_is_not_there_is_said_with_what_there_is(file: Path, spec: str, said: str) -> None:
+def test_missing_target_is_answered_with_the_existing_ones(file: Path, spec: str, said: str) -> None:
     (file.parent / "broken.py").write_text("1 / 0")
     (file.parent / "missing.py").write_text("import no_such_library")
 
@@ -121,7 +121,7 @@ def test_what_is_not_there_is_said_with_what_there_is(file: Path, spec: str, sai
         load_objects(spec.format(file=file, folder=file.parent), Agent)  # type: ignore[type-abstract]
 
 
-def test_what_fails_in_a_file_is_told_with_its_line_and_without_links(file: Path) -> None:
+def test_error_in_a_file_is_reported_with_its_line(file: Path) -> None:
     bad = file.with_name("badteam.py")
     bad.write_text("from pointsman import Limits, Team\n\nteam = Team(name='a b', limits=Limits(deadline=1))\n")
 
@@ -133,7 +133,7 @@ def test_what_fails_in_a_file_is_told_with_its_line_and_without_links(file: Path
     assert "\n" not in str(caught.value)
 
 
-def test_what_fails_in_a_module_is_told_with_its_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_a_module_is_reported_with_its_line(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(file.parent)
     file.with_name(f"broken_{file.stem}.py").write_text("\n1 / 0\n")
 
@@ -141,6 +141,6 @@ def test_what_fails_in_a_module_is_told_with_its_line(file: Path, monkeypatch: p
         load_objects(f"broken_{file.stem}", Team)
 
 
-def test_who_looks_for_a_team_is_not_told_to_decorate_a_function() -> None:
+def test_missing_team_is_not_answered_with_advice_about_functions() -> None:
     with pytest.raises(ConfigurationError, match=r"json defines no Team; give it one: Team\(\.\.\.\)"):
         load_objects("json", Team)

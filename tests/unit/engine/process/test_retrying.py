@@ -48,7 +48,7 @@ def _worker(bus: MemoryBus) -> Worker:
 
 
 @pytest.mark.parametrize("process", [_supervisor, _worker])
-async def test_who_loses_the_broker_while_starting_begins_anew_when_it_is_back(
+async def test_process_that_loses_the_broker_while_starting_starts_again(
     process: Callable[[MemoryBus], SupervisorEngine | Worker],
 ) -> None:
     bus, stop = Cut(away=True), asyncio.Event()
@@ -65,7 +65,7 @@ async def test_who_loses_the_broker_while_starting_begins_anew_when_it_is_back(
 
 
 @pytest.mark.parametrize("process", [_supervisor, _worker])
-async def test_who_is_to_stop_while_the_broker_is_away_leaves_before_it_has_begun(
+async def test_stop_during_an_outage_ends_a_starting_process(
     process: Callable[[MemoryBus], SupervisorEngine | Worker],
 ) -> None:
     bus, stop = Cut(away=True), asyncio.Event()

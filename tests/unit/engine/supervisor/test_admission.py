@@ -25,7 +25,7 @@ class Slow(MemoryBus):
         return await super().last(stream, subject)
 
 
-async def test_those_whose_end_was_not_heard_are_found_with_few_round_trips_and_not_looked_for_often() -> None:
+async def test_missed_outcomes_are_found_in_few_calls() -> None:
     clock, subjects = VirtualClock(), Subjects()
     bus = Slow(clock=clock)
     room = AdmissionControl(bus, subjects, clock, "crew", 120)

@@ -86,7 +86,7 @@ def unheard() -> Entry:
     )
 
 
-async def test_the_broker_is_asked_once_a_second_and_what_happens_meanwhile_is_counted() -> None:
+async def test_broker_is_asked_once_a_second_and_changes_are_counted_meanwhile() -> None:
     bus, clock = CountingBus(), StillClock()
     CountingBus.asked = 0
     loads = AgentLoads(bus, clock)
@@ -108,7 +108,7 @@ async def test_the_broker_is_asked_once_a_second_and_what_happens_meanwhile_is_c
     assert loads.known["a"] == Load(queued=7)
 
 
-async def test_how_long_a_task_takes_is_a_moving_average_of_successes_and_is_forgotten() -> None:
+async def test_task_duration_is_an_expiring_moving_average_of_successes() -> None:
     bus, clock = CountingBus(), StillClock()
     loads = AgentLoads(bus, clock)
     loads.record_commit(None, [answered("a", 1.0), failed("a"), answered("a", 2.0)])
@@ -130,7 +130,7 @@ async def test_how_long_a_task_takes_is_a_moving_average_of_successes_and_is_for
     assert loads.known["a"].seconds == 3.0
 
 
-async def test_a_worker_whose_clock_runs_behind_has_taken_no_time_rather_than_less() -> None:
+async def test_negative_duration_counts_as_zero() -> None:
     loads = AgentLoads(CountingBus(), StillClock())
 
     loads.record_commit(None, [answered("a", -5.0)])
@@ -140,7 +140,7 @@ async def test_a_worker_whose_clock_runs_behind_has_taken_no_time_rather_than_le
 
 
 @pytest.mark.parametrize(("said", "ahead"), [("pass", 6), ("again", 7), ("stop", 6)])
-async def test_an_agent_whose_work_is_judged_is_free_when_the_judge_is_asked(said: str, ahead: int) -> None:
+async def test_agent_under_review_is_idle(said: str, ahead: int) -> None:
     loads, story = AgentLoads(CountingBus(), StillClock()), judged_stage()
     await loads.refresh(["write"])
 
@@ -154,7 +154,7 @@ async def test_an_agent_whose_work_is_judged_is_free_when_the_judge_is_asked(sai
     assert loads.known["write"].queued == ahead, "what is sent back is on its way again"
 
 
-async def test_a_broker_that_does_not_say_holds_up_nobody() -> None:
+async def test_silent_broker_delays_no_decision() -> None:
     bus = CountingBus()
     bus.away = True
 
@@ -172,7 +172,7 @@ async def test_an_agent_that_has_no_queue_yet_has_nothing_before_it() -> None:
     assert loads.known == {"new": Load()}
 
 
-async def test_many_who_look_at_once_ask_once() -> None:
+async def test_concurrent_reads_share_one_query() -> None:
     CountingBus.asked = 0
     loads = AgentLoads(CountingBus(), StillClock())
 

@@ -104,13 +104,13 @@ class Unanswering(MemoryBus):
         return sequence
 
 
-async def test_what_was_committed_without_an_answer_counts_as_well() -> None:
+async def test_commit_without_an_answer_counts() -> None:
     async with crew(Patient().agent(), bus=Unanswering) as client:
         await fail_at(client, 3)
         await opened(client)
 
 
-async def test_an_agent_that_keeps_failing_is_sent_no_work_then_probed_then_sent_work_again() -> None:
+async def test_failing_agent_gets_no_work_then_a_probe_then_work() -> None:
     patient, never = Patient(), Settings(ack_wait=2, circuit_failures=3, circuit_open=1.0)
     async with crew(patient.agent(), settings=never) as client:
         await fail_at(client, 3)
@@ -176,7 +176,7 @@ async def test_three_supervisors_send_one_probe_between_them() -> None:
     assert most == 1
 
 
-async def test_a_supervisor_that_begins_anew_knows_what_is_open() -> None:
+async def test_restarted_supervisor_knows_the_open_circuits() -> None:
     broker, patient = MemoryBroker(), Patient()
     long = Settings(ack_wait=2, circuit_failures=3, circuit_open=60)
     async with crew(patient.agent(), settings=long, broker=broker) as client:
@@ -211,7 +211,7 @@ async def test_the_fallback_gets_the_work_at_once_while_the_circuit_is_open() ->
     "error",
     [RefusedError("not for me"), TaskError("what was asked makes no sense"), TaskError("no", kind="invalid_input")],
 )
-async def test_what_the_task_is_to_blame_for_opens_nothing(error: Exception) -> None:
+async def test_task_errors_open_no_circuit(error: Exception) -> None:
     patient = Patient(error=error)
     async with crew(patient.agent()) as client:
         await fail_at(client, 6)
@@ -230,7 +230,7 @@ async def test_one_task_that_fails_again_and_again_opens_nothing() -> None:
     assert (patient.calls, circuits) == (6, {})
 
 
-async def test_without_circuits_an_agent_is_sent_work_whatever_happens() -> None:
+async def test_failing_agent_gets_work_if_circuits_are_off() -> None:
     patient = Patient()
     async with crew(patient.agent(), settings=Settings(ack_wait=2, circuit_failures=0)) as client:
         await fail_at(client, 8)
@@ -239,7 +239,7 @@ async def test_without_circuits_an_agent_is_sent_work_whatever_happens() -> None
     assert (patient.calls, circuits) == (8, {})
 
 
-async def test_an_agent_whose_work_is_judged_is_well_when_the_judge_is_asked() -> None:
+async def test_agent_under_review_counts_as_healthy() -> None:
     story = judged_stage()
     begun, failed = story.state, story.fail_task("write", failure(retryable=True))
     tried, asked = story.state, story.complete_task("write")
@@ -277,7 +277,7 @@ async def sharing(
         await asyncio.gather(*running, return_exceptions=True)
 
 
-async def test_what_one_supervisor_has_seen_all_hear_of_also_after_the_broker_was_away() -> None:
+async def test_circuits_are_shared_by_all_supervisors_after_an_outage_too() -> None:
     class Away(MemoryBus):
         times = 1
 
@@ -316,7 +316,7 @@ class Belated(MemoryBus):
             await asyncio.Event().wait()
 
 
-async def test_what_is_heard_late_is_not_taken_for_news_and_what_was_not_heard_yet_is_looked_up() -> None:
+async def test_late_broadcast_is_ignored_and_a_missed_one_is_looked_up() -> None:
     broker, later = MemoryBroker(), datetime.now(UTC) + timedelta(seconds=61)
     bus, other = Belated(broker=broker), CircuitBreaker(MemoryBus(broker=broker), Subjects(), SystemClock(),
                                                         failures=1, seconds=60)  # fmt: skip
@@ -336,7 +336,7 @@ async def test_what_is_heard_late_is_not_taken_for_news_and_what_was_not_heard_y
         assert (await load_circuits(bus, Subjects()), shared.open_circuits) == (known, known)
 
 
-async def test_what_another_release_has_written_is_written_anew() -> None:
+async def test_circuits_of_another_release_are_rewritten() -> None:
     bus = MemoryBus()
     await bus.publish(Subjects().limit("circuits"), b'{"agents": {"worker": "ill"}}', {})
     async with sharing(bus, failures=1) as (shared,):
@@ -347,7 +347,7 @@ async def test_what_another_release_has_written_is_written_anew() -> None:
     assert (await load_circuits(bus, Subjects())).keys() == {"worker"}
 
 
-async def test_what_was_done_between_two_failures_makes_them_none_in_a_row() -> None:
+async def test_success_between_two_failures_resets_the_count() -> None:
     async with sharing(MemoryBus()) as (shared,):
         for number in range(4):
             shared._on_failure("worker", f"wf_{number}/t1", "", blamed=True)
@@ -394,7 +394,7 @@ async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> Non
             await shows(0)
 
 
-async def test_the_gauge_is_half_open_when_the_time_has_come_and_tells_of_nobody_who_is_gone() -> None:
+async def test_gauge_is_half_open_when_due_and_drops_dead_agents() -> None:
     bus, clock = MemoryBus(), VirtualClock()
     circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=15))
     await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"worker": circuit})), {})
@@ -412,7 +412,7 @@ async def test_the_gauge_is_half_open_when_the_time_has_come_and_tells_of_nobody
     assert shown == [[2], [1], [1], [], [1]]
 
 
-async def test_a_change_of_another_circuit_tells_nothing_of_an_agent_that_is_gone() -> None:
+async def test_change_of_one_circuit_reports_no_dead_agent() -> None:
     bus, clock = MemoryBus(), VirtualClock()
     circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=60))
     await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"gone": circuit})), {})
@@ -429,7 +429,7 @@ async def test_a_change_of_another_circuit_tells_nothing_of_an_agent_that_is_gon
     assert [labels["gen_ai_agent_name"] for labels, _ in shown] == ["worker"]
 
 
-async def test_of_two_claims_one_is_granted_and_is_still_when_it_is_repeated() -> None:
+async def test_one_of_two_claims_is_granted_and_stays_granted() -> None:
     broker = MemoryBroker()
     now = datetime.now(UTC)
 
@@ -448,7 +448,7 @@ async def test_of_two_claims_one_is_granted_and_is_still_when_it_is_repeated() -
     assert first.open_circuits == second.open_circuits
 
 
-async def test_a_circuit_that_opens_slowly_is_told_of_once() -> None:
+async def test_slowly_opening_circuit_is_reported_once() -> None:
     class Slow(MemoryBus):
         async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
             await held.wait()
@@ -476,7 +476,7 @@ async def test_a_circuit_that_opens_slowly_is_told_of_once() -> None:
 
 
 @pytest.mark.parametrize(("left", "told"), [(1, ["circuit_opened"]), (0, [])])
-async def test_a_supervisor_that_comes_tells_of_a_circuit_whose_time_is_not_over(left: int, told: list[str]) -> None:
+async def test_new_supervisor_reports_open_circuits(left: int, told: list[str]) -> None:
     broker, clock = MemoryBroker(), VirtualClock()
     circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=left))
     await broker.connect().publish(Subjects().limit("circuits"), dump(Circuits(agents={"worker": circuit})), {})
@@ -489,7 +489,7 @@ async def test_a_supervisor_that_comes_tells_of_a_circuit_whose_time_is_not_over
     assert [entry["event"] for entry in logs] == told
 
 
-async def test_a_circuit_that_somebody_has_closed_before_it_is_heard_to_be_open_opens_again() -> None:
+async def test_circuit_closed_before_its_opening_was_seen_opens_again() -> None:
     broker = MemoryBroker()
     shared, other = (
         CircuitBreaker(broker.connect(), Subjects(), SystemClock(), failures=2, seconds=60) for _ in range(2)

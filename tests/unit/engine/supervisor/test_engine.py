@@ -51,7 +51,7 @@ def crew(
     return factory.team(CREW, agents, settings=settings, supervisors=supervisors, **more)
 
 
-async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended() -> None:
+async def test_supervisors_keep_nothing_of_ended_workflows() -> None:
     async with crew(Settings(max_running=10, ack_wait=2), 3) as client:
         workflows = [await client.submit("crew", f"hello {number}") for number in range(40)]
         outcomes = [await workflow.outcome(20) for workflow in workflows]
@@ -64,7 +64,7 @@ async def test_many_supervisors_remember_nothing_of_what_any_of_them_has_ended()
     assert {outcome.status for outcome in outcomes} == {"completed"}
 
 
-async def test_what_ended_long_ago_is_forgotten_for_its_request_may_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_old_ends_are_forgotten_since_their_requests_may_return(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ended_cache, "_MAX_AGE", timedelta())
     async with crew(Settings(ack_wait=2, heartbeat=0.05), 2) as client:
         outcome = await (await client.submit("crew", "hello")).outcome(10)
@@ -73,7 +73,7 @@ async def test_what_ended_long_ago_is_forgotten_for_its_request_may_begin_anew(m
     assert outcome.status == "completed"
 
 
-async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_of_other_supervisors_are_resent_at_the_end_only(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[bool] = []
     send_all = OutboxPublisher.republish_all
 
@@ -95,7 +95,7 @@ async def test_a_supervisor_sends_what_others_committed_again_at_the_end_only(mo
 
 
 @pytest.mark.parametrize(("pressed", "working"), [(False, 1), (True, 3)], ids=["one can do it alone", "it cannot"])
-async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work_that_one_can_do_alone(
+async def test_supervisors_share_no_workflow_and_spread_work_only_under_load(
     monkeypatch: pytest.MonkeyPatch, pressed: bool, working: int
 ) -> None:
     monkeypatch.setattr(ownership, "_BUSY_CPU_SHARE", -1.0 if pressed else math.inf)
@@ -120,7 +120,7 @@ async def test_supervisors_that_know_of_each_other_share_no_workflow_and_no_work
 
 
 @pytest.mark.parametrize("place", ["result.a.t1.0", "result.a.t1.01", "control.c1", "timer.wake-1", "other", "result"])
-async def test_nothing_that_lies_on_the_inbox_ends_the_process(place: str) -> None:
+async def test_invalid_inbox_message_does_not_end_the_process(place: str) -> None:
     async with crew() as client:
         await client.bus.publish(f"pointsman.inbox.crew.wf_1.{place}", b"{", {})
         (letter,) = await until(lambda: _letters(client))
@@ -131,9 +131,7 @@ async def test_nothing_that_lies_on_the_inbox_ends_the_process(place: str) -> No
 
 
 @pytest.mark.parametrize("reader", ["read_request", "read_inbox"])
-async def test_an_input_whose_reading_fails_by_a_bug_of_ours_ends_in_a_dead_letter_and_stops_nobody(
-    monkeypatch: pytest.MonkeyPatch, reader: str
-) -> None:
+async def test_input_that_crashes_the_decoder_is_dead_lettered(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
     read, marked = getattr(decoder, reader), b"marked"
 
     def stumble(stored: StoredMessage, *more: Any) -> Any:
@@ -158,7 +156,7 @@ async def _letters(client: Client) -> list[DeadLetter]:
     return [parse(DeadLetter, stored.body) async for stored in client.bus.read("dead", "pointsman.dead.>")]
 
 
-async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nobody(
+async def test_input_is_kept_if_its_dead_letter_cannot_be_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries: list[int] = []
@@ -177,7 +175,7 @@ async def test_an_input_whose_dead_letter_cannot_be_stored_is_kept_and_stops_nob
     assert outcome.status == "completed"
 
 
-async def test_a_commit_too_large_for_what_it_rests_on_goes_without_it() -> None:
+async def test_oversized_commit_drops_its_decision_context() -> None:
     broker = MemoryBroker(max_body=20_000)
     async with crew(broker=broker) as client:
         for number in range(600):  # some 50 bytes of grounds each
@@ -192,7 +190,7 @@ async def test_a_commit_too_large_for_what_it_rests_on_goes_without_it() -> None
 
 
 @pytest.mark.parametrize("subject", ["a..b", ".a", "a.", "$SYS.x", "pointsman.request.crew", "_secret.x"])
-async def test_a_reply_to_nobody_may_publish_on_is_refused_with_its_request(subject: str) -> None:
+async def test_request_with_a_forbidden_reply_subject_is_refused(subject: str) -> None:
     async with crew() as client:
         body = b'{"input": "x", "reply_to": "%s"}' % subject.encode()
         await client.bus.publish(client.subjects.request("crew"), body, {"Nats-Msg-Id": "1"})
@@ -245,7 +243,7 @@ async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_roo
     assert letters == []
 
 
-async def test_a_cancellation_is_heard_that_came_while_another_supervisor_admitted_its_request(
+async def test_cancel_during_admission_by_another_supervisor_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
 
@@ -294,7 +292,7 @@ async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
     assert {outcome.status for outcome in outcomes} == {"cancelled"}
 
 
-async def test_what_was_never_asked_for_cannot_be_cancelled() -> None:
+async def test_unknown_workflow_cannot_be_cancelled() -> None:
     async with crew() as client:
         await client.submit("crew", "another")
         with pytest.raises(NotFoundError):
@@ -314,7 +312,7 @@ async def _alive(bus: object, count: int) -> bool:
     return len(await bus.registry.cards()) >= count  # type: ignore[attr-defined]
 
 
-async def test_a_supervisor_names_at_its_start_those_of_its_team_that_are_not_there(
+async def test_supervisor_names_its_missing_agents_at_its_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     level = structlog.make_filtering_bound_logger("info")
@@ -342,9 +340,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("supervisors", [1, 2])
 @pytest.mark.parametrize("garbage", GARBAGE)
-async def test_what_somebody_else_put_where_an_outcome_will_be_neither_ends_the_workflow_nor_hides_its_outcome(
-    garbage: str, supervisors: int
-) -> None:
+async def test_foreign_message_at_the_outcome_subject_hides_nothing(garbage: str, supervisors: int) -> None:
     """Nor is it taken for one by who waits for it."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
@@ -372,7 +368,7 @@ async def test_what_somebody_else_put_where_an_outcome_will_be_neither_ends_the_
     assert parse(Outcome, stored[0].body) == outcome
 
 
-async def test_a_supervisor_that_dies_before_it_sent_anything_of_the_end_leaves_that_to_the_next_whatever_stands_there(
+async def test_successor_sends_the_outcome_of_a_dead_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The outcome is sent last: where something else stands in its place, the rest is not there."""

@@ -31,13 +31,13 @@ def test_supervisors_name_the_same_holder_and_share_evenly() -> None:
     assert all(900 < shares[name] < 1100 for name in names)
 
 
-def test_only_the_share_of_who_goes_moves() -> None:
+def test_only_workflows_of_a_leaving_supervisor_move() -> None:
     moved = [workflow for workflow in WORKFLOWS if owner(workflow, ["a", "b", "c"]) != owner(workflow, ["a", "b"])]
 
     assert {owner(workflow, ["a", "b", "c"]) for workflow in moved} == {"c"}
 
 
-async def test_the_one_that_is_alive_the_longest_comes_first_and_the_others_after_it_by_age() -> None:
+async def test_supervisors_rank_by_age() -> None:
     _, (oldest, middle, newest) = await supervisors(3)
 
     assert [each.priority for each in (oldest, middle, newest)] == [0, 1, 2]
@@ -53,7 +53,7 @@ async def test_a_supervisor_that_is_not_announced_yet_comes_last() -> None:
     assert new.priority == 2
 
 
-async def test_the_first_spreads_the_workflows_when_its_process_is_nearly_all_of_a_cpu_and_until_half_would_do(
+async def test_leader_spreads_workflows_between_two_cpu_thresholds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cpu, clock = [0.0], VirtualClock()
@@ -102,9 +102,7 @@ async def test_the_others_spread_them_while_they_are_handed_something() -> None:
         ("pointsman.request.crew", 1, []),  # the first has no room for it
     ],
 )
-async def test_who_is_not_the_first_hands_on_to_it_what_comes_for_the_first_time_but_requests(
-    subject: str, delivered: int, to: list[str]
-) -> None:
+async def test_followers_forward_first_deliveries_except_requests(subject: str, delivered: int, to: list[str]) -> None:
     _, (_, second) = await supervisors(2)
     delivery = Given(StoredMessage(subject, b"{}", {}, 1, VirtualClock().now()), delivered)
 

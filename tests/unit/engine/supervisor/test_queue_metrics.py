@@ -26,7 +26,7 @@ def depths(figures: object) -> dict[str, float]:
     }
 
 
-async def test_the_queue_of_an_agent_that_is_gone_is_told_of_for_as_long_as_something_waits_in_it() -> None:
+async def test_queue_of_a_dead_agent_is_reported_while_messages_wait() -> None:
     bus, clock = MemoryBus(), VirtualClock()
     await bus.consumer("agent-writer", "work", "pointsman.handoff.writer.>", ack_wait=30.0)
     consumer = await bus.consumer("request-crew", "work", "pointsman.request.crew", ack_wait=30.0)
@@ -57,7 +57,7 @@ async def test_the_queue_of_an_agent_that_is_gone_is_told_of_for_as_long_as_some
     assert back == {"request-crew": 0, "agent-writer": 0}
 
 
-async def test_a_queue_that_can_no_longer_be_looked_at_is_not_told_of_by_its_last_figure() -> None:
+async def test_unreadable_queue_is_not_reported_by_its_last_figure() -> None:
     class Bus(MemoryBus):
         away = False
 

@@ -95,7 +95,7 @@ async def test_handoffs_that_were_forgotten_are_sent_again_and_done_once() -> No
     }
 
 
-async def test_handoffs_that_were_forgotten_while_no_supervisor_ran_are_sent_by_the_next_one() -> None:
+async def test_handoffs_lost_without_a_supervisor_are_sent_by_the_next() -> None:
     broker, gate = MemoryBroker(unsynced_handoffs=True), Gate()
     client = Client(broker.connect())
     async with factory.running(at_work(broker, gate)):
@@ -111,7 +111,7 @@ async def test_handoffs_that_were_forgotten_while_no_supervisor_ran_are_sent_by_
         await check_each_was_done_once(client, gate, outcomes)
 
 
-async def test_what_was_answered_is_not_done_again_when_the_consumers_are_put_back() -> None:
+async def test_answered_work_is_not_repeated_when_consumers_are_put_back() -> None:
     broker, gate = MemoryBroker(unsynced_handoffs=True), Gate()
     client = Client(broker.connect())
     gate.open.set()
@@ -130,7 +130,7 @@ async def test_what_was_answered_is_not_done_again_when_the_consumers_are_put_ba
     assert back.pending + back.in_flight == AT_ONCE
 
 
-async def test_a_handoff_that_is_sent_again_after_its_answer_is_not_done_again() -> None:
+async def test_handoff_resent_after_its_answer_is_not_repeated() -> None:
     desk, runs = SupervisorDouble(MemoryBroker().connect()), []
 
     @agent(name="a", description="Counts")
@@ -150,7 +150,7 @@ async def test_a_handoff_that_is_sent_again_after_its_answer_is_not_done_again()
     assert runs == ["once"]
 
 
-async def test_what_is_scheduled_anew_says_that_it_may_have_been_forgotten() -> None:
+async def test_rescheduled_handoff_has_the_resent_header() -> None:
     bus = MemoryBroker(unsynced_handoffs=True).connect()
     story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"))
     story.fail_task("a", failure(retryable=True))
@@ -162,7 +162,7 @@ async def test_what_is_scheduled_anew_says_that_it_may_have_been_forgotten() -> 
     assert any(waiting.values())
 
 
-async def test_what_is_abandoned_while_it_is_sent_again_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_abandoned_during_a_resend_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     story = WorkflowDriver(now=datetime.now(UTC)).planned(task("a"))
     heads = [LogHead(story.state, 7)]
     story.control("cancel")
@@ -182,7 +182,7 @@ async def test_what_is_abandoned_while_it_is_sent_again_leaves_the_queue(monkeyp
     assert await bus.subjects("handoffs", SUBJECTS.agent_handoffs("worker")) == []
 
 
-async def test_a_supervisor_that_finds_a_loss_mends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_supervisor_recovers_once_for_each_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     mended: list[str] = []
 
     async def lost(*_: object) -> Sequence[str]:
@@ -200,7 +200,7 @@ async def test_a_supervisor_that_finds_a_loss_mends_once(monkeypatch: pytest.Mon
         mended.clear()
 
 
-async def test_a_number_that_is_given_twice_is_not_settled_by_who_had_it_first() -> None:
+async def test_reused_sequence_is_not_settled_by_its_first_owner() -> None:
     bus = MemoryBroker(unsynced_handoffs=True).connect()
     consumer = await bus.consumer("agent-a", "handoffs", "pointsman.handoff.a.>", ack_wait=30)
     await bus.publish("pointsman.handoff.a.w1.t.1", b"", {})
@@ -217,7 +217,7 @@ async def test_a_number_that_is_given_twice_is_not_settled_by_who_had_it_first()
     assert left.in_flight == 1
 
 
-async def test_a_number_that_is_given_twice_is_not_settled_by_who_was_handed_it_first() -> None:
+async def test_reused_sequence_is_not_settled_by_its_forwarded_owner() -> None:
     bus = MemoryBroker(unsynced_handoffs=True).connect()
     consumer = await bus.consumer("agent-a", "handoffs", "pointsman.handoff.a.>", ack_wait=30)
     await bus.publish("pointsman.handoff.a.w1.t.1", b"", {})

@@ -61,7 +61,7 @@ async def test_two_systems_that_use_one_id_are_two_workflows() -> None:
 
 
 @pytest.mark.parametrize("ended", [True, False], ids=["ended", "running"])
-async def test_another_request_under_a_taken_id_is_a_dead_letter_that_names_the_workflow(ended: bool) -> None:
+async def test_different_request_under_a_used_id_is_a_dead_letter(ended: bool) -> None:
     async with factory.team(TEAM, AGENTS, settled=True) as client:
         first = await ask(client, ONE, event())
         if ended:
@@ -96,7 +96,7 @@ async def test_the_same_request_again_is_the_same_workflow_and_no_dead_letter() 
 
 
 @pytest.mark.parametrize("body", [ONE, OTHER], ids=["the same", "another"])
-async def test_a_request_whose_id_is_that_of_an_ended_workflow_costs_no_commit(
+async def test_request_with_the_id_of_an_ended_workflow_costs_no_commit(
     body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
@@ -129,7 +129,7 @@ async def test_a_refused_request_is_corrected_under_a_new_id_and_says_so() -> No
     assert [letter.content.cause.kind for letter in letters] == ["unknown_type", "request_id_taken"]
 
 
-async def test_a_rejected_event_that_is_sent_twice_under_one_id_is_one_dead_letter() -> None:
+async def test_invalid_event_sent_twice_is_one_dead_letter() -> None:
     async with factory.team(TEAM, AGENTS, settled=True) as client:
         refused = await outcome_of(client, b"not json", event())
         await ask(client, b"not json", event())
@@ -139,7 +139,7 @@ async def test_a_rejected_event_that_is_sent_twice_under_one_id_is_one_dead_lett
     assert [letter.content.cause.kind for letter in letters] == ["undecodable"]
 
 
-async def test_a_client_is_told_before_it_sends_another_request_under_a_taken_id() -> None:
+async def test_client_refuses_a_different_request_under_a_used_id() -> None:
     async with factory.team(TEAM, AGENTS, settled=True) as client:
         first = await client.submit("crew", "amount 1", request_id="r1")
         await first.outcome(10)
@@ -152,7 +152,7 @@ async def test_a_client_is_told_before_it_sends_another_request_under_a_taken_id
     assert letters == ()
 
 
-async def test_two_clients_that_use_one_id_at_once_are_not_one_message_to_the_broker() -> None:
+async def test_equal_ids_of_two_clients_are_two_messages() -> None:
     async with factory.team(TEAM, AGENTS, settled=True) as client:
         publishing = [client.submit("crew", text, request_id="r1") for text in ("amount 1", "amount 2")]
         first, second = await asyncio.gather(*publishing)
@@ -172,7 +172,7 @@ async def forget(client: Client, workflow: Workflow, *streams: StreamKind) -> No
 
 
 @pytest.mark.parametrize("streams", [("log", "work"), ("log",)], ids=["all of it", "the log alone"])
-async def test_a_request_that_comes_again_when_its_log_is_gone_is_answered_again(streams: Sequence[StreamKind]) -> None:
+async def test_repeated_request_with_a_deleted_log_is_answered_again(streams: Sequence[StreamKind]) -> None:
     tried_twice = planner_of({"id": "t1", "agent": "shaky", "intent": "do the thing"})
     async with factory.team(TEAM, (tried_twice, synthesizer, shaky), settled=True) as client:
         first = await ask(client, ONE, event())
@@ -186,7 +186,7 @@ async def test_a_request_that_comes_again_when_its_log_is_gone_is_answered_again
     assert outcome.status == "completed"
 
 
-async def test_a_rejected_event_that_comes_again_when_its_log_is_gone_is_answered_again() -> None:
+async def test_repeated_invalid_event_with_a_deleted_log_is_answered_again() -> None:
     async with factory.team(TEAM, AGENTS, settled=True) as client:
         first = await ask(client, b"not json", event())
         await first.outcome(10)

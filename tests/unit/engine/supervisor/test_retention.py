@@ -70,7 +70,7 @@ async def complete(client: Client, clock: VirtualClock, text: str) -> str:
     return outcome.status
 
 
-async def test_what_is_over_leaves_the_work_after_a_week_and_the_log_with_its_bodies_after_the_retention() -> None:
+async def test_work_is_removed_after_a_week_and_logs_after_the_retention() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock, max_payload=20_000)
     async with supervised(broker, clock, QUICK, repeats) as client:
@@ -92,7 +92,7 @@ async def test_what_is_over_leaves_the_work_after_a_week_and_the_log_with_its_bo
     assert after_thirty == dict.fromkeys(STREAMS, 0)
 
 
-async def test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_when_somebody_comes() -> None:
+async def test_request_without_a_team_is_kept_for_a_year_and_served() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock, max_payload=20_000)
     client = Client(broker.connect())
@@ -107,7 +107,7 @@ async def test_a_request_that_nobody_takes_for_a_year_is_kept_whole_and_done_whe
 
 
 @pytest.mark.parametrize("settled", [False, True])
-async def test_what_is_in_hand_and_what_was_told_a_team_is_kept_until_it_is_settled(
+async def test_unsettled_work_and_handoffs_to_teams_are_kept(
     settled: bool,
 ) -> None:
     clock = VirtualClock()
@@ -131,7 +131,7 @@ async def test_what_is_in_hand_and_what_was_told_a_team_is_kept_until_it_is_sett
     assert left == ([] if settled else sorted(taken.values()))
 
 
-async def test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_ever() -> None:
+async def test_workflow_longer_than_the_retention_ends_normally() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     async with supervised(broker, clock, PATIENT) as client:
@@ -159,7 +159,7 @@ async def test_a_workflow_that_runs_for_longer_than_anything_is_kept_ends_as_eve
     assert await held(client) == dict.fromkeys(STREAMS, 0)
 
 
-async def test_only_what_somebody_is_owed_is_told_of_as_kept_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_unsettled_work_is_reported_as_retained_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     level = structlog.make_filtering_bound_logger("info")
     monkeypatch.setattr(retention, "_log", structlog.wrap_logger(None, wrapper_class=level))
     clock = VirtualClock()
@@ -179,7 +179,7 @@ async def test_only_what_somebody_is_owed_is_told_of_as_kept_beyond_its_time(mon
     assert "retention_deferred" not in {line["event"] for line in over}  # it has ended, and is kept for its time
 
 
-async def test_a_log_is_kept_for_as_long_as_the_request_may_come_again_that_it_tells_of() -> None:
+async def test_log_is_kept_while_its_request_may_be_repeated() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     async with supervised(broker, clock, QUICK, repeats) as client:
@@ -204,7 +204,7 @@ async def nothing_left(durable: Durable) -> bool:
     return not durable.unsettled
 
 
-async def test_the_work_is_kept_for_no_longer_than_the_log_that_tells_of_it() -> None:
+async def test_work_is_kept_no_longer_than_its_log() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     async with supervised(broker, clock, QUICK, repeats) as client:
@@ -217,7 +217,7 @@ async def test_the_work_is_kept_for_no_longer_than_the_log_that_tells_of_it() ->
 
 
 @pytest.mark.parametrize("has_told", [False, True])
-async def test_what_a_team_was_handed_is_kept_until_that_team_has_told_its_outcome(has_told: bool) -> None:
+async def test_team_handoff_is_kept_until_the_teams_outcome(has_told: bool) -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     bus = broker.connect()
@@ -238,7 +238,7 @@ async def test_what_a_team_was_handed_is_kept_until_that_team_has_told_its_outco
     assert (await bus.last("handoffs", handoff) is None) == has_told
 
 
-async def test_what_was_noted_long_after_a_workflow_ended_does_not_keep_it() -> None:
+async def test_late_notes_do_not_extend_the_retention() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     async with supervised(broker, clock, QUICK, repeats) as client:
@@ -283,7 +283,7 @@ async def nothing_in(client: Client, stream: StreamKind) -> bool:
     return not await client.bus.subjects(stream, "pointsman.>")
 
 
-async def test_what_only_tells_of_a_workflow_elsewhere_and_what_is_no_teams_is_not_kept_for_ever() -> None:
+async def test_foreign_and_teamless_messages_expire() -> None:
     clock = VirtualClock()
     elsewhere, broker = MemoryBroker(clock=clock), MemoryBroker(clock=clock)
     async with supervised(elsewhere, clock, PATIENT) as there:
@@ -349,7 +349,7 @@ async def test_a_broker_that_lets_nothing_be_removed_is_asked_again(
     assert await nothing_in(Client(bus), "work")
 
 
-async def test_doctor_says_what_is_kept_for_longer_than_it_should_be() -> None:
+async def test_doctor_reports_messages_kept_too_long() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     client = Client(broker.connect())

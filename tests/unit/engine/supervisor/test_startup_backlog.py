@@ -47,7 +47,7 @@ async def test_nothing_is_known_to_be_dealt_with_before_it_was_looked_at() -> No
     assert (before, bool(backlog)) == (True, False)
 
 
-async def test_what_never_moves_is_waited_for_as_long_as_everything_needs_to_come_again() -> None:
+async def test_stuck_backlog_is_awaited_until_all_messages_are_redelivered() -> None:
     inbox = Inbox()
     backlog = inbox.backlog()
     await backlog.measure("inputs")
@@ -58,7 +58,7 @@ async def test_what_never_moves_is_waited_for_as_long_as_everything_needs_to_com
     assert (soon, later) == (True, False)
 
 
-async def test_what_moves_or_is_in_hand_is_waited_for() -> None:
+async def test_moving_or_processed_backlog_is_awaited() -> None:
     inbox = Inbox()
     backlog = inbox.backlog()
     await backlog.measure("inputs")

@@ -13,7 +13,7 @@ from pointsman.engine.supervisor.stream_integrity import find_lost_work
 from pointsman_schemas.strict_json import dump
 
 
-async def test_a_result_that_waits_for_its_judge_is_missed_like_one_that_was_accepted() -> None:
+async def test_missing_result_under_review_is_detected() -> None:
     bus, story = MemoryBus(), judged_stage()
     story.complete_task("write")
     await bus.publish(SUBJECTS.log("team", WORKFLOW), dump(story.commits[-1]), {})
@@ -33,7 +33,7 @@ class Tomorrow(SystemClock):
 
 
 @pytest.mark.parametrize(("days", "missed"), [(30, True), (1, False)])
-async def test_a_result_that_may_have_been_removed_at_its_age_is_not_missed(days: int, missed: bool) -> None:
+async def test_expired_result_is_not_missed(days: int, missed: bool) -> None:
     bus, story = MemoryBus(), judged_stage()
     story.complete_task("write")
     await bus.publish(SUBJECTS.log("team", WORKFLOW), dump(story.commits[-1]), {})

@@ -88,7 +88,7 @@ async def ended(clock: VirtualClock, client: Client, id: str = "r1") -> Outcome:
     return await in_time(clock, workflow.outcome(20))
 
 
-async def test_what_is_in_hand_for_longer_than_the_ack_deadline_does_not_come_again(
+async def test_message_in_hand_beyond_the_ack_deadline_is_not_redelivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A plan of two thousand tasks over a slow network: each result came again before the last task was sent, and then
@@ -116,7 +116,7 @@ async def test_what_is_in_hand_for_longer_than_the_ack_deadline_does_not_come_ag
     assert set(deliveries) == {1}
 
 
-async def test_a_supervisor_is_ready_when_what_its_predecessor_died_over_has_been_dealt_with() -> None:
+async def test_supervisor_is_ready_once_its_predecessors_messages_are_processed() -> None:
     clock, names = VirtualClock(), SUBJECTS.team_inbox("crew")
     broker = MemoryBroker(clock=clock)
     client = Client(broker.connect())
@@ -135,7 +135,7 @@ async def test_a_supervisor_is_ready_when_what_its_predecessor_died_over_has_bee
     assert 2 <= ready_at < 2.5
 
 
-async def test_timers_that_somebody_published_before_they_were_armed_hold_up_nobody() -> None:
+async def test_timers_published_early_by_others_delay_nothing() -> None:
     clock = VirtualClock()
     async with crew(clock, LATER) as client:
         for number in range(1, 5):
@@ -158,7 +158,7 @@ async def test_a_forged_timer_ends_nothing_before_its_time() -> None:
     assert outcome.elapsed >= 3
 
 
-async def test_a_timer_the_engine_trips_over_comes_again_until_it_is_dealt_with(
+async def test_timer_that_crashes_the_engine_is_redelivered_until_processed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "_MAX_DELIVERIES", 2)
@@ -197,7 +197,7 @@ async def set_back_and_forth(off: float, whose: str) -> None:
         assert 1.5 <= outcome.elapsed < 60, whose
 
 
-async def test_a_clock_that_is_an_hour_off_or_is_set_fires_and_holds_up_nothing() -> None:
+async def test_clock_an_hour_off_delays_nothing() -> None:
     async with asyncio.TaskGroup() as side_by_side:
         for whose in ("supervisor", "worker"):
             for off in (-3600.0, 3600.0):
@@ -256,7 +256,7 @@ async def test_an_outcome_is_sent_once_though_the_brokers_clock_was_set_back() -
     assert await bus.last("log", sent.subject) == sent
 
 
-async def test_a_discarded_letter_does_not_come_back_when_its_workflow_is_taken_up_again() -> None:
+async def test_discarded_letter_does_not_return_when_its_workflow_resumes() -> None:
     bus = MemoryBus()
     letters = DeadLetters(bus, SUBJECTS)
     story = WorkflowDriver().planned(task("a"), task("b"))
@@ -292,7 +292,7 @@ async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
     await consumer.close()
 
 
-async def test_a_retry_that_had_fired_when_its_workflow_was_cancelled_leaves_the_queue() -> None:
+async def test_fired_retry_of_a_cancelled_workflow_leaves_the_queue() -> None:
     bus = MemoryBus()
     story = WorkflowDriver().planned(task("a"))  # long ago, so what it schedules fires at once
     story.fail_task("a", failure(retryable=True))

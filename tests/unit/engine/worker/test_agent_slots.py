@@ -99,7 +99,7 @@ async def test_a_long_task_keeps_its_message(own_loop: bool, blocking: bool) -> 
     assert runs == 1
 
 
-async def test_a_handler_that_blocks_its_loop_keeps_its_message_on_a_loop_of_its_own() -> None:
+async def test_blocking_handler_keeps_its_message_on_its_own_loop() -> None:
     clock = VirtualClock()
     desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
     runs = 0
@@ -176,7 +176,7 @@ async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: b
     assert result.error.message.endswith(end)
 
 
-async def test_an_async_handler_that_blocks_is_told_so_in_the_attempts_error() -> None:
+async def test_blocking_async_handler_is_named_in_the_error() -> None:
     desk = SupervisorDouble(MemoryBus())
     release = threading.Event()
 
@@ -196,7 +196,7 @@ async def test_an_async_handler_that_blocks_is_told_so_in_the_attempts_error() -
 
 @pytest.mark.parametrize("own_loop", [False, True])
 @pytest.mark.parametrize("blocking", [False, True])
-async def test_what_was_told_to_stop_and_still_runs_is_counted_until_it_ends(own_loop: bool, blocking: bool) -> None:
+async def test_handler_that_ignores_its_stop_is_counted_until_it_ends(own_loop: bool, blocking: bool) -> None:
     bus = MemoryBus()
     desk, release = SupervisorDouble(bus), threading.Event()
 
@@ -222,9 +222,7 @@ async def test_what_was_told_to_stop_and_still_runs_is_counted_until_it_ends(own
 
 
 @pytest.mark.parametrize(("timeout", "deadline"), [(100, 30), (30, 100)])
-async def test_an_attempt_ends_at_its_tasks_deadline_or_its_agents_timeout_the_nearer(
-    timeout: float, deadline: float
-) -> None:
+async def test_attempt_ends_at_the_task_deadline_or_agent_timeout(timeout: float, deadline: float) -> None:
     clock = VirtualClock()
     desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
 

@@ -93,7 +93,7 @@ async def died(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Sc
 
 
 @pytest.mark.parametrize("again", [("settle", {"amounts": [9], "month": 2}), ("pay", {"amount": 9})])
-async def test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on(again: tuple[str, JsonValue]) -> None:
+async def test_approval_used_by_code_stays_used_for_a_successor(again: tuple[str, JsonValue]) -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, 9)
     await died(desk, handoff, bank, tool_reply(("settle", {"amounts": [9]})))
@@ -103,7 +103,7 @@ async def test_a_yes_that_code_has_used_up_is_used_up_for_whoever_goes_on(again:
     assert (asked, bank.amounts) == ([9], [9])
 
 
-async def test_a_second_yes_is_there_for_the_second_call_of_whoever_goes_on() -> None:
+async def test_second_approval_serves_the_second_call_of_a_successor() -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, 9, 9)
     await died(desk, handoff, bank, tool_reply(("pay", {"amount": 9})))
@@ -113,7 +113,7 @@ async def test_a_second_yes_is_there_for_the_second_call_of_whoever_goes_on() ->
     assert (answer, bank.amounts, len(set(bank.paid))) == ("done", [9, 9], 2)
 
 
-async def test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_with_the_next() -> None:
+async def test_approved_call_is_not_repeated_when_code_restarts() -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
     wanted = tool_reply(("settle", {"amounts": [5, 6, 5]}))
 
@@ -126,7 +126,7 @@ async def test_what_code_did_with_one_yes_is_not_done_again_when_it_begins_anew_
     assert (bank.amounts, len(set(bank.paid))) == ([5, 6, 5], 3)
 
 
-async def test_what_code_did_with_one_yes_is_not_done_again_either_where_the_loop_is_not_kept() -> None:
+async def test_approved_call_is_not_repeated_without_a_durable_loop() -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
 
     async def worked(handoff: Handoff) -> JsonValue:
@@ -143,7 +143,7 @@ async def test_what_code_did_with_one_yes_is_not_done_again_either_where_the_loo
     assert bank.amounts == [5, 6]
 
 
-async def test_what_an_allowed_call_told_is_told_once_whoever_goes_on_and_wherever_it_was_made() -> None:
+async def test_usage_of_an_approved_call_is_counted_once() -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, 5, 4)
     await died(desk, handoff, bank, tool_reply(("pay", {"amount": 4})), tool_reply(("settle", {"amounts": [5]})))
@@ -156,7 +156,7 @@ async def test_what_an_allowed_call_told_is_told_once_whoever_goes_on_and_wherev
     assert (context.usage.calls, context.confidence) == (3 + 100 + 4 + 5, 1 / 5)  # what code called spoke last
 
 
-async def test_an_agent_that_is_a_function_is_given_what_its_allowed_calls_gave_before() -> None:
+async def test_function_agent_gets_the_results_of_its_earlier_approved_calls() -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
     first, second = handed(desk, 5, attempt=2), handed(desk, 5, 6, attempt=3, continued_attempts=[2])
 
@@ -173,9 +173,7 @@ async def test_an_agent_that_is_a_function_is_given_what_its_allowed_calls_gave_
 
 
 @pytest.mark.parametrize(("amount", "error"), [(13, ValueError), (14, SystemExit)])
-async def test_an_allowed_call_that_failed_has_used_up_its_yes_and_fails_again_without_being_made(
-    amount: int, error: type[BaseException]
-) -> None:
+async def test_failed_approved_call_stays_used_and_fails_again(amount: int, error: type[BaseException]) -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, amount)
 
@@ -187,7 +185,7 @@ async def test_an_allowed_call_that_failed_has_used_up_its_yes_and_fails_again_w
     assert bank.amounts == [amount]
 
 
-async def test_what_runs_beside_a_call_that_asks_a_person_is_done_and_kept_first() -> None:
+async def test_calls_beside_an_approval_request_finish_and_are_kept() -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
     wanted = tool_reply(
         ("note", {"text": "tea"}), ("settle", {"amounts": [5]}), ("settle", {"amounts": [6]}), ("pay", {"amount": 7})
@@ -200,7 +198,7 @@ async def test_what_runs_beside_a_call_that_asks_a_person_is_done_and_kept_first
     assert (bank.noted, sorted(bank.amounts)) == (["tea"], [5, 6, 7])
 
 
-async def test_what_a_finished_tool_has_emitted_is_reported_by_whoever_goes_on() -> None:
+async def test_event_of_a_finished_tool_is_reported_by_a_successor() -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
 
     @tool(idempotent=True, retries=1)
@@ -225,7 +223,7 @@ async def test_what_a_finished_tool_has_emitted_is_reported_by_whoever_goes_on()
     assert [(event.name, event.data) for event in context.events] == [("paid", {"amount": 9}), ("paid", {"amount": 8})]
 
 
-async def test_what_a_function_emits_is_not_kept_for_it_begins_anew_and_emits_it_again() -> None:
+async def test_event_of_a_function_is_not_kept_since_it_runs_again() -> None:
     desk = SupervisorDouble(MemoryBus())
     handoff = handed(desk)
 
@@ -234,7 +232,7 @@ async def test_what_a_function_emits_is_not_kept_for_it_begins_anew_and_emits_it
     assert await state_of(context_of(desk, handoff)).record.load() == {}
 
 
-async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_allowed_too() -> None:
+async def test_nested_approved_tool_runs_whole_once_both_are_approved() -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
 
     @tool(approval=True)
@@ -253,7 +251,7 @@ async def test_an_allowed_tool_that_asks_for_another_is_made_whole_once_that_is_
     assert bank.amounts == [5]
 
 
-async def test_what_an_allowed_call_gave_that_is_too_large_to_be_kept_is_an_error_each_time() -> None:
+async def test_oversized_result_of_an_approved_call_is_an_error_each_time() -> None:
     desk, ran = SupervisorDouble(MemoryBus(max_payload=8_000, max_body=8_000)), list[str]()
 
     @tool(approval=True)
@@ -270,7 +268,7 @@ async def test_what_an_allowed_call_gave_that_is_too_large_to_be_kept_is_an_erro
     assert ran == ["flood"]
 
 
-async def test_an_allowed_call_of_a_model_is_kept_as_any_other_and_one_of_code_beside_it() -> None:
+async def test_approved_calls_of_model_and_code_are_recorded_alike() -> None:
     desk, bank = SupervisorDouble(MemoryBus()), Bank()
     handoff = handed(desk, 9, 8)
     await died(desk, handoff, bank, tool_reply(("pay", {"amount": 9}), ("settle", {"amounts": [8]})))

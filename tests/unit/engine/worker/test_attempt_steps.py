@@ -55,7 +55,7 @@ async def never(_: AttemptState) -> ModelReply:
     raise AssertionError("it was asked already")
 
 
-async def test_a_step_is_an_event_of_its_own_at_the_time_there_is() -> None:
+async def test_step_is_an_event_with_the_broker_time() -> None:
     desk, at = SupervisorDouble(MemoryBus()), datetime(2030, 1, 1, tzinfo=UTC)
     handoff = desk.handoff("shop")
     done = DurableSteps(new_state(handoff, journal=journal_of(desk, handoff), now=lambda: at))
@@ -70,7 +70,7 @@ async def test_a_step_is_an_event_of_its_own_at_the_time_there_is() -> None:
     assert len({each.id for each in stored if each is not None}) == 2
 
 
-async def test_a_journal_speaks_to_the_bus_on_its_own_loop_and_reads_only_what_may_be_there() -> None:
+async def test_journal_uses_its_own_loop_and_reads_only_possible_steps() -> None:
     home, heard = asyncio.get_running_loop(), list[tuple[str, bool]]()
 
     class Watched(MemoryBus):
@@ -111,7 +111,7 @@ async def test_a_step_that_cannot_be_read_is_named() -> None:
         await journal_of(desk, handoff, fresh=False).load()
 
 
-def test_a_step_of_an_earlier_release_says_nothing_of_what_its_tool_told() -> None:
+def test_step_of_an_earlier_release_has_no_usage() -> None:
     body = b"""{"workflow_id": "wf_1", "task_id": "T1", "attempt": 1, "agent": "shop", "name": "result-1-0",
         "text": "there", "at": "2030-01-01T00:00:00Z"}"""
 
@@ -120,7 +120,7 @@ def test_a_step_of_an_earlier_release_says_nothing_of_what_its_tool_told() -> No
     assert (step.text, step.usage, step.confidence, step.replan_hint) == ("there", Usage(), None, None)
 
 
-async def test_an_answer_that_was_kept_comes_back_as_it_was_and_whoever_watches_is_told() -> None:
+async def test_recorded_answer_returns_unchanged_and_is_reported() -> None:
     desk = SupervisorDouble(MemoryBus())
     handoff = desk.handoff("shop")
     said = replace(tool_reply(("look", {"what": "tea"})), text="Let me see.", data={"a": 1}, finish="length", model="m")
@@ -134,7 +134,7 @@ async def test_an_answer_that_was_kept_comes_back_as_it_was_and_whoever_watches_
     assert [report.message for report in reporter.reports] == ["continued after 1 recorded steps"]
 
 
-async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_the_first() -> None:
+async def test_second_worker_of_an_attempt_follows_the_steps_of_the_first() -> None:
     desk = SupervisorDouble(MemoryBus())
     handoff = desk.handoff("shop")
     state = new_state(handoff, journal=journal_of(desk, handoff))
@@ -153,7 +153,7 @@ async def test_of_two_that_work_on_one_attempt_the_second_goes_by_the_steps_of_t
     assert one.interrupted_calls(1, [0, 1]) == []
 
 
-async def test_what_an_attempt_takes_over_from_the_one_that_asked_a_person_is_begun_by_its_first_worker_alone() -> None:
+async def test_resumed_attempt_is_begun_by_its_first_worker_alone() -> None:
     desk = SupervisorDouble(MemoryBus())
     asking = desk.handoff("shop")
     allowed = asking.model_copy(update={"attempt": 2, "continued_attempts": (1,)})
@@ -173,7 +173,7 @@ async def test_what_an_attempt_takes_over_from_the_one_that_asked_a_person_is_be
     assert state.attempt_usage.usage.calls == 0  # the first attempt has counted it
 
 
-async def test_an_attempt_that_goes_on_with_an_earlier_one_counts_what_its_tools_used_as_that_one_s() -> None:
+async def test_resumed_attempt_counts_earlier_tool_usage_as_earlier() -> None:
     desk = SupervisorDouble(MemoryBus())
     asking = desk.handoff("shop")
     allowed = asking.model_copy(update={"attempt": 2, "continued_attempts": (1,)})
@@ -187,7 +187,7 @@ async def test_an_attempt_that_goes_on_with_an_earlier_one_counts_what_its_tools
     assert (usage.usage, usage.confidence, usage.replan_hint) == (Usage(), 0.4, "it is gone")
 
 
-async def test_a_step_whose_storing_was_not_answered_is_one_s_own() -> None:
+async def test_step_with_an_unanswered_publish_is_its_own() -> None:
     class Unanswered(MemoryBus):
         failing = True
 

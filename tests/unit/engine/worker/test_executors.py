@@ -71,7 +71,7 @@ def test_a_loop_that_authors_code_has_broken_goes_on(new_loop: Any, how: str) ->
     assert "handler_loop_interrupted" in [line["event"] for line in lines]
 
 
-async def test_what_exits_while_it_is_cancelled_does_not_keep_the_others_from_ending() -> None:
+async def test_exit_during_a_cancel_does_not_keep_others_from_ending() -> None:
     ended, begun = threading.Event(), threading.Event()
 
     async def exits() -> None:

@@ -53,7 +53,7 @@ async def test_a_redelivered_handoff_with_a_result_is_not_run_again() -> None:
     assert runs == 1
 
 
-async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice() -> None:
+async def test_redelivered_handoff_in_progress_runs_once() -> None:
     desk, runs = SupervisorDouble(MemoryBus()), 0
     came_again = asyncio.Event()
     settled: list[int] = []
@@ -96,7 +96,7 @@ async def test_a_handoff_that_comes_again_while_it_is_worked_on_is_not_run_twice
     assert settled[0] > 1  # the newest: the first is no longer this worker's to settle
 
 
-async def test_handoffs_are_told_apart_where_a_power_cut_has_them_numbered_anew() -> None:
+async def test_handoffs_with_reused_sequences_are_distinct() -> None:
     broker = MemoryBroker(unsynced_handoffs=True)
     desk, let_go = SupervisorDouble(broker.connect()), asyncio.Event()
     runs: Counter[str] = Counter()
@@ -153,7 +153,7 @@ async def test_an_expired_handoff_is_answered_and_not_started() -> None:
     assert "waited too long" in result.error.message
 
 
-async def test_an_expired_handoff_that_workers_took_and_never_answered_does_not_say_that_it_only_waited() -> None:
+async def test_expired_handoff_says_whether_workers_took_it() -> None:
     desk = SupervisorDouble(MemoryBus())
     handoff = await desk.publish_handoff("echo", "x", deadline=desk.clock.now() - timedelta(seconds=5))
     crashing = await desk.bus.consumer("agent-echo", "work", desk.subjects.agent_handoffs("echo"), ack_wait=30)
@@ -206,7 +206,7 @@ async def test_bad_handoffs_are_dead_lettered_and_good_ones_go_on() -> None:
     assert len(broker.advisories) == 13
 
 
-async def test_a_result_may_be_wanted_in_another_inbox_than_that_of_who_hands_over() -> None:
+async def test_result_may_go_to_another_inbox() -> None:
     desk = SupervisorDouble(MemoryBus())
 
     async with factory.running(factory.worker(desk.bus)):
@@ -230,7 +230,7 @@ async def test_a_bad_handoff_of_the_largest_size_is_dead_lettered_too() -> None:
     assert letter.sequence == 1
 
 
-async def test_a_bad_handoff_whose_dead_letter_cannot_be_stored_is_kept_until_it_can(
+async def test_bad_handoff_is_kept_while_its_dead_letter_cannot_be_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     desk, tries = SupervisorDouble(MemoryBus()), 0

@@ -26,7 +26,7 @@ def counted(text: str) -> int:
 
 
 @pytest.mark.parametrize(("second", "told"), [(said, 0), (counted, 1)])
-async def test_a_worker_warns_of_a_live_agent_of_the_same_name_with_another_schema(
+async def test_worker_warns_of_a_live_agent_with_the_same_name_and_another_schema(
     monkeypatch: pytest.MonkeyPatch, second: object, told: int
 ) -> None:
     level = structlog.make_filtering_bound_logger("info")

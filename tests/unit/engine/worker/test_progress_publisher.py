@@ -43,7 +43,7 @@ def report(number: int) -> Progress:
     )  # fmt: skip
 
 
-async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counted(
+async def test_reports_from_any_thread_are_bounded_and_drops_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # A logger keeps the level at which it was used first, and an earlier test may have set that to `error`.
@@ -75,7 +75,7 @@ async def test_reports_from_any_thread_are_bounded_and_what_is_dropped_is_counte
     assert [line["count"] for line in lines if line["event"] == "reports_dropped"] == [100, 100]
 
 
-async def test_what_is_being_written_is_broadcast_in_pieces_of_some_words_and_not_kept() -> None:
+async def test_streamed_text_is_broadcast_in_pieces_and_not_stored() -> None:
     bus, subjects = MemoryBus(), Subjects("pointsman")
     reporter = BusProgressPublisher(
         bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock()

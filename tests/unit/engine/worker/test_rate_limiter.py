@@ -75,7 +75,7 @@ async def test_two_keys_of_a_model_have_limits_of_their_own() -> None:
     waiting.cancel()
 
 
-async def test_each_model_has_limits_of_its_own_and_those_of_its_name_come_before_its_provider_s() -> None:
+async def test_limits_of_a_model_override_those_of_its_provider() -> None:
     one, two = ModelLimits(concurrency=1), ModelLimits(concurrency=2)
     limits = {"scripted": one, "scripted:large": two, "elsewhere": one}
     kept = BusRateLimiter(MemoryBus(broker=MemoryBroker()), Subjects(), limits, SystemClock())
@@ -104,7 +104,7 @@ async def test_patience_is_for_all_of_the_waiting() -> None:
         waiting.result()
 
 
-async def test_limits_that_cannot_be_read_are_kept_anew_on_the_bus_s_own_loop() -> None:
+async def test_unreadable_limits_are_rewritten_on_the_loop_of_the_bus() -> None:
     home, heard = asyncio.get_running_loop(), list[bool]()
 
     class Watched(MemoryBus):
@@ -124,7 +124,7 @@ async def test_limits_that_cannot_be_read_are_kept_anew_on_the_bus_s_own_loop() 
 
 
 @pytest.mark.parametrize("model", [OpenAIModel, OpenAIResponsesModel, AnthropicModel])
-def test_an_account_is_a_key_at_a_server_and_does_not_show_it(model: Callable[..., Model]) -> None:
+def test_account_identifies_a_key_at_a_server_and_hides_it(model: Callable[..., Model]) -> None:
     def account(key: str, url: str) -> str:
         return model("m", api_key=key, base_url=url).account
 
@@ -152,7 +152,7 @@ async def test_a_call_under_way_holds_its_place_until_it_is_given_back() -> None
     assert await waiting is not None
 
 
-async def test_who_cannot_be_admitted_in_time_is_told_when_to_come_again() -> None:
+async def test_call_refused_in_time_is_told_when_to_retry() -> None:
     bus = MemoryBus()
     limited = meters(bus, requests=6)
     model = ScriptedModel()
@@ -165,7 +165,7 @@ async def test_who_cannot_be_admitted_in_time_is_told_when_to_come_again() -> No
     assert caught.value.retry_after == pytest.approx(10, abs=1)
 
 
-async def test_what_was_published_and_not_answered_is_looked_up_and_counted_once() -> None:
+async def test_unanswered_reservation_is_looked_up_and_counted_once() -> None:
     class Unanswered(MemoryBus):
         failing = True
 
@@ -195,7 +195,7 @@ async def test_what_was_published_and_not_answered_is_looked_up_and_counted_once
     assert given.calls == {}
 
 
-async def test_a_model_nobody_limits_costs_no_message() -> None:
+async def test_unlimited_model_costs_no_message() -> None:
     bus = MemoryBus()
 
     assert (
@@ -269,7 +269,7 @@ async def test_a_call_that_is_cancelled_while_it_takes_its_place_leaves_it() -> 
     assert there.tokens == pytest.approx(ModelLimits(tokens=100).tokens * _BURST_SHARE, rel=0.01)  # type: ignore[operator]
 
 
-async def test_what_cannot_be_given_back_is_said_in_one_line() -> None:
+async def test_failed_release_is_logged_in_one_line() -> None:
     class Refusing(MemoryBus):
         refuses = False
 

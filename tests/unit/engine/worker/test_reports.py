@@ -62,7 +62,7 @@ async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: boo
     assert await desk.bus.last("log", desk.subjects.event("wf_1", "found")) is not None
 
 
-async def test_a_worker_says_that_an_attempt_has_begun_unless_it_is_over_at_once() -> None:
+async def test_worker_reports_a_begin_unless_the_attempt_ends_at_once() -> None:
     clock = VirtualClock()
     desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
 
@@ -84,7 +84,7 @@ async def test_a_worker_says_that_an_attempt_has_begun_unless_it_is_over_at_once
     assert await reports(desk) == early
 
 
-async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_says() -> None:
+async def test_reports_have_the_brokers_time() -> None:
     clock = VirtualClock()  # years ahead of the worker's
     desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
 
@@ -109,7 +109,7 @@ async def test_what_is_reported_has_the_brokers_time_whatever_the_clock_here_say
     assert all(abs(at - clock.now()) < timedelta(minutes=1) for at in times)
 
 
-async def test_the_counters_tell_what_was_done() -> None:
+async def test_counters_match_the_work_done() -> None:
     broker = MemoryBroker()
     desk = SupervisorDouble(broker.connect())
 
@@ -127,7 +127,7 @@ async def test_the_counters_tell_what_was_done() -> None:
     assert service.processing_time > 0
 
 
-async def test_an_attempt_that_came_again_says_so_and_links_to_where_it_was_made() -> None:
+async def test_redelivered_attempt_says_so_and_links_to_its_sender() -> None:
     desk = SupervisorDouble(MemoryBus())
     handoff = await desk.publish_handoff("echo", "tea")
     handoffs = desk.subjects.agent_handoffs("echo")

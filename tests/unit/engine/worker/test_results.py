@@ -44,7 +44,7 @@ async def test_a_handoff_gets_its_result_and_is_acknowledged() -> None:
     assert result.ended_at >= result.started_at
 
 
-async def test_a_result_says_what_caused_it() -> None:
+async def test_result_names_its_cause() -> None:
     desk = SupervisorDouble(MemoryBus())
 
     async with factory.running(factory.worker(desk.bus)):
@@ -76,7 +76,7 @@ async def test_a_result_says_what_caused_it() -> None:
     ],
     ids=repr,
 )
-async def test_what_a_handler_raises_is_told_to_the_supervisor(
+async def test_handler_error_is_reported_to_the_supervisor(
     error: BaseException, status: str, kind: str, retryable: bool, retry_after: float | None
 ) -> None:
     desk = SupervisorDouble(MemoryBus())
@@ -98,7 +98,7 @@ async def test_what_a_handler_raises_is_told_to_the_supervisor(
     assert after.status == status
 
 
-async def test_an_attempt_that_asks_a_person_is_logged_as_waiting_and_is_no_error_of_its_agent(
+async def test_attempt_that_asks_for_approval_is_no_error_of_its_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     level = structlog.make_filtering_bound_logger("info")
@@ -198,7 +198,7 @@ async def test_nothing_is_acknowledged_before_the_result_is_stored() -> None:
     assert (await desk.result(handoff)).output == "echo: x"
 
 
-async def test_the_first_answer_stands() -> None:
+async def test_first_result_stands() -> None:
     desk = SupervisorDouble(MemoryBus())
     running_now = asyncio.Event()
     release = asyncio.Event()

@@ -111,7 +111,7 @@ async def test_work_longer_than_the_grace_is_handed_back(own_loop: bool) -> None
     assert result.output == "done"
 
 
-async def test_a_handoff_that_comes_in_the_turn_in_which_the_worker_is_told_to_stop_does_not_keep_it() -> None:
+async def test_handoff_arriving_with_the_stop_does_not_delay_it() -> None:
     @agent(name="long", description="d")
     async def long() -> None:
         await asyncio.sleep(3600)
@@ -141,7 +141,7 @@ class Silent(MemoryBus):
         return await super().publish(subject, body, headers, **more)
 
 
-async def test_a_worker_whose_broker_is_silent_leaves_in_time_and_acknowledges_nothing() -> None:
+async def test_worker_with_a_silent_broker_stops_in_time_without_acks() -> None:
     desk = SupervisorDouble(Silent())
     ran = asyncio.Event()
 
@@ -162,7 +162,7 @@ async def test_a_worker_whose_broker_is_silent_leaves_in_time_and_acknowledges_n
     assert (depth.pending, depth.in_flight) == (0, 1)
 
 
-async def test_agents_give_back_what_they_hold_where_they_ran() -> None:
+async def test_agents_release_resources_on_their_own_loop() -> None:
     desk = SupervisorDouble(MemoryBus())
     loops: list[asyncio.AbstractEventLoop] = []
 

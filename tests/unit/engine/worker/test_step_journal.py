@@ -105,7 +105,7 @@ async def lost_in_an_answer(
     return handoff
 
 
-async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> None:
+async def test_resumed_attempt_repeats_only_unfinished_work() -> None:
     desk, shop = SupervisorDouble(MemoryBus()), Shop()
     handoff = await interrupted(
         desk,
@@ -128,7 +128,7 @@ async def test_a_continued_attempt_asks_and_runs_only_what_was_not_done() -> Non
     assert (bad.text.partition(":")[0], bad.is_error) == ("bad arguments for look", True)
 
 
-async def test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoever_goes_on() -> None:
+async def test_usage_of_a_finished_tool_is_reported_by_a_successor() -> None:
     desk, shop = SupervisorDouble(MemoryBus()), Shop()
 
     @tool
@@ -163,7 +163,7 @@ async def test_what_a_finished_tool_told_to_go_with_the_result_is_told_by_whoeve
     assert (told["result-1-0"], told["result-1-1"]) == ((2, 0.4), (100, None))  # of each its own, run side by side
 
 
-async def test_what_a_model_used_in_vain_before_it_answered_is_counted_by_whoever_goes_on() -> None:
+async def test_usage_of_failed_model_calls_is_counted_by_a_successor() -> None:
     desk, shop = SupervisorDouble(MemoryBus()), Shop()
     dropped = ModelError("dropped", retryable=True, retry_after=0, usage=Usage(calls=1, input_tokens=5_000, cost=0.5))
     handoff = await interrupted(desk, shop, dropped, tool_reply(("slow", {})))
@@ -211,7 +211,7 @@ async def test_each_worker_that_died_while_its_model_answered_leaves_one_call_co
     ],
     ids=["of a tool there is not", "once too often", "one too many at a time"],
 )
-async def test_a_call_that_was_refused_was_not_under_way_when_its_worker_died(asked: list[ModelReply]) -> None:
+async def test_refused_call_was_not_in_progress_at_the_crash(asked: list[ModelReply]) -> None:
     desk, shop = SupervisorDouble(MemoryBus()), Shop()
     shop.under_way.set()
     handoff = await lost_in_an_answer(desk, shop, *asked)
@@ -227,7 +227,7 @@ async def test_a_call_that_was_refused_was_not_under_way_when_its_worker_died(as
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["it killed too many", "its deadline has passed"])
-async def test_an_attempt_that_nobody_takes_up_again_has_used_what_its_steps_say(late: bool) -> None:
+async def test_abandoned_attempt_has_the_usage_of_its_steps(late: bool) -> None:
     clock, shop = VirtualClock(), Shop()
     desk = SupervisorDouble(MemoryBus(clock=clock), clock=clock)
     asked = tool_reply(("look", {"what": "tea"})), tool_reply(("pay", {}))
@@ -264,7 +264,7 @@ async def test_steps_are_kept_from_a_handler_s_own_loop_too() -> None:
     assert [step.name for step in await steps(desk, handoff)] == ["answer-1", "result-1-0"]
 
 
-async def test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unknown() -> None:
+async def test_interrupted_non_idempotent_tool_ends_the_attempt_as_unknown() -> None:
     desk, shop = SupervisorDouble(MemoryBus()), Shop()
     handoff = await interrupted(desk, shop, tool_reply(("pay", {}), ("look", {"what": "tea"})))
 
@@ -280,7 +280,7 @@ async def test_a_tool_under_way_that_may_not_run_twice_ends_the_attempt_as_unkno
     assert result.usage.calls == 1
 
 
-async def test_equal_calls_keep_their_own_keys_when_the_first_is_not_run_again() -> None:
+async def test_equal_calls_keep_their_keys_if_the_first_is_not_repeated() -> None:
     desk, shop = SupervisorDouble(MemoryBus()), Shop()
     shop.under_way.set()
     model = ScriptedModel(
@@ -325,7 +325,7 @@ async def test_switched_off_it_keeps_nothing_and_the_attempt_begins_anew(off: di
     assert await steps(desk, handoff) == []
 
 
-async def test_a_kept_result_stands_whatever_has_become_of_its_tool() -> None:
+async def test_recorded_result_stands_even_if_its_tool_changed() -> None:
     desk, shop = SupervisorDouble(MemoryBus()), Shop()
     shop.under_way.set()
     handoff = await lost_in_an_answer(desk, shop, tool_reply(("look", {"what": "tea"}), ("pay", {})))
@@ -340,7 +340,7 @@ async def test_a_kept_result_stands_whatever_has_become_of_its_tool() -> None:
     assert [turn.text for turn in second.requests[0].turns[2:]] == ["tea is there", "pay is done"]
 
 
-async def test_an_answer_too_large_to_be_kept_ends_the_attempt_before_its_tools_run() -> None:
+async def test_oversized_answer_ends_the_attempt_before_its_tools_run() -> None:
     desk, shop = SupervisorDouble(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
     model = ScriptedModel(tool_reply(("look", {"what": "x" * 20_000})))
     async with factory.running(factory.worker(desk.bus, shop.agent(model), settings=SETTINGS)):
@@ -351,7 +351,7 @@ async def test_an_answer_too_large_to_be_kept_ends_the_attempt_before_its_tools_
     assert result.error.message.startswith("the model's answer cannot be recorded: ")
 
 
-async def test_a_result_too_large_to_be_kept_is_told_to_the_model_as_one() -> None:
+async def test_oversized_tool_result_is_reported_to_the_model() -> None:
     desk, shop = SupervisorDouble(MemoryBus(max_payload=8_000, max_body=8_000)), Shop()
 
     @tool

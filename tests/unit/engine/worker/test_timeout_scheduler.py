@@ -18,7 +18,7 @@ class Sleepers(VirtualClock):
         await super().sleep(seconds)
 
 
-async def test_each_expires_in_its_own_time_and_what_is_forgotten_never() -> None:
+async def test_each_timeout_fires_at_its_time_and_a_cancelled_one_never() -> None:
     clock, expired = VirtualClock(), list[str]()
     deadlines = TimeoutScheduler[str](clock, expired.append)
 
@@ -35,7 +35,7 @@ async def test_each_expires_in_its_own_time_and_what_is_forgotten_never() -> Non
     assert (before, first, expired) == ([], ["early"], ["early", "late"])
 
 
-async def test_what_is_watched_while_one_sleeps_for_another_is_not_late() -> None:
+async def test_timeout_added_during_a_sleep_is_on_time() -> None:
     clock, expired = VirtualClock(), list[str]()
     deadlines = TimeoutScheduler[str](clock, expired.append)
 
@@ -74,7 +74,7 @@ async def test_a_thousand_that_end_in_time_cost_one_sleep() -> None:
     assert clock.slept == 1
 
 
-async def test_what_is_watched_after_all_has_expired_expires_too() -> None:
+async def test_timeout_added_after_all_have_fired_fires_too() -> None:
     clock, expired = VirtualClock(), list[str]()
     deadlines = TimeoutScheduler[str](clock, expired.append)
 

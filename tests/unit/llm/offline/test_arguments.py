@@ -19,7 +19,7 @@ from pointsman.llm.offline.arguments import Sources, extract_arguments
         ({"type": "string", "pattern": "("}, "a red one, INV-734, for $12.50, see https://example.org/a"),
     ],
 )
-def test_a_value_is_found_by_what_its_schema_says(schema: dict[str, JsonValue], value: JsonValue) -> None:
+def test_value_is_found_by_its_schema(schema: dict[str, JsonValue], value: JsonValue) -> None:
     root: dict[str, JsonValue] = {
         "properties": {"it": schema},
         "required": ["it"],
@@ -37,7 +37,7 @@ def test_a_value_of_the_wrong_kind_is_not_taken_by_its_name() -> None:
     assert extract_arguments(schema, Sources(["no number"], [{"deep": [{"Count": 3}]}])) == {"count": 3}
 
 
-def test_a_list_is_gathered_from_all_that_have_one_and_nothing_stands_in_it_twice() -> None:
+def test_list_is_gathered_from_all_sources_without_duplicates() -> None:
     schema: dict[str, JsonValue] = {"properties": {"urls": {"type": "array"}}, "required": ["urls"]}
 
     found = extract_arguments(

@@ -30,7 +30,7 @@ def test_forms_of_a_word_share_their_stem_and_ids_have_none() -> None:
     assert stems("429") == ("429",)
 
 
-def test_a_word_of_an_example_says_less_than_one_of_a_description_and_a_question_word_nothing() -> None:
+def test_word_of_an_example_weighs_less_than_one_of_a_description() -> None:
     matcher = Matcher(
         [MatchEntry("a", "", "limits", "How many may I send this month?"), MatchEntry("b", "", "charges")]
     )

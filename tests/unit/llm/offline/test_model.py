@@ -23,7 +23,7 @@ async def answer(data: SynthesizerInput, results: Sequence[TaskReport] = ()) -> 
     return Synthesis.model_validate((await ask(data, Synthesis, "synthesis", results)).data).answer
 
 
-async def test_agents_that_are_alike_are_selected_once_and_no_less_surely_for_being_two() -> None:
+async def test_equal_agents_are_selected_once_with_full_confidence() -> None:
     def cooks(*names: str) -> tuple[AvailableAgent, ...]:
         return tuple(AvailableAgent(name=name, description="Cooks meals", skills=("cooking",)) for name in names)
 
@@ -62,7 +62,7 @@ async def test_a_request_between_two_agents_is_less_sure_of_each() -> None:
     assert all(0.2 < confidence < 0.7 for confidence in confidences)
 
 
-async def test_an_answer_holds_every_result_and_every_gap_and_says_that_it_is_offline() -> None:
+async def test_offline_answer_has_every_result_and_gap() -> None:
     results = [
         report("t1", "kitchen", "cook soup", "The soup is ready."),
         report("t2", "garden", "water the roses", {"summary": "The roses are wet.", "litres": 4}),
@@ -77,7 +77,7 @@ async def test_an_answer_holds_every_result_and_every_gap_and_says_that_it_is_of
     assert "kitchen" not in text
 
 
-async def test_who_asked_is_told_a_persons_no_and_why() -> None:
+async def test_rejection_by_a_person_is_told_to_the_caller_with_the_reason() -> None:
     said = "it was not allowed: not today"
     gaps = (Gap(task_id="t1", agent="till", reason=said),)
     done = report("t1", "till", "refund it", status="failed")
@@ -88,7 +88,7 @@ async def test_who_asked_is_told_a_persons_no_and_why() -> None:
     assert "This could not be done: refund it. The reason: it was not allowed: not today." in text
 
 
-async def test_what_an_exception_said_is_not_told_to_who_asked_and_the_same_wish_is_told_apart_by_whom() -> None:
+async def test_exception_text_is_hidden_from_the_caller() -> None:
     crash = AttemptError(kind="handler_error", message="ValueError: the shop database is down")
     refusal = AttemptError(kind="refused", message="the order number is missing")
     results = [
@@ -106,14 +106,14 @@ async def test_what_an_exception_said_is_not_told_to_who_asked_and_the_same_wish
     assert "ValueError" not in text
 
 
-async def test_with_nothing_to_tell_the_answer_is_that_it_could_not_help_and_why() -> None:
+async def test_empty_answer_explains_that_no_help_was_possible() -> None:
     text = await answer(SynthesizerInput(request="write a poem", limit="no agent here can help"))
 
     assert text.startswith("I could not help with this request: 'write a poem'.")
     assert "no agent here can help" in text
 
 
-async def test_what_the_plan_says_to_tell_is_told_and_notes_of_workers_are_not_repeated() -> None:
+async def test_final_instruction_is_printed_and_worker_notes_are_not_repeated() -> None:
     results = [
         report("t1", "kitchen", "cook", f"Soup.\n{OFFLINE_NOTE}"),
         report("t2", "garden", "grow", f"Peas.\n{OFFLINE_NOTE}"),

@@ -26,9 +26,7 @@ async def plan(request: str | dict[str, JsonValue], **more: object) -> Plan:
         ("Repair the car and the bicycle", {"garage": "Repair the car; the bicycle"}),
     ],
 )
-async def test_each_part_of_a_request_goes_to_the_agent_whose_card_speaks_of_it(
-    request_: str, expected: dict[str, str]
-) -> None:
+async def test_each_part_of_a_request_goes_to_the_matching_agent(request_: str, expected: dict[str, str]) -> None:
     made = await plan(request_)
 
     assert {task.agent: task.intent for task in made.tasks} == expected
@@ -37,7 +35,7 @@ async def test_each_part_of_a_request_goes_to_the_agent_whose_card_speaks_of_it(
 
 
 @pytest.mark.parametrize("request_", ["Translate this into Latin", "help", "???", "¿Qué hora es?", "-", "\n"])
-async def test_what_nobody_serves_is_said_with_the_reason(request_: str) -> None:
+async def test_unserved_request_is_stated_with_the_reason(request_: str) -> None:
     made = await plan(request_)
 
     assert made.tasks == ()
@@ -62,7 +60,7 @@ async def test_no_agents_at_all_is_said_as_such() -> None:
     assert "no agent is running" in made.cannot
 
 
-async def test_a_part_that_nobody_serves_is_left_out_and_handed_on_to_be_said() -> None:
+async def test_unserved_part_is_left_out_and_reported() -> None:
     made = await plan("Cook soup, and translate my poem into Latin")
 
     assert [task.agent for task in made.tasks] == ["kitchen"]
@@ -83,7 +81,7 @@ async def test_the_same_words_for_other_agents_give_another_plan() -> None:
     assert [task.agent for task in made.tasks] == ["band"]
 
 
-async def test_the_input_follows_the_agent_s_schema_and_else_is_left_to_the_request_and_metadata() -> None:
+async def test_task_input_follows_the_schema_of_the_agent() -> None:
     made = await plan("Repair the car AB-123 for $250, and cook soup", metadata={"customer": "C-7"})
     garage, kitchen = made.tasks
 
@@ -112,7 +110,7 @@ async def test_a_value_may_come_from_the_metadata_or_from_an_object_request() ->
     assert made["plate"] == "CD-456"
 
 
-async def test_what_an_object_request_is_about_asks_nobody_for_anything() -> None:
+async def test_keys_of_an_object_request_match_no_agent() -> None:
     made = await plan({"request": "Cook some soup", "text": "The car was repaired. Flowers were planted."})
 
     assert [(task.agent, task.intent) for task in made.tasks] == [("kitchen", "Cook some soup")]
@@ -124,7 +122,7 @@ async def test_then_makes_the_next_task_wait() -> None:
     assert [(task.agent, task.depends_on) for task in made.tasks] == [("garden", ()), ("kitchen", ("t1",))]
 
 
-async def test_planning_again_skips_what_succeeded_and_tries_another_agent_for_what_failed() -> None:
+async def test_replan_skips_succeeded_tasks_and_tries_another_agent() -> None:
     spare = AvailableAgent(name="canteen", description="Meals when the kitchen is closed: soup, dinner")
     results = [report("t1", "garden", "plant flowers"), report("t2", "kitchen", "cook soup", status="failed")]
     made = await plan(
@@ -163,7 +161,7 @@ async def test_a_plan_has_no_more_tasks_than_it_may() -> None:
     assert "nobody" not in made.final_instruction
 
 
-async def test_who_is_needed_by_others_gets_their_parts_and_each_by_itself_where_the_owner_says_so() -> None:
+async def test_dependencies_of_agents_shape_the_plan() -> None:
     rules = "Kitchen needs garden; garage needs garden."
     together = await plan("cook soup, and repair the car AB-123", instructions=rules)
     apart = await plan("cook soup, and repair the car AB-123", instructions=f"{rules} Each part is one for garden.")

@@ -93,7 +93,7 @@ async def test_values_come_from_the_input_when_the_task_does_not_have_them() -> 
     assert wanted(reply) == {"find_charges": {"customer_id": "C-3003"}}
 
 
-async def test_a_tool_that_needs_an_id_waits_for_the_tool_that_knows_it() -> None:
+async def test_tool_that_needs_an_id_waits_for_the_tool_that_returns_it() -> None:
     first = await work("I was charged twice")
     known = json.dumps({"charges": [{"id": "ch-5002"}], "duplicates": [{"charge_id": "ch-5003"}]})
     asked = (Turn("assistant", "", first.calls), Turn("tool", known, call_id=first.calls[0].id))
@@ -124,7 +124,7 @@ async def test_reading_does_not_lead_to_acting() -> None:
     assert (list(wanted(first)), second.calls) == (["find_charges"], ())
 
 
-async def test_a_tool_s_error_is_told_and_not_hidden() -> None:
+async def test_tool_error_is_stated_in_the_answer() -> None:
     first = await work("List my charges")
     failed = Turn("tool", "the database is away", call_id=first.calls[0].id, is_error=True)
     second = await work("List my charges", Turn("assistant", "", first.calls), failed)
@@ -141,7 +141,7 @@ async def test_without_a_tool_that_fits_it_says_that_it_cannot() -> None:
         assert OFFLINE_NOTE in reply.text
 
 
-async def test_what_no_tool_and_no_result_speaks_of_is_said_before_what_was_found() -> None:
+async def test_unsupported_part_is_stated_before_the_findings() -> None:
     async def told(task: str) -> str:
         first = await work(task, tools=(FIND,))
         return (await work(task, *called(first, ('{"summary": "Two of May."}', False)), tools=(FIND,))).text
@@ -166,9 +166,7 @@ class Forecast(BaseModel):
         ("Explain quantum physics", TOOLS, "found no tool that fits"),
     ],
 )
-async def test_an_output_type_is_refused_where_no_tool_can_be_used_and_text_says_the_same(
-    task: str, tools: Sequence[ToolSpec], because: str
-) -> None:
+async def test_output_type_without_a_usable_tool_is_refused(task: str, tools: Sequence[ToolSpec], because: str) -> None:
     typed = await work(task, tools=tools, input={"request": task}, output=Forecast)
     text = await work(task, tools=tools, input={"request": task})
 
@@ -179,7 +177,7 @@ async def test_an_output_type_is_refused_where_no_tool_can_be_used_and_text_says
     assert text.text.startswith(f"I could not do this: {task!r}")
 
 
-async def test_an_output_type_is_made_of_what_other_tasks_found_or_of_the_input_where_there_are_no_tools() -> None:
+async def test_output_type_is_filled_from_other_results_or_the_input() -> None:
     found = report("t1", "sky", "look", {"summary": "Rain.", "degrees": 4})
     turn = Turn("user", write_task("Will there be rain?", None, [found]))
     schema = Forecast.model_json_schema()
@@ -225,9 +223,7 @@ async def test_an_answer_is_refused_where_every_tool_that_was_used_failed(tools:
         (" in time", "The use of weather was not allowed in time."),
     ],
 )
-async def test_what_a_person_did_not_allow_is_told_in_words_for_who_asked_and_is_no_refusal(
-    said: str, told: str
-) -> None:
+async def test_rejected_call_is_explained_and_no_refusal(said: str, told: str) -> None:
     task = "Will there be rain on 2026-12-24?"
     first = await work(task, tools=(WEATHER,))
     no = (f"weather failed: the use of weather was not allowed{said}; do without it", True)
@@ -244,7 +240,7 @@ class Refunded(BaseModel):
     refund_id: str = ""
 
 
-async def test_an_output_type_is_refused_where_only_the_tool_that_was_to_help_succeeded() -> None:
+async def test_output_type_is_refused_if_only_a_helper_tool_succeeded() -> None:
     first = await work("I was charged twice")
     known = called(first, (json.dumps({"summary": "Two charges.", "charge_id": "ch-5003"}), False))
     second = await work("I was charged twice", *known)
@@ -257,7 +253,7 @@ async def test_an_output_type_is_refused_where_only_the_tool_that_was_to_help_su
     assert "cannot use request_refund without charge_id" in lacking.text
 
 
-async def test_an_output_type_is_refused_where_its_tool_cannot_be_used_and_other_tasks_found_something_else() -> None:
+async def test_output_type_is_refused_if_its_tool_is_unusable() -> None:
     found = report("t1", "sky", "look", {"summary": "The sky is high."})
     turn = Turn("user", write_task("Will there be rain?", None, [found]))
     asked = ModelRequest("offline", "x", (turn,), tools=(WEATHER,), output_schema=Forecast.model_json_schema())
@@ -268,7 +264,7 @@ async def test_an_output_type_is_refused_where_its_tool_cannot_be_used_and_other
     assert "cannot use weather without day" in reply.text
 
 
-async def test_an_output_type_says_what_failed_beside_what_was_found() -> None:
+async def test_output_type_states_failures_beside_findings() -> None:
     task = "Mail the charges of C-2002 to me@example.org"
     first = await work(task)
 
@@ -278,7 +274,7 @@ async def test_an_output_type_says_what_failed_beside_what_was_found() -> None:
     assert reply.data == {"summary": "Two charges. The tool send_mail failed: the mail is away"}
 
 
-async def test_an_output_type_is_filled_from_what_is_known() -> None:
+async def test_output_type_is_filled_from_known_values() -> None:
     class Bill(BaseModel):
         answer: str
         charge_id: str | None = None
@@ -296,7 +292,7 @@ async def test_an_output_type_is_filled_from_what_is_known() -> None:
     assert Bill.model_validate(second.data) == Bill(answer="One charge.", charge_id="ch-5001", items=[])
 
 
-async def test_an_output_type_that_only_shares_a_role_s_name_is_plain_work() -> None:
+async def test_output_type_named_like_a_role_field_is_plain_work() -> None:
     reply = await OfflineModel().complete(
         ModelRequest(
             "offline",

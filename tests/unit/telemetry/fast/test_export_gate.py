@@ -80,7 +80,7 @@ def test_after_a_failure_nothing_is_let_in_and_everything_counts(place: Place) -
     assert place.door.lost == 60
 
 
-def test_what_waits_when_the_collector_goes_away_is_dropped_without_being_encoded(place: Place) -> None:
+def test_waiting_spans_are_dropped_unencoded_when_the_collector_fails(place: Place) -> None:
     place.enter(30)
     place.fail()
 
@@ -90,7 +90,7 @@ def test_what_waits_when_the_collector_goes_away_is_dropped_without_being_encode
     assert place.door.lost == 40
 
 
-def test_once_in_a_while_one_is_let_in_to_find_out_whether_the_collector_is_back(place: Place) -> None:
+def test_one_export_at_intervals_probes_the_collector(place: Place) -> None:
     place.fail()
     place.clock.now += 5
     let_in = place.enter(50)
@@ -115,7 +115,7 @@ def test_while_it_is_found_out_no_more_than_one_comes_in(place: Place) -> None:
     assert inside == [1]
 
 
-def test_the_first_success_lets_everybody_in_again(place: Place) -> None:
+def test_first_success_reopens_the_gate(place: Place) -> None:
     place.fail()
     place.clock.now += 5
     place.exporter.works = True
@@ -124,9 +124,7 @@ def test_the_first_success_lets_everybody_in_again(place: Place) -> None:
     assert place.enter(150) == 100
 
 
-def test_that_a_collector_is_away_is_said_once_and_that_it_is_back_with_what_was_lost(
-    place: Place, logged: list[Any]
-) -> None:
+def test_outage_and_recovery_are_logged_once_with_the_losses(place: Place, logged: list[Any]) -> None:
     place.fail()
     for _ in range(20):
         place.clock.now += 5
@@ -142,7 +140,7 @@ def test_that_a_collector_is_away_is_said_once_and_that_it_is_back_with_what_was
     ]
 
 
-def test_what_was_lost_before_a_delivery_is_not_told_again(place: Place, logged: list[Any]) -> None:
+def test_loss_before_a_delivery_is_reported_once(place: Place, logged: list[Any]) -> None:
     for _ in range(2):
         place.exporter.works = False
         place.fail()
@@ -159,7 +157,7 @@ def test_a_full_queue_is_no_sign_that_the_collector_is_away(place: Place) -> Non
     assert (place.door.is_open(), place.door.collector_down()) == (False, False)
 
 
-def test_a_queue_that_fills_up_behind_an_export_that_does_not_end_is_one(place: Place) -> None:
+def test_full_queue_behind_a_stuck_export_counts_as_an_outage(place: Place) -> None:
     away: list[bool] = []
 
     def hang(batch: object) -> SpanExportResult:
@@ -176,7 +174,7 @@ def test_a_queue_that_fills_up_behind_an_export_that_does_not_end_is_one(place: 
     assert not place.door.collector_down()  # it came back well: whoever waits goes next
 
 
-def test_however_long_an_export_takes_whoever_has_room_comes_in(place: Place) -> None:
+def test_slow_export_does_not_block_a_queue_with_room(place: Place) -> None:
     seen: list[tuple[bool, int]] = []
 
     def hang(batch: object) -> SpanExportResult:
@@ -191,7 +189,7 @@ def test_however_long_an_export_takes_whoever_has_room_comes_in(place: Place) ->
     assert place.door.lost == 100  # they wait
 
 
-def test_a_batch_that_was_taken_but_for_some_is_delivered_but_for_them(place: Place) -> None:
+def test_partly_dropped_batch_counts_the_rest_as_delivered(place: Place) -> None:
     place.exporter.works = True
     place.exporter.left_out = 3
 
@@ -200,7 +198,7 @@ def test_a_batch_that_was_taken_but_for_some_is_delivered_but_for_them(place: Pl
     assert (place.door.lost, place.enter(10)) == (3, 10)
 
 
-def test_a_batch_that_was_taken_though_nothing_was_left_of_it_shows_that_the_collector_is_back(place: Place) -> None:
+def test_fully_dropped_batch_proves_that_the_collector_is_back(place: Place) -> None:
     place.fail()
     place.clock.now += 5
     place.exporter.works = True
@@ -210,7 +208,7 @@ def test_a_batch_that_was_taken_though_nothing_was_left_of_it_shows_that_the_col
     assert (place.door.lost, place.enter(50)) == (11, 50)
 
 
-def test_while_it_is_found_out_whether_the_collector_is_back_it_is_away_for_all_but_one(place: Place) -> None:
+def test_only_one_export_passes_during_a_probe(place: Place) -> None:
     place.fail()
     away = [place.door.collector_down()]
     place.clock.now += 5
@@ -233,7 +231,7 @@ def test_a_batch_that_was_never_sent_says_nothing_of_the_collector(place: Place)
     assert (place.door.lost, place.enter(10)) == (30, 10)
 
 
-def test_an_http_clients_error_is_the_collectors_though_it_is_of_a_value_too(place: Place) -> None:
+def test_value_error_of_an_http_client_is_the_collectors(place: Place) -> None:
     class Refused(OSError, ValueError): ...
 
     def refuse(batch: object) -> SpanExportResult:
@@ -275,7 +273,7 @@ class TestSpans:
     def lost(self) -> float:
         return sum(value for _, value in samples(self.figures).get("pointsman_telemetry_dropped_total", ()))
 
-    def test_what_is_below_it_hangs_on_what_is_above_and_it_counts_as_lost(self, exporter: Exporter) -> None:
+    def test_child_of_a_dropped_span_joins_its_grandparent_and_the_drop_counts(self, exporter: Exporter) -> None:
         self.go_away()
 
         with traces.span("outer", parent=PARENT) as outer, traces.span("inner") as inner:
@@ -309,7 +307,7 @@ class TestSpans:
 
         assert (self.lost(), exporter.asked) == (1, [])
 
-    def test_one_that_begins_while_the_queue_is_full_and_ends_when_it_is_not_is_kept(
+    def test_span_begun_in_a_full_queue_is_kept_if_room_is_found(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         door = cast(ExportGate, traces._sink)
@@ -324,7 +322,7 @@ class TestSpans:
 
         assert (self.lost(), exporter.asked) == (0, [1, 1])
 
-    def test_one_that_begins_behind_a_full_queue_and_an_export_that_does_not_end_counts_as_lost(
+    def test_span_begun_behind_a_stuck_export_counts_as_lost(
         self, exporter: Exporter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         door = cast(ExportGate, traces._sink)
@@ -348,7 +346,7 @@ class TestSpans:
         assert recording == [True, False]
         assert (self.lost(), self.pipeline.undelivered()) == (1, 1)
 
-    def test_instrumented_libraries_make_none_of_their_own_below_one_that_is_not_made(self, exporter: Exporter) -> None:
+    def test_libraries_create_no_span_below_a_dropped_one(self, exporter: Exporter) -> None:
         self.go_away()
 
         with traces.span("chat", parent=PARENT, alone=True):
@@ -357,7 +355,7 @@ class TestSpans:
         assert suppressed == [True, True]
 
 
-def test_what_the_door_for_lines_says_of_itself_comes_to_the_door_like_any_line(place: Place) -> None:
+def test_log_line_of_the_gate_passes_the_gate(place: Place) -> None:
     logs.configure(Settings())
     came: list[tuple[str, bool]] = []
     logs.send_to(lambda line: came.append((line.event, place.door.try_enter())))

@@ -154,7 +154,9 @@ def linking() -> None:
 
 
 @pytest.mark.parametrize("work", [nested, failing, recorded, by_others, wrongly, linking])
-async def test_it_is_what_the_sdk_would_have_sent(monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]) -> None:
+async def test_lean_span_equals_the_sdk_span_on_the_wire(
+    monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
+) -> None:
     seen = []
     for ours in (True, False):
         if not ours:
@@ -194,7 +196,7 @@ def _plain(found: dict[str, Any], name: str, *, timed: bool) -> Any:
     return str(plain), sorted(map(str, plain.attributes)), parent, said
 
 
-async def test_tracing_that_has_ended_is_not_begun_again_by_who_adds_a_processor() -> None:
+async def test_processor_added_after_shutdown_does_not_restart_tracing() -> None:
     pipeline = export._build_traces([span_exporter("otlp")], "service", "one")
     provider: Any = export._own_providers[-1]
     await pipeline.close(10)
@@ -222,7 +224,7 @@ async def test_a_span_that_cannot_be_encoded_costs_itself_and_says_so() -> None:
     assert pipeline.undelivered() == 1
 
 
-async def test_of_a_thousand_spans_that_wait_all_but_the_newest_wait_as_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_spans_are_held_as_bytes_except_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "2000")
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")
     collector = Collector()
@@ -260,7 +262,7 @@ async def test_a_span_that_found_no_room_is_not_encoded() -> None:
     assert [one._encoded for one in refused] == [b""] * 100
 
 
-async def test_what_a_recorded_span_was_told_is_what_it_says_though_it_changes_afterwards() -> None:
+async def test_recorded_attribute_keeps_its_value_after_a_change() -> None:
     collector = Collector()
     pipeline = exporting_to(collector)
     about = {"n": 1}
@@ -297,7 +299,7 @@ async def test_one_request_has_the_spans_of_instrumented_libraries_as_well() -> 
         ("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true"),
     ],
 )
-async def test_what_the_environment_leaves_to_the_sdk_is_the_sdks(
+async def test_sampling_and_limits_from_the_environment_use_the_sdk(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -308,7 +310,7 @@ async def test_what_the_environment_leaves_to_the_sdk_is_the_sdks(
     await pipeline.close(10)
 
 
-async def test_whoever_adds_a_processor_to_our_provider_gets_spans_of_the_sdk() -> None:
+async def test_extra_processor_gets_sdk_spans() -> None:
     pipeline = exporting_to(Collector())
     theirs = InMemorySpanExporter()
     provider: Any = export._own_providers[-1]
@@ -336,7 +338,7 @@ async def test_the_sampling_decision_of_a_caller_is_kept(sampled: int) -> None:
     assert len(collector.spans()) == 2 * sampled
 
 
-async def test_what_a_collector_does_not_take_is_counted() -> None:
+async def test_rejected_spans_are_counted() -> None:
     collector = Collector()
     collector.there = False
 
@@ -352,7 +354,7 @@ async def test_what_a_collector_does_not_take_is_counted() -> None:
     assert pipeline.undelivered() == 3
 
 
-async def test_a_request_that_is_too_large_is_lost_and_not_held_against_the_collector(
+async def test_oversized_request_is_lost_without_an_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pointsman.telemetry.fast.otlp_exporter._MAX_REQUEST_BYTES", 100)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pointsman.web.projections.activity import Activity, activity_of
 
 
-def test_each_workflow_is_in_the_column_of_its_beginning_and_in_the_part_of_its_end() -> None:
+def test_each_workflow_is_in_the_column_of_its_start_and_part_of_its_end() -> None:
     begun = [(1001.0, "completed"), (1001.9, "failed"), (1002.0, "partial"), (1079.2, "running"), (1079.9, "cancelled")]
 
     course = activity_of(begun, since=None, now=1080.5)
@@ -27,7 +27,7 @@ def test_of_one_workflow_there_is_nothing_to_compare() -> None:
     assert activity_of([(100.0, "completed")], since=None, now=200.0) is None
 
 
-def test_a_time_that_was_asked_for_is_shown_whole_though_nothing_began_in_its_first_part() -> None:
+def test_requested_period_is_shown_whole() -> None:
     course = activity_of([(3500.0, "completed"), (3550.0, "completed")], since=0.0, now=3600.0)
 
     assert course is not None

@@ -69,7 +69,7 @@ async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -
         (1, 0, 0, "---", "ready"),
     ],
 )
-def test_the_health_of_an_agent_is_what_waits_for_it_who_is_there_and_how_it_went(
+def test_agent_health_follows_from_queue_liveness_and_results(
     instances: int, pending: int, in_flight: int, recent: str, health: str
 ) -> None:
     cards = [AgentCard(name="fitter", description="fits", instance=f"i{n}", version="1") for n in range(instances)]
@@ -81,9 +81,7 @@ def test_the_health_of_an_agent_is_what_waits_for_it_who_is_there_and_how_it_wen
 
 
 @pytest.mark.parametrize(("alive", "left", "shown"), [(True, 60, True), (True, 0, False), (False, 60, False)])
-async def test_a_circuit_is_shown_while_its_time_runs_and_its_agent_is_alive(
-    alive: bool, left: int, shown: bool
-) -> None:
+async def test_circuit_is_shown_while_open_for_a_live_agent(alive: bool, left: int, shown: bool) -> None:
     bus, now = MemoryBus(), datetime.now(UTC)
     circuit = Circuit(since=now, until=now + timedelta(seconds=left))
     await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"fitter": circuit})), {})
@@ -96,7 +94,7 @@ async def test_a_circuit_is_shown_while_its_time_runs_and_its_agent_is_alive(
     assert (agents["fitter"]["circuit"] is not None) is shown
 
 
-async def test_what_stands_still_or_fails_is_counted_around_every_page() -> None:
+async def test_stuck_and_failed_work_is_counted_on_every_page() -> None:
     bus = MemoryBus()
     await bus.consumer("agent-fitter", "work", "pointsman.handoff.fitter.>", ack_wait=10)
     await bus.publish("pointsman.handoff.fitter.wf.t.1", b"{}", {})
@@ -118,7 +116,7 @@ async def test_teams_with_a_supervisor_come_before_those_that_had_one() -> None:
     assert live["teams"] == ["shop", TEAM]
 
 
-async def test_a_team_that_is_handed_a_task_is_no_agent_and_its_tokens_are_not_counted_twice() -> None:
+async def test_team_with_a_task_is_no_agent_and_its_tokens_count_once() -> None:
     first = dispatched("t1", "shop", 1).model_copy(update={"team": True})
     again = RetryScheduled(
         at=at(2), task_id="t2", attempt=2, agent="mall", not_before=at(2), deadline=at(63), team=True

@@ -47,7 +47,7 @@ async def bury(bus: MemoryBus, *names: str, origin: str = TEAM, message: str = "
         await bus.publish(f"pointsman.dead.{origin}.{WORKFLOW}.{name}", dump(letter), encode(envelope))
 
 
-async def test_of_many_the_newest_are_shown_and_the_others_stand_on_further_pages() -> None:
+async def test_newest_letters_are_first_and_the_rest_are_on_further_pages() -> None:
     bus = MemoryBus()
     await bury(bus, *(f"d{number}" for number in range(250)))
     async with watching(bus, letters=250) as dashboard:
@@ -93,7 +93,7 @@ async def test_a_letter_that_comes_or_goes_changes_the_page() -> None:
     assert [[letter["id"] for letter in told.data["letters"]] for told in shown] == [["d1"], ["d2", "d1"], ["d2"]]
 
 
-async def test_all_that_fit_are_discarded_but_none_that_came_after_they_were_counted() -> None:
+async def test_discard_of_all_matches_excludes_later_arrivals() -> None:
     bus = MemoryBus()
     await bury(bus, *(f"d{number}" for number in range(40)), message="out of bolts")
     await bury(bus, "other")
@@ -108,7 +108,7 @@ async def test_all_that_fit_are_discarded_but_none_that_came_after_they_were_cou
     assert [letter.content.id for letter in left] == ["other", "late"]
 
 
-async def test_of_all_that_are_replayed_those_whose_workflow_has_ended_are_kept_and_counted() -> None:
+async def test_replay_of_all_keeps_letters_of_ended_workflows() -> None:
     bus = MemoryBus()
     await store(bus, *completed())
     await bury(bus, "d1", "d2")
@@ -129,7 +129,7 @@ async def test_nothing_is_done_to_all_unless_it_is_said_up_to_which() -> None:
     assert len(await DeadLetters(bus, Client(bus).subjects).list()) == 1
 
 
-async def test_what_has_aged_out_is_not_shown_any_more() -> None:
+async def test_expired_letter_disappears() -> None:
     bus = MemoryBus()
     await bury(bus, "d1", "d2", "d3")
     async with watching(bus, letters=3) as dashboard:
@@ -144,7 +144,7 @@ async def test_what_has_aged_out_is_not_shown_any_more() -> None:
         assert len(dashboard.letters) == 0
 
 
-async def test_a_letter_that_is_not_there_when_it_is_asked_for_goes_from_the_list() -> None:
+async def test_letter_missing_on_request_leaves_the_list() -> None:
     bus = MemoryBus()
     await bury(bus, "d1", "d2")
     async with watching(bus, letters=2) as dashboard:

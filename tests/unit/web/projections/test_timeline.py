@@ -23,7 +23,7 @@ from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import RetryScheduled
 
 
-async def test_a_workflow_is_told_line_by_line_with_how_it_stands() -> None:
+async def test_workflow_page_has_each_event_and_the_status() -> None:
     bus = MemoryBus()
     await store(bus, *failing())
     await publish(bus, f"pointsman.event.{WORKFLOW}.r1", tool("drill", 1, 2))
@@ -41,7 +41,7 @@ async def test_a_workflow_is_told_line_by_line_with_how_it_stands() -> None:
     assert view.data["needs"] == {"t1": ["plan-1"], "t2": ["t1"]}
 
 
-async def test_a_request_that_could_not_be_read_is_called_so_in_the_list_and_on_its_page() -> None:
+async def test_unreadable_request_is_named_so_on_list_and_page() -> None:
     bus = MemoryBus()
     await store(bus, started(input=""), dispatched("t1", "fitter", 1))
     async with watching(bus) as dashboard:
@@ -54,7 +54,7 @@ async def test_a_request_that_could_not_be_read_is_called_so_in_the_list_and_on_
     assert view.data["request"] == row["input"] == "(the request could not be read)"
 
 
-async def test_a_workflow_page_that_comes_back_is_not_told_the_same_twice() -> None:
+async def test_reopened_workflow_page_repeats_nothing() -> None:
     bus = MemoryBus()
     await store(bus, *failing())
     async with watching(bus) as dashboard:
@@ -69,7 +69,7 @@ async def test_a_workflow_page_that_comes_back_is_not_told_the_same_twice() -> N
     assert len(view.data["tasks"]) == 3
 
 
-async def test_a_request_that_nobody_has_taken_yet_is_waited_for() -> None:
+async def test_page_waits_for_a_request_without_a_supervisor() -> None:
     bus = MemoryBus()
     async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         absent = await page.next()
@@ -88,7 +88,7 @@ async def test_a_log_of_another_release_says_so_and_nothing_more() -> None:
         assert "io.pointsman.log.v9" in (await page.until("broken")).data["error"]
 
 
-async def test_what_a_model_wrote_stays_text_and_forges_no_event() -> None:
+async def test_model_text_stays_text_and_forges_no_event() -> None:
     bus = MemoryBus()
     await store(bus, started(input=NASTY), ended("completed", 6, answer=NASTY))
     async with watching(bus) as dashboard:
@@ -104,7 +104,7 @@ async def test_what_a_model_wrote_stays_text_and_forges_no_event() -> None:
     assert whole.json["body"]["entries"][0]["input"] == NASTY
 
 
-async def test_a_request_that_waits_is_shown_with_what_it_asks() -> None:
+async def test_queued_request_is_shown_with_its_input() -> None:
     bus = MemoryBus()
     async with watching(bus) as dashboard:
         workflow = await dashboard.client.submit("shpo", "mend the pump")
@@ -114,7 +114,7 @@ async def test_a_request_that_waits_is_shown_with_what_it_asks() -> None:
     assert (absent.data["team"], absent.data["input"]) == ("shpo", "mend the pump")
 
 
-async def test_a_task_whose_agent_is_not_alive_waits_for_it_until_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_with_a_dead_agent_waits_until_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pointsman.web.sse.KEEPALIVE_INTERVAL_S", 0.05)
     bus = MemoryBus()
     await store(bus, started(), dispatched("t1", "fitter", 1))
@@ -130,7 +130,7 @@ async def test_a_task_whose_agent_is_not_alive_waits_for_it_until_it_comes(monke
     assert (present["status"], present.get("detail")) == ("handed over", None)
 
 
-async def test_a_page_that_is_looked_at_again_soon_is_looked_at_no_sooner_than_after_a_message() -> None:
+async def test_reopened_page_reads_only_after_a_message() -> None:
     async def silent() -> AsyncGenerator[None, None]:
         await asyncio.Event().wait()
         yield
@@ -180,7 +180,7 @@ async def test_the_page_of_a_request_that_waits_looks_at_no_other_request(monkey
     assert not [subject for subject in looked for each in waiting if each != waiting[7] and each.id in subject]
 
 
-async def test_a_workflow_leads_to_those_of_its_teams_also_when_a_team_is_handed_what_failed() -> None:
+async def test_workflow_links_to_its_teams_after_a_failed_handoff_too() -> None:
     bus = MemoryBus()
     first = dispatched("t1", "crew-a", 1).model_copy(update={"team": True})
     again = RetryScheduled(
@@ -196,7 +196,7 @@ async def test_a_workflow_leads_to_those_of_its_teams_also_when_a_team_is_handed
     ]
 
 
-async def test_a_workflow_is_taken_along_as_the_file_that_the_command_line_writes() -> None:
+async def test_workflow_download_equals_the_exported_file() -> None:
     bus = MemoryBus()
     await store(bus, *completed())
     async with watching(bus) as dashboard:

@@ -51,7 +51,7 @@ async def test_a_row_that_no_longer_fits_says_so() -> None:
     assert (row["status"], row["fits"]) == ("completed", False)
 
 
-async def test_a_request_that_no_supervisor_has_taken_is_in_the_list_with_the_reason_and_goes_when_it_is() -> None:
+async def test_queued_request_is_listed_with_the_reason_until_taken() -> None:
     bus = MemoryBus()
     client = Client(bus)
     first = await client.submit("shpo", "mend the pump")
@@ -76,7 +76,7 @@ async def test_a_request_that_no_supervisor_has_taken_is_in_the_list_with_the_re
         ("?team=crew", False), ("?text=PUMP", True), ("?text=hose", False), ("?minutes=5", True),
     ],
 )  # fmt: skip
-async def test_what_waits_for_admission_is_found_like_the_others(query: str, fits: bool) -> None:
+async def test_queued_requests_match_filters(query: str, fits: bool) -> None:
     bus = MemoryBus()
     await Client(bus).submit("shpo", "mend the pump")
     async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as whole:
@@ -88,7 +88,7 @@ async def test_what_waits_for_admission_is_found_like_the_others(query: str, fit
     assert (len(first["waiting"]), first["totals"]["waiting"]) == ((1, 1) if fits else (0, 0))
 
 
-async def test_what_waits_for_admission_is_cancelled_and_seen_to_be_at_once() -> None:
+async def test_cancelled_queued_request_is_shown_so_at_once() -> None:
     bus = MemoryBus()
     waits = await Client(bus).submit("shpo", "mend the pump")
     async with watching(bus) as dashboard, event_stream(dashboard.app, "/api/live/workflows") as page:
@@ -103,7 +103,7 @@ async def test_what_waits_for_admission_is_cancelled_and_seen_to_be_at_once() ->
     assert (answer.status, absent.data["team"]) == (200, "shpo")
 
 
-async def test_who_must_come_before_a_workflow_can_begin_stands_in_its_row() -> None:
+async def test_row_names_the_agents_a_workflow_waits_for() -> None:
     bus = MemoryBus()
     nobody = TimerArmed(at=at(0), name="wake-1", due=at(1), reason="no agent is alive that could take the request")
     await store(bus, started(), nobody)
