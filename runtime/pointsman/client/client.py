@@ -1,4 +1,4 @@
-"""The caller's side: submit a request, follow its workflow, read what any workflow did.
+"""The caller's side: submit a request, follow its workflow, read the log of any workflow.
 
 async with pointsman.connect() as client:
     workflow = await client.submit("customer-service", "I was charged twice")
@@ -54,18 +54,23 @@ __all__ = ["Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
 
 QUEUED_STATUS, _CANCEL_REQUESTED_STATUS = "waiting for admission", "asked to end"
 _LIST_WINDOW = 20
-"""Messages of the log stream that `list` first looks at for each workflow asked for: one of three tasks writes about as
-many. Four times as many are looked at each further time."""
-_SEARCH_WINDOW = (
-    500  # workflows among which the beginning of an id is looked for: what a person still has on the screen
-)
+"""Messages of the log stream that `list` reads first for each requested workflow: a workflow of three tasks writes
+about as many. Each further read covers four times as many."""
+_SEARCH_WINDOW = 500  # workflows that `find_by_prefix` compares: about as many as a person has in view
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowSummary:
-    """One line of `Client.list`. `status` is `running`, `waiting for approval` or the outcome's; `ended_at` is None
-    while it runs. Of a request that no supervisor has taken it is `waiting for admission`, or `asked to end` when it is
-    cancelled, and `started_at` is when it was published."""
+    """One line of `Client.list`.
+
+    Attributes:
+        id: The workflow's id.
+        team: The workflow's team.
+        status: `waiting for admission`, `asked to end`, `running`, `waiting for approval`, or the outcome's status.
+        started_at: The time of admission; of a request that waits for admission, the time of its publish.
+        ended_at: The time of the outcome; None before the end.
+        input: The input of the request.
+    """
 
     id: str
     team: str
@@ -76,7 +81,7 @@ class WorkflowSummary:
 
     @property
     def admitted(self) -> bool:
-        """Whether a supervisor has taken it."""
+        """Return True if a supervisor has admitted the request."""
         return self.status not in (QUEUED_STATUS, _CANCEL_REQUESTED_STATUS)
 
 
@@ -84,13 +89,20 @@ class WorkflowSummary:
 async def connect(
     url: str | None = None, *, namespace: str | None = None, settings: Settings | None = None, create: bool = True
 ) -> AsyncIterator[Client]:
-    """A client of the broker at `url`; what is not given comes from `settings`, else from the environment.
+    """Connect a client to a broker.
 
-    A namespace that is not there is made, unless `create` is false: then somebody has mistyped it.
+    Args:
+        url: The broker's URL; by default that of `settings`.
+        namespace: The namespace; by default that of `settings`.
+        settings: The settings; by default those of the environment.
+        create: Create the streams of a namespace that does not exist. With False, a mistyped name is an error.
+
+    Yields:
+        The client, until the context is left.
 
     Raises:
-        NotFoundError: there is no such namespace, and it is not to be made.
-        BusUnavailableError: nobody answers there.
+        NotFoundError: the namespace does not exist, and `create` is False.
+        BusUnavailableError: no broker answers at the URL.
         ConfigurationError: a setting is malformed, or the broker's streams do not fit.
     """
     from pointsman.bus.jetstream import bus as jetstream
@@ -107,15 +119,21 @@ async def connect(
 
 
 class Client:
-    """Everything a caller or an operator can ask of one namespace. Every call raises `BusUnavailableError` when the
-    broker does not answer."""
+    """The calls of a caller of one namespace. Make a client with `connect`.
+
+    Every call raises `BusUnavailableError` where the broker does not answer.
+
+    Args:
+        bus: The bus, set up.
+        namespace: The namespace.
+    """
 
     def __init__(self, bus: Bus, *, namespace: str = "pointsman") -> None:
         self.bus = bus
         self.subjects = Subjects(namespace)
         self.source = self.subjects.source("client", "python")
         self.operations = Operations(bus, self.subjects)
-        """The calls of those who operate the namespace: approvals, dead letters, agents, circuits, archives."""
+        """The calls of an operator of the namespace: approvals, dead letters, agents, circuits, archives."""
 
     async def submit(
         self,
@@ -128,16 +146,26 @@ class Client:
         budget: Budget | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> Workflow:
-        """Start a workflow in `team` and return it at once; its id is known before anybody has picked it up.
+        """Publish a request, and return its workflow at once: the workflow's id follows from the request's id.
 
-        The same request under the same `request_id` is the same workflow however often it is sent. `deadline` is in
-        seconds from admission.
+        Args:
+            team: The team that is to serve the request.
+            input: The request: a text or an object.
+            request_id: The id of the request. The same request under the same id is the same workflow, however often it
+                is sent. By default each request has a new id.
+            correlation_id: The caller's own id, which all events of the workflow carry; by default the request's id.
+            deadline: The time for the work, in seconds from admission; by default the team's.
+            budget: Bounds on calls, tokens and cost, beside the team's.
+            metadata: Data for the agents, as JSON.
+
+        Returns:
+            The workflow.
 
         Raises:
             ContractError: the input is empty, not strict JSON, or a value is out of range; or another request has begun
                 a workflow under the `request_id`. Nothing was sent.
             OversizeEventError: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
-            PublishOutcomeUnknownError: the broker was silent, repeatedly. Submit again with the same `request_id`.
+            PublishOutcomeUnknownError: the broker did not answer, repeatedly. Submit again with the same `request_id`.
         """
         subject = self.subjects.request(team)
         try:
@@ -198,47 +226,77 @@ class Client:
         """Raise `ContractError` where another request is known to have begun `workflow`."""
         try:
             began = await read_workflow_started(self.bus, self.subjects, self.subjects.log(team, workflow))
-        except (NotFoundError, BusUnavailableError, PermissionDeniedError):  # the supervisor sees it
+        except (NotFoundError, BusUnavailableError, PermissionDeniedError):  # the supervisor checks the id again
             return
         if began.request_digest and began.request_digest != digest:
             raise ContractError(
                 f"the request id {request_id!r} is taken: {workflow} began under it with another request; nothing was "
-                f"sent; `pointsman show {workflow}` tells what came of that one, and a new id is for a new request"
+                f"sent; `pointsman show {workflow}` shows that workflow; give the new request a new id"
             )
 
     async def workflow_from_sequence(self, sequence: int) -> Workflow:
-        """The workflow of a request that was published as a message, by the sequence its publish was answered with.
+        """Find the workflow of a request that another program published.
 
-        Raises `NotFoundError` when there is no request at `sequence`.
+        Args:
+            sequence: The sequence number in the answer to the publish.
+
+        Returns:
+            The workflow.
+
+        Raises:
+            NotFoundError: there is no request at `sequence`.
         """
         from pointsman.engine.log.requests import workflow_of_request
 
         stored = await self.bus.get("work", sequence)
         if stored is None or not stored.subject.startswith(self.subjects.requests.removesuffix("*")):
             raise NotFoundError(
-                f"no request has the sequence {sequence}; expected what the publish of one was answered with"
+                f"no request has the sequence {sequence}; expected the sequence in the answer to a request's publish"
             )
         return Workflow(
             self.bus, self.subjects, workflow_of_request(stored), stored.subject.rpartition(".")[2], source=self.source
         )
 
     async def workflow(self, workflow: str) -> Workflow:
-        """The workflow of that id, which may still wait for its admission. Raises `NotFoundError` when there is
-        none."""
+        """Find a workflow, which may still wait for admission.
+
+        Args:
+            workflow: The workflow's id.
+
+        Returns:
+            The workflow.
+
+        Raises:
+            NotFoundError: the namespace has no workflow of this id.
+        """
         team, _ = await newest_commit_of(self.bus, self.subjects, workflow)
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source)
 
     async def queued_request(self, workflow: str) -> WorkflowSummary | None:
-        """A workflow that its team has yet to admit, whose request is among the last that were published; else None."""
+        """Find a request that waits for admission.
+
+        Args:
+            workflow: The id of the workflow that the request becomes.
+
+        Returns:
+            A summary; None where the request does not wait, or is not among the newest messages of the stream.
+        """
         from pointsman.engine.operations.queued_requests import find_queued_request
 
         found = await find_queued_request(self.bus, self.subjects, workflow)
         return None if found is None else _queued_summary(found)
 
     async def list(self, team: str | None = None, *, limit: int = 20) -> Sequence[WorkflowSummary]:
-        """The workflows that were active last, of `team` or of all, newest first, with those of `unadmitted`.
+        """List the workflows that were active last, and the requests that wait for admission.
 
-        Reads the log backwards in growing windows, so the cost follows `limit` and not the length of the log.
+        The log is read backwards in growing windows, so the cost follows `limit` and not the length of the log.
+
+        Args:
+            team: Only workflows of this team.
+            limit: The greatest number of workflows.
+
+        Returns:
+            The workflows, newest first.
         """
         unadmitted = await self.queued_requests(team, limit=limit)
         newest = await self._newest_messages(self.subjects.team_logs(team), limit)
@@ -250,17 +308,31 @@ class Client:
         return [summary for _, summary in found[:limit]]
 
     async def queued_requests(self, team: str | None = None, *, limit: int | None = None) -> Sequence[WorkflowSummary]:
-        """The requests that no supervisor has taken yet, of `team` or of all: there is none, or it has as many
-        workflows as it may. Oldest first in each team, the newest `limit` of each; only what was published lately is
-        looked at."""
+        """List the requests that wait for admission: no supervisor runs, or its workflows are at their limit.
+
+        Only the newest messages of the stream are read.
+
+        Args:
+            team: Only requests to this team.
+            limit: The greatest number of requests of each team; None is no bound.
+
+        Returns:
+            The newest requests, oldest first in each team.
+        """
         from pointsman.engine.operations.queued_requests import list_queued_requests
 
         return [_queued_summary(each) for each in await list_queued_requests(self.bus, self.subjects, team, limit)]
 
     async def find_by_prefix(self, text: str) -> Sequence[str]:
-        """The ids that begin with `text`, of the workflows that were active last and of those that wait, newest first.
+        """Find workflows by the beginning of their id, among those that were active last and those that wait.
 
-        No subject can be asked for by its beginning, so this reads back as `list` does.
+        The log is read backwards as in `list`, because NATS has no query for the beginning of a token.
+
+        Args:
+            text: The beginning of the id.
+
+        Returns:
+            The ids, newest first.
         """
         logs = await self._newest_messages(self.subjects.team_logs(), _SEARCH_WINDOW)
         ids = [stored.subject.rpartition(".")[2] for stored in logs] + [
@@ -269,28 +341,54 @@ class Client:
         return [each for each in dict.fromkeys(ids) if each.startswith(text)]
 
     async def entries(self, workflow: str) -> Sequence[Entry]:
-        """The whole log of a workflow, in order. Raises `NotFoundError`."""
+        """Read the whole log of a workflow.
+
+        Args:
+            workflow: The workflow's id.
+
+        Returns:
+            All entries, in order.
+
+        Raises:
+            NotFoundError: the workflow has no log.
+        """
         return await read_entries(self.bus, self.subjects, workflow)
 
     async def progress(self, workflow: str) -> Sequence[Progress]:
-        """What the agents of a workflow reported so far, in order; empty for an unknown workflow."""
+        """Read the reports of a workflow's agents.
+
+        Args:
+            workflow: The workflow's id.
+
+        Returns:
+            The reports so far, in order; none for an unknown workflow.
+        """
         found = [
             read_progress(stored) async for stored in self.bus.read("log", self.subjects.workflow_events(workflow))
         ]
         return [report for report in found if report is not None]
 
     async def trace(self, workflow: str) -> trace.TraceNode:
-        """The trace of a workflow and of those its teams started for it, built from their logs. Raises
-        `NotFoundError`."""
+        """Build the trace of a workflow and of its child workflows from their logs.
+
+        Args:
+            workflow: The workflow's id.
+
+        Returns:
+            The root of the trace.
+
+        Raises:
+            NotFoundError: the workflow has no log.
+        """
         entries, progress = await asyncio.gather(self.entries(workflow), self.progress(workflow))
         children: dict[str, trace.TraceNode] = {}
         for child in trace.child_workflows(entries):
-            with suppress(NotFoundError):  # its team has not taken it yet
+            with suppress(NotFoundError):  # its team has not admitted the handoff yet
                 children[child] = await self.trace(child)
         return trace.build_trace(entries, progress, children)
 
     async def _newest_messages(self, subject: str, limit: int) -> Sequence[StoredMessage]:
-        """The newest message of the `limit` subjects that were written last."""
+        """Return the newest message of each of the `limit` subjects that were written last."""
         last = await self.bus.last("log", subject)
         newest: dict[str, StoredMessage] = {}
         if last is None:
@@ -336,7 +434,7 @@ def _queued_summary(of: QueuedRequest) -> WorkflowSummary:
 
 
 def _request_input(request: StoredMessage) -> str | dict[str, JsonValue]:
-    """What is asked for; nothing where it cannot be read."""
+    """Return the input of a request; an empty text where the request cannot be read."""
     try:
         return parse(Request, decode(request.headers, request.body)[1]).input
     except ContractError:

@@ -37,7 +37,7 @@ class Operations:
         bus: The bus, set up.
         subjects: The subjects of the namespace.
         clock: The clock of new events; the machine's by default.
-        reopen_timeout: How long a replay waits for a supervisor to reopen a task, in seconds.
+        reopen_timeout: The longest wait of a replay for a supervisor that reopens the task, in seconds.
     """
 
     def __init__(
@@ -51,23 +51,39 @@ class Operations:
     # Agents
 
     async def agents(self) -> Sequence[AgentCard]:
-        """Return the card of every live agent instance, sorted by name and instance. Teams are not among them."""
+        """Read the registry.
+
+        Returns:
+            The card of every live agent instance, by name and instance; no cards of teams.
+        """
         return [card for card in await self._bus.registry.cards() if not card.team]
 
     async def teams(self) -> Sequence[AgentCard]:
-        """Return the card of every live supervisor, sorted by the team's name and the instance."""
+        """Read the registry.
+
+        Returns:
+            The card of every live supervisor, by team and instance.
+        """
         return [card for card in await self._bus.registry.cards() if card.team]
 
     async def live_names(self) -> frozenset[str]:
-        """Return the names of all live agents and teams."""
+        """Read the registry.
+
+        Returns:
+            The names of all live agents and teams.
+        """
         return frozenset(card.name for card in await self._bus.registry.cards())
 
     async def circuits(self) -> Mapping[str, Circuit]:
-        """Return the circuits that are not closed, by agent."""
+        """Read the circuits that the supervisors share.
+
+        Returns:
+            The circuits that are not closed, by agent.
+        """
         return await load_circuits(self._bus, self._subjects)
 
     async def queue_depth(self, agent: str) -> QueueDepth | None:
-        """Return the handoffs that wait for an agent and those in work, over all its instances.
+        """Count the handoffs that wait for an agent and those in work, over all its instances.
 
         Args:
             agent: The agent's name.
@@ -80,10 +96,13 @@ class Operations:
     # Approvals
 
     async def approvals(self, workflow: str | None = None) -> Sequence[Approval]:
-        """Return the approval requests that wait for an answer, oldest first.
+        """Find the approval requests that wait for an answer.
 
         Args:
             workflow: The workflow; by default all workflows of the namespace.
+
+        Returns:
+            The requests, oldest first.
         """
         now, requested = datetime.now(UTC), dict[str, Approval]()
         async for stored in self._bus.read("log", self._subjects.workflow_approvals(workflow)):
@@ -106,10 +125,10 @@ class Operations:
             approval: The id of the approval request.
             input: A replacement for the task's input, the tool's arguments or the whole plan; None keeps them.
             by: The person or system that answers.
-            timeout: How long to wait for a supervisor to read the answer, in seconds.
+            timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
-            The answer that counts. If somebody answered earlier, that is the earlier answer.
+            The answer that counts: the first one, where the request was answered already.
 
         Raises:
             ContractError: `input` does not fit the task, the tool or the plan. The request still waits.
@@ -128,10 +147,10 @@ class Operations:
             approval: The id of the approval request.
             reason: The reason, which the planner or the agent reads.
             by: The person or system that answers.
-            timeout: How long to wait for a supervisor to read the answer, in seconds.
+            timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
-            The answer that counts. If somebody answered earlier, that is the earlier answer.
+            The answer that counts: the first one, where the request was answered already.
 
         Raises:
             NotFoundError: there is no such approval request.
@@ -152,7 +171,7 @@ class Operations:
         until: datetime | None = None,
         limit: int | None = None,
     ) -> Sequence[DeadLetterEntry]:
-        """Return dead letters, oldest first.
+        """List dead letters.
 
         Args:
             origin: Only those of this agent or team.
@@ -161,16 +180,22 @@ class Operations:
             since: Only those written at this time or later.
             until: Only those written before this time.
             limit: The greatest number; None is no bound.
+
+        Returns:
+            The dead letters, oldest first.
         """
         return await self._dead_letters.list(
             origin=origin, workflow=workflow, cause=cause, since=since, until=until, limit=limit
         )
 
     async def dead_letter(self, id: str) -> DeadLetterEntry:
-        """Return one dead letter.
+        """Read one dead letter.
 
         Args:
             id: The id of the dead letter.
+
+        Returns:
+            The dead letter.
 
         Raises:
             NotFoundError: there is no such dead letter.
@@ -185,30 +210,36 @@ class Operations:
             as_new: Send the workflow's request again as a new workflow.
             keep: Keep the letter.
 
+        Returns:
+            The workflow that goes on, or the new one, and the action that was taken.
+
         Raises:
-            NotReplayableError: the letter cannot be replayed so; the message says what to do.
-            NotFoundError: the log of the letter's workflow is gone.
+            NotReplayableError: the letter cannot be replayed so; the message names the next step.
+            NotFoundError: the log of the letter's workflow does not exist.
         """
         return await self._dead_letters.replay(letter, as_new=as_new, keep=keep)
 
     async def discard(self, letter: DeadLetterEntry) -> bool:
-        """Remove a dead letter for good.
+        """Remove a dead letter permanently.
 
         Args:
             letter: The dead letter.
 
         Returns:
-            False if the letter was gone already.
+            False if the letter had been removed already.
         """
         return await self._dead_letters.discard(letter)
 
     # Archives
 
     async def export_workflow(self, workflow: str) -> Archive:
-        """Return all messages of a workflow and of the workflows below it.
+        """Export all messages of a workflow and of the workflows below it.
 
         Args:
             workflow: The workflow's id.
+
+        Returns:
+            The archive.
 
         Raises:
             NotFoundError: the workflow has no log.

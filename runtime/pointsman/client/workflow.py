@@ -1,4 +1,4 @@
-"""One workflow, seen from outside: its outcome, what happens in it, and its end when somebody asks for that."""
+"""Follow one workflow from outside: its outcome, its events, its text, its cancellation."""
 
 from __future__ import annotations
 
@@ -22,11 +22,19 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Workflow", "WorkflowEvent", "newest_commit_of", "read_progress"]
 
 WorkflowEvent: TypeAlias = Entry | Progress
-"""What `Workflow.events` yields: an entry of the log, or an agent's report."""
+"""An item of `Workflow.events`: an entry of the log, or a report of an agent."""
 
 
 class Workflow:
-    """One workflow, seen from outside. It may not have been admitted yet."""
+    """A workflow as its caller sees it. Its request may still wait for admission.
+
+    Args:
+        bus: The bus, set up.
+        subjects: The subjects of the namespace.
+        id: The workflow's id.
+        team: The workflow's team.
+        source: The CloudEvents source of the controls that this object sends.
+    """
 
     def __init__(self, bus: Bus, subjects: Subjects, id: str, team: str, *, source: str) -> None:
         self._bus = bus
@@ -36,10 +44,16 @@ class Workflow:
         self.team = team
 
     async def outcome(self, timeout: float | None = None) -> Outcome:
-        """The one final answer, waiting for it `timeout` seconds, or as long as it takes.
+        """Wait for the workflow's end.
+
+        Args:
+            timeout: The longest wait, in seconds; None is no bound.
+
+        Returns:
+            The outcome.
 
         Raises:
-            TimeoutError: it did not end in time. The workflow goes on.
+            TimeoutError: the workflow did not end in time. It goes on.
         """
         subject = self._subjects.outcome(self.team, self.id)
         try:
@@ -47,14 +61,17 @@ class Workflow:
                 stored = await wait_for_message(self._bus, "log", subject, is_outcome)
         except TimeoutError as error:
             raise TimeoutError(
-                f"{self.id} of the team {self.team} had no outcome within {timeout} s; it goes on: "
-                f"`pointsman show {self.id}` says where it is"
+                f"{self.id} of the team {self.team} had no outcome within {timeout} s; it goes on; "
+                f"`pointsman show {self.id}` shows its tasks"
             ) from error
         return parse(Outcome, decode(stored.headers, stored.body)[1])
 
     async def events(self) -> AsyncIterator[WorkflowEvent]:
-        """What happened and what happens, in order: the log's entries and the agents' reports. Ends after
-        `WorkflowEnded`. Waits for the first as long as it takes."""
+        """Yield the events of the workflow from its start to its end, and wait for those to come.
+
+        Yields:
+            Entries of the log and reports of agents, in order. The last is `WorkflowEnded`.
+        """
         subjects = self._subjects
         wanted = (subjects.log(self.team, self.id), subjects.workflow_events(self.id))
         async with aclosing(as_async_generator(self._bus.follow("log", wanted))) as messages:
@@ -68,21 +85,34 @@ class Workflow:
                     if isinstance(entry, WorkflowEnded):
                         return
 
-    async def stream_text(self, heard: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
-        """Call `heard` with the text that agents with `stream` write, while they write it, until the context ends."""
+    async def stream_text(self, receive: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
+        """Receive the text of agents with `stream` while their models write it. Text is not stored.
 
-        async def tell(stored: StoredMessage) -> None:
+        Args:
+            receive: Called with each piece of text, in order.
+
+        Returns:
+            A context manager; pieces of text arrive until it is left.
+        """
+
+        async def deliver(stored: StoredMessage) -> None:
             with suppress(ContractError):
-                await heard(parse(Delta, decode(stored.headers, stored.body)[1]))
+                await receive(parse(Delta, decode(stored.headers, stored.body)[1]))
 
-        return await self._bus.listen(self._subjects.live(self.id, "delta"), tell)
+        return await self._bus.listen(self._subjects.live(self.id, "delta"), deliver)
 
     async def cancel(self, reason: str = "", *, by: str = "a client") -> Outcome | None:
-        """Ask for its end. None once asked; the outcome, with nothing sent, when it has ended already. One that waits
-        for its admission is ended without it.
+        """Request the end of the workflow. A workflow that waits for admission ends without being admitted.
+
+        Args:
+            reason: The reason, for the outcome.
+            by: The person or system that cancels.
+
+        Returns:
+            None once the request is stored; the outcome, with nothing sent, where the workflow has ended already.
 
         Raises:
-            NotFoundError: nobody has asked for it.
+            NotFoundError: the namespace has no workflow of this id.
         """
         _, newest = await newest_commit_of(self._bus, self._subjects, self.id)
         for entry in newest.entries if newest else ():
@@ -103,18 +133,37 @@ class Workflow:
 
 
 async def newest_commit_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[str, Commit | None]:
-    """The team of a workflow and its newest commit; None while it waits for its admission. Raises `NotFoundError`."""
+    """Find the team and the newest commit of a workflow.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        workflow: The workflow's id.
+
+    Returns:
+        The team, and the commit; None in its place while the request waits for admission.
+
+    Raises:
+        NotFoundError: the namespace has no workflow of this id.
+    """
     with suppress(NotFoundError):
         return await newest_commit(bus, subjects, workflow)
     from pointsman.engine.operations.queued_requests import find_queued_request
 
     if (waits := await find_queued_request(bus, subjects, workflow)) is not None:
         return waits.team, None
-    return await newest_commit(bus, subjects, workflow)  # it may have been admitted meanwhile
+    return await newest_commit(bus, subjects, workflow)  # the workflow may have been admitted between the two reads
 
 
 def read_progress(stored: StoredMessage) -> Progress | None:
-    """An agent's report, or None for a domain event of another shape: those are between the agents."""
+    """Read an agent's report.
+
+    Args:
+        stored: A message on an event subject.
+
+    Returns:
+        The report; None for a domain event of another shape, which only the agents read.
+    """
     try:
         _, body = decode(stored.headers, stored.body)
         return parse(Progress, body)
