@@ -70,7 +70,7 @@ async def supervise(target: str, settings: Settings) -> int:
         observed = _start_telemetry(name, settings, stack, exposed=settings.health_port is not None)
         _freeze_imports()
         await stack.enter_async_context(_health(settings, observed, waiting_for))
-        bus = await jetstream.connect(settings, name=name, watcher=telemetry.bus_observer())
+        bus = await jetstream.connect(settings, name=name, observer=telemetry.bus_observer())
         stack.push_async_callback(bus.close)
         engines += [SupervisorEngine(bus, team, settings, SystemClock()) for team in teams]
         return await run_until_signal(run_all)
@@ -87,7 +87,7 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         await stack.enter_async_context(
             _health(settings, observed, lambda: worker.waiting_for if worker else ["broker"])
         )
-        bus = await jetstream.connect(settings, name=name, watcher=telemetry.bus_observer())
+        bus = await jetstream.connect(settings, name=name, observer=telemetry.bus_observer())
         stack.push_async_callback(bus.close)
         await bus.set_up()
         worker = Worker(bus, agents, settings, own_loop=True)
@@ -108,7 +108,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     check_access(settings.dashboard_host, settings.dashboard_token)  # before a broker is waited for
     async with AsyncExitStack() as stack:
         observed = _start_telemetry("dashboard", settings, stack)
-        bus = await jetstream.connect(settings, name="dashboard", watcher=telemetry.bus_observer())
+        bus = await jetstream.connect(settings, name="dashboard", observer=telemetry.bus_observer())
         stack.push_async_callback(bus.close)
         await bus.set_up()
         await stack.enter_async_context(_health(settings, observed, lambda: [] if bus.connected else ["broker"]))

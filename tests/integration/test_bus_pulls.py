@@ -133,7 +133,7 @@ async def test_a_terminated_message_leaves_its_reason_with_the_dead(bus: JetStre
 async def test_unfetchable_body_is_redelivered_and_others_do_not_wait(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    large, fetch, away = b"x" * (bus.max_payload + 1), bus._claim_check._get, [True]
+    large, fetch, away = b"x" * (bus.max_payload + 1), bus._claim_check._load_body, [True]
 
     async def fetch_later(claim: Claim) -> bytes:
         if away:

@@ -34,7 +34,7 @@ class Watching:
 
 async def test_observer_sees_each_message_stored_refused_and_taken(bus: JetStreamBus, settings: Settings) -> None:
     watching = Watching()
-    watched = await connect(settings, name="watched", watcher=watching)
+    watched = await connect(settings, name="watched", observer=watching)
     address = urlsplit(settings.url)
     server = Server(address.hostname or "", address.port or 0)
     subject = f"{settings.namespace}.request.team"
@@ -54,7 +54,7 @@ async def test_observer_sees_each_message_stored_refused_and_taken(bus: JetStrea
 async def test_where_a_message_went_is_a_span_of_its_trace(bus: JetStreamBus, settings: Settings) -> None:
     with exporting() as exporter:
         chosen = settings.model_copy(update={"trace_broker": True})
-        watched = await connect(chosen, name="watched", watcher=bus_observer())
+        watched = await connect(chosen, name="watched", observer=bus_observer())
         ns = settings.namespace
         subject, log = f"{ns}.request.crew", f"{ns}.log.crew.w"
         consumer = await watched.consumer("crew", "work", subject, ack_wait=30)

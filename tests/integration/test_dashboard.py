@@ -18,7 +18,7 @@ import pytest
 from playwright.async_api import Browser, expect
 from support import factory
 from support.asgi import event_stream
-from support.browser import page_of, served, shown
+from support.browser import page_of, served, wait_for_text
 from support.factory import planner_of, synthesizer
 from support.proxy import Proxy
 
@@ -89,7 +89,7 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
         page_of(browser, address) as page,
     ):
         await page.goto("/")
-        await shown(page, "No workflows yet.").to_be_visible()
+        await wait_for_text(page, "No workflows yet.").to_be_visible()
         await page.keyboard.press("n")
         await expect(page.locator("#ask-team")).to_have_value("crew")
         await page.get_by_label("Request", exact=True).fill("Why does it squeak?")
@@ -104,7 +104,7 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
         await expect(page.locator(".title .status")).to_have_text("Completed")
 
         assert before > 0
-        await shown(page, "joined").to_be_visible()
+        await wait_for_text(page, "joined").to_be_visible()
         names = await page.locator(".node").evaluate_all("nodes => nodes.map(node => node.dataset.task)")
         assert set(names) == {"plan-1", "look", "mend", "synthesis"}
         assert await page.locator(".edges path").count() == 3
@@ -116,7 +116,7 @@ async def test_a_request_is_submitted_watched_reloaded_in_the_middle_and_read(
         assert left == sorted(left)
 
         await page.get_by_role("button", name="look, looker, done").click()
-        await shown(page, "Task look").to_be_visible()
+        await wait_for_text(page, "Task look").to_be_visible()
         await page.locator(".event", has_text="finished look").locator("summary").click()
         await expect(page.locator(".event[open] pre")).to_contain_text("onerror")
         assert "owned" not in await page.title()
@@ -163,7 +163,7 @@ async def test_slow_request_says_so_and_is_sent_once_however_often_it_is_pressed
         page_of(browser, address, complains="503") as page,
     ):
         await page.goto("/")
-        await shown(page, "No workflows yet.").to_be_visible()
+        await wait_for_text(page, "No workflows yet.").to_be_visible()
         await page.get_by_role("button", name="New request").click()
         await page.get_by_label("Request", exact=True).fill("Why does it squeak?")
         send = page.get_by_role("dialog").get_by_role("button", name=re.compile("^Send"))
@@ -195,20 +195,20 @@ async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(
         page_of(browser, address) as page,
     ):
         await page.goto("/")
-        await shown(page, "No workflows yet.").to_be_visible()
+        await wait_for_text(page, "No workflows yet.").to_be_visible()
         await client.submit("shpo", "mend the pump")
         await expect(page.locator("li.row")).to_contain_text("team shpo has no supervisor")
         await page.get_by_label("Status").select_option("Completed")
-        await shown(page, "No workflow fits.").to_be_visible()
+        await wait_for_text(page, "No workflow fits.").to_be_visible()
         await page.get_by_label("Status").select_option("Not admitted")
         await expect(page.locator("li.row .status")).to_have_text("Not admitted")
         await page.get_by_label("Status").select_option("Any status")
         await page.get_by_role("link", name="mend the pump").click()
-        await shown(page, "Waiting for a supervisor of shpo").to_be_visible()
+        await wait_for_text(page, "Waiting for a supervisor of shpo").to_be_visible()
         await expect(page.get_by_role("button", name="Cancel")).to_be_visible()
         await page.get_by_role("link", name="← Workflows").click()
         await page.locator("li.row").get_by_role("button", name="Cancel").click()
-        await shown(page, "It was asked to end.").to_be_visible()
+        await wait_for_text(page, "It was asked to end.").to_be_visible()
         await expect(page.locator("li.row .status")).to_have_text("To be ended")
         await expect(page.locator("li.row").get_by_role("button", name="Cancel")).to_be_hidden()
 
@@ -235,19 +235,19 @@ async def test_dead_letters_are_replayed_searched_and_discarded(browser: Browser
     ):
         workflow = await client.submit("crew", "mend it")
         await page.goto("/dead-letters")
-        await shown(page, "out of bolts").to_be_visible()
+        await wait_for_text(page, "out of bolts").to_be_visible()
         await expect(page.locator("#letters")).to_have_text("1")
         await page.get_by_text("Show the event").click()
         await expect(page.locator(".letter pre")).to_contain_text(workflow.id)
         crew.broken = False
         await page.get_by_role("button", name="Replay", exact=False).last.click()
-        await shown(page, "No dead letters.").to_be_visible()
+        await wait_for_text(page, "No dead letters.").to_be_visible()
         crew.go.set()
         outcome = await workflow.outcome(timeout=20)
 
         await bury(client, 101)
-        await shown(page, "1 to 100 of 101").to_be_visible()
-        await shown(page, "letter number 100").to_be_visible()
+        await wait_for_text(page, "1 to 100 of 101").to_be_visible()
+        await wait_for_text(page, "letter number 100").to_be_visible()
         await page.get_by_role("button", name="Older").click()
         await expect(page.locator(".letter")).to_have_count(1)
         await expect(page.locator(".cause")).to_have_text("letter number 0")
@@ -255,8 +255,8 @@ async def test_dead_letters_are_replayed_searched_and_discarded(browser: Browser
         await expect(page.locator(".letter")).to_have_count(11)
         await page.get_by_role("button", name="Discard all 11").click()
         await page.get_by_role("button", name="Discard", exact=True).click()
-        await shown(page, "Discarded 11 of 11.").to_be_visible()
-        await shown(page, "No dead letter fits.").to_be_visible()
+        await wait_for_text(page, "Discarded 11 of 11.").to_be_visible()
+        await wait_for_text(page, "No dead letter fits.").to_be_visible()
         await expect(page.locator("#letters")).to_have_text("90")
 
     assert (outcome.status, outcome.gaps) == ("completed", ())

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from playwright.async_api import Browser, Page, expect
-from support.browser import page_of, served, shown
+from support.browser import page_of, served, wait_for_text
 from support.history import WORKFLOW, at, completed, dispatched, ended, planned, started, store, succeeded, tool
 
 from pointsman.bus.memory.bus import MemoryBus
@@ -95,7 +95,7 @@ async def test_plan_of_500_tasks_is_drawn_whole_in_a_stable_order(browser: Brows
     await store(bus, started(), *planned(*plan), dispatched("t0", "fitter", 1), succeeded("t0", "fitter", 1, 2))
     async with served(Client(bus)) as address, page_of(browser, address) as page:
         await page.goto(f"/workflows/{WORKFLOW}")
-        await shown(page, "1 of 500 tasks done").to_be_visible()
+        await wait_for_text(page, "1 of 500 tasks done").to_be_visible()
         order = "nodes => nodes.map(node => node.dataset.task)"
         first = await page.locator(".node").evaluate_all(order)
         await page.locator(".node[data-task=t499]").evaluate("node => { node.kept = true; }")
@@ -154,7 +154,7 @@ async def test_workflow_links_to_the_workflows_of_its_teams(browser: Browser) ->
     )
     async with served(Client(bus)) as address, page_of(browser, address) as page:
         await page.goto(f"/workflows/{WORKFLOW}")
-        await shown(page, "crew-a · t1").to_be_visible()
+        await wait_for_text(page, "crew-a · t1").to_be_visible()
         await store(bus, again, number=2)
         theirs = f"/workflows/{child_id_for('crew-b', WORKFLOW, 't1', 2)}"
         await expect(page.get_by_role("link", name="crew-b · t1, attempt 2")).to_have_attribute("href", theirs)
@@ -333,10 +333,10 @@ async def test_long_names_and_short_runs_fit_a_phone(
             await page.locator("#link-text").evaluate("(node, told) => { node.textContent = told; }", told)
             heights.append(await page.locator(".top").evaluate("node => node.offsetHeight"))
         await page.goto(f"/workflows/wf_none?team={team}")
-        await shown(page, "Waiting for a supervisor of").to_be_visible()
+        await wait_for_text(page, "Waiting for a supervisor of").to_be_visible()
         waiting = await page.evaluate("document.documentElement.scrollWidth")
         await page.goto("/agents")
-        await shown(page, "p" * 58).to_be_visible()
+        await wait_for_text(page, "p" * 58).to_be_visible()
         cut_off = "table => table.scrollWidth - table.clientWidth"
         hidden = [await page.locator(".scroll").evaluate(cut_off)]
         await page.set_viewport_size({"width": 1280, "height": 800})

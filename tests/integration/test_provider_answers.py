@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from support.adapters import LIMITS, SCHEMA, WEATHER, Connect, anthropic, asking, every, openai, responses, talking
+from support.adapters import LIMITS, SCHEMA, WEATHER_TOOL, Connect, anthropic, asking, every, openai, responses, talking
 from support.providers import Answer, stream_of
 
 from pointsman.errors import ModelError
@@ -103,7 +103,7 @@ async def test_a_request_is_written_whole_in_the_provider_s_own_words(connect: C
         await model.complete(
             asking(
                 turns=CALLED,
-                tools=(WEATHER,),
+                tools=(WEATHER_TOOL,),
                 output_schema=SCHEMA,
                 output_name="place",
                 max_tokens=50,
@@ -118,10 +118,10 @@ async def test_a_request_is_written_whole_in_the_provider_s_own_words(connect: C
 async def test_parallel_tool_calls_and_their_results_keep_their_pairs(connect: Connect) -> None:
     wanted = Answer("Let me look.", calls=(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})))
     async with talking(connect, wanted, Answer("Rain and sun.")) as (provider, model):
-        first = await model.complete(asking(tools=(WEATHER,)))
+        first = await model.complete(asking(tools=(WEATHER_TOOL,)))
         told = tuple(Turn("tool", f"result of {call.arguments}", call_id=call.id) for call in first.calls)
         asked = Turn("assistant", first.text, first.calls)
-        second = await model.complete(asking(turns=(Turn("user", "hello"), asked, *told), tools=(WEATHER,)))
+        second = await model.complete(asking(turns=(Turn("user", "hello"), asked, *told), tools=(WEATHER_TOOL,)))
 
     assert first.finish == "tool_calls"
     assert [(call.name, call.arguments) for call in first.calls] == [
@@ -146,13 +146,15 @@ async def test_fake_provider_refuses_a_result_without_its_call(
 async def test_tools_may_be_used_before_the_structured_answer(connect: Connect) -> None:
     wanted = Answer(calls=(("weather", {"city": "Oslo"}),))
     async with talking(connect, wanted, Answer(data={"city": "Oslo"})) as (provider, model):
-        first = await model.complete(asking(output_schema=SCHEMA, output_name="place", tools=(WEATHER,)))
+        first = await model.complete(asking(output_schema=SCHEMA, output_name="place", tools=(WEATHER_TOOL,)))
         turns = (
             Turn("user", "hello"),
             Turn("assistant", "", first.calls),
             Turn("tool", "rain", call_id=first.calls[0].id),
         )
-        second = await model.complete(asking(output_schema=SCHEMA, output_name="place", tools=(WEATHER,), turns=turns))
+        second = await model.complete(
+            asking(output_schema=SCHEMA, output_name="place", tools=(WEATHER_TOOL,), turns=turns)
+        )
 
     assert (first.finish, first.data) == ("tool_calls", None)
     assert second.data == {"city": "Oslo"}
@@ -168,7 +170,7 @@ async def test_arguments_that_are_not_json_do_not_break_the_history(connect: Con
         Turn("tool", "bad arguments", call_id="call_0", is_error=True),
     )
     async with talking(connect, Answer("sorry")) as (_, model):
-        reply = await model.complete(asking(turns=turns, tools=(WEATHER,)))
+        reply = await model.complete(asking(turns=turns, tools=(WEATHER_TOOL,)))
 
     assert reply.text == "sorry"
 

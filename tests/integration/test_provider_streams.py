@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.adapters import SCHEMA, WEATHER, Connect, anthropic, asking, every, openai, responses, talking
+from support.adapters import SCHEMA, WEATHER_TOOL, Connect, anthropic, asking, every, openai, responses, talking
 from support.providers import Answer
 
 from pointsman.authoring.context import Context
@@ -23,8 +23,8 @@ async def test_streamed_answer_arrives_in_pieces_and_equals_the_whole_one(connec
     said: list[str] = []
     wanted = Answer("Let me look at the sky.", calls=(("weather", {"city": "Oslo"}), ("weather", {"city": "Rome"})))
     async with talking(connect, wanted, wanted) as (provider, model):
-        whole = await model.complete(asking(tools=(WEATHER,)))
-        streamed = await model.complete(asking(tools=(WEATHER,), on_text=said.append))
+        whole = await model.complete(asking(tools=(WEATHER_TOOL,)))
+        streamed = await model.complete(asking(tools=(WEATHER_TOOL,), on_text=said.append))
 
     assert len(said) > 2
     assert "".join(said) == "Let me look at the sky."

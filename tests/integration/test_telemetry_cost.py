@@ -47,7 +47,7 @@ async def test_telemetry_adds_few_calls_and_fewer_while_its_collector_is_away(
         with_it = await _calls(settings)
         door = cast(ExportGate, traces._sink)
         door._failed()
-        door._tried_again += 600
+        door._retried_at += 600
         away = await _calls(settings)
     finally:
         await exporting.shutdown(0.1)
@@ -83,7 +83,7 @@ async def _outcomes(caller: JetStreamBus, settings: Settings) -> AsyncGenerator[
 async def _running(settings: Settings) -> AsyncIterator[JetStreamBus]:
     watcher = telemetry.bus_observer()
     caller = await connect(settings, name="caller", wait=5.0)
-    buses = [await connect(settings, name=name, wait=5.0, watcher=watcher) for name in ("worker", "supervisor")]
+    buses = [await connect(settings, name=name, wait=5.0, observer=watcher) for name in ("worker", "supervisor")]
     await caller.set_up()
     worker = factory.worker(buses[0], *_AGENTS, settings=settings)
     async with factory.running(worker, factory.supervisor(buses[1], Team(name="crew"), settings=settings)):

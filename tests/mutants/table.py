@@ -203,7 +203,7 @@ MUTANTS = (
         "../engine/worker/test_rate_limiter.py::test_a_provider_s_pause_holds_back_every_worker",
     ),
     _runtime(
-        "M15", "engine/worker/engine.py", "                    max_in_flight=desk.agent.card.max_in_flight,\n", "",
+        "M15", "engine/worker/engine.py", "                    max_in_flight=slots.agent.card.max_in_flight,\n", "",
         "unit/engine/worker/test_agent_slots.py::test_never_more_runs_in_all_replicas_together_than_may_be_in_flight",
     ),
     _core(
@@ -323,9 +323,9 @@ MUTANTS = (
     # The protocol
     _runtime(
         "commit before acknowledgement", "engine/supervisor/engine.py",
-        "        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)",
-        "        for arrival in arrivals:\n            await arrival.delivery.ack()\n"
-        "        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)",
+        "        head, entries, owed, raced = await self._committer.commit(workflow, head, inbound)",
+        "        for arrival in inbound:\n            await arrival.delivery.ack()\n        head, entries, "
+        "owed, raced = await self._committer.commit(workflow, head, inbound)",
         "unit/engine/test_order.py::test_commit_precedes_publish_and_publish_precedes_ack",
     ),
     _runtime(
@@ -349,7 +349,7 @@ MUTANTS = (
     ),
     _runtime(
         "what comes again of what has ended is recovered from", "engine/supervisor/engine.py",
-        "if workflow in self._ended and not again and", "if workflow in self._ended and",
+        "            and not again\n            and not any(is_request", "            and not any(is_request",
         "unit/engine/test_order.py::"
         "test_workflow_span_is_exported_after_the_death_of_its_supervisor",
     ),
@@ -377,7 +377,7 @@ MUTANTS = (
     ),
     _runtime(
         "a handoff that kills its workers is given up", "engine/worker/handoff_processor.py",
-        "        if job.delivery.delivered > most:", "        if False:",
+        "        if in_flight.delivery.delivered > most:", "        if False:",
         "unit/engine/worker/test_handoffs.py::test_a_handoff_that_kills_its_workers_is_given_up",
     ),
     _core(

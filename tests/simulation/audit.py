@@ -66,7 +66,16 @@ def audit(world: World) -> list[str]:
     ]
     letters = [parse(DeadLetter, decode(stored.headers, stored.body)[1]) for stored in dead]
     rest = FinalState(world, _logs(world), dead, letters)
-    checks = (_requests, _begun_again, _workflows, _trees, _handoffs_and_results, _inputs, _cancellations, _letters)
+    checks = (
+        _requests,
+        _restarted_workflows,
+        _workflows,
+        _trees,
+        _handoffs_and_results,
+        _inputs,
+        _cancellations,
+        _letters,
+    )
     return [problem for check in checks for problem in check(rest)]
 
 
@@ -114,7 +123,7 @@ def _outcomes(world: World, subject: str) -> list[StoredMessage]:
     return found
 
 
-def _begun_again(rest: FinalState) -> Iterator[str]:
+def _restarted_workflows(rest: FinalState) -> Iterator[str]:
     """What has ended is done again for nobody but who asks when its log has reached its age."""
     world, kept = rest.world, timedelta(days=rest.world.settings.retention_days)
     asked = {workflow: stored.at for stored, workflow in world.requests()}
@@ -220,7 +229,7 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
             yield f"{stored.subject} was sent, but never decided"
         if address.agent == "leaver" or (world.over_at and stored.at > world.over_at):
             continue  # nobody is there to answer: it was a retry, scheduled by a workflow that has ended since
-        if world.broker.was_taken_back(stored):
+        if world.broker.was_cancelled(stored):
             continue  # nobody is to answer: the power has brought it back, or nobody had as its workflow was over
         if world.is_foreign(stored) and world.broker.was_trimmed_unread(stored):
             continue  # nobody is told: who published it to an agent that is not there is not a workflow that waits

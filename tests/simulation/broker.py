@@ -21,9 +21,9 @@ class SimulatedBroker(MemoryBroker):
     def __init__(self, namespace: str, clock: SimulatedClock, max_body: int, *, unsynced_handoffs: bool) -> None:
         super().__init__(namespace, clock, heartbeat=4.0, max_body=max_body, unsynced_handoffs=unsynced_handoffs)
         self.removed: list[StoredMessage] = []
-        self._taken_back: set[tuple[int, datetime]] = set()
+        self._cancelled: set[tuple[int, datetime]] = set()
         self._trimmed: dict[StreamKind, list[StoredMessage]] = {}
-        self._left: set[tuple[int, datetime]] = set()
+        self._unread: set[tuple[int, datetime]] = set()
         self._removed_at: dict[tuple[StreamKind, int], datetime] = {}
 
     def all_messages(self, kind: StreamKind, subject: str) -> list[StoredMessage]:
@@ -36,14 +36,14 @@ class SimulatedBroker(MemoryBroker):
     def _whole(self, stored: StoredMessage) -> StoredMessage:
         return stored if stored.body else _now(self.connect().resolve(stored))
 
-    def was_taken_back(self, handoff: StoredMessage) -> bool:
+    def was_cancelled(self, handoff: StoredMessage) -> bool:
         """Whether this very message, and not another at its subject or with its number, was in the queue and purged, or
         trimmed when its workflow was over."""
-        return (handoff.sequence, handoff.at) in self._taken_back
+        return (handoff.sequence, handoff.at) in self._cancelled
 
     def was_trimmed_unread(self, handoff: StoredMessage) -> bool:
         """Whether this very message was trimmed, and nobody had taken it."""
-        return (handoff.sequence, handoff.at) in self._left
+        return (handoff.sequence, handoff.at) in self._unread
 
     def was_trimmed(self, subject: str) -> bool:
         """Whether a message of `subject` was in the way of a second one, and was trimmed."""
@@ -55,7 +55,7 @@ class SimulatedBroker(MemoryBroker):
 
     def purge(self, kind: StreamKind, subject: str) -> None:
         if kind == "handoffs":
-            self._taken_back |= {(stored.sequence, stored.at) for stored in self.stream(kind).select(subject)}
+            self._cancelled |= {(stored.sequence, stored.at) for stored in self.stream(kind).select(subject)}
         super().purge(kind, subject)
 
     def trim(self, kind: StreamKind, subject: str, last: int) -> None:
@@ -73,15 +73,15 @@ class SimulatedBroker(MemoryBroker):
                 if matches("*.handoff.>", each.subject)
                 and all(each.sequence in unsettled for subject, unsettled in takers if matches(subject, each.subject))
             ]
-            self._left |= {(each.sequence, each.at) for each in left}
-            self._taken_back |= {(each.sequence, each.at) for each in left if each.subject.split(".")[3] in ended}
+            self._unread |= {(each.sequence, each.at) for each in left}
+            self._cancelled |= {(each.sequence, each.at) for each in left if each.subject.split(".")[3] in ended}
         if kind != "artifacts":
             self._trimmed.setdefault(self.separate_stream(kind), []).extend(map(self._whole, over))
             self._removed_at |= {(self.separate_stream(kind), stored.sequence): self.clock.now() for stored in over}
         super().trim(kind, subject, last)
 
     def delete(self, kind: StreamKind, sequence: int) -> bool:
-        if kind == "dead" and (stored := self.stream(kind).at(sequence)) is not None:
+        if kind == "dead" and (stored := self.stream(kind).get(sequence)) is not None:
             self.removed.append(self._whole(stored))
         return super().delete(kind, sequence)
 

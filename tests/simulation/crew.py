@@ -52,12 +52,12 @@ class SimulatedAgents:
         self._seed = seed
         self._crash = crash
         self._asks = asks
-        self._begun: Counter[tuple[str, str, int]] = Counter()
+        self._attempts_started: Counter[tuple[str, str, int]] = Counter()
 
     async def work(self, handoff: Handoff, context: Context, process: SimulatedProcess) -> JsonValue:
         key = (handoff.workflow_id, handoff.task_id, handoff.attempt)
-        self._begun[key] += 1
-        chance = Random(f"{self._seed}/{key}/{self._begun[key]}")
+        self._attempts_started[key] += 1
+        chance = Random(f"{self._seed}/{key}/{self._attempts_started[key]}")
         context.record_usage(Usage(calls=1, input_tokens=chance.randint(10, 100), output_tokens=10))
         if chance.random() < 0.3 and self._crash(process, f"while it works on {handoff.task_id}"):
             await asyncio.sleep(0)  # dies here
@@ -70,7 +70,10 @@ class SimulatedAgents:
             case Role.CLASSIFY:
                 chosen = chance.sample(WORKERS, chance.randint(0, 2))
                 return {
-                    "agents": [{**self._whom(chance, name), "confidence": round(chance.random(), 2)} for name in chosen]
+                    "agents": [
+                        {**self._agent_or_skill(chance, name), "confidence": round(chance.random(), 2)}
+                        for name in chosen
+                    ]
                 }
             case Role.SYNTHESIZE:
                 return {"answer": f"{len(handoff.context)} results"}
@@ -158,7 +161,7 @@ class SimulatedAgents:
             tasks.append(
                 {
                     "id": task_id,
-                    **SimulatedAgents._whom(
+                    **SimulatedAgents._agent_or_skill(
                         chance, "ghost" if kind == "unknown" and number == 0 else chance.choice(names)
                     ),
                     "intent": f"do the work of {task_id}",
@@ -170,7 +173,7 @@ class SimulatedAgents:
         return {"goal": "serve the request", "tasks": tasks, "final_instruction": "be brief"}
 
     @staticmethod
-    def _whom(chance: Random, name: str) -> dict[str, JsonValue]:
+    def _agent_or_skill(chance: Random, name: str) -> dict[str, JsonValue]:
         """The agent called `name`, or whoever has its skill."""
         skills = CARDS[name].skills if name in CARDS else ()
         return {"skill": skills[0]} if skills and chance.random() < 0.4 else {"agent": name}

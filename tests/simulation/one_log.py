@@ -41,7 +41,7 @@ def problems_of(commits: Sequence[tuple[StoredMessage, Commit]], answers: Mappin
     """Every promise that it has broken, as sentences; `answers` are what people have said of its questions."""
     entries = [entry for _, commit in commits for entry in commit.entries]
     yield from _log(commits)
-    yield from _story(entries)
+    yield from _task_lifecycles(entries)
     yield from _spending(entries)
     yield from _approvals(entries, answers)
     yield from differences([commit for _, commit in commits])
@@ -83,7 +83,7 @@ def _log(commits: Sequence[tuple[StoredMessage, Commit]]) -> Iterator[str]:
                 yield f"the snapshot of commit {place} is not the state there"
 
 
-def _story(entries: Sequence[Entry]) -> Iterator[str]:
+def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
     """The life of each task, followed without the help of the core."""
     started = entries[0]
     limit = started.limits.attempts if started.kind == "workflow_started" else 0

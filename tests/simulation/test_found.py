@@ -165,7 +165,7 @@ def test_log_removed_while_it_is_read_is_not_corrupt() -> None:
         await asyncio.sleep(10)
 
         assert commits(broker) == 1  # the request has begun anew
-        assert not broker.stream("log").ends_at(SUBJECTS.outcome("team", WORKFLOW))
+        assert not broker.stream("log").last_sequence_of(SUBJECTS.outcome("team", WORKFLOW))
 
     async def main() -> None:
         await bus.publish(SUBJECTS.log("team", WORKFLOW), dump(Commit(number=2, entries=(armed,))), {})
@@ -207,6 +207,6 @@ def test_a_cancel_finds_its_waiting_request_however_many_wait_behind_it(monkeypa
         await bus.publish(SUBJECTS.control("team", waiting, "c"), dump(Control(action="cancel")), {})
         await asyncio.sleep(1)
 
-        assert broker.stream("log").ends_at(SUBJECTS.outcome("team", waiting))
+        assert broker.stream("log").last_sequence_of(SUBJECTS.outcome("team", waiting))
 
     simulate(supervised(bus, test, max_running=1), steps=STEPS)

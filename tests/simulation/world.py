@@ -208,7 +208,7 @@ class World:
                 return
 
     def _is_quiet(self, mischief: list[asyncio.Task[None]]) -> bool:
-        return self.clock.monotonic() > _QUIET_AFTER_S and self.faults.at_rest and all(each.done() for each in mischief)
+        return self.clock.monotonic() > _QUIET_AFTER_S and self.faults.is_idle and all(each.done() for each in mischief)
 
     def _check_heads(self) -> None:
         for process, engine in self.engines.items():

@@ -21,7 +21,7 @@ __all__ = [
     "KEY",
     "LIMITS",
     "SCHEMA",
-    "WEATHER",
+    "WEATHER_TOOL",
     "Connect",
     "anthropic",
     "asking",
@@ -37,7 +37,7 @@ SDKS = (anthropic_sdk, openai_sdk)
 KEY = "test.0123456789abcdef"  # of no form that a key is known by
 SCHEMA: dict[str, JsonValue] = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 LIMITS = ("max_completion_tokens", "max_output_tokens", "max_tokens")
-WEATHER = ToolSpec("weather", "The weather of a city", SCHEMA)
+WEATHER_TOOL = ToolSpec("weather", "The weather of a city", SCHEMA)
 
 Connect: TypeAlias = Callable[[FakeProvider], Model]
 

@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Page, expect
 from pointsman.client.client import Client
 from pointsman.web.server import serve
 
-__all__ = ["find_chromium", "page_of", "served", "shown"]
+__all__ = ["find_chromium", "page_of", "served", "wait_for_text"]
 
 ELEMENT_TIMEOUT_MS = 20_000  # milliseconds an element may take to appear
 expect.set_options(timeout=ELEMENT_TIMEOUT_MS)
@@ -64,5 +64,5 @@ def find_chromium(chromium: str | None) -> str:
     return chromium
 
 
-def shown(page: Page, text: str) -> Any:
+def wait_for_text(page: Page, text: str) -> Any:
     return expect(page.get_by_text(text).first)

@@ -52,7 +52,7 @@ async def problems(bus: Bus, subjects: Subjects, team: str, workflows: Iterable[
         except (InvariantError, AssertionError) as error:
             wrong.append(f"{workflow}: {error}")
         entries = [entry for _, commit in commits[workflow] for entry in commit.entries]
-        wrong += (f"{workflow}: {problem}" for problem in _story(entries))
+        wrong += (f"{workflow}: {problem}" for problem in _check_entries(entries))
         wrong += (f"{workflow}: {problem}" for problem in _outcome(entries, outcomes[workflow]))
         if state is not None:
             if (await log.load(workflow)).state != state:
@@ -77,7 +77,7 @@ def _folded(commits: Iterable[tuple[StoredMessage, Commit]]) -> State | None:
     return state
 
 
-def _story(entries: list[Entry]) -> Iterator[str]:
+def _check_entries(entries: list[Entry]) -> Iterator[str]:
     """One terminal entry, the last; nothing dispatched twice; of each attempt one end, of each task one success."""
     ends = [entry for entry in entries if isinstance(entry, WorkflowEnded)]
     if len(ends) != 1 or entries[-1] is not ends[0]:

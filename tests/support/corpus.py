@@ -16,7 +16,7 @@ from pointsman.llm.openai_responses import OpenAIResponsesModel
 from pointsman.llm.provider_model import ProviderModel
 from pointsman.llm.replies import unreadable
 from pointsman.ports.model import ModelReply, ModelRequest, ToolSpec, Turn
-from support.adapters import KEY, SCHEMA, WEATHER
+from support.adapters import KEY, SCHEMA, WEATHER_TOOL
 
 __all__ = ["Case", "cases", "errors", "refusals"]
 
@@ -26,7 +26,7 @@ MODELS: dict[str, Callable[..., ProviderModel]] = {
     "messages": AnthropicModel,
     "responses": OpenAIResponsesModel,
 }
-TOOLS = (WEATHER, ToolSpec("sun", "The sun over a city", SCHEMA))
+TOOLS = (WEATHER_TOOL, ToolSpec("sun", "The sun over a city", SCHEMA))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,9 @@ GARAGE = AvailableAgent(
 HOME_AGENTS = (KITCHEN, GARDEN, GARAGE)
 
 
-async def ask(data: BaseModel, output: type[BaseModel], name: str, results: Sequence[TaskReport] = ()) -> ModelReply:
+async def ask_model(
+    data: BaseModel, output: type[BaseModel], name: str, results: Sequence[TaskReport] = ()
+) -> ModelReply:
     turn = Turn("user", write_task(name, data.model_dump(mode="json"), results))
     return await OfflineModel().complete(
         ModelRequest("offline", "x", (turn,), output_schema=output.model_json_schema(), output_name=name)

@@ -10,12 +10,12 @@ from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump
 
-__all__ = ["bury"]
+__all__ = ["store_dead_letter"]
 
 _AT = datetime(2026, 1, 31, tzinfo=UTC)
 
 
-async def bury(
+async def store_dead_letter(
     client: Client, name: str, cause: str, workflow: str = "wf_1", message: str = "?", body: bytes = b"?"
 ) -> None:
     letter = DeadLetter(

@@ -75,7 +75,7 @@ class ClaimCheckStore:
         if headers + len(body) <= room or headers > MAX_HEADER_BYTES:
             return body, wire
         check_size(subject, headers, len(body), self._max_body)
-        claim = await self._put(body)
+        claim = await self._store_body(body)
         return b"", {**wire, DATAREF_HEADER: claim.encode()}
 
     async def resolve(self, stored: StoredMessage) -> StoredMessage:
@@ -83,13 +83,13 @@ class ClaimCheckStore:
         if stored.body or (reference := _reference_header(stored.headers)) is None:
             return stored
         try:
-            body = await self._get(Claim.decode(stored.headers[reference]))
+            body = await self._load_body(Claim.decode(stored.headers[reference]))
         except ContractError as error:
             _log.error("body_lost", subject=stored.subject, sequence=stored.sequence, reason=str(error))
             return stored
         return replace(stored, body=body, headers=_without_header(stored.headers, reference))
 
-    async def _put(self, body: bytes) -> Claim:
+    async def _store_body(self, body: bytes) -> Claim:
         digest = sha256(body)
         claim = Claim(bucket=self._bucket, name=digest.hexdigest(), size=len(body), sha256=digest.hexdigest())
         subject = self._object_info(claim.name)
@@ -121,12 +121,12 @@ class ClaimCheckStore:
         """Whether all of the object can be had. Its description alone shows nothing: a purge, or a broker that
         lost a part of its store, has left that. It is read as fast as it would be written, and is in hand here."""
         try:
-            await self._get(claim)
+            await self._load_body(claim)
         except ContractError:
             return False
         return True
 
-    async def _get(self, claim: Claim) -> bytes:
+    async def _load_body(self, claim: Claim) -> bytes:
         """Raises `ContractError` when the object is not there, or is not what the reference says."""
         if claim.bucket != self._bucket:
             raise ContractError(f"{claim.encode()} is not in {self._bucket}; nothing is read elsewhere")

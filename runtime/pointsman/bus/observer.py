@@ -14,10 +14,10 @@ _log = structlog.get_logger(__name__)
 
 
 class SafeObserver:
-    """`watcher`, without its errors."""
+    """`observer`, without its errors."""
 
-    def __init__(self, watcher: BusObserver) -> None:
-        self._observer = watcher
+    def __init__(self, observer: BusObserver) -> None:
+        self._observer = observer
 
     def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         try:

@@ -328,10 +328,10 @@ class Bus(Protocol):
         ...
 
     async def receive_forwarded(
-        self, name: str, handed: Callable[[Delivery], None]
+        self, name: str, on_delivery: Callable[[Delivery], None]
     ) -> AbstractAsyncContextManager[None]:
-        """Call `handed` with every delivery that is handed on to `name`, a token, until the context ends; what was on
-        its way then is still received. Nothing is kept for who is not there: it goes back to its consumer."""
+        """Call `on_delivery` with every delivery that is handed on to `name`, a token, until the context ends; what was
+        on its way then is still received. Nothing is kept for who is not there: it goes back to its consumer."""
         ...
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
@@ -347,9 +347,9 @@ class Bus(Protocol):
         ...
 
     async def listen(
-        self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]
+        self, subject: str, on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
-        """Call `heard` for every message on `subject` (wildcards allowed) until the context ends. `sequence` is 0.
+        """Call `on_message` for every message on `subject` (wildcards allowed) until the context ends. `sequence` is 0.
 
         Broadcasts are heard, and so is what is published to a stream, at the moment it is sent: it may not be stored
         yet, and what the stream refuses is heard too.

@@ -22,24 +22,28 @@ class _MessageMetrics:
     """There is no duration of a receive: a pull is kept open, and its time is that of having nothing to do."""
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[str, Server | None, str | None], Labels] = {}
-        self._taken: dict[tuple[str, Server | None, str], Labels] = {}
+        self._published_series: dict[tuple[str, Server | None, str | None], Labels] = {}
+        self._received_series: dict[tuple[str, Server | None, str], Labels] = {}
         """As many as there are destinations and errors, or queues: it is the template that names one."""
 
     def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         if not metrics.metrics_enabled():
             return
         key = (semconv.destination_template(subject), server, error)
-        if (of := self._sent.get(key)) is None:
-            of = self._sent[key] = metrics.labels(semconv.published_message_attributes(subject, server, error))
+        if (of := self._published_series.get(key)) is None:
+            of = self._published_series[key] = metrics.labels(
+                semconv.published_message_attributes(subject, server, error)
+            )
         metrics.observe_series(semconv.OPERATION_DURATION, seconds, of)
 
     def on_received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
         if not metrics.metrics_enabled():
             return
         key = (subject, server, consumer)
-        if (of := self._taken.get(key)) is None:
-            of = self._taken[key] = metrics.labels(semconv.received_messages_attributes(subject, server, consumer))
+        if (of := self._received_series.get(key)) is None:
+            of = self._received_series[key] = metrics.labels(
+                semconv.received_messages_attributes(subject, server, consumer)
+            )
         metrics.count_series(semconv.CONSUMED_MESSAGES, amount, of)
 
     def on_hop(self, hop: TraceHop) -> None:

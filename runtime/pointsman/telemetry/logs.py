@@ -241,7 +241,7 @@ class _Handler(logging.Handler):
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(logging.WARNING)
         self._pipeline: list[Any] = _pipeline(as_json)
-        self._heard: dict[tuple[str, int], float] = {}
+        self._last_shown: dict[tuple[str, int], float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._is_repetition(record):
@@ -259,7 +259,7 @@ class _Handler(logging.Handler):
             return False
         place = (record.name, record.lineno)
         now = time.monotonic()
-        if now - self._heard.get(place, -_REPEAT_INTERVAL_S) < _REPEAT_INTERVAL_S:
+        if now - self._last_shown.get(place, -_REPEAT_INTERVAL_S) < _REPEAT_INTERVAL_S:
             return True
-        self._heard[place] = now
+        self._last_shown[place] = now
         return False

@@ -84,7 +84,7 @@ class Faults:
     _tasks: dict[asyncio.Task[None], None] = field(default_factory=dict)  # the loop keeps weak references only
 
     @property
-    def at_rest(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing is on its way any more."""
         return not self._tasks
 
@@ -343,12 +343,12 @@ class FaultyBus:
         return _FaultyConsumer(self, await self.call(f"consumer {name}", open_it), name)
 
     async def receive_forwarded(
-        self, name: str, handed: Callable[[Delivery], None]
+        self, name: str, on_delivery: Callable[[Delivery], None]
     ) -> AbstractAsyncContextManager[None]:
         def received(delivery: Delivery) -> None:
             if self._process.alive:
                 self.repeat(delivery)
-                handed(_FaultyDelivery(self, delivery))
+                on_delivery(_FaultyDelivery(self, delivery))
 
         return await self.call(f"receive {name}", lambda: self._bus.receive_forwarded(name, received))
 
@@ -374,9 +374,9 @@ class FaultyBus:
         self.may_crash(f"after broadcast {subject}")
 
     async def listen(
-        self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]
+        self, subject: str, on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
-        return await self.call(f"listen {subject}", lambda: self._bus.listen(subject, heard))
+        return await self.call(f"listen {subject}", lambda: self._bus.listen(subject, on_message))
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
         return await self.call(f"serve {service.name}", lambda: self._bus.serve(service))

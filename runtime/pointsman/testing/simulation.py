@@ -39,7 +39,7 @@ class SimulationLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, steps: int = _MAX_STEPS) -> None:
         self._time = 0.0
-        self._most = steps
+        self._max_steps = steps
         self.steps = 0
         super().__init__(_JumpSelector(self._jump))
         self.set_task_factory(_adopted)
@@ -57,8 +57,8 @@ class SimulationLoop(asyncio.SelectorEventLoop):
 
     def _jump(self, timeout: float | None) -> None:
         self.steps += 1
-        if self.steps > self._most:
-            self._most += _MAX_STEPS  # for what has to be cleared away
+        if self.steps > self._max_steps:
+            self._max_steps += _MAX_STEPS  # for what has to be cleared away
             raise EndlessSimulationError(
                 f"more than {self.steps - 1} steps, at {self._time:.3f} s: something runs without end"
             )

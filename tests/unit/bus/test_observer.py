@@ -35,7 +35,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, answer: object) -> JetStreamBus:
         return json.dumps(answer).encode()
 
     monkeypatch.setattr(RequestClient, "request", lambda *_, **__: answered)
-    return JetStreamBus(Settings(), name="test", watcher=Broken())
+    return JetStreamBus(Settings(), name="test", observer=Broken())
 
 
 async def test_a_message_that_was_stored_is_so_though_the_watcher_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.adapters import KEY, WEATHER, Connect, anthropic, asking, every, openai, responses, talking
+from support.adapters import KEY, WEATHER_TOOL, Connect, anthropic, asking, every, openai, responses, talking
 from support.providers import Answer
 
 from pointsman.errors import ModelError
@@ -17,7 +17,7 @@ from pointsman.llm.openai import CHAT_COMPLETIONS, OpenAIModel
 from pointsman.ports.model import ModelReply, ToolCall
 from pointsman_schemas.events import Usage
 
-TOOLS = (WEATHER, WEATHER.__class__("sun", "The sun over a city", WEATHER.parameters))
+TOOLS = (WEATHER_TOOL, WEATHER_TOOL.__class__("sun", "The sun over a city", WEATHER_TOOL.parameters))
 
 
 def delta(finish: str | None = None, **more: Any) -> dict[str, Any]:

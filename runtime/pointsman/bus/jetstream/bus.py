@@ -66,9 +66,10 @@ async def connect(
     name: str,
     clock: Clock | None = None,
     wait: float | None = None,
-    watcher: BusObserver | None = None,
+    observer: BusObserver | None = None,
 ) -> JetStreamBus:
-    """A bus connected to `settings.url`; `name` is how the broker's monitoring shows it, `watcher` is told of messages.
+    """A bus connected to `settings.url`; `name` is how the broker's monitoring shows it, `observer` is told of
+    messages.
 
     While the broker is away it keeps trying, for `wait` seconds or for ever.
 
@@ -77,7 +78,7 @@ async def connect(
         ConfigurationError: a file that a setting names cannot be used, a package is missing, the broker refuses the
             login, TLS fails, or the URL cannot be read.
     """
-    bus = JetStreamBus(settings, name=name, clock=clock, watcher=watcher)
+    bus = JetStreamBus(settings, name=name, clock=clock, observer=observer)
     await bus.open(wait)
     return bus
 
@@ -86,19 +87,19 @@ class JetStreamBus:
     """One connection to a NATS server or cluster. Make it with `connect`."""
 
     def __init__(
-        self, settings: Settings, *, name: str, clock: Clock | None = None, watcher: BusObserver | None = None
+        self, settings: Settings, *, name: str, clock: Clock | None = None, observer: BusObserver | None = None
     ) -> None:
         self._settings = settings
-        self._observer = watcher = SafeObserver(watcher) if watcher is not None else None
+        self._observer = observer = SafeObserver(observer) if observer is not None else None
         self._clock: Clock = clock or SystemClock()
         self._timeout = settings.request_timeout
         self._subjects = Subjects(settings.namespace)
         self._connection = NatsConnection(
             settings,
             name,
-            left=self._on_connection_lost,
-            came_back=self._on_connection_restored,
-            unheard=self._on_no_responders,
+            on_lost=self._on_connection_lost,
+            on_restored=self._on_connection_restored,
+            on_no_responders=self._on_no_responders,
         )
         self._client = self._connection.client
         self.request, self.api, self.send = self._connection.request, self._connection.api, self._connection.send
@@ -107,7 +108,7 @@ class JetStreamBus:
         self._consumers: set[PullConsumer] = set()
         self._streams = StreamProvisioner(self._connection, self._subjects, settings, self._clock)
         self._reader = StreamReader(self, self._timeout, self._streams.retry_missing)
-        self._writer = StreamPublisher(self, self._reader, self._clock, watcher)
+        self._writer = StreamPublisher(self, self._reader, self._clock, observer)
         self._claim_check = ClaimCheckStore(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
         alive = 3 * settings.heartbeat  # seconds, by its card
         self._registry = KeyValueRegistry(
@@ -368,9 +369,9 @@ class JetStreamBus:
         return await self._forwarder.forward(name, message)
 
     async def receive_forwarded(
-        self, name: str, handed: Callable[[Delivery], None]
+        self, name: str, on_delivery: Callable[[Delivery], None]
     ) -> AbstractAsyncContextManager[None]:
-        return self._forwarder.receive(token(name, "receiver"), handed)
+        return self._forwarder.receive(token(name, "receiver"), on_delivery)
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         answer = await self.api(f"CONSUMER.INFO.{self._streams[stream]}.{check_consumer(name)}")
@@ -393,9 +394,9 @@ class JetStreamBus:
             await self.send(subject, body, headers=block)
 
     async def listen(
-        self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]
+        self, subject: str, on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
-        return await self._subscriptions.subscribe(subject, heard)
+        return await self._subscriptions.subscribe(subject, on_message)
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
         return await self._subscriptions.serve(service)

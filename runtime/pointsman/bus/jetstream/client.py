@@ -139,10 +139,10 @@ class NatsClient(Client):
             **options,
         )
 
-    async def subscribe_raw(self, subject: str, heard: Callable[[WireMessage], None]) -> BusSubscription:
-        """Call `heard` for each message as it is read. Raises `CLIENT_ERRORS`."""
+    async def subscribe_raw(self, subject: str, on_message: Callable[[WireMessage], None]) -> BusSubscription:
+        """Call `on_message` for each message as it is read. Raises `CLIENT_ERRORS`."""
         sid = self._sid + 1
-        self._callbacks[sid] = heard
+        self._callbacks[sid] = on_message
         try:
             return self._inbox(await self.subscribe(subject, cb=_no_callback))
         except BaseException:
@@ -235,25 +235,25 @@ class NatsClient(Client):
                 subject, sid, reply = plain
             number, start = int(sid), message.end()
             body, end = start + int(headers or 0), start + int(size)
-            heard = self._callbacks.get(number)
-            if heard is None or number not in self._subs or end + _LINE_END_BYTES > len(data):
+            on_message = self._callbacks.get(number)
+            if on_message is None or number not in self._subs or end + _LINE_END_BYTES > len(data):
                 break
             block = data[start:body] if headers else None
             arrival = WireMessage(decode_text(subject), decode_text(reply) if reply else "", data[body:end], block)
             try:
-                heard(arrival)
+                on_message(arrival)
             except Exception as error:  # it would end the reading
                 self._handlers = asyncio.ensure_future(self._error_cb(error))
             begin = end + _LINE_END_BYTES
         return data[begin:] if begin else data
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        heard = self._callbacks.get(sid)
-        if heard is None:
+        on_message = self._callbacks.get(sid)
+        if on_message is None:
             await super()._process_msg(sid, subject, reply, data, headers)
         elif sid in self._subs:
             try:
-                heard(WireMessage(decode_text(subject), decode_text(reply), data, headers))
+                on_message(WireMessage(decode_text(subject), decode_text(reply), data, headers))
             except Exception as error:  # it would end the reading
                 await self._error_cb(error)
 
@@ -393,10 +393,10 @@ class _Tcp(TcpTransport):
 
     def __init__(self, take: Callable[[bytes], bytes]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._take = take
+        self._on_data = take
 
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
-        reader = _Reader(self._take, buffer_size)
+        reader = _Reader(self._on_data, buffer_size)
         protocol = asyncio.StreamReaderProtocol(reader)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout):
@@ -416,7 +416,7 @@ class _Tcp(TcpTransport):
     async def connect_tls(self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int) -> None:
         writer = self._io_writer
         assert writer is not None, "connect comes first"
-        reader = _Reader(self._take, buffer_size)
+        reader = _Reader(self._on_data, buffer_size)
         protocol = asyncio.StreamReaderProtocol(reader)
         protocol._over_ssl = True  # type: ignore[attr-defined]  # asyncio warns of the end of a stream else
         loop = asyncio.get_running_loop()
@@ -466,13 +466,13 @@ class _Reader(asyncio.StreamReader):
 
     def __init__(self, take: Callable[[bytes], bytes], limit: int) -> None:
         super().__init__(limit)
-        self._take = take
+        self._on_data = take
         self._buffer: bytearray
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         rest = bytes(data)
         if not self._buffer:  # else it comes after what is there
-            rest = self._take(rest)
+            rest = self._on_data(rest)
         if rest:
             super().feed_data(rest)
 

@@ -32,30 +32,29 @@ _PING_INTERVAL_S = 2.0  # seconds; at the third without an answer, after 4 to 6 
 class NatsConnection:
     """One connection to a NATS server or cluster, over `client`; `name` is how its monitoring shows it.
 
-    `left` and `came_back` are called when it is lost and when it is restored, `unheard` with each subject on which
-    nobody answers, and all `listeners` when it is lost.
-    """
+    `on_lost` and `on_restored` are called when it is lost and when it is restored, `on_no_responders` with each subject
+    on which nobody answers, and all `listeners` when it is lost."""
 
     def __init__(
         self,
         settings: Settings,
         name: str,
         *,
-        left: Callable[[], None],
-        came_back: Callable[[], None],
-        unheard: Callable[[str], None],
+        on_lost: Callable[[], None],
+        on_restored: Callable[[], None],
+        on_no_responders: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._name = name
-        self._on_lost = left
-        self._on_restored = came_back
+        self._on_lost = on_lost
+        self._on_restored = on_restored
         self._timeout = settings.request_timeout
         self.client = NatsClient(settings.inbox_prefix)
         self.client.on_refusal = self._on_refusal
         self._requests = RequestClient(
             self.client,
             self._timeout,
-            unheard,
+            on_no_responders,
             inbox_prefix=settings.inbox_prefix,
             domain=settings.jetstream_domain,
         )
@@ -128,7 +127,7 @@ class NatsConnection:
                 trying.result()
             except (*CLIENT_ERRORS, ValueError) as error:
                 raise ConfigurationError(f"cannot connect to {settings.servers}: {error}") from error
-            await self._hear_answers()
+            await self._subscribe_replies()
             opened = True
         finally:
             if not trying.done():
@@ -144,7 +143,7 @@ class NatsConnection:
         self._requests.connected_again()
         _log.info("bus_connected", server=settings.servers, client=self._name)
 
-    async def _hear_answers(self) -> None:
+    async def _subscribe_replies(self) -> None:
         """Subscribe to the answers. The broker refuses a subscription before it answers the flush."""
         await self.subscribe(self._requests.replies.subject, self._requests.replies.on_message)
         await self.flush_client()
@@ -166,10 +165,10 @@ class NatsConnection:
         except CLIENT_ERRORS:
             return
 
-    async def subscribe(self, subject: str, heard: Callable[[WireMessage], None]) -> BusSubscription:
-        """`heard` is called for every message as it is read. Raises `BusUnavailableError`."""
+    async def subscribe(self, subject: str, on_message: Callable[[WireMessage], None]) -> BusSubscription:
+        """`on_message` is called for every message as it is read. Raises `BusUnavailableError`."""
         try:
-            return await self.client.subscribe_raw(subject, heard)
+            return await self.client.subscribe_raw(subject, on_message)
         except CLIENT_ERRORS as error:
             raise BusUnavailableError(f"cannot listen on {subject}: {error}") from error
 

@@ -40,7 +40,7 @@ class Forwarder:
         self._bus = bus
         self._namespace = namespace
         self._absence_s = absence
-        self._whole = whole
+        self._resolve = whole
         self._unsynced = f".{Subjects(namespace).handoff_stream}."  # there only where the broker need not sync it
         self._inbox = bus.new_inbox()
         self._subscription: BusSubscription | None = None
@@ -58,7 +58,7 @@ class Forwarder:
         return True
 
     @asynccontextmanager
-    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AsyncIterator[None]:
+    async def receive(self, name: str, on_delivery: Callable[[Delivery], None]) -> AsyncIterator[None]:
         prefix = f"{self._namespace}.handed.{name}."
 
         def arrived(message: WireMessage) -> None:
@@ -68,9 +68,9 @@ class Forwarder:
             subject = f"{self._namespace}.{message.subject[len(prefix) :]}"
             delivery = self._delivery(WireMessage(subject, message.reply[place:], message.data, message.block))
             if delivery.message.body:
-                handed(delivery)
+                on_delivery(delivery)
             else:
-                self._run_in_background(self._resolve_body(delivery, handed))
+                self._run_in_background(self._resolve_body(delivery, on_delivery))
 
         if self._subscription is None:
             self._subscription = await self._bus.subscribe(f"{self._inbox}.>", self._on_no_responders)
@@ -81,9 +81,9 @@ class Forwarder:
             await inbox.drain()
             await asyncio.gather(*self._tasks)
 
-    async def _resolve_body(self, delivery: PullDelivery, handed: Callable[[Delivery], None]) -> None:
+    async def _resolve_body(self, delivery: PullDelivery, on_delivery: Callable[[Delivery], None]) -> None:
         try:
-            delivery.message = await self._whole(delivery.message)
+            delivery.message = await self._resolve(delivery.message)
         except Exception as error:
             unforeseen = None if isinstance(error, BusUnavailableError) else error
             _log.warning("body_fetch_failed", subject=delivery.message.subject, reason=str(error), exc_info=unforeseen)
@@ -92,7 +92,7 @@ class Forwarder:
             await delivery.nak()
             raise
         else:
-            handed(delivery)
+            on_delivery(delivery)
 
     def _on_no_responders(self, message: WireMessage) -> None:
         """The server says that nobody is there."""

@@ -58,16 +58,16 @@ class _Connection(Protocol):
 
 
 class StreamPublisher:
-    """Stores messages over a connection, and tells `watcher` of each.
+    """Stores messages over a connection, and tells `observer` of each.
 
     `hops` is where the servers of the broker are to tell of messages of a sampled trace; empty, they tell nobody.
     """
 
-    def __init__(self, bus: _Connection, reader: StreamReader, clock: Clock, watcher: BusObserver | None) -> None:
+    def __init__(self, bus: _Connection, reader: StreamReader, clock: Clock, observer: BusObserver | None) -> None:
         self._bus = bus
         self._reader = reader
         self._clock = clock
-        self._observer = watcher
+        self._observer = observer
         self.hops = ""
 
     def publish(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
@@ -81,7 +81,7 @@ class StreamPublisher:
         return self._publish_observed(self._observer, subject, body, wire)
 
     def _publish_observed(
-        self, watcher: BusObserver, subject: str, body: bytes, wire: dict[str, str]
+        self, observer: BusObserver, subject: str, body: bytes, wire: dict[str, str]
     ) -> PendingCall[int]:
         if self.hops and is_sampled(wire):
             traced = {**wire, TRACE_DESTINATION_HEADER: self.hops}
@@ -94,12 +94,12 @@ class StreamPublisher:
         try:
             storing = self._start_request(subject, body, wire)
         except PointsmanError as raised:
-            watcher.on_published(subject, self._bus.server, self._clock.monotonic() - began, raised.kind)
+            observer.on_published(subject, self._bus.server, self._clock.monotonic() - began, raised.kind)
             raise
-        return partial(self._observe, watcher, began, subject, wire, storing)
+        return partial(self._observe, observer, began, subject, wire, storing)
 
     async def _observe(
-        self, watcher: BusObserver, began: float, subject: str, wire: dict[str, str], storing: PendingCall[bytes]
+        self, observer: BusObserver, began: float, subject: str, wire: dict[str, str], storing: PendingCall[bytes]
     ) -> int:
         error: str | None = None
         try:
@@ -110,7 +110,7 @@ class StreamPublisher:
             error = raised.kind
             raise
         finally:
-            watcher.on_published(subject, self._bus.server, self._clock.monotonic() - began, error)
+            observer.on_published(subject, self._bus.server, self._clock.monotonic() - began, error)
 
     def on_hop(self, told: WireMessage) -> None:
         """What a server tells at `hops`."""
@@ -127,7 +127,7 @@ class StreamPublisher:
 
     async def _raise_refusal(self, answer: dict[str, Any], subject: str, wire: dict[str, str]) -> NoReturn:
         code = error_code(answer)
-        if code == PENDING_WRITE_CODE and not await self._ends_elsewhere(answer["stream"], subject, wire):
+        if code == PENDING_WRITE_CODE and not await self._has_other_sequence(answer["stream"], subject, wire):
             raise PublishOutcomeUnknownError(
                 f"{subject} is refused for a message that is not there yet: {error_text(answer)}; try again"
             )
@@ -144,7 +144,7 @@ class StreamPublisher:
         )
         raise kind(f"the broker refuses {subject}: {error_text(answer)}{todo}")
 
-    async def _ends_elsewhere(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
+    async def _has_other_sequence(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
         newest = await self._reader.get_from_leader(
             stream, {"last_by_subj": wire.get(EXPECTED_SUBJECT_HEADER, subject)}
         )

@@ -293,7 +293,7 @@ class PullConsumer:
             return
         self._closed = True
         self._on_close(self)
-        await self._hand_back()
+        await self._return_buffered()
 
     async def _take_from(self, pull: PullRequest, room: int) -> list[PullDelivery]:
         taken = [self._delivery(pull) for _ in range(min(room, len(pull.buffer)))]
@@ -352,11 +352,11 @@ class PullConsumer:
     def _release_buffer(self) -> None:
         self._hold = None
         if not self._taking and self._pull is not None and self._pull.buffer:
-            task = asyncio.ensure_future(self._hand_back())
+            task = asyncio.ensure_future(self._return_buffered())
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
 
-    async def _hand_back(self) -> None:
+    async def _return_buffered(self) -> None:
         self._cancel_hold_timer()
         if (pull := self._pull) is None:
             return

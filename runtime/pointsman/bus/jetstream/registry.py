@@ -113,9 +113,9 @@ class KeyValueRegistry:
         async for stored in self._reader.read(self._stream, f"{self._prefix}>", 0):
             self._apply(stored, max(0.0, (now - stored.at).total_seconds()))
             after = stored.sequence
-        self._watch = asyncio.create_task(self._keep_current(after))
+        self._watch = asyncio.create_task(self._follow_bucket(after))
 
-    async def _keep_current(self, after: int) -> None:
+    async def _follow_bucket(self, after: int) -> None:
         """Follow the bucket for as long as the bus is open. Nobody waits for this task: it must not just end."""
         denied = False
         while True:

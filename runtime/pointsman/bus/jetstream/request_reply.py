@@ -23,22 +23,21 @@ __all__ = ["ApiUnavailableError", "ConnectionLostError", "ReplyInbox", "RequestC
 class RequestClient:
     """Asks over `client` while `up` is set, and waits for `timeout` seconds; its owner has `replies` listened to.
 
-    `unheard` is told of each subject on which nobody answers. Answers arrive below `inbox_prefix`; the JetStream API
-    is that of `domain`, or of the server's own.
-    """
+    `on_no_responders` is told of each subject on which nobody answers. Answers arrive below `inbox_prefix`; the
+    JetStream API is that of `domain`, or of the server's own."""
 
     def __init__(
         self,
         client: NatsClient,
         timeout: float,
-        unheard: Callable[[str], None],
+        on_no_responders: Callable[[str], None],
         *,
         inbox_prefix: str = "_INBOX",
         domain: str | None = None,
     ) -> None:
         self._client = client
         self._timeout = timeout
-        self._on_no_responders = unheard
+        self._on_no_responders = on_no_responders
         self._api_prefix = f"$JS.{domain}.API" if domain else "$JS.API"
         self.replies = ReplyInbox(f"{inbox_prefix}.{secrets.token_hex(11)}", timeout)
         self.up = asyncio.Event()

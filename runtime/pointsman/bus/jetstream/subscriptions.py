@@ -38,7 +38,7 @@ class Subscriptions:
         self._timeout = timeout
 
     async def subscribe(
-        self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]
+        self, subject: str, on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
         """Each message is taken as it is read, and told in a task of the listener's own, in the order they came."""
         check_filter(subject)
@@ -48,16 +48,16 @@ class Subscriptions:
         if inbox.refused is not None:
             await inbox.unsubscribe()
             raise inbox.refused
-        return self._deliver_loop(inbox, arrived, heard)
+        return self._deliver_loop(inbox, arrived, on_message)
 
     @asynccontextmanager
     async def _deliver_loop(
         self,
         inbox: BusSubscription,
         arrived: asyncio.Queue[WireMessage],
-        heard: Callable[[StoredMessage], Awaitable[None]],
+        on_message: Callable[[StoredMessage], Awaitable[None]],
     ) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._deliver(arrived, heard))
+        task = asyncio.create_task(self._deliver(arrived, on_message))
         try:
             yield
         finally:
@@ -66,14 +66,14 @@ class Subscriptions:
             await asyncio.wait({task})
 
     async def _deliver(
-        self, arrived: asyncio.Queue[WireMessage], heard: Callable[[StoredMessage], Awaitable[None]]
+        self, arrived: asyncio.Queue[WireMessage], on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> None:
         """An error of the listener, or a body that is not to be had, does not end the listening."""
         while True:
             message = await arrived.get()
             sent = StoredMessage(message.subject, message.data, message.event_headers, 0, self._clock.now())
             try:
-                await heard(sent if sent.body else await self._resolve(sent))
+                await on_message(sent if sent.body else await self._resolve(sent))
             except Exception as error:
                 _log.warning("listener_failed", subject=sent.subject, error=repr(error))
 

@@ -116,14 +116,16 @@ class Broker:
         message_id = wire.get(MESSAGE_ID_HEADER)
         if message_id is not None and (known := stream.recent(message_id, now)):
             return known
-        if (expect := wire.get(EXPECTED_SEQUENCE_HEADER)) is not None and stream.ends_at(subject) != int(expect):
+        if (expect := wire.get(EXPECTED_SEQUENCE_HEADER)) is not None and stream.last_sequence_of(subject) != int(
+            expect
+        ):
             raise ConflictError(
-                f"{subject} ends at {stream.ends_at(subject)}, expected {expect}; read it again, then decide"
+                f"{subject} ends at {stream.last_sequence_of(subject)}, expected {expect}; read it again, then decide"
             )
         return self._append(kind, subject, body, event_headers(wire), self.clock.now(), message_id)
 
     def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
-        if self.stream(self.stream_of(target)).ends_at(target):
+        if self.stream(self.stream_of(target)).last_sequence_of(target):
             return False
         due = self.clock.monotonic() + max(0.0, (at - self.clock.now()).total_seconds())
         self._schedules[name] = _Schedule(due, next(self._sequence_counter), target, body, event_headers(headers))
@@ -194,7 +196,7 @@ class Broker:
         for name, durable in self._handoff_durables():
             end, unsettled = self._synced_consumers.get(name, (0, ()))
             since = [stored.sequence for stored in stream.select(durable.subject, end)]
-            durable.restore_pending([*(sequence for sequence in unsettled if stream.at(sequence)), *since])
+            durable.restore_pending([*(sequence for sequence in unsettled if stream.get(sequence)), *since])
         self.sync_consumers()
         self.restarts += 1
         self._restarted.set()
@@ -240,7 +242,7 @@ class Broker:
         at: datetime,
         message_id: str | None = None,
     ) -> int:
-        older = self._streams[kind].ends_at(subject) if kind == "limits" else 0
+        older = self._streams[kind].last_sequence_of(subject) if kind == "limits" else 0
         stored = self._streams[kind].append(subject, body, headers, at, message_id, self.clock.monotonic())
         self._streams[kind].remove(older)
         takers = [

@@ -159,7 +159,7 @@ class MemoryBus:
 
     async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
         self._require_open()
-        found = self.broker.stream(stream).at(sequence)
+        found = self.broker.stream(stream).get(sequence)
         return found and await self._claim_check.resolve(found)
 
     async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
@@ -177,7 +177,7 @@ class MemoryBus:
             self._require_open()
             held = self.broker.stream(stream)
             for sequence in range(after + 1, held.end + 1):
-                stored = held.at(sequence)
+                stored = held.get(sequence)
                 if stored is not None and any(matches(subject, stored.subject) for subject in subjects):
                     yield await self._claim_check.resolve(stored)
                 after = sequence
@@ -201,10 +201,10 @@ class MemoryBus:
         return MemoryConsumer(self, durable, stream, ranked=ranked)
 
     async def receive_forwarded(
-        self, name: str, handed: Callable[[Delivery], None]
+        self, name: str, on_delivery: Callable[[Delivery], None]
     ) -> AbstractAsyncContextManager[None]:
         self._require_open()
-        return self.broker.listening.receive(token(name, "receiver"), handed)
+        return self.broker.listening.receive(token(name, "receiver"), on_delivery)
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         self._require_open()
@@ -227,13 +227,13 @@ class MemoryBus:
             self.broker.listening.broadcast(StoredMessage(subject, bytes(body), wire, 0, self.broker.clock.now()))
 
     async def listen(
-        self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]
+        self, subject: str, on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
         check_filter(subject)
         self._require_open()
 
         async def told(stored: StoredMessage) -> None:
-            await heard(await self._claim_check.resolve(stored))
+            await on_message(await self._claim_check.resolve(stored))
 
         return self.broker.listening.subscribe(subject, told)
 

@@ -58,7 +58,7 @@ class MemoryConsumer:
             while len(taken) < room and not self._is_outranked():
                 if (sequence := self._durable.next_delivery(broker.clock.monotonic())) is None:
                     break
-                if (stored := stream.at(sequence)) is not None:
+                if (stored := stream.get(sequence)) is not None:
                     count, era = self._durable.counts[sequence], self._durable.era
                     stored = await self._bus.resolve(stored)
                     taken.append(MemoryDelivery(stored, count, broker, self._durable, era))

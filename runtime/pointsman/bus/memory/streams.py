@@ -23,7 +23,7 @@ class Stream:
     def __init__(self) -> None:
         self.end = 0
         self._messages: dict[int, StoredMessage] = {}
-        self._of_subject: dict[str, list[int]] = {}
+        self._by_subject: dict[str, list[int]] = {}
         self._message_ids: dict[str, tuple[int, float]] = {}
 
     def copy(self) -> Stream:
@@ -31,12 +31,12 @@ class Stream:
         other = Stream()
         other.end = self.end
         other._messages = dict(self._messages)
-        other._of_subject = {subject: list(sequences) for subject, sequences in self._of_subject.items()}
+        other._by_subject = {subject: list(sequences) for subject, sequences in self._by_subject.items()}
         other._message_ids = dict(self._message_ids)
         return other
 
     def subjects(self, pattern: str) -> list[str]:
-        return sorted(subject for subject in self._of_subject if matches(pattern, subject))
+        return sorted(subject for subject in self._by_subject if matches(pattern, subject))
 
     def append(
         self, subject: str, body: bytes, headers: Mapping[str, str], at: datetime, message_id: str | None, now: float
@@ -44,7 +44,7 @@ class Stream:
         self.end += 1
         stored = StoredMessage(subject, bytes(body), dict(headers), self.end, at)
         self._messages[self.end] = stored
-        self._of_subject.setdefault(subject, []).append(self.end)
+        self._by_subject.setdefault(subject, []).append(self.end)
         if message_id is not None:
             self._message_ids[message_id] = self.end, now + _DUPLICATE_WINDOW_S
         return stored
@@ -53,14 +53,14 @@ class Stream:
         sequence, until = self._message_ids.get(message_id, (0, 0.0))
         return sequence if now < until else 0
 
-    def ends_at(self, subject: str) -> int:
-        return sequences[-1] if (sequences := self._of_subject.get(subject)) else 0
+    def last_sequence_of(self, subject: str) -> int:
+        return sequences[-1] if (sequences := self._by_subject.get(subject)) else 0
 
-    def at(self, sequence: int) -> StoredMessage | None:
+    def get(self, sequence: int) -> StoredMessage | None:
         return self._messages.get(sequence)
 
     def select(self, subject: str, after: int = 0) -> list[StoredMessage]:
-        if (sequences := self._of_subject.get(subject)) is not None:
+        if (sequences := self._by_subject.get(subject)) is not None:
             return [self._messages[sequence] for sequence in sequences if sequence > after]
         return [
             stored for stored in self._messages.values() if stored.sequence > after and matches(subject, stored.subject)
@@ -69,10 +69,10 @@ class Stream:
     def remove(self, sequence: int) -> StoredMessage | None:
         stored = self._messages.pop(sequence, None)
         if stored is not None:
-            left = self._of_subject[stored.subject]
+            left = self._by_subject[stored.subject]
             left.remove(sequence)
             if not left:
-                del self._of_subject[stored.subject]
+                del self._by_subject[stored.subject]
         return stored
 
 

@@ -29,10 +29,12 @@ class MemorySubscriptions:
                 listener.queue.put_nowait(stored)
 
     @asynccontextmanager
-    async def subscribe(self, subject: str, heard: Callable[[StoredMessage], Awaitable[None]]) -> AsyncIterator[None]:
+    async def subscribe(
+        self, subject: str, on_message: Callable[[StoredMessage], Awaitable[None]]
+    ) -> AsyncIterator[None]:
         listener = _Listener(subject)
         self._listeners.append(listener)
-        task = asyncio.create_task(listener.deliver(heard))
+        task = asyncio.create_task(listener.deliver(on_message))
         try:
             yield
         finally:
@@ -42,12 +44,12 @@ class MemorySubscriptions:
                 await task
 
     @asynccontextmanager
-    async def receive(self, name: str, handed: Callable[[Delivery], None]) -> AsyncIterator[None]:
+    async def receive(self, name: str, on_delivery: Callable[[Delivery], None]) -> AsyncIterator[None]:
         queue = self._receivers[name] = asyncio.Queue[Delivery]()
 
         async def receive() -> None:
             while True:
-                handed(await queue.get())
+                on_delivery(await queue.get())
 
         task = asyncio.create_task(receive())
         try:
@@ -57,7 +59,7 @@ class MemorySubscriptions:
             task.cancel()
             await asyncio.wait({task})
             while not queue.empty():
-                handed(queue.get_nowait())
+                on_delivery(queue.get_nowait())
 
     def forward(self, name: str, delivery: Delivery) -> bool:
         receiver = self._receivers.get(name)
@@ -71,11 +73,11 @@ class _Listener:
     subject: str
     queue: asyncio.Queue[StoredMessage] = field(default_factory=asyncio.Queue)
 
-    async def deliver(self, heard: Callable[[StoredMessage], Awaitable[None]]) -> None:
+    async def deliver(self, on_message: Callable[[StoredMessage], Awaitable[None]]) -> None:
         """One broadcast after the other; an error of the listener is its own affair and does not end its listening."""
         while True:
             stored = await self.queue.get()
             try:
-                await heard(stored)
+                await on_message(stored)
             except Exception as error:
                 _log.warning("listener_failed", subject=stored.subject, error=repr(error))

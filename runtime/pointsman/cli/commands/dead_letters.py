@@ -160,7 +160,7 @@ def discard(choice: LetterFilter, *, yes: bool, url: str | None, namespace: str 
 class _LetterResult:
     """What became of one letter, for the count, for machines and for people."""
 
-    what: str
+    outcome: str
     data: dict[str, Any]
     line: str
     code: Code | None = None
@@ -197,11 +197,11 @@ async def _apply_to_letters(
                 for done in await asyncio.gather(
                     *(one(store, each) for each in chosen[start : start + MAX_CONCURRENT_REPLAYS])
                 ):
-                    counts[done.what] += 1
+                    counts[done.outcome] += 1
                     worst = max(worst, done.code or Code.OK)
                     if json:
                         print_json(done.data)
-                    elif done.what == "refused":
+                    elif done.outcome == "refused":
                         print_error(done.line)
                     else:
                         print(done.line)

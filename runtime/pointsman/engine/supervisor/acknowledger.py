@@ -43,25 +43,28 @@ class Acknowledger:
         self._logs = logs
         self._team = team
 
-    async def acknowledge(self, workflow: str, arrivals: Iterable[InboundInput], state: State | None = None) -> None:
-        for arrival in arrivals:
-            if arrival.refusal is not None:
+    async def acknowledge(self, workflow: str, inbound: Iterable[InboundInput], state: State | None = None) -> None:
+        for inbound_input in inbound:
+            if inbound_input.refusal is not None:
                 with bind(**(log_context(state) if state else {})):
-                    await self._store_dead_letter(arrival.delivery, workflow, arrival.refusal)
-            await arrival.delivery.ack()
+                    await self._store_dead_letter(inbound_input.delivery, workflow, inbound_input.refusal)
+            await inbound_input.delivery.ack()
 
-    async def dead_letter_unknown(self, workflow: str, arrivals: Sequence[InboundInput]) -> None:
-        for arrival in arrivals:
-            if isinstance(arrival.input, ControlReceived) and arrival.event_id == f"{workflow}-{PARENT_CONTROL}":
+    async def dead_letter_unknown(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
+        for inbound_input in inbound:
+            if (
+                isinstance(inbound_input.input, ControlReceived)
+                and inbound_input.event_id == f"{workflow}-{PARENT_CONTROL}"
+            ):
                 # Its child is about to begin, or will look for this when it does.
                 await (
-                    arrival.delivery.nak(1.0)
-                    if arrival.delivery.delivered < _MAX_DELIVERIES
-                    else arrival.delivery.ack()
+                    inbound_input.delivery.nak(1.0)
+                    if inbound_input.delivery.delivered < _MAX_DELIVERIES
+                    else inbound_input.delivery.ack()
                 )
                 continue
             message = "no log of this workflow exists: it was never admitted here, or its log has aged out"
-            await self.dead_letter(arrival.delivery, workflow, "unknown_workflow", message)
+            await self.dead_letter(inbound_input.delivery, workflow, "unknown_workflow", message)
 
     async def dead_letter(self, delivery: Delivery, workflow: str | None, kind: str, message: str) -> None:
         """Make a dead letter of an input and settle it; what cannot be stored now is handed back, not lost."""
@@ -91,7 +94,7 @@ class Acknowledger:
             workflow=workflow,
         )
 
-    async def close_corrupt(self, workflow: str, arrivals: Sequence[InboundInput], error: CorruptLogError) -> None:
+    async def close_corrupt(self, workflow: str, inbound: Sequence[InboundInput], error: CorruptLogError) -> None:
         """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters. One
         that is being removed since its workflow ended has told its caller: its outcome goes last of it."""
         try:
@@ -102,11 +105,11 @@ class Acknowledger:
         except BusUnavailableError:
             left = None
         if left is None:  # the broker is away, or the log was removed while it was read: they come again
-            for arrival in arrivals:
-                await arrival.delivery.nak(1.0)
+            for inbound_input in inbound:
+                await inbound_input.delivery.nak(1.0)
         else:
-            for arrival in arrivals:
-                await self.dead_letter(arrival.delivery, workflow, error.kind, str(error))
+            for inbound_input in inbound:
+                await self.dead_letter(inbound_input.delivery, workflow, error.kind, str(error))
 
     async def _publish_failure(self, workflow: str, reason: str) -> None:
         now = self._clock.now()

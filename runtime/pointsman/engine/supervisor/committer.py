@@ -73,13 +73,15 @@ class Committer:
         self._prepare = prepare
         self._live_cards: tuple[tuple[AgentCard, ...], AgentCards] = ((), ())
 
-    async def commit(self, workflow: str, head: LogHead, arrivals: Sequence[InboundInput]) -> CommitResult:
+    async def commit(self, workflow: str, head: LogHead, inbound: Sequence[InboundInput]) -> CommitResult:
         raced = False
         for _ in range(_MAX_RACES):
             cards = tuple(await self._bus.registry.cards())
             now, bound = self._clock.now(), self._bus.max_body
             around = DecisionContext(now, cards, self._circuits.open_circuits, bound, self._loads.known)
-            inputs = [each for arrival in arrivals for each in (arrival.input, *arrival.related_inputs)]
+            inputs = [
+                each for inbound_input in inbound for each in (inbound_input.input, *inbound_input.related_inputs)
+            ]
             draft = make_decision(head.state, inputs, around)
             entries, state = tuple(draft.entries), draft.current
             if not entries or state is None:
@@ -107,7 +109,7 @@ class Committer:
                 owed += self._prepare(committed, entries)
 
             try:
-                after = await self._logs.commit(head, workflow, entries, state, arrivals[0].event_id, given, prepare)
+                after = await self._logs.commit(head, workflow, entries, state, inbound[0].event_id, given, prepare)
             except (ConflictError, PublishOutcomeUnknownError) as error:
                 metrics.count(semconv.COMMIT_CONFLICTS, attributes={"error.type": error.kind})
                 _log.info("commit_rejected", workflow_id=workflow, reason=error.kind)
@@ -120,12 +122,12 @@ class Committer:
                     continue
                 # It was stored, and is ours.
             except OversizeEventError as error:
-                if len(arrivals) == 1:
-                    refuse_oversized(arrivals[0], error)
+                if len(inbound) == 1:
+                    refuse_oversized(inbound[0], error)
                     continue
                 apart: tuple[Entry, ...] = ()
-                for arrival in arrivals:
-                    committed = await self.commit(workflow, head, [arrival])
+                for inbound_input in inbound:
+                    committed = await self.commit(workflow, head, [inbound_input])
                     head, apart = committed.head, apart + committed.entries
                 return CommitResult(
                     head, apart, self._prepare(head.state, apart) if head.state else (), had_conflict=True

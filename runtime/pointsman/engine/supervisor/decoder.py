@@ -85,25 +85,25 @@ class InboundDecoder:
         event_id = address.name if isinstance(received, TimerFired) else received.event_id
         return address.workflow, InboundInput(received, delivery, event_id, refusal)
 
-    async def is_cancelled_while_queued(self, workflow: str, arrivals: Sequence[InboundInput]) -> bool:
+    async def is_cancelled_while_queued(self, workflow: str, inbound: Sequence[InboundInput]) -> bool:
         """Whether somebody has cancelled a workflow whose request waits for its admission. It then begins and ends in
         one commit; the request finds that when its turn comes."""
-        for arrival in arrivals:
-            if isinstance(arrival.input, ControlReceived) and is_cancellation(workflow, arrival.input):
+        for inbound_input in inbound:
+            if isinstance(inbound_input.input, ControlReceived) and is_cancellation(workflow, inbound_input.input):
                 team = self._team.name
                 depth = await self._bus.depth(f"request-{team}", "work")
                 after = depth.settled_through if depth else 0  # what waits is not settled, however long the queue
                 request = await find_request(self._bus, self._subjects.request(team), workflow, after=after)
                 if request is not None:
-                    arrival.related_inputs = (read_request(request, self._team, self._subjects.namespace),)
+                    inbound_input.related_inputs = (read_request(request, self._team, self._subjects.namespace),)
                 return request is not None
         return False
 
-    async def add_parent_cancellation(self, workflow: str, arrivals: Sequence[InboundInput]) -> None:
+    async def add_parent_cancellation(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
         """A parent may have given up before its child began: what it said then has found nobody."""
-        for arrival in arrivals:
-            if not isinstance(arrival.input, RequestReceived) or arrival.input.admission.parent is None:
+        for inbound_input in inbound:
+            if not isinstance(inbound_input.input, RequestReceived) or inbound_input.input.admission.parent is None:
                 continue
             subject = self._subjects.control(self._team.name, workflow, PARENT_CONTROL)
             if (said := await self._bus.last("work", subject)) is not None:
-                arrival.related_inputs = (read_inbox(said, self._subjects.parse_inbox(subject)),)
+                inbound_input.related_inputs = (read_inbox(said, self._subjects.parse_inbox(subject)),)

@@ -295,61 +295,61 @@ class SupervisorEngine:
             kind, why = received.error.kind, str(received.error)
             turns.create_task(self._acknowledger.dead_letter(delivery, received.workflow, kind, why))
             return
-        workflow, arrival = received
+        workflow, inbound_input = received
         # It may have been cancelled while it waited. What another team hands over needs no room.
         if delivery.message.subject.split(".", 2)[1] == "request" and workflow not in self._ended:
             self._admission.admit(workflow)
-        self._enqueue(workflow, arrival, turns)
+        self._enqueue(workflow, inbound_input, turns)
 
     async def _on_outcome(self, stored: StoredMessage) -> None:
         if is_outcome(stored):
             self._record_end(stored.subject.rpartition(".")[2], stored.at)
 
-    def _enqueue(self, workflow: str, arrival: InboundInput, turns: asyncio.TaskGroup) -> None:
+    def _enqueue(self, workflow: str, inbound_input: InboundInput, turns: asyncio.TaskGroup) -> None:
         """Inputs of one workflow are dealt with one after the other, and together when several are there."""
         if workflow in self._queued:
-            self._queued[workflow].append(arrival)
+            self._queued[workflow].append(inbound_input)
             return
-        self._queued[workflow] = [arrival]
+        self._queued[workflow] = [inbound_input]
         turns.create_task(self._drain(workflow))
 
     # Dealing with it
 
     async def _drain(self, workflow: str) -> None:
         with bind(workflow_id=workflow, team=self._team.name):
-            while arrivals := self._queued[workflow]:
-                self._queued[workflow], self._in_progress[workflow] = [], arrivals
-                await self._process_or_return(workflow, arrivals)
+            while inbound := self._queued[workflow]:
+                self._queued[workflow], self._in_progress[workflow] = [], inbound
+                await self._process_or_return(workflow, inbound)
             del self._queued[workflow], self._in_progress[workflow]
 
-    async def _process_or_return(self, workflow: str, arrivals: Sequence[InboundInput]) -> None:
+    async def _process_or_return(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
         try:
-            await self._process_batch(workflow, arrivals)
+            await self._process_batch(workflow, inbound)
         except BusUnavailableError as error:
-            self._invalidate(workflow, arrivals)
+            self._invalidate(workflow, inbound)
             hint = "nothing is lost, they come again; `pointsman doctor` looks at the broker and its streams"
-            _log.warning("inputs_returned", reason=str(error), inputs=len(arrivals), hint=hint)
-            for arrival in arrivals:
-                await arrival.delivery.nak(1.0)
+            _log.warning("inputs_returned", reason=str(error), inputs=len(inbound), hint=hint)
+            for inbound_input in inbound:
+                await inbound_input.delivery.nak(1.0)
         except PermissionDeniedError:  # no workflow can be continued: the process ends, and its reason is the exit code
-            self._invalidate(workflow, arrivals)
-            for arrival in arrivals:
-                await arrival.delivery.nak(1.0)
+            self._invalidate(workflow, inbound)
+            for inbound_input in inbound:
+                await inbound_input.delivery.nak(1.0)
             raise
         except CorruptLogError as error:
-            self._invalidate(workflow, arrivals)
-            await self._acknowledger.close_corrupt(workflow, arrivals, error)
+            self._invalidate(workflow, inbound)
+            await self._acknowledger.close_corrupt(workflow, inbound, error)
         except ImportedLogError as error:
-            self._invalidate(workflow, arrivals)
-            for arrival in arrivals:
-                await self._acknowledger.dead_letter(arrival.delivery, workflow, error.kind, str(error))
+            self._invalidate(workflow, inbound)
+            for inbound_input in inbound:
+                await self._acknowledger.dead_letter(inbound_input.delivery, workflow, error.kind, str(error))
         except Exception as error:
-            self._invalidate(workflow, arrivals)
-            _log.exception("inputs_failed", inputs=len(arrivals))
-            for arrival in arrivals:
+            self._invalidate(workflow, inbound)
+            _log.exception("inputs_failed", inputs=len(inbound))
+            for inbound_input in inbound:
                 # A timer holds nothing, and its workflow waits for it alone: it comes again until somebody can take it.
-                patient = isinstance(arrival.input, TimerFired)
-                await self._retry_later(arrival.delivery, workflow, error, for_ever=patient)
+                patient = isinstance(inbound_input.input, TimerFired)
+                await self._retry_later(inbound_input.delivery, workflow, error, for_ever=patient)
 
     async def _retry_later(
         self, delivery: Delivery, workflow: str | None, error: Exception, *, for_ever: bool = False
@@ -360,40 +360,44 @@ class SupervisorEngine:
         else:
             await self._acknowledger.dead_letter(delivery, workflow, "bug", f"{type(error).__name__}: {error}")
 
-    def _invalidate(self, workflow: str, arrivals: Iterable[InboundInput]) -> None:
+    def _invalidate(self, workflow: str, inbound: Iterable[InboundInput]) -> None:
         """What is known of the workflow may be stale. A request of it is admitted by whoever takes it next: if it kept
         its room here, and there is no other room and no other supervisor, nobody would."""
         self._heads.pop(workflow, None)
-        if any(is_request(arrival.input) for arrival in arrivals):
+        if any(is_request(inbound_input.input) for inbound_input in inbound):
             self._admission.release(workflow)
 
-    async def _process_batch(self, workflow: str, arrivals: Sequence[InboundInput]) -> None:
+    async def _process_batch(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
         """Load, decide, commit, emit, acknowledge."""
         fault_point("supervisor.received")
         started = self._clock.now() if tracing_enabled() else None
-        again = any(arrival.delivery.delivered > 1 for arrival in arrivals)
+        again = any(inbound_input.delivery.delivered > 1 for inbound_input in inbound)
         # A request may be another than the one that began it, which the log tells; or the log is gone.
-        if workflow in self._ended and not again and not any(is_request(arrival.input) for arrival in arrivals):
+        if (
+            workflow in self._ended
+            and not again
+            and not any(is_request(inbound_input.input) for inbound_input in inbound)
+        ):
             self._admission.release(workflow)
-            return await self._acknowledger.acknowledge(workflow, arrivals)
+            return await self._acknowledger.acknowledge(workflow, inbound)
         head = self._heads.get(workflow)
         left_behind = head is None and again
         if head is None:
             new = not again and workflow not in self._ended
-            fresh = new and all(is_request(arrival.input) for arrival in arrivals)
+            fresh = new and all(is_request(inbound_input.input) for inbound_input in inbound)
             # A request that comes for the first time has no log yet: the commit, which expects none, shows if it has.
             head = LogHead() if fresh else replace(await self._logs.load(workflow), foreign_messages=True)
-        unknown = head.state is None and not any(is_request(arrival.input) for arrival in arrivals)
-        if unknown and not await self._decoder.is_cancelled_while_queued(workflow, arrivals):
+        unknown = head.state is None and not any(is_request(inbound_input.input) for inbound_input in inbound)
+        if unknown and not await self._decoder.is_cancelled_while_queued(workflow, inbound):
             # Another supervisor may have admitted it since the log was read here, and have settled its request.
             head = replace(await self._logs.load(workflow), foreign_messages=True)
             if head.state is None:
-                return await self._acknowledger.dead_letter_unknown(workflow, arrivals)
+                return await self._acknowledger.dead_letter_unknown(workflow, inbound)
         if head.state is None:
-            await self._decoder.add_parent_cancellation(workflow, arrivals)
-        if head.state is not None and fired_early(head.state, arrivals, self._clock.now):
+            await self._decoder.add_parent_cancellation(workflow, inbound)
+        if head.state is not None and fired_early(head.state, inbound, self._clock.now):
             await self._outbox.broker_clock_changed()
-        head, entries, owed, raced = await self._committer.commit(workflow, head, arrivals)
+        head, entries, owed, raced = await self._committer.commit(workflow, head, inbound)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
         if workflow in self._ended and not head.state.ended:  # its log had aged out, and it has begun anew
@@ -402,7 +406,7 @@ class SupervisorEngine:
         # What others have committed they send themselves, and if they die before, the input they did it for comes
         # again, to be recovered from. But nothing may be missing once the outcome, which goes last, is there.
         others = head.foreign_messages or raced
-        if again or (others and (head.state.ended or not all_committed(arrivals, entries))):
+        if again or (others and (head.state.ended or not all_committed(inbound, entries))):
             await self._outbox.republish_all(head.state, entries)
             others = False
         else:
@@ -411,12 +415,12 @@ class SupervisorEngine:
         fault_point("supervisor.emitted")
         await self._spans.export_ended(head.state, entries)
         if left_behind and tracing_enabled():
-            await self._spans.export_missed(workflow, {arrival.event_id for arrival in arrivals})
+            await self._spans.export_missed(workflow, {inbound_input.event_id for inbound_input in inbound})
         if started is not None:
-            self._spans.export_processing(head.state, [arrival.delivery for arrival in arrivals], started)
-        for arrival in arrivals:
-            arrival.refusal = arrival.refusal or request_id_conflict(head.state, arrival.input)
-        await self._acknowledger.acknowledge(workflow, arrivals, head.state)
+            self._spans.export_processing(head.state, [inbound_input.delivery for inbound_input in inbound], started)
+        for inbound_input in inbound:
+            inbound_input.refusal = inbound_input.refusal or request_id_conflict(head.state, inbound_input.input)
+        await self._acknowledger.acknowledge(workflow, inbound, head.state)
         fault_point("supervisor.acked")
         self._log_entries(head.state, entries)
         return None

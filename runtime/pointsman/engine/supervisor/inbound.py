@@ -68,27 +68,27 @@ def is_cancellation(workflow: str, received: ControlReceived) -> bool:
     return received.control.action == "cancel" and received.event_id != f"{workflow}-{PARENT_CONTROL}"
 
 
-def fired_early(state: State, arrivals: Iterable[InboundInput], now: Callable[[], datetime]) -> bool:
+def fired_early(state: State, inbound: Iterable[InboundInput], now: Callable[[], datetime]) -> bool:
     """Whether the armed timer has fired long before its time."""
-    fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in arrivals)
+    fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in inbound)
     return fired and state.timer_due is not None and state.timer_due - now() > CLOCK_SKEW
 
 
-def all_committed(arrivals: Iterable[InboundInput], entries: Iterable[Entry]) -> bool:
+def all_committed(inbound: Iterable[InboundInput], entries: Iterable[Entry]) -> bool:
     """Whether every input was committed now, and so by nobody before. Of a timer that cannot be told."""
     committed = {getattr(entry, "event_id", None) for entry in entries}
-    return all(arrival.event_id in committed for arrival in arrivals)
+    return all(inbound_input.event_id in committed for inbound_input in inbound)
 
 
-def refuse_oversized(arrival: InboundInput, error: OversizeEventError) -> None:
+def refuse_oversized(inbound_input: InboundInput, error: OversizeEventError) -> None:
     """What the bus could carry but a log entry around it cannot is refused for its size."""
     failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be kept in the log: {error}")
-    match arrival.input:
+    match inbound_input.input:
         case RequestReceived() as received:
-            arrival.input = RequestRefused(received.admission, failure)
-            arrival.refusal = failure
+            inbound_input.input = RequestRefused(received.admission, failure)
+            inbound_input.refusal = failure
         case ResultReceived() as received if received.result.output is not None:
             result = received.result.model_copy(update={"status": "failed", "output": None, "error": failure})
-            arrival.input = ResultReceived(received.event_id, result)
+            inbound_input.input = ResultReceived(received.event_id, result)
         case _:
             raise InvariantError(f"an input without a large body does not fit into a commit: {error}") from error

@@ -87,19 +87,19 @@ class LogWatch:
         self._pause = settings.heartbeat
         self._remembered = min(_DAY_S, settings.retention_days * _DAY_S / 2)  # well before the log itself lets it go
         self._team = team
-        self._sequence, self._at = 0, 0.0
+        self._sequence, self._committed_at = 0, 0.0
 
     def record_commit(self, sequence: int) -> None:
         """A commit of this process was stored at `sequence`."""
         if sequence > self._sequence:
-            self._sequence, self._at = sequence, self._clock.monotonic()
+            self._sequence, self._committed_at = sequence, self._clock.monotonic()
 
     async def run(self) -> None:
         """Look at every heartbeat, until cancelled. Raises `StreamLostError` when the log has lost what was written."""
         while True:
             await self._clock.sleep(self._pause)
             sequence = self._sequence
-            recent = self._clock.monotonic() - self._at < self._remembered
+            recent = self._clock.monotonic() - self._committed_at < self._remembered
             if sequence == 0 or not recent or await self._still_holds(sequence):
                 continue
             await self._clock.sleep(_LEADER_CHANGE_PAUSE_S)

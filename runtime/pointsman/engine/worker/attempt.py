@@ -68,24 +68,24 @@ class HandlerOutcome:
 
 
 class Attempt:
-    """`agent`'s try at `handoff`, run by `handlers`. Whatever the agent does, what comes of it is a `Result`.
+    """`agent`'s try at `handoff`, run by `executor`. Whatever the agent does, what comes of it is a `Result`.
 
-    `deadlines` interrupt what they watch with a `timeout`.
+    `timeouts` interrupt what they watch with a `timeout`.
     """
 
-    def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, handlers: Executor, clock: Clock,
-                 deadlines: TimeoutScheduler[Attempt], journal: StepJournal | None = None,
-                 meters: RateLimiter | None = None, deliveries: int = 1) -> None:  # fmt: skip
+    def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, executor: Executor, clock: Clock,
+                 timeouts: TimeoutScheduler[Attempt], journal: StepJournal | None = None,
+                 rate_limiter: RateLimiter | None = None, deliveries: int = 1) -> None:  # fmt: skip
         self.handoff = handoff
         self._agent = agent
         self._name = agent.card.name
         self._reporter = reporter
         self._journal = journal
-        self._rate_limiter = meters
+        self._rate_limiter = rate_limiter
         self._deliveries = deliveries
-        self._executor = handlers
+        self._executor = executor
         self._clock = clock
-        self._timeouts = deadlines
+        self._timeouts = timeouts
         self._state: AttemptState | None = None
         self._threads: list[Thread] = []
         self._execution: Execution[HandlerOutcome] | None = None

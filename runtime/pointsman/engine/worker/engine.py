@@ -105,7 +105,9 @@ class Worker:
     @property
     def waiting_for(self) -> list[str]:
         """The agents' consumers that the broker is not serving now."""
-        return [consumer_name(desk.name) for desk in self._slots if desk.consumer is None or not desk.consumer.bound]
+        return [
+            consumer_name(slots.name) for slots in self._slots if slots.consumer is None or not slots.consumer.bound
+        ]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then drain: take nothing new, let running work finish within
@@ -117,9 +119,9 @@ class Worker:
         """
         async with AsyncExitStack() as stack:
             if self._settings.model_limits:
-                meters = BusRateLimiter(self._bus, self._subjects, self._settings.model_limits, self._clock)
-                stack.push_async_callback(meters.close)
-                self._processor.rate_limiter = meters
+                rate_limiter = BusRateLimiter(self._bus, self._subjects, self._settings.model_limits, self._clock)
+                stack.push_async_callback(rate_limiter.close)
+                self._processor.rate_limiter = rate_limiter
             stack.callback(self._processor.timeouts.close)
             stack.callback(self._processor.start_reports.close)
             if self._own_loop:
@@ -134,11 +136,11 @@ class Worker:
                 keeping_alive = group.create_task(self._extend_ack_deadlines())
                 minding = group.create_task(self._watch_broker_restarts())
                 pulls = [
-                    group.create_task(self._pull(desk, desk.consumer, group))
-                    for desk in self._slots
-                    if desk.consumer is not None
+                    group.create_task(self._pull(slots, slots.consumer, group))
+                    for slots in self._slots
+                    if slots.consumer is not None
                 ]
-                agents, namespace = [desk.name for desk in self._slots], self._settings.namespace
+                agents, namespace = [slots.name for slots in self._slots], self._settings.namespace
                 _log.info("worker_started", agents=agents, instance=self.instance, namespace=namespace)
                 await stop.wait()
                 self._stopping = True
@@ -160,53 +162,53 @@ class Worker:
         """Hear of cancellations, and have the broker serve every agent's consumer and service until the context that is
         returned ends. It may be called again where it was not done."""
         await self._clock.synchronize(self._bus)
-        self._began = self._clock.now()
+        self._started_at = self._clock.now()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(await self._bus.listen(self._subjects.cancellations, self._on_cancellation))
-            for desk in self._slots:
-                desk.consumer = desk.consumer or await self._bus.consumer(
-                    consumer_name(desk.name),
+            for slots in self._slots:
+                slots.consumer = slots.consumer or await self._bus.consumer(
+                    consumer_name(slots.name),
                     "handoffs",
-                    self._subjects.agent_handoffs(desk.name),
+                    self._subjects.agent_handoffs(slots.name),
                     ack_wait=self._settings.ack_wait,
-                    max_in_flight=desk.agent.card.max_in_flight,
+                    max_in_flight=slots.agent.card.max_in_flight,
                 )
-                await stack.enter_async_context(await self._bus.serve(desk.service))
+                await stack.enter_async_context(await self._bus.serve(slots.service))
             await self._check_name_conflicts()
             return stack.pop_all()
 
     async def hand_back(self) -> None:
         """Give back all there is in hand, as it is: this process ends now, and another one begins with it at once."""
-        for job in list(self._in_flight.values()):
-            await job.delivery.nak()
+        for in_flight in list(self._in_flight.values()):
+            await in_flight.delivery.nak()
         await asyncio.sleep(_FLUSH_DELAY_S)
 
     # Taking
 
-    async def _pull(self, desk: AgentSlots, consumer: Consumer, group: asyncio.TaskGroup) -> None:
+    async def _pull(self, slots: AgentSlots, consumer: Consumer, group: asyncio.TaskGroup) -> None:
         while not self._stopping:
-            await desk.slot_free.wait()
+            await slots.slot_free.wait()
             try:
-                taken = await consumer.take(desk.free_slots)
+                taken = await consumer.take(slots.free_slots)
             except BusUnavailableError as error:
                 if not self._stopping:
-                    _log.warning("pull_interrupted", agent=desk.name, error=str(error))
+                    _log.warning("pull_interrupted", agent=slots.name, error=str(error))
                     await self._clock.sleep(_RETRY_DELAY_S)
                 continue
             for delivery in taken:
-                desk.acquire()
-                group.create_task(self._process_delivery(desk, delivery))
+                slots.acquire()
+                group.create_task(self._process_delivery(slots, delivery))
 
-    async def _process_delivery(self, desk: AgentSlots, delivery: Delivery) -> None:
+    async def _process_delivery(self, slots: AgentSlots, delivery: Delivery) -> None:
         """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
         if self._stopping:  # it came while the pull was being given up: nobody would see that it runs, and end it
-            desk.release()
+            slots.release()
             await delivery.nak()
             return
         name = self._handoff_key(delivery.message)
         if (running := self._in_flight.get(name)) is not None:
             running.delivery = delivery  # from now on this one is kept alive, and settled in the end
-            desk.release()
+            slots.release()
             _log.warning(
                 "handoff_redelivered",
                 subject=delivery.message.subject,
@@ -214,15 +216,15 @@ class Worker:
                 hint="it is still worked on and is not run twice; this process was too busy to tell the broker in time",
             )
             return
-        job = InFlightHandoff(desk, delivery, asyncio.current_task())
-        self._in_flight[name] = job
+        in_flight = InFlightHandoff(slots, delivery, asyncio.current_task())
+        self._in_flight[name] = in_flight
         try:
-            await self._processor.process(job)
+            await self._processor.process(in_flight)
         except asyncio.CancelledError:
-            await job.delivery.nak()
+            await in_flight.delivery.nak()
             raise
         except PermissionDeniedError:  # no handoff can be completed: the process ends, and its reason is the exit code
-            await job.delivery.nak(_RETRY_DELAY_S)
+            await in_flight.delivery.nak(_RETRY_DELAY_S)
             raise
         except Exception as error:
             _log.error(
@@ -231,10 +233,10 @@ class Worker:
                 exc_info=error,
                 hint="this is a bug in pointsman; the handoff is delivered again",
             )
-            await job.delivery.nak(_RETRY_DELAY_S)
+            await in_flight.delivery.nak(_RETRY_DELAY_S)
         finally:
             del self._in_flight[name]
-            desk.release()
+            slots.release()
 
     def _handoff_key(self, handoff: StoredMessage) -> object:
         """What is the same whenever this handoff is delivered, and of no other. A number alone is not: a broker whose
@@ -249,8 +251,8 @@ class Worker:
         """Tell the broker about everything in hand, often enough that one lost message does no harm."""
         while True:
             await self._clock.sleep(self._settings.ack_wait / 3)
-            for job in list(self._in_flight.values()):
-                await job.delivery.in_progress()
+            for in_flight in list(self._in_flight.values()):
+                await in_flight.delivery.in_progress()
 
     async def _watch_broker_restarts(self) -> None:
         """Where a broker that forgets was started anew, its consumers may stand at what was answered long ago."""
@@ -271,15 +273,15 @@ class Worker:
         self._cancelled.update(dict.fromkeys(cancelled))  # for good: an abandoned task is never reopened
         while len(self._cancelled) > _MAX_CANCELLED:
             self._cancelled.popitem(last=False)
-        for job in list(self._in_flight.values()):
-            if (attempt := job.attempt) and (attempt.handoff.workflow_id, attempt.handoff.task_id) in cancelled:
+        for in_flight in list(self._in_flight.values()):
+            if (attempt := in_flight.attempt) and (attempt.handoff.workflow_id, attempt.handoff.task_id) in cancelled:
                 attempt.interrupt("cancelled")
 
     async def _check_name_conflicts(self) -> None:
         """Say who is there under the name of one of these agents and takes, or gives, something else: a task goes to
         whichever is free."""
         cards = await self._bus.registry.cards()
-        for own in (desk.agent.card for desk in self._slots):
+        for own in (slots.agent.card for slots in self._slots):
             others = [
                 card
                 for card in cards
@@ -297,12 +299,12 @@ class Worker:
                 )
 
     async def _shut_down(self) -> None:
-        for desk in self._slots:
+        for slots in self._slots:
             with suppress(BusUnavailableError):
-                if desk.consumer is not None:
-                    await desk.consumer.close()
-                if desk.card is not None:
-                    await self._bus.registry.withdraw(desk.card)
+                if slots.consumer is not None:
+                    await slots.consumer.close()
+                if slots.card is not None:
+                    await self._bus.registry.withdraw(slots.card)
 
     async def _drain(self) -> None:
         if not (running := self._running_attempts()):
@@ -319,28 +321,32 @@ class Worker:
         broker."""
         if not (running := self._running_attempts()):
             return
-        for job in list(self._in_flight.values()):
-            if job.attempt is not None:
-                job.attempt.interrupt("shutdown")
+        for in_flight in list(self._in_flight.values()):
+            if in_flight.attempt is not None:
+                in_flight.attempt.interrupt("shutdown")
         await asyncio.wait(running, timeout=1.25 * CANCEL_GRACE_S)
         for task in running:
             task.cancel()
 
     def _running_attempts(self) -> Sequence[asyncio.Task[Any]]:
-        return [job.task for job in self._in_flight.values() if job.task is not None]
+        return [in_flight.task for in_flight in self._in_flight.values() if in_flight.task is not None]
 
     async def _close_agents(self, within: float) -> None:
         """All together, within one bound: where one handler blocks the loop, none of them can be closed."""
-        closings = [self._processor.executor.start(_close_agent(desk.agent)) for desk in self._slots]
+        closings = [self._processor.executor.start(_close_agent(slots.agent)) for slots in self._slots]
         await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:
             closing.cancel()
 
     def _cards(self) -> Sequence[AgentCard]:
-        for desk in self._slots:
-            told = {"instance": self.instance, "started_at": self._began, "orphaned_handlers": desk.orphaned_handlers()}
-            desk.card = desk.agent.card.model_copy(update=told)
-        return [desk.card for desk in self._slots if desk.card is not None]
+        for slots in self._slots:
+            told = {
+                "instance": self.instance,
+                "started_at": self._started_at,
+                "orphaned_handlers": slots.orphaned_handlers(),
+            }
+            slots.card = slots.agent.card.model_copy(update=told)
+        return [slots.card for slots in self._slots if slots.card is not None]
 
 
 def _seconds_until(moment: float) -> float:

@@ -64,7 +64,7 @@ _log = get_logger(__name__)
 class InFlightHandoff:
     """A delivery in hand, with its attempt once it is read."""
 
-    desk: AgentSlots
+    slots: AgentSlots
     delivery: Delivery
     task: asyncio.Task[Any] | None
     attempt: Attempt | None = None
@@ -90,17 +90,17 @@ class HandoffProcessor:
         self._clock = clock
         self._cancelled = cancelled
 
-    async def process(self, job: InFlightHandoff) -> None:
+    async def process(self, in_flight: InFlightHandoff) -> None:
         """Return once the handoff is settled."""
         try:
-            envelope, handoff = decode_handoff(job.delivery.message, self._subjects)
+            envelope, handoff = decode_handoff(in_flight.delivery.message, self._subjects)
         except ContractError as error:
-            await self._dead_letter(job, error)
+            await self._dead_letter(in_flight, error)
         else:
-            await self._run_handoff(job, envelope, handoff)
+            await self._run_handoff(in_flight, envelope, handoff)
 
-    async def _dead_letter(self, job: InFlightHandoff, error: ContractError) -> None:
-        message, agent = job.delivery.message, job.desk.name
+    async def _dead_letter(self, in_flight: InFlightHandoff, error: ContractError) -> None:
+        message, agent = in_flight.delivery.message, in_flight.slots.name
         workflow: str | None = None
         task: str | None = None
         with suppress(ContractError):
@@ -116,7 +116,7 @@ class HandoffProcessor:
                 message,
                 origin=agent,
                 cause=cause,
-                attempts=job.delivery.delivered,
+                attempts=in_flight.delivery.delivered,
                 workflow=workflow,
                 task=task,
             )
@@ -130,22 +130,22 @@ class HandoffProcessor:
             cause=str(error),
             hint=f"pointsman dead show {letter.id}",
         )
-        job.desk.record_request(0.0, error.kind)
-        await job.delivery.term(f"{error.kind}: {letter.id}")
+        in_flight.slots.record_request(0.0, error.kind)
+        await in_flight.delivery.term(f"{error.kind}: {letter.id}")
 
-    async def _run_handoff(self, job: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> None:
-        delivery, desk = job.delivery, job.desk
+    async def _run_handoff(self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> None:
+        delivery, slots = in_flight.delivery, in_flight.slots
         if delivery.delivered == 1 and metrics.metrics_enabled():
             waited = (self._clock.now() - delivery.message.at).total_seconds()
-            metrics.observe_series(semconv.QUEUE_DURATION, max(0.0, waited), metrics.agent_series(desk.name))
+            metrics.observe_series(semconv.QUEUE_DURATION, max(0.0, waited), metrics.agent_series(slots.name))
         began = self._clock.monotonic()
         with (
-            bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=desk.name,
+            bind(workflow_id=handoff.workflow_id, task_id=handoff.task_id, attempt=handoff.attempt, agent=slots.name,
                  correlation_id=envelope.correlation_id),
-            self._span(job, envelope, handoff) as spot,
+            self._span(in_flight, envelope, handoff) as spot,
         ):  # fmt: skip
             try:
-                result = await self._run_attempt(job, envelope, handoff, spot)
+                result = await self._run_attempt(in_flight, envelope, handoff, spot)
             except BaseException:  # it is delivered again, and its span is ended then
                 spot.discard()
                 raise
@@ -169,43 +169,43 @@ class HandoffProcessor:
                 _log.debug("attempt_succeeded")
         seconds = self._clock.monotonic() - began
         kind = error.kind if error else None
-        desk.record_request(seconds, kind)
+        slots.record_request(seconds, kind)
         if metrics.metrics_enabled():
-            of = _duration_attributes(self._subjects.namespace, desk.name, self._bus.server, kind)
+            of = _duration_attributes(self._subjects.namespace, slots.name, self._bus.server, kind)
             metrics.observe_series(semconv.PROCESS_DURATION, seconds, of)
 
     def _log_context(
-        self, job: InFlightHandoff, envelope: Envelope, handoff: Handoff
+        self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff
     ) -> tuple[str, semconv.Attributes]:
         return semconv.process_handoff(
             self._subjects.namespace,
-            job.desk.name,
-            subject=job.delivery.message.subject,
+            in_flight.slots.name,
+            subject=in_flight.delivery.message.subject,
             workflow_id=handoff.workflow_id,
             task_id=handoff.task_id,
             attempt=handoff.attempt,
-            delivered=job.delivery.delivered,
+            delivered=in_flight.delivery.delivered,
             message_id=envelope.id,
             source=envelope.source,
             correlation_id=envelope.correlation_id,
-            consumer=consumer_name(job.desk.name),
+            consumer=consumer_name(in_flight.slots.name),
             role=handoff.role,
             server=self._bus.server,
         )
 
-    def _span(self, job: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> AbstractContextManager[Span]:
+    def _span(self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> AbstractContextManager[Span]:
         """An attempt has one span, whichever delivery of it comes to an end: what earlier ones did is below it."""
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         own = span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt) if tracing_enabled() else None
-        links = (parent,) if parent and job.delivery.delivered > 1 else ()
-        about = partial(self._log_context, job, envelope, handoff)
+        links = (parent,) if parent and in_flight.delivery.delivered > 1 else ()
+        about = partial(self._log_context, in_flight, envelope, handoff)
         return span(about, kind="consumer", parent=parent, span_id=own, links=links)
 
     async def _run_attempt(
-        self, job: InFlightHandoff, envelope: Envelope, handoff: Handoff, spot: Span
+        self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff, spot: Span
     ) -> Result | None:
         """The result that was stored; None where nothing was run, or it was not run to its end."""
-        delivery, desk = job.delivery, job.desk
+        delivery, slots = in_flight.delivery, in_flight.slots
         again = delivery.delivered > 1
         if again:
             spot.add_event(semconv.HANDOFF_REDELIVERED, {semconv.DELIVERED: delivery.delivered})
@@ -214,60 +214,63 @@ class HandoffProcessor:
         reporter = BusProgressPublisher(
             self._bus,
             self._subjects,
-            source=desk.source,
+            source=slots.source,
             correlation_id=envelope.correlation_id,
             causation_id=envelope.id,
             clock=self._clock,
         )
-        journal = self._open_journal(job, handoff, envelope, fresh=not maybe_known) if self._settings.journal else None
-        job.attempt = attempt = Attempt(
-            desk.agent, handoff, reporter, self.executor, self._clock, self.timeouts, journal, self.rate_limiter,
+        journal = (
+            self._open_journal(in_flight, handoff, envelope, fresh=not maybe_known) if self._settings.journal else None
+        )
+        in_flight.attempt = attempt = Attempt(
+            slots.agent, handoff, reporter, self.executor, self._clock, self.timeouts, journal, self.rate_limiter,
             delivery.delivered,
         )  # fmt: skip
         if maybe_known and await self._has_result(handoff):
-            await job.delivery.ack()
+            await in_flight.delivery.ack()
             return None
         fault_point("worker.received")
         self.start_reports.watch(attempt, _STARTED_REPORT_DELAY_S)
         try:
-            result = await self._rejection(job, attempt) or await attempt.run()
+            result = await self._rejection(in_flight, attempt) or await attempt.run()
         finally:
             self.start_reports.cancel(attempt)
         if attempt.orphaned_handlers:
-            desk.unfinished.append(attempt)
+            slots.unfinished.append(attempt)
         if result is None:
             _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
-            await job.delivery.nak()
+            await in_flight.delivery.nak()
             return None
         fault_point("worker.ran")
         await reporter.flush()
-        result = await self._store_result(result, handoff, envelope, spot, desk)
+        result = await self._store_result(result, handoff, envelope, spot, slots)
         fault_point("worker.answered")
-        await job.delivery.ack()
+        await in_flight.delivery.ack()
         fault_point("worker.acked")
         return result
 
     def _open_journal(
-        self, job: InFlightHandoff, handoff: Handoff, envelope: Envelope, *, fresh: bool
+        self, in_flight: InFlightHandoff, handoff: Handoff, envelope: Envelope, *, fresh: bool
     ) -> BusStepJournal:
         return BusStepJournal(
             self._bus,
             self._subjects,
             handoff,
-            source=job.desk.source,
+            source=in_flight.slots.source,
             correlation_id=envelope.correlation_id,
             causation_id=envelope.id,
             clock=self._clock,
             fresh=fresh,
         )
 
-    async def _rejection(self, job: InFlightHandoff, attempt: Attempt) -> Result | None:
+    async def _rejection(self, in_flight: InFlightHandoff, attempt: Attempt) -> Result | None:
         """The answer to a handoff that is not to be started."""
         handoff, most = attempt.handoff, self._settings.max_deliveries
-        if job.delivery.delivered > most:
+        if in_flight.delivery.delivered > most:
             return await attempt.not_started_result(
                 ErrorKind.CRASHED,
-                f"no worker of {job.desk.name} lived to answer it in {most} deliver{'y' if most == 1 else 'ies'}, as "
+                f"no worker of {in_flight.slots.name} lived to answer it in {most}"
+                f" deliver{'y' if most == 1 else 'ies'}, as "
                 "many as a handoff may have; it was not started again",
             )
         if (handoff.workflow_id, handoff.task_id) in self._cancelled:
@@ -275,16 +278,16 @@ class HandoffProcessor:
         return None
 
     async def _store_result(
-        self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, desk: AgentSlots
+        self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, slots: AgentSlots
     ) -> Result:
         """Store the result, or in its place the failure to store it. Returns when the broker has one."""
         here = spot.context
         traceparent = here.traceparent if here else None
         headers = encode(
             Envelope(
-                id=derive_id("result", handoff.workflow_id, handoff.task_id, str(handoff.attempt), desk.name),
+                id=derive_id("result", handoff.workflow_id, handoff.task_id, str(handoff.attempt), slots.name),
                 type=Result.event_type,
-                source=desk.source,
+                source=slots.source,
                 time=result.ended_at,
                 subject=handoff.workflow_id,
                 correlation_id=envelope.correlation_id,
@@ -306,7 +309,7 @@ class HandoffProcessor:
                     "events": (),
                     "error": AttemptError(
                         kind=ErrorKind.OVERSIZE,
-                        message=f"the result of {desk.name} is {len(body)} bytes with a limit of "
+                        message=f"the result of {slots.name} is {len(body)} bytes with a limit of "
                         f"{self._bus.max_body} for headers and body; return less, or a reference to it",
                     ),
                 }

@@ -41,8 +41,8 @@ class ExportGate:
         self._exporter = exporter
         self._monotonic = monotonic
         self._has_failed = False  # the last that was sent: the collector is taken to be away
-        self._tried_again = 0.0  # when, by `monotonic`: before that nothing is let in, and then one
-        self._began: float | None = None  # the export that is under way, by `monotonic`
+        self._retried_at = 0.0  # when, by `monotonic`: before that nothing is let in, and then one
+        self._export_started: float | None = None  # the export that is under way, by `monotonic`
         self._rejected = 0  # since the last delivery
         self._was_full = False
         self._closed = False
@@ -55,7 +55,7 @@ class ExportGate:
     def _reset(self) -> None:
         """Nobody is inside: at the beginning, and in a forked process, where the SDK empties its queue as well."""
         self._in_flight = 0
-        self._began = None
+        self._export_started = None
         self._lock = threading.RLock()  # a collected generator may end its span while it is held
 
     @property
@@ -71,7 +71,7 @@ class ExportGate:
         """Whether what begins now would be made for nobody: the collector is away, and has its next try already or is
         not to be tried yet; or it holds on to a batch, and all has been filled meanwhile. A queue that is full before
         one that answers may have room when it ends."""
-        return (self._has_failed or (self._began is not None and self._is_stuck())) and not self.is_open()
+        return (self._has_failed or (self._export_started is not None and self._is_stuck())) and not self.is_open()
 
     def reject(self) -> None:
         """One more is lost: it found no room, or was not even made, as it would have found none."""
@@ -98,12 +98,12 @@ class ExportGate:
         """
         with self._lock:
             self._in_flight -= len(batch)
-        if self._has_failed and self._monotonic() < self._tried_again:
+        if self._has_failed and self._monotonic() < self._retried_at:
             self._dropped(len(batch))
             return None
         delivered: int | None = None
         at_fault = True
-        self._began = self._monotonic()
+        self._export_started = self._monotonic()
         try:
             result = self._exporter.export(batch)
             if result.name == "SUCCESS":
@@ -113,7 +113,7 @@ class ExportGate:
             at_fault = isinstance(error, OSError)  # some of an HTTP client's are both
             raise
         finally:
-            self._began = None
+            self._export_started = None
             if lost := len(batch) - (delivered or 0):
                 self._dropped(lost)
             if delivered is not None:
@@ -129,14 +129,14 @@ class ExportGate:
 
     def _limit(self) -> int:
         """How many may be inside after a failure."""
-        return int(self._monotonic() >= self._tried_again)
+        return int(self._monotonic() >= self._retried_at)
 
     def _is_stuck(self) -> bool:
-        began = self._began  # another thread ends it
+        began = self._export_started  # another thread ends it
         return began is not None and self._monotonic() - began > _EXPORT_TIMEOUT_S
 
     def _failed(self) -> None:
-        self._tried_again = self._monotonic() + _RETRY_PAUSE_S
+        self._retried_at = self._monotonic() + _RETRY_PAUSE_S
         was_away, self._has_failed = self._has_failed, True
         if not was_away:
             _log.warning(

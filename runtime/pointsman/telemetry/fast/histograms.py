@@ -116,14 +116,14 @@ class Histograms:
 
 
 class _Series:
-    __slots__ = ("_bounds", "_counts", "_exemplars", "_greatest", "_least", "_started", "_sum")
+    __slots__ = ("_bounds", "_counts", "_exemplars", "_max", "_min", "_started", "_sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
-        self._least = float("inf")
-        self._greatest = float("-inf")
+        self._min = float("inf")
+        self._max = float("-inf")
         self._exemplars: dict[int, tuple[float, int, int, int]] = {}
         self._started = time_ns()
 
@@ -131,10 +131,10 @@ class _Series:
         bucket = bisect_left(self._bounds, value)
         self._counts[bucket] += 1
         self._sum += value
-        if value < self._least:
-            self._least = value
-        if value > self._greatest:
-            self._greatest = value
+        if value < self._min:
+            self._min = value
+        if value > self._max:
+            self._max = value
         if not get_current():  # no span is open, nor anything else: that is cheaper to see
             return
         within = get_current_span().get_span_context()
@@ -159,7 +159,7 @@ class _Series:
             sum=self._sum,
             bucket_counts=list(self._counts),
             explicit_bounds=self._bounds,
-            min=self._least,
-            max=self._greatest,
+            min=self._min,
+            max=self._max,
             exemplars=[Exemplar({}, *exemplar) for exemplar in exemplars.values()],
         )

@@ -51,17 +51,17 @@ class _Context:
 class EncodedSpan:
     """An ended span, as a queue of the SDK takes it."""
 
-    __slots__ = ("_encoded", "_told")
+    __slots__ = ("_data", "_encoded")
     context: ClassVar = _Context()
 
     def __init__(self, told: _SpanData) -> None:
-        self._told: _SpanData | None = told
+        self._data: _SpanData | None = told
         self._encoded = b""
 
     def encoded(self) -> bytes:
         """As a field of its scope; from then on that is all that is kept. Nothing, and a line, for what types forbid
         and somebody's tool has said of it all the same: it would cost the spans beside it."""
-        told = self._told  # another thread may be at it, and comes to the same
+        told = self._data  # another thread may be at it, and comes to the same
         if told is not None:
             name, kind, place, parent_id, attributes, more = told
             try:
@@ -72,7 +72,7 @@ class EncodedSpan:
                 _log.warning(
                     "span_encode_failed", span=str(name), error=f"{type(error).__name__}: {error}", hint=_ENCODE_HINT
                 )
-            self._told = None
+            self._data = None
         return self._encoded
 
 

@@ -140,7 +140,7 @@ async def test_unread_requests_are_buffered_up_to_the_same_bound() -> None:
     server = Server()
 
     async with connected(server) as client:
-        asking = RequestClient(client, 0.1, unheard=lambda subject: None)
+        asking = RequestClient(client, 0.1, on_no_responders=lambda subject: None)
         asking.up.set()
         asked = asking.request("a")
         for _ in range(2_000):  # 20 MB: more than the sockets between take

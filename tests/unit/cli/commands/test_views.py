@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from support.factory import echo
 from support.history import WORKFLOW, at, dispatched, failing, planned, started, store, tool
-from support.letters import bury
+from support.letters import store_dead_letter
 from support.waiting import until
 
 from pointsman.cli.commands import agents, approvals, dead_letters, doctor, workflows
@@ -45,10 +45,10 @@ def failed(client: Client, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_known_dead_letter_causes_are_offered(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    asyncio.run(bury(client, "d1", "undecodable", workflow="wf_2"))
+    asyncio.run(store_dead_letter(client, "d1", "undecodable", workflow="wf_2"))
     assert "dead list" not in failed(client, capsys)
 
-    asyncio.run(bury(client, "d2", "undecodable"))
+    asyncio.run(store_dead_letter(client, "d2", "undecodable"))
     assert "`pointsman dead list --workflow wf_1` shows what was given up on." in failed(client, capsys)
 
 
@@ -63,7 +63,7 @@ def test_a_cause_that_is_not_there_is_answered_with_those_that_are(
     assert dead(capsys, cause="foo") == "No dead letters."
 
     for name, cause in (("d1", "undecodable"), ("d2", "handler_error"), ("d3", "handler_error")):
-        asyncio.run(bury(client, name, cause))
+        asyncio.run(store_dead_letter(client, name, cause))
 
     assert dead(capsys, cause="foo") == "None with cause foo; causes there are: handler_error (2), undecodable (1)."
     assert dead(capsys, origin="foo") == "No dead letter fits; `pointsman dead list` shows the ones there are."
@@ -71,7 +71,7 @@ def test_a_cause_that_is_not_there_is_answered_with_those_that_are(
 
 def test_a_cause_is_whole_where_it_is_piped(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     message = "no bolts " * 30 + "at all"
-    asyncio.run(bury(client, "d1", "handler_error", message=message))
+    asyncio.run(store_dead_letter(client, "d1", "handler_error", message=message))
 
     assert message in dead(capsys)
 
@@ -173,8 +173,8 @@ def test_answer_is_stored_under_the_name_of_its_author(
 
 
 def test_piped_row_is_not_shortened(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    asyncio.run(bury(client, "d1", "handler_error", message="no bolts " * 30))
-    asyncio.run(bury(client, "d2", "handler_error", message="no nuts"))
+    asyncio.run(store_dead_letter(client, "d1", "handler_error", message="no bolts " * 30))
+    asyncio.run(store_dead_letter(client, "d2", "handler_error", message="no nuts"))
     asyncio.run(client.submit("shop", "no bolts " * 30))
     asyncio.run(client.submit("shop", "no nuts"))
 

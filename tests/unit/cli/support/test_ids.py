@@ -7,7 +7,7 @@ import json
 
 import pytest
 from support.history import WORKFLOW, started, store
-from support.letters import bury
+from support.letters import store_dead_letter
 
 from pointsman.cli.commands import approvals, archive, dead_letters, workflows
 from pointsman.cli.support.ids import resolve_workflow_id
@@ -92,7 +92,7 @@ def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
 def test_a_dead_letter_is_shown_with_the_names_of_its_fields(
     client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asyncio.run(bury(client, "c0ffee", "undecodable", body=b'{"inputt": "hello"}'))
+    asyncio.run(store_dead_letter(client, "c0ffee", "undecodable", body=b'{"inputt": "hello"}'))
 
     dead_letters.show("c0ffee", **NOWHERE)  # type: ignore[arg-type]
 
@@ -104,7 +104,7 @@ def test_dead_letters_are_selected_by_prefixes_of_their_ids_or_workflows(
 ) -> None:
     asyncio.run(store(client.bus, started()))
     for name, workflow in (("c0ffee", WORKFLOW), ("c0fa11", "wf_2")):
-        asyncio.run(bury(client, name, "undecodable", workflow))
+        asyncio.run(store_dead_letter(client, name, "undecodable", workflow))
 
     dead_letters.show("c0ff", **NOWHERE)  # type: ignore[arg-type]
     assert "c0ffee" in capsys.readouterr().out

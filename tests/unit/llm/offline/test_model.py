@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from support.house import HOME_AGENTS, KITCHEN, ask, report
+from support.house import HOME_AGENTS, KITCHEN, ask_model, report
 
 from pointsman.llm.offline.words import OFFLINE_NOTE
 from pointsman_schemas.events import AttemptError, Gap, TaskReport
@@ -15,12 +15,12 @@ from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, Synthesis
 
 
 async def select(request: str, agents: tuple[AvailableAgent, ...] = HOME_AGENTS) -> Selection:
-    reply = await ask(ClassifierInput(request=request, agents=agents), Selection, "selection")
+    reply = await ask_model(ClassifierInput(request=request, agents=agents), Selection, "selection")
     return Selection.model_validate(reply.data)
 
 
 async def answer(data: SynthesizerInput, results: Sequence[TaskReport] = ()) -> str:
-    return Synthesis.model_validate((await ask(data, Synthesis, "synthesis", results)).data).answer
+    return Synthesis.model_validate((await ask_model(data, Synthesis, "synthesis", results)).data).answer
 
 
 async def test_equal_agents_are_selected_once_with_full_confidence() -> None:
@@ -55,7 +55,7 @@ async def test_an_unclear_request_gets_a_question_instead_of_a_guess() -> None:
 
 async def test_a_request_between_two_agents_is_less_sure_of_each() -> None:
     twins = (KITCHEN, AvailableAgent(name="canteen", description="Cooks soup"))
-    reply = await ask(ClassifierInput(request="Cook soup", agents=twins), Selection, "selection")
+    reply = await ask_model(ClassifierInput(request="Cook soup", agents=twins), Selection, "selection")
 
     confidences = [found.confidence for found in Selection.model_validate(reply.data).agents]
     assert len(confidences) == 2

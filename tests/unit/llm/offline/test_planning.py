@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from pydantic import JsonValue
-from support.house import HOME_AGENTS, ask, report
+from support.house import HOME_AGENTS, ask_model, report
 
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import AvailableAgent, PlannerInput
@@ -12,7 +12,7 @@ from pointsman_schemas.role_io import AvailableAgent, PlannerInput
 
 async def plan(request: str | dict[str, JsonValue], **more: object) -> Plan:
     asked = PlannerInput.model_validate({"request": request, "agents": HOME_AGENTS, **more})
-    return Plan.model_validate((await ask(asked, Plan, "plan")).data)
+    return Plan.model_validate((await ask_model(asked, Plan, "plan")).data)
 
 
 @pytest.mark.parametrize(

@@ -260,7 +260,7 @@ class TestSpans:
 
     def test_one_collector_of_two_that_is_there_gets_all(self) -> None:
         away, there = ExportGate("spans", Exporter(), 10), ExportGate("spans", Exporter(), 10)
-        away._has_failed, away._tried_again = True, float("inf")
+        away._has_failed, away._retried_at = True, float("inf")
 
         seen = [(ways.is_open(), ways.collector_down()) for ways in (_SinkGroup([away]), _SinkGroup([away, there]))]
 
@@ -268,7 +268,7 @@ class TestSpans:
 
     def go_away(self) -> None:
         door = cast(ExportGate, traces._sink)
-        door._has_failed, door._tried_again = True, float("inf")
+        door._has_failed, door._retried_at = True, float("inf")
 
     def lost(self) -> float:
         return sum(value for _, value in samples(self.figures).get("pointsman_telemetry_dropped_total", ()))

@@ -240,7 +240,7 @@ async def test_waiting_spans_are_held_as_bytes_except_the_newest(monkeypatch: py
     for number in range(1000):
         with span(f"span {number}", parent=PARENT, attributes={"name": "a" * 100, "number": number}):
             pass
-    held = [one for one in waiting if one._told is not None]
+    held = [one for one in waiting if one._data is not None]
     await pipeline.close(10)
 
     assert (len(waiting), len(held)) == (1000, 1000 % 32)
