@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import statistics
 
 import pytest
 from support.broker import TIMEOUT_S
@@ -15,27 +14,6 @@ from pointsman.errors import BusUnavailableError
 from pointsman.ports.bus import Delivery
 from pointsman.settings import Settings
 from pointsman_schemas.claim_check import Claim
-
-
-async def test_a_message_after_idling_is_delivered_at_once(bus: JetStreamBus, namespace: str) -> None:
-    consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
-    loop = asyncio.get_running_loop()
-    waits: list[float] = []
-
-    for number in range(12):
-        taking = asyncio.create_task(consumer.take(8))
-        await asyncio.wait({taking}, timeout=0.25)  # idling is what is tried here
-        started = loop.time()
-        await bus.publish(f"{namespace}.handoff.writer.w.t.{number}", b"", {})
-        [delivery] = await taking
-        waits.append(loop.time() - started)
-        await delivery.ack()
-
-    assert max(waits) < 0.5
-    assert statistics.median(waits) < 0.05
-    info = await bus.api(f"CONSUMER.INFO.{namespace.upper()}_WORK.writer")
-    assert info["num_waiting"] <= 2
-    assert info["num_redelivered"] == 0
 
 
 async def test_deleted_consumer_is_created_again(settings: Settings, bus: JetStreamBus, namespace: str) -> None:

@@ -184,61 +184,6 @@ async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: 
     assert "no team nobody was seen here yet. Teams seen: none" in run.err
 
 
-async def test_doctor_fails_on_requests_without_a_supervisor(shell: Shell) -> None:
-    async with factory.team(TEAM, CREW, on=shell.settings):
-        served = await shell.json("doctor", "crew")
-    waiting = await shell.json("submit", "crew", "hello", "--timeout", "0.2")
-
-    left = await shell.json("doctor", "crew")
-
-    assert served.code == 0
-    assert waiting.lines[0]["status"] == "waiting for admission"
-    assert left.code == 1
-    stuck = next(check for check in left.lines if "request-crew" in check["finding"])
-    assert (stuck["ok"], stuck["finding"]) == (False, "request-crew: 1 waiting, 0 in work, and nobody takes them")
-
-
-async def test_agents_and_doctor_list_the_live_processes(shell: Shell) -> None:
-    async with factory.team(TEAM, CREW[:3], on=shell.settings):
-        agents = await shell.json("agents")
-        doctor = await shell.json("doctor")
-    nobody = await shell.json("doctor")
-
-    *alive, team = agents.lines
-    assert {line["name"]: line["instances"] for line in alive} == {"a": 1, "planner": 1, "synthesizer": 1}
-    assert (team["team"], team["supervisors"]) == ("crew", 1)
-    queue = agents.lines[0]["queue"]
-    assert (queue["pending"], queue["in_flight"]) == (0, 0)
-    assert (doctor.code, nobody.code) == (0, 1)
-
-
-async def test_unadmitted_workflow_is_waiting(shell: Shell) -> None:
-    async with factory.team((), on=shell.settings):
-        workflow = (await shell.json("submit", "crew", "hello", "--no-wait")).lines[0]["workflow_id"]
-        shown = await shell.json("show", workflow)
-        told = await shell("show", workflow)
-        cancelled = await shell("cancel", workflow, "--reason", "enough")
-        unknown = await shell("show", "wf_unknown")
-    async with factory.team(TEAM, CREW, on=shell.settings):
-        watched = await shell("watch", workflow)
-
-    assert shown.lines == [{"workflow_id": workflow, "team": "crew", "status": "waiting for admission"}]
-    assert "waiting for admission by team crew" in told.out
-    assert "enough" in watched.out
-    assert [shown.code, told.code, cancelled.code, unknown.code, watched.code] == [0, 0, 0, 3, 1]
-
-
-async def test_list_shows_that_a_request_was_unreadable(shell: Shell) -> None:
-    async with factory.team(TEAM, CREW, on=shell.settings) as client:
-        await client.bus.publish(client.subjects.request("crew"), b"{", {})
-        await until(lambda: client.bus.last("log", client.subjects.team_outcomes("crew")))
-        listed = await shell("list")
-        (row,) = await client.list()
-        seen = [listed, await shell("show", row.id), await shell("watch", row.id)]
-
-    assert ["(the request could not be read)" in " ".join(each.out.split()) for each in seen] == [True] * 3
-
-
 async def test_dead_letter_of_a_request_explains_its_replay(shell: Shell) -> None:
     async with factory.team(TEAM, CREW, on=shell.settings) as client:
         await client.bus.publish(client.subjects.request("crew"), b"{", {})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.broker import remove_streams
-from support.processes import System, wait_for
+from support.processes import System
 
 from pointsman.settings import Settings
 
@@ -60,21 +60,3 @@ async def test_request_is_served_once_a_capable_worker_starts(settings: Settings
     assert served.status == "completed"
     assert [task.agent for task in served.tasks] == ["planner", "translator", "synthesizer"]
     assert "[fr] Translate this passage into French" in str(served.answer)
-
-
-async def test_a_worker_that_was_killed_is_off_the_menu_after_three_heartbeats(
-    settings: Settings, tmp_path: Path
-) -> None:
-    async with System(tmp_path, settings) as system:
-        _, translator = await asyncio.gather(
-            system.worker("pointsman_agents.planner", "pointsman_agents.synthesizer"),
-            system.worker(system.write("translator.py", TRANSLATOR)),
-        )
-
-        await translator.kill()
-
-        async def gone() -> bool:
-            return {card.name for card in await system.client.operations.agents()} == {"planner", "synthesizer"}
-
-        await wait_for(gone, "menu without the killed worker", seconds=3 * settings.heartbeat + 5)
-    await remove_streams(settings)

@@ -133,20 +133,6 @@ print(telemetry.tracing_enabled(), [name for name in sys.modules if name.startsw
     assert output == ["False []"]
 
 
-async def test_the_sdk_can_be_disabled_though_an_endpoint_is_set() -> None:
-    code = """
-from pointsman import telemetry
-from pointsman.settings import Settings
-telemetry.setup("quiet", settings=Settings())
-print(telemetry.tracing_enabled())
-"""
-
-    output, lines = await _run(code, {"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"})
-
-    assert output == ["False"]
-    assert lines == []
-
-
 async def test_an_exporter_that_does_not_exist_is_said_and_stops_nothing() -> None:
     code = """
 from pointsman import telemetry

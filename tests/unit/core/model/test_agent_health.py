@@ -315,14 +315,6 @@ def test_a_synthesizer_that_keeps_failing_leaves_the_results_after_the_deadline(
     assert "synthesizer keeps failing" in story.outcome.reason
 
 
-def test_planner_is_told_which_agents_fail() -> None:
-    story = WorkflowDriver(circuits={"worker": open_until(60)}).start()
-
-    notes = {item["name"]: item.get("note", "") for item in story.handoff_input("plan-1")["agents"]}
-    assert notes["other"] == ""
-    assert "keeps failing" in notes["worker"]
-
-
 def test_stages_and_members_that_keep_failing_are_waited_for() -> None:
     for strategy in (Pipeline(stages=(Stage(agent="worker"),)), FanOut(synthesizer=None)):
         story = WorkflowDriver(strategy=strategy, agents=("worker",), circuits={"worker": open_until(8)}).start()
