@@ -218,6 +218,11 @@ class Bus(Protocol):
         ...
 
     @property
+    def domain(self) -> str:
+        """The JetStream domain of the streams, known after `set_up`; empty if the broker has none."""
+        ...
+
+    @property
     def max_body(self) -> int:
         """Bytes that headers and body of one event may have together, wherever the body is kept."""
         ...

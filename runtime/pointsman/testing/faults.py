@@ -273,6 +273,10 @@ class FaultyBus:
         return self._bus.max_payload
 
     @property
+    def domain(self) -> str:
+        return self._bus.domain
+
+    @property
     def max_body(self) -> int:
         return self._bus.max_body
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-__all__ = ["normalise_variables", "variable", "variables"]
+__all__ = ["normalise_variables", "unset_variables", "variable", "variables"]
 
 
 def variable(name: str, environment: Mapping[str, str] = os.environ) -> str | None:
@@ -21,6 +21,12 @@ def variables(prefix: str, environment: Mapping[str, str] = os.environ) -> dict[
     """Return the variables that begin with `prefix`, by name, without those that are empty or blank."""
     found = {name: variable(name, environment) for name in environment if name.startswith(prefix)}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def unset_variables(*names: str) -> None:
+    """Remove variables from the environment of this process, and so of the processes that it starts later."""
+    for name in names:
+        os.environ.pop(name, None)
 
 
 def normalise_variables(*prefixes: str) -> None:

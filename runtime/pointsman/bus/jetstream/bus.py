@@ -59,6 +59,8 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["JetStreamBus", "connect"]
 
+_NEARLY_FULL = 0.8  # of the bytes that the settings allow a stream; another bound is reported whatever it holds
+
 
 async def connect(
     settings: Settings,
@@ -166,6 +168,10 @@ class JetStreamBus:
     @property
     def max_payload(self) -> int:
         return self._client.max_payload
+
+    @property
+    def domain(self) -> str:
+        return self._streams.domain
 
     @property
     def max_body(self) -> int:
@@ -281,9 +287,16 @@ class JetStreamBus:
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
             if (limit := config.get(bound, -1)) <= 0:
                 continue
+            held = state[unit]
             if config["discard"] == "old":
-                return f"{name} drops its oldest messages beyond {limit} {unit}"
-            if limit < (held := state[unit]) + room:
+                if limit != self._settings.stream_bytes:
+                    return f"{name} drops its oldest messages beyond {limit} {unit}"
+                if held > limit * _NEARLY_FULL:
+                    return (
+                        f"{name} holds {held} {unit} of at most {limit}, and drops its oldest messages when it is full"
+                    )
+                continue
+            if limit < held + room:
                 return f"{name} holds {held} {unit} of at most {limit}, and refuses what does not fit"
         return ""
 

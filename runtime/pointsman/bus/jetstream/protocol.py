@@ -16,6 +16,7 @@ from pointsman.ports.bus import StoredMessage
 __all__ = [
     "ADVICE",
     "INCURABLE",
+    "MAX_BYTES_REQUIRED_CODE",
     "NOT_DELETED_CODE",
     "NO_CONSUMER_CODE",
     "NO_MESSAGE_CODE",
@@ -57,6 +58,8 @@ PENDING_WRITE_CODE = 10164  # a replicated stream has another message for the su
 NO_SPACE_CODE = 10077  # the stream cannot store it: it is full, or its disk is
 TOO_LARGE_CODES = frozenset({10054, 10097})
 
+MAX_BYTES_REQUIRED_CODE = 10113  # the account wants streams with a maximum size
+
 ADVICE = {
     10002: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
     10005: "POINTSMAN_REPLICAS needs as many servers with JetStream and room",
@@ -66,7 +69,7 @@ ADVICE = {
     10047: "give the server, or the account, file storage; the sum of POINTSMAN_STREAM_BYTES must fit into it",
     10074: "set POINTSMAN_REPLICAS=1 for a single server",
     10076: "start the server with -js, or a block `jetstream` in its configuration",
-    10113: "the account requires a maximum size: set POINTSMAN_STREAM_BYTES",
+    MAX_BYTES_REQUIRED_CODE: "the account requires a maximum size: set POINTSMAN_STREAM_BYTES",
     10122: "lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES to what the account allows for one stream",
 }
 """What to do about an error of the JetStream API, by its number."""

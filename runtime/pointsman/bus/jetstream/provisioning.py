@@ -6,7 +6,7 @@ import asyncio
 
 from pointsman.bus.jetstream.connection import RECONNECT_INTERVAL_S, NatsConnection
 from pointsman.bus.jetstream.protocol import ADVICE, INCURABLE, with_advice
-from pointsman.bus.jetstream.request_reply import ApiUnavailableError
+from pointsman.bus.jetstream.request_reply import ApiUnavailableError, NoRespondersError
 from pointsman.bus.jetstream.stream_config import ensure_streams, unconsumed_subjects
 from pointsman.bus.stream_names import stream_names
 from pointsman.errors import BusUnavailableError, ConfigurationError, PeerError, PublishOutcomeUnknownError
@@ -20,6 +20,7 @@ __all__ = ["StreamProvisioner"]
 
 _log = structlog.get_logger(__name__)
 
+_DOMAIN_PATIENCE_S = 5.0  # a leaf node tries once a second to reach its hub again
 _INCURABLE_PATIENCE_S = 1.0  # a server that has just started may refuse what it allows a moment later
 _SETUP_TIMEOUT_S = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
 
@@ -39,6 +40,7 @@ class StreamProvisioner:
         self._created = False
         self._restore_task: asyncio.Task[None] | None = None
         self.separate_handoffs = False
+        self.domain = ""
         self._names = stream_names(subjects, apart=False)
 
     def __getitem__(self, stream: StreamKind) -> str:
@@ -52,7 +54,7 @@ class StreamProvisioner:
         reason = ""
         while True:
             try:
-                self.separate_handoffs = await ensure_streams(
+                self.separate_handoffs, self.domain = await ensure_streams(
                     self._connection,
                     self._subjects,
                     self._settings,
@@ -64,13 +66,10 @@ class StreamProvisioner:
                 self._created = self._created or create
                 return
             except BusUnavailableError as error:
-                if self._connection.connected and not client.has_jetstream:
-                    where = self._settings.servers
-                    raise ConfigurationError(f"{where} runs without JetStream; start it with -js") from error
                 waited = self._clock.monotonic() - began
+                if (fault := self._fault_of(error, waited)) is not None:
+                    raise fault from error
                 code = error.code if isinstance(error, ApiUnavailableError) else 0
-                if code in INCURABLE and waited > _INCURABLE_PATIENCE_S:
-                    raise ConfigurationError(with_advice(f"{self._settings.servers}: {error}", code)) from error
                 if waited > _SETUP_TIMEOUT_S:
                     raise
                 if reason != str(error):  # one line per reason
@@ -78,6 +77,23 @@ class StreamProvisioner:
                     hint = ADVICE.get(code, "it is tried again; `pointsman doctor` looks from here")
                     _log.warning("streams_not_ready", reason=reason, server=self._settings.servers, hint=hint)
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
+
+    def _fault_of(self, error: BusUnavailableError, waited: float) -> ConfigurationError | None:
+        """Return the error to end with if waiting, which has lasted `waited` seconds, does not cure `error`."""
+        where, domain = self._settings.servers, self._settings.jetstream_domain
+        if domain is not None and isinstance(error, NoRespondersError) and waited > _DOMAIN_PATIENCE_S:
+            return ConfigurationError(
+                f"no JetStream of the domain {domain!r} answers at {where}; look at POINTSMAN_JETSTREAM_DOMAIN, and at "
+                "the connection of the leaf node"
+            )
+        if domain is None and self._connection.connected and not self._connection.client.has_jetstream:
+            return ConfigurationError(
+                f"{where} runs without JetStream; start it with -js, or name the domain of another server in "
+                "POINTSMAN_JETSTREAM_DOMAIN"
+            )
+        if isinstance(error, ApiUnavailableError) and error.code in INCURABLE and waited > _INCURABLE_PATIENCE_S:
+            return ConfigurationError(with_advice(f"{where}: {error}", error.code))
+        return None
 
     def on_no_responders(self, subject: str) -> None:
         """Nobody answers on `subject`."""

@@ -17,7 +17,7 @@ from pointsman.bus.jetstream.protocol import NOT_DELETED_CODE, PendingCall, Wire
 from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.errors import BusUnavailableError, ConnectionRejectedError, PermissionDeniedError
 
-__all__ = ["ApiUnavailableError", "ConnectionLostError", "ReplyInbox", "RequestClient"]
+__all__ = ["ApiUnavailableError", "ConnectionLostError", "NoRespondersError", "ReplyInbox", "RequestClient"]
 
 
 class RequestClient:
@@ -155,11 +155,15 @@ class RequestClient:
             raise lost(f"the connection was lost before {subject} was answered") from None
         if message.block and message.status.startswith("503"):
             self._on_no_responders(subject)
-            raise BusUnavailableError(
+            raise NoRespondersError(
                 f"nobody answers on {subject}: no JetStream there, or no stream that takes it; "
                 "run set_up, or wait for the cluster to elect a leader"
             )
         return message.data
+
+
+class NoRespondersError(BusUnavailableError):
+    """The broker has no subscriber for the subject of a request."""
 
 
 class ApiUnavailableError(BusUnavailableError):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from pointsman.bus.jetstream.protocol import (
+    ADVICE,
+    MAX_BYTES_REQUIRED_CODE,
     NO_STREAM_CODE,
     STREAM_EXISTS_CODE,
     Connection,
@@ -52,6 +54,13 @@ _REQUIRED_FIELDS = (
 )  # the rest (age, replicas, limits) is the operator's choice
 
 
+class StreamLayout(NamedTuple):
+    """The streams of a namespace as they exist: handoffs may have a stream of their own, in a JetStream domain."""
+
+    separate_handoffs: bool
+    domain: str
+
+
 async def ensure_streams(
     bus: Connection,
     subjects: Subjects,
@@ -60,8 +69,8 @@ async def ensure_streams(
     create: bool,
     again: bool = False,
     clustered: bool = False,
-) -> bool:
-    """Whether handoffs have a stream of their own, when all there has to be is there and fits.
+) -> StreamLayout:
+    """Make the streams that are missing, and return once all exist and fit.
 
     `again`: it was once; what is missing now has been lost. `clustered`: the broker is one of several nodes.
 
@@ -73,6 +82,7 @@ async def ensure_streams(
     if code := error_code(info):
         told = f"JetStream is not to be had at {settings.servers}: {error_text(info)}"
         raise ConfigurationError(with_advice(told, code))
+    domain = str(info.get("domain") or "")
     level = int(info.get("api", {}).get("level", 0))
     if level < _MIN_API_LEVEL:
         raise ConfigurationError(
@@ -88,8 +98,10 @@ async def ensure_streams(
                 if wanted is not first:
                     raise NotFoundError(f"the namespace {subjects.namespace!r} is without its stream {name}")
                 there = ", ".join(await _namespaces(bus)) or "none yet: `pointsman up` makes one"
+                where = f"{settings.servers}{f', in the JetStream domain {domain!r}' if domain else ''}"
                 raise NotFoundError(
-                    f"there is no namespace {subjects.namespace!r} at {settings.servers}; there is: {there}"
+                    f"there is no namespace {subjects.namespace!r} at {where}; there is: {there}"
+                    + "".join(f"; {obstacle}" for obstacle in _obstacles(info, settings, clustered=clustered))
                 )
             if again:
                 _log.warning("stream_lost", stream=name, hint="the broker is without it: it is made again, empty")
@@ -126,7 +138,18 @@ async def ensure_streams(
     check_compatible(first, work)
     for wanted in others:
         check_compatible(wanted, await found(wanted))
-    return apart
+    return StreamLayout(apart, domain)
+
+
+def _obstacles(info: Mapping[str, Any], settings: Settings, *, clustered: bool) -> Iterator[str]:
+    """Yield what keeps a process with these settings from creating the streams, as far as the account shows that."""
+    if settings.replicas > 1 and not clustered:
+        yield f"POINTSMAN_REPLICAS={settings.replicas} needs a cluster of as many servers, and this is a single server"
+    limits = info.get("limits") or {}
+    if limits.get("max_bytes_required") and settings.stream_bytes is None:
+        yield f"{ADVICE[MAX_BYTES_REQUIRED_CODE]}"
+    if limits.get("max_storage") == 0 and not info.get("tiers"):
+        yield "the account has no file storage"
 
 
 def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = False) -> list[dict[str, Any]]:

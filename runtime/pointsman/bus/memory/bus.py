@@ -86,6 +86,10 @@ class MemoryBus:
         return self.broker.max_payload
 
     @property
+    def domain(self) -> str:
+        return ""
+
+    @property
     def max_body(self) -> int:
         return self.broker.max_body
 

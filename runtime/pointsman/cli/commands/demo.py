@@ -38,6 +38,7 @@ __all__ = ["demo"]
 
 
 def demo(text: str | None, *, directory: Path | None, json: bool) -> Code:
+    local_system.ignore_connection_settings()
     settings = settings_for(None, None)
     home = local_system.working_directory(directory, "pointsman-demo-")
     with local_system.exclusive_lock(home):

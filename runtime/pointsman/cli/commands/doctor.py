@@ -141,6 +141,9 @@ async def _check_broker(client: Client, settings: Settings) -> Check:
         await client.bus.time()
         took.append(clock.monotonic() - began)
     seen = f"{settings.servers} answers in {format_seconds(min(took))}; streams of {settings.namespace!r} fit"
+    if client.bus.domain:
+        own = "" if settings.jetstream_domain else " of this server; POINTSMAN_JETSTREAM_DOMAIN names another"
+        seen += f", in the JetStream domain {client.bus.domain!r}{own}"
     advice = "every step waits for several such answers: look at its node's disk and CPU, then at the network from here"
     return Check("broker", min(took) < _SLOW_BROKER_S, seen, advice)
 

@@ -69,6 +69,7 @@ async def _evaluate(
                 )
             _check_defined(suite, suite.target)
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-eval-")))
+            local_system.ignore_connection_settings()
             settings = settings_for(None, namespace)
             client = await stack.enter_async_context(
                 local_system.local_system(suite.target, settings, home, team=bool(suite.team))

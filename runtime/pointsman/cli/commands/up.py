@@ -33,6 +33,7 @@ _RESTART_PAUSE_S = 0.5  # seconds before a broker that ended is started again, a
 def up(
     target: str | None, *, port: int | None, directory: Path | None, page: bool, namespace: str | None, json: bool
 ) -> Code:
+    local_system.ignore_connection_settings()
     settings = settings_for(None, namespace)
     if port is not None and port > 0 and not _is_port_free(port):
         raise ConfigurationError(f"port {port} is taken by another program; choose another --port, 0 for a free one")

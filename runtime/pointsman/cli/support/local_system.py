@@ -22,10 +22,12 @@ from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.llm.factory import selected_model
 from pointsman.settings import Settings
 from pointsman.util.child_processes import ChildProcesses
+from pointsman.util.environment import unset_variables
 
 __all__ = [
     "child_processes",
     "exclusive_lock",
+    "ignore_connection_settings",
     "local_system",
     "or_child_exit",
     "print_connection_settings",
@@ -37,6 +39,11 @@ __all__ = [
 
 T = TypeVar("T")
 
+_CONNECTION_VARIABLES = tuple(
+    f"POINTSMAN_{name}"
+    for name in ("CREDENTIALS", "USER", "PASSWORD", "TOKEN", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_HANDSHAKE_FIRST",
+                 "JETSTREAM_DOMAIN", "REPLICAS")
+)  # fmt: skip
 _READY_TIMEOUT_S = 60.0  # seconds until everybody must be there; six interpreters on one slow core need about ten
 _POLL_INTERVAL_S = 0.05  # seconds between two looks at who is there
 
@@ -65,6 +72,14 @@ async def local_system(target: str, settings: Settings, home: Path, *, team: boo
         waiting = wait_for_all(client, agents, name, json=None, began=time.monotonic())
         await or_child_exit(children, waiting)
         yield client
+
+
+def ignore_connection_settings() -> None:
+    """Unset the variables that describe another broker, for this process and its children.
+
+    A broker of one's own is one server without TLS, login and JetStream domain.
+    """
+    unset_variables(*_CONNECTION_VARIABLES)
 
 
 def working_directory(directory: Path | None, prefix: str) -> Path:
