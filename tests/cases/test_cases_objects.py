@@ -1,4 +1,4 @@
-"""Data that other programs would build objects from, put wherever data goes: it stays data."""
+"""Data that other programs build objects from stays data everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others could be made to say to a broker, tried here with all that goes over the wire kept and read."""
+"""Hostile names cannot add commands to the traffic with a broker: all traffic is kept and parsed."""
 
 from __future__ import annotations
 

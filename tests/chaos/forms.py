@@ -1,4 +1,4 @@
-"""The forms of chaos: who is struck, how, and how often. Each returns its report."""
+"""The forms of chaos: targets, faults and amounts. Each form returns its report."""
 
 from __future__ import annotations
 

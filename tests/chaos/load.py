@@ -1,4 +1,4 @@
-"""Workflows without end, what was done to the system meanwhile, and what came of it."""
+"""A continuous load of workflows, the faults during it, and a report of the results."""
 
 from __future__ import annotations
 

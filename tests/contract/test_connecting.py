@@ -1,4 +1,4 @@
-"""Many connections may set the same namespace up, and each ends for good when it is closed."""
+"""Several connections may set up one namespace, and a closed connection stays closed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A durable consumer hands a message to one of those who share it until it is settled, and none without room for it."""
+"""A durable consumer delivers each message to one of its sharers until the message is settled."""
 
 from __future__ import annotations
 

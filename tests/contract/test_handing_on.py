@@ -1,4 +1,4 @@
-"""A delivery that is handed on is another connection's to settle; to nobody, it is nobody's and comes again."""
+"""A forwarded delivery is settled by its receiver. A delivery without a receiver is redelivered."""
 
 from __future__ import annotations
 

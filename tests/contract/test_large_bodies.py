@@ -1,4 +1,4 @@
-"""A body that no message can have is kept apart, and whoever reads the bus gets it as it was published, or is told."""
+"""A body larger than a message is stored apart, and every read returns the body or an error."""
 
 from __future__ import annotations
 

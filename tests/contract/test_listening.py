@@ -1,4 +1,4 @@
-"""Whoever listens hears what is sent while it does, stored or not; a service is there for as long as it is served."""
+"""A subscriber gets messages while it is subscribed. A service answers while it is served."""
 
 from __future__ import annotations
 

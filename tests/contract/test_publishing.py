@@ -1,4 +1,4 @@
-"""What is published is stored once, as it was sent and where it was expected, or refused before anything is sent."""
+"""A message is stored once and unchanged at the expected sequence, or refused before it is sent."""
 
 from __future__ import annotations
 

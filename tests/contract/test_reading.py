@@ -1,4 +1,4 @@
-"""What a stream holds is read by its subject or its number, in order, and followed as it grows."""
+"""A stream is read by subject or sequence, in order, and followed while it grows."""
 
 from __future__ import annotations
 

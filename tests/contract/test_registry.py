@@ -1,4 +1,4 @@
-"""The registry names the agents alive now, whoever asks and wherever they were announced."""
+"""The registry lists the live agents of all connections."""
 
 from __future__ import annotations
 

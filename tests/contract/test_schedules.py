@@ -1,4 +1,4 @@
-"""A scheduled message comes once, when it is due and as it was given, unless it is purged before."""
+"""A scheduled message is delivered once, unchanged and on time, unless it is purged before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies below a sequence is removed on both brokers alike, and so is what is over; what is not settled stays."""
+"""Both buses remove the messages below a sequence and the settled ones, and keep the others."""
 
 from __future__ import annotations
 

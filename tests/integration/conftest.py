@@ -1,4 +1,4 @@
-"""What tests with a browser ask for."""
+"""Fixtures for tests with a browser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark runs whole, and a workflow costs the messages the protocol says: no more, no fewer."""
+"""The benchmark runs to its end, and a workflow costs exactly the messages of the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds that an operator gave to a stream: one that refuses what is beyond loses nothing, the other is told of."""
+"""Bounded streams: a stream that refuses new messages loses none, and one that drops old ones is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection begins when there is a broker that fits, says whose fault it is if not; nothing sent to it ends it."""
+"""A connection starts once a suitable broker exists, or reports the cause. Malformed input does not end it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local faults of a login are told apart from the network, before any try to connect.
+"""Local faults of a login are distinguished from network faults before any connection.
 
 Class of fault: a credentials file or an optional package that cannot be used is told as a broker that is away, as a
 traceback, or not at all, because the file is first read while a connection is made; and the parts of a URL are sent as

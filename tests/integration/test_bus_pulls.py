@@ -1,4 +1,4 @@
-"""A pull delivers at once after idling, is asked for again when it falls silent, and keeps nothing nobody takes."""
+"""A pull delivers at once after idling, is repeated after silence, and returns untaken messages."""
 
 from __future__ import annotations
 

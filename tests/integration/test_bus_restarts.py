@@ -1,4 +1,4 @@
-"""While the broker is away nothing is taken for done; when it is back all go on, whatever it has lost."""
+"""During an outage nothing counts as done. After the outage all processes continue, even if the broker lost data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever watches a bus is told of each message that goes over it, and where the broker took it."""
+"""An observer of a bus sees each message and the place where the broker stored it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short form of `make chaos`: whatever is killed or broken, nothing is lost and nothing happens twice."""
+"""The short form of `make chaos`: kills and faults lose nothing and repeat nothing."""
 
 from __future__ import annotations
 

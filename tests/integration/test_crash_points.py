@@ -1,4 +1,4 @@
-"""A process that dies between receiving, committing, sending and acknowledging changes nothing that anybody can see."""
+"""A crash between receive, commit, publish and ack does not change the result."""
 
 from __future__ import annotations
 

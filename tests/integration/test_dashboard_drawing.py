@@ -1,4 +1,4 @@
-"""What the dashboard draws of given workflows in a real Chromium: plans, long lists, teams in teams, long names."""
+"""The dashboard in a real Chromium draws plans, long lists, nested teams and long names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker beside a process says why it does not start, and ends with the process."""
+"""The embedded broker reports a failed start and ends with its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pointsman eval` starts what it needs, prints how good it is, and its exit code says whether that is enough."""
+"""`pointsman eval` starts its target, prints the scores and sets the exit code by the threshold."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What cannot be processed ends in the dead-letter stream, whole and with its cause; its workflow ends once; and
-`pointsman dead` gives it another chance."""
+"""An unprocessable message becomes a dead letter, its workflow ends once, and `pointsman dead` replays it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process says over HTTP whether it is alive and whether the broker serves it."""
+"""A process reports its liveness and readiness over HTTP."""
 
 from __future__ import annotations
 

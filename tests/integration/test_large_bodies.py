@@ -1,4 +1,4 @@
-"""What is larger than a message goes from a caller through a team and back, by way of the object store."""
+"""Bodies larger than a message pass from a caller through a team and back by way of the object store."""
 
 from __future__ import annotations
 

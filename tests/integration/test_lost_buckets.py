@@ -1,4 +1,4 @@
-"""A bucket that was deleted under running processes is made again by whoever misses it, and work goes on."""
+"""A bucket that was deleted at run time is created again, and work continues."""
 
 from __future__ import annotations
 

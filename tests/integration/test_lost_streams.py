@@ -1,4 +1,4 @@
-"""A broker that comes back with less than it had acknowledged is noticed, reported, and mended as far as can be."""
+"""A broker that lost acknowledged data is detected, reported and repaired as far as possible."""
 
 from __future__ import annotations
 

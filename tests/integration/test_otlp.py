@@ -1,4 +1,4 @@
-"""What an independent collector receives, and how a process ends when the collector is a bad one."""
+"""An independent collector receives the telemetry, and processes end in time with a faulty collector."""
 
 from __future__ import annotations
 

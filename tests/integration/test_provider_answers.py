@@ -1,4 +1,4 @@
-"""What a provider answers is read whole: text, calls, data, usage; and what it is asked has its own form."""
+"""A provider's answer is read whole: text, calls, data and usage. Each request has the provider's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong at a provider is one call, and says whether it may pass and when."""
+"""A failure at a provider is one call and states whether and when to retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A streamed answer is told piece by piece, and ends or fails as a whole one does."""
+"""A streamed answer arrives in pieces, and ends or fails as a whole answer does."""
 
 from __future__ import annotations
 

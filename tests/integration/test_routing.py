@@ -1,4 +1,4 @@
-"""Work for a skill on a real broker, between worker processes: who has the shorter queue, or is quicker, gets it."""
+"""Worker processes on a real broker share the work of a skill by queue length and speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators are told to run, look at and wait for is there."""
+"""The commands, panels and alerts of the runbook exist and work."""
 
 from __future__ import annotations
 

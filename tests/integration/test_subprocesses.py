@@ -1,4 +1,4 @@
-"""A cancelled task's processes are gone, children and all, whatever they do about it."""
+"""Child processes of a cancelled task end with all their children."""
 
 from __future__ import annotations
 

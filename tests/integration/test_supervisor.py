@@ -1,4 +1,4 @@
-"""A supervisor on a real broker: every request reaches its one outcome, whatever is sent to it."""
+"""On a real broker every request reaches exactly one outcome."""
 
 from __future__ import annotations
 

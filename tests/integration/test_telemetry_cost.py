@@ -1,4 +1,4 @@
-"""What telemetry adds to a workflow. Calls are counted, of Python and of C: any machine counts the same."""
+"""The number of function calls that telemetry adds to a workflow. A count is the same on every machine."""
 
 from __future__ import annotations
 

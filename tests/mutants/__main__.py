@@ -1,4 +1,4 @@
-"""Plants every fault of the table, each in a copy of the source, and says which are noticed by all tests they name.
+"""Plant every fault of the table, each in a copy of the source, and report the faults that its tests miss.
 
     python -m mutants [--jobs N] [WORD ...]      only those whose mechanism or file holds a WORD
 

@@ -1,4 +1,4 @@
-"""What is planted: a mechanism of docs/patterns.md or a promise of the protocol broken, and who notices."""
+"""The planted faults: each breaks a mechanism of docs/patterns.md or a promise of the protocol."""
 
 # ruff: noqa: E501  # texts of the source stand in one line each
 

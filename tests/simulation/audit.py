@@ -1,4 +1,4 @@
-"""What must hold of every world that has come to rest, read off its streams and nothing else."""
+"""Invariants of a simulated world at rest, read from its streams alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agents of a simulated world do: a function of the seed, the attempt and how often it was begun."""
+"""The behaviour of simulated agents: a function of the seed, the attempt and the number of starts."""
 
 from __future__ import annotations
 

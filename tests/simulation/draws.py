@@ -1,4 +1,4 @@
-"""What chance draws for a world: its teams, the requests they are sent, and what people answer."""
+"""Random draws of a world: teams, requests and answers of people."""
 
 from __future__ import annotations
 

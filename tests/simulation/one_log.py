@@ -1,4 +1,4 @@
-"""What must hold of one log, whatever else there is: it folds, and the story that it tells keeps every promise."""
+"""Invariants of one log: it folds, and its entries keep every promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those outside of the system: callers, operators, people who are asked, and strays; and the power, which fails."""
+"""Actors outside the system: callers, operators, approvers, strays and the power supply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulation found, each told by itself: seeds change their worlds whenever the worlds learn something new."""
+"""Scenarios that the simulation found, each as a test of its own. A seed changes its world when the worlds change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many small worlds, each a seed: whatever dies whenever, the promises hold, and a seed repeats its world."""
+"""Many small random worlds: the promises hold in all of them, and a seed repeats its world."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of every workflow, whatever was killed meanwhile: read off the streams and nothing else.
+"""Invariants of every workflow after any kills, read from the streams alone.
 
 `problems` gives every promise that was broken as a sentence. It works on any bus.
 """

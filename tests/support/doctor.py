@@ -1,4 +1,4 @@
-"""What `pointsman doctor` finds."""
+"""Read the findings of `pointsman doctor`."""
 
 from __future__ import annotations
 

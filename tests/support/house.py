@@ -1,4 +1,4 @@
-"""A house full of agents, and what the offline model says when it is asked about it."""
+"""Home-automation agents and the offline model's answers about them."""
 
 from __future__ import annotations
 

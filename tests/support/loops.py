@@ -1,4 +1,4 @@
-"""LLM agents whose model says what a test wants."""
+"""LLM agents with scripted models."""
 
 from __future__ import annotations
 

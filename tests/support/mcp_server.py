@@ -1,4 +1,4 @@
-"""An MCP server without a process: a client in the SDK's place, which answers as a test says."""
+"""An MCP server without a process: a client in place of the SDK's, with scripted answers."""
 
 from __future__ import annotations
 

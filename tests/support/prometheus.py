@@ -1,4 +1,4 @@
-"""What a Prometheus server is told, read with Prometheus's own parser."""
+"""Metrics read with Prometheus's own parser."""
 
 from __future__ import annotations
 

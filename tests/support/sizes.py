@@ -1,4 +1,4 @@
-"""How large the reported faults are tried: small enough for every run of the tests or, by `make cases`, as reported."""
+"""Sizes of the reported faults: small for every test run, or as reported with `make cases`."""
 
 from __future__ import annotations
 

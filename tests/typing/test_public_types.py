@@ -1,4 +1,4 @@
-"""What a type checker sees of the public API. Both checkers run over this file; running it shows that it is true."""
+"""The types of the public API. Both type checkers and pytest read this file."""
 
 from __future__ import annotations
 

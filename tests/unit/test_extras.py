@@ -1,4 +1,4 @@
-"""Who uses what an extra brings, without it, is told which extra to install; and nothing else needs one."""
+"""A missing extra is named with its package, and no other command needs the extra."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mechanisms that only a whole team shows, over the memory bus: what docs/patterns.md says of them."""
+"""Mechanisms of docs/patterns.md that only a whole team shows, over the memory bus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed is what the repository says, and it can be installed from any index."""
+"""The installed packages match the repository and install from any index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`import pointsman` is what authors and callers need, costs nothing, and means the same whoever imports first."""
+"""`import pointsman` has the public names, is cheap, and means the same in any import order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a setting may show of itself, and what is said of one that does not fit."""
+"""Settings hide their secrets, and an invalid value is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide to strategies shows teams that do what it says of them: each is played, with agents that only answer."""
+"""The teams of the guide to strategies behave as it states, with agents that only answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped roles: what they are, what they are told, and that any model's answer is checked."""
+"""The shipped roles: their cards, their prompts and the checks of their answers."""
 
 from __future__ import annotations
 

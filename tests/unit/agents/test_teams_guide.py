@@ -1,4 +1,4 @@
-"""The guide to the shipped teams has every one of them, as it is."""
+"""The guide to the shipped teams lists each team with its current content."""
 
 from __future__ import annotations
 

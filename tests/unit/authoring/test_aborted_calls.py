@@ -1,4 +1,4 @@
-"""Whoever breaks a call off has paid for it: what it used is counted, as told or as estimated."""
+"""An aborted model call is counted by its reported or estimated usage."""
 
 from __future__ import annotations
 

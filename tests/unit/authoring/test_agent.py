@@ -1,4 +1,4 @@
-"""What an author may write, and what becomes of what it takes and returns."""
+"""Agents from functions: allowed definitions, inputs and outputs."""
 
 from __future__ import annotations
 

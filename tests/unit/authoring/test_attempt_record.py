@@ -1,4 +1,4 @@
-"""What an attempt keeps, with a journal in memory: which yes is whose, and what whoever goes on is given."""
+"""The record of an attempt on a memory journal: used approvals and the data for a successor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an author finds on a context, and that it works in plain tests, in threads and on a loop."""
+"""The context of an author works in plain tests, in threads and on a loop."""
 
 from __future__ import annotations
 

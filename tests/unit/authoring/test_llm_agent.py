@@ -1,4 +1,4 @@
-"""An LLM agent: what it is, what its model is told, and what comes out."""
+"""An LLM agent: its card, the requests to its model and its output."""
 
 from __future__ import annotations
 

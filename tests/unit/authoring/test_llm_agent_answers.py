@@ -1,4 +1,4 @@
-"""What an LLM agent makes of its model's answer: found, mended once, refused, or cut."""
+"""An LLM agent finds, repairs, refuses or truncates the answer of its model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of an MCP server's tools and its answers, with a client in the SDK's place."""
+"""Tools and answers of an MCP server, with a client in place of the SDK's."""
 
 from __future__ import annotations
 

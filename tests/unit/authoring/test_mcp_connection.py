@@ -1,5 +1,4 @@
-"""The connection to an MCP server: who shares it, when it is made again, and that it ends, with a client in the SDK's
-place."""
+"""The connection to an MCP server: sharing, reconnection and end, with a client in place of the SDK's."""
 
 from __future__ import annotations
 

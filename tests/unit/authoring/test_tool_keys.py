@@ -1,4 +1,4 @@
-"""The same call of a tool has the same idempotency key in every attempt and process, and another call another."""
+"""Equal tool calls have one idempotency key in every attempt and process; different calls have different keys."""
 
 from __future__ import annotations
 

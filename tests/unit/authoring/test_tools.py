@@ -1,4 +1,4 @@
-"""Whatever a model writes, it gets an answer it can read; what an author writes wrong is said at once."""
+"""A model gets a readable answer to every call, and an author's mistake is reported at once."""
 
 from __future__ import annotations
 

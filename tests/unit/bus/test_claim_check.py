@@ -1,4 +1,4 @@
-"""An object is there for as long as a message that refers to it."""
+"""A stored body exists as long as a message refers to it."""
 
 from __future__ import annotations
 

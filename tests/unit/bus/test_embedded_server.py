@@ -1,4 +1,4 @@
-"""A server that does not start says why in one sentence."""
+"""A failed start of the server is reported in one sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands of these tests find at the other end."""
+"""The in-memory system behind the commands of these tests."""
 
 from __future__ import annotations
 

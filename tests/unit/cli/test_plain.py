@@ -1,4 +1,4 @@
-"""How a supervisor and a worker are mostly started is read without Typer, and means what Typer reads in it."""
+"""The usual arguments of `supervisor` and `worker` are parsed without Typer, with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output that cannot go where it should, as it is or at all, is no traceback."""
+"""Output that cannot be written causes no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is typed wrongly is said at once, with exit code 2, and nothing heavy is loaded for it."""
+"""Wrong usage is reported at once with exit code 2 and loads nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller can ask, on the in-memory bus with logs written by hand."""
+"""The client's calls, on the in-memory bus with hand-written logs."""
 
 from __future__ import annotations
 

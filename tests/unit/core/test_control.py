@@ -1,4 +1,4 @@
-"""Operators cancel and replay; whatever they do twice happens once."""
+"""Operators cancel and replay. A repeated control has one effect."""
 
 from __future__ import annotations
 

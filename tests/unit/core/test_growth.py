@@ -1,4 +1,4 @@
-"""What deciding on a task takes does not grow with the tasks of its plan. Lines of Python are counted, not time."""
+"""The cost of a decision does not grow with the plan. Executed lines are counted, not time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits end the work and name themselves; at the deadline the answer is made of what there is."""
+"""A limit ends the work and is named. At the deadline the answer uses the results so far."""
 
 from __future__ import annotations
 

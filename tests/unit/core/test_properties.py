@@ -1,4 +1,4 @@
-"""What holds of every workflow, whatever its plan, its agents and the broker do."""
+"""Invariants of every workflow, for any plan, agents and broker behaviour."""
 
 from __future__ import annotations
 

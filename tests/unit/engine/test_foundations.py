@@ -1,4 +1,4 @@
-"""What supervisors rely on: who commits second is told so, what is sent again stands there once, gaps hide nothing."""
+"""A second commit is refused, resent messages are stored once, and log gaps hide nothing."""
 
 from __future__ import annotations
 

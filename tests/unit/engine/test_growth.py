@@ -1,4 +1,4 @@
-"""What a task stores does not grow with the tasks of its plan. Bytes are counted, not time."""
+"""The log size of a task does not grow with the plan. Bytes are counted, not time."""
 
 from __future__ import annotations
 

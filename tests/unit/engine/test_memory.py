@@ -1,5 +1,6 @@
-"""What a supervisor and its workers keep does not grow with the workflows they have ended. Entries are counted: of
-every container there is, but for the messages, which are the broker's, and for caches that have a bound."""
+"""The memory of a supervisor and its workers does not grow with ended workflows.
+
+Entries of all containers are counted, except the broker's messages and bounded caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commit, emit, acknowledge: in that order, and whoever dies in between is made good by who comes after."""
+"""Commit, publish, acknowledge, in that order. A successor completes the work of a dead process."""
 
 from __future__ import annotations
 

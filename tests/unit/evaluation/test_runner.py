@@ -1,4 +1,4 @@
-"""A suite says how many requests went to the right agents and got the right answers, and what it cost."""
+"""A suite measures correct agents, correct answers and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each adapter is to its provider: an account, a client that loads late, and what it never sends."""
+"""Adapters of providers: account, lazy client and omitted fields."""
 
 from __future__ import annotations
 

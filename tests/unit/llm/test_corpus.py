@@ -1,4 +1,4 @@
-"""Whatever a provider answers becomes a reply or a model error: usage is counted, limits bind, the chain is asked."""
+"""Any provider answer becomes a reply or a model error. Usage is counted, limits bind and the chain continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of each way in which a provider can fail: whether it may pass, when, what is said, and no key."""
+"""Failures of a provider: retryable or not, the pause, the message, and no key in it."""
 
 from __future__ import annotations
 

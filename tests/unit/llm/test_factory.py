@@ -1,4 +1,4 @@
-"""The model follows from its name, and the name from the keys that are there."""
+"""The model follows from its name, and the name from the available keys."""
 
 from __future__ import annotations
 

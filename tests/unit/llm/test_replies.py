@@ -1,4 +1,4 @@
-"""What each adapter makes of a reply as its provider would write it: text, calls, data, its end, or an error."""
+"""Adapters parse replies in the provider's form: text, calls, data, finish reason or error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each adapter makes of a reply that comes in pieces, and of a stream that breaks."""
+"""Adapters parse streamed replies and broken streams."""
 
 from __future__ import annotations
 

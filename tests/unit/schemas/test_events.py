@@ -1,4 +1,4 @@
-"""Events: each comes back from the bus as it was sent, and readers take what is newer than they are."""
+"""Events round trip over the bus, and readers accept newer events."""
 
 from __future__ import annotations
 

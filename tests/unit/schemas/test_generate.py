@@ -1,4 +1,4 @@
-"""schemas/json says what the models say: regenerated it is the same, and what the models write fits it."""
+"""The files in schemas/json equal the models, and serialized models match them."""
 
 from __future__ import annotations
 

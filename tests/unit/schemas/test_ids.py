@@ -1,4 +1,4 @@
-"""Ids: what may stand in a subject, and what follows from what."""
+"""Ids: characters that a subject allows, and derived ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of telemetry share."""
+"""Fixtures for tests of telemetry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The standard variables decide what is sent where, and a backend that is away holds up nothing."""
+"""The standard variables select the exporters, and an unavailable backend delays nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines: what stands on them for people and for machines; none holds a secret, and none stops its caller."""
+"""Log lines for people and machines: no line holds a secret, and none stops its caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spans made from a log are the ones that were exported while it was written."""
+"""Spans rendered from a log equal the spans exported at run time."""
 
 from __future__ import annotations
 

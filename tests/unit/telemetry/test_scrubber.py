@@ -1,4 +1,4 @@
-"""Secrets are hidden wherever they stand; ordinary text stays as it is."""
+"""Secrets are hidden everywhere, and ordinary text stays unchanged."""
 
 from __future__ import annotations
 

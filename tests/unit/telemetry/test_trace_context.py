@@ -1,4 +1,4 @@
-"""The context of a trace as it comes in a header: what is well formed is read, nothing else, and nothing raises."""
+"""Trace headers: a well-formed header is parsed, any other is ignored, and none raises."""
 
 from __future__ import annotations
 

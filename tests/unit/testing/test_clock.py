@@ -1,4 +1,4 @@
-"""Time moves when a test says so, and everything that is due happens in order."""
+"""A virtual clock moves by `advance` alone and wakes sleepers in order."""
 
 from __future__ import annotations
 

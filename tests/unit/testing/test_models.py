@@ -1,4 +1,4 @@
-"""A scripted model says what it was told to say, in order, and then that it has nothing left to say."""
+"""A scripted model gives its answers in order and then reports that none is left."""
 
 from __future__ import annotations
 

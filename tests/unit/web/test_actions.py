@@ -1,4 +1,4 @@
-"""What a page may do: submit, cancel, replay, discard; and what it is answered when it may not."""
+"""Actions of a page: submit, cancel, replay, discard, and their refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in, from where, and what every answer tells the browser."""
+"""Access to the dashboard: tokens, origins, and the headers of every answer."""
 
 from __future__ import annotations
 

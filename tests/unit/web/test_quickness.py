@@ -1,4 +1,4 @@
-"""What a page costs does not grow with what the log holds: counted in messages, bytes and entries, not in seconds."""
+"""The cost of a page does not grow with the log. Messages, bytes and entries are counted, not seconds."""
 
 from __future__ import annotations
 

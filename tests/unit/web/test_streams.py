@@ -1,4 +1,4 @@
-"""What a page is told: all of it at first, what changed after that, and what it missed when it comes back."""
+"""A page gets all data first, then changes, and missed changes when it returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits in a connection that is lost is sent over the next one, unless it means another message there."""
+"""Pending messages of a lost connection are sent over the next one unless their meaning has changed."""
 
 from __future__ import annotations
 

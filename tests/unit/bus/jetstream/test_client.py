@@ -1,4 +1,4 @@
-"""What is sent over a connection arrives once and in order, whether it can be sent at once or has to wait."""
+"""Messages sent over a connection arrive once and in order, at once or after buffering."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A delivery of a stream that the broker may have forgotten is of one start of the broker, whoever has it."""
+"""A delivery of an unsynced stream belongs to one start of the broker."""
 
 from __future__ import annotations
 

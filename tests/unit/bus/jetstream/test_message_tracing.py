@@ -1,4 +1,4 @@
-"""What servers tell of a message is read, and what is no such account is passed over."""
+"""Trace events of servers are parsed, and other messages are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was delivered by a broker that has been started anew since is not settled where it may have forgotten it."""
+"""A delivery from before a broker restart is not settled if its stream may have lost it."""
 
 from __future__ import annotations
 

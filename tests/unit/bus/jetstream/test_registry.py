@@ -1,4 +1,4 @@
-"""The registry tells who is alive, through outages of the broker and of its own watch."""
+"""The registry reports live agents through outages of the broker and of its own watch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests under way: each answer finds who waits for it, and nobody waits for ever."""
+"""Pending requests: each answer reaches its waiter, and no waiter waits for ever."""
 
 from __future__ import annotations
 

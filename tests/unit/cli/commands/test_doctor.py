@@ -1,4 +1,4 @@
-"""What `pointsman doctor` finds, and how it is laid out."""
+"""The findings of `pointsman doctor` and their layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `eval` says while it waits for somebody, and of an answer that was not right."""
+"""`pointsman eval`: notices while it waits, and reports of wrong answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a team that is offered as a tool says to who asked it, however its workflow ends."""
+"""A team offered as a tool answers its caller however the workflow ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that nobody has taken is seen where one looks, and what is said of its end is what will happen."""
+"""A queued request is visible in every view, and the announced end is the real one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands show all there is; those that find nothing say what there is instead, and no hint leads to nothing."""
+"""Commands show all data; without data they show the alternatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A trace on a terminal grows while its workflow runs, and is gone from there when it has ended."""
+"""A trace on a terminal grows with its workflow and is removed at its end."""
 
 from __future__ import annotations
 

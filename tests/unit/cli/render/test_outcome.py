@@ -1,4 +1,4 @@
-"""What a person sees of a workflow is what its log says, and no more than fits."""
+"""The printed outcome states the content of the log within the terminal's width."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands end with codes that mean something and say errors in one clean line."""
+"""Commands end with documented codes and print errors in one line."""
 
 from __future__ import annotations
 

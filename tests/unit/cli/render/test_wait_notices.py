@@ -1,4 +1,4 @@
-"""Whoever waits for a workflow is told when the broker is away, on standard error, and when it is back."""
+"""A waiting command reports the start and the end of an outage on standard error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The beginning of an id is enough wherever no other begins so."""
+"""A unique prefix of an id selects its object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `up` and `demo` refuse before anything runs, and how they tell of what ended."""
+"""`up` and `demo` refuse invalid set-ups before they start, and report ended children."""
 
 from __future__ import annotations
 

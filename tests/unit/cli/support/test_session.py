@@ -1,4 +1,4 @@
-"""What a command says before it meets the broker."""
+"""Messages of a command before it connects to the broker."""
 
 from __future__ import annotations
 

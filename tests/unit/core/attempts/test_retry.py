@@ -1,4 +1,4 @@
-"""A failed attempt is retried as it is, goes to the fallback agent, or ends the task; attempts are bounded."""
+"""A failed attempt is retried, goes to the fallback agent or ends the task. Attempts are bounded."""
 
 from __future__ import annotations
 

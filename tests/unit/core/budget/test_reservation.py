@@ -1,4 +1,4 @@
-"""What runs side by side cannot overshoot: each attempt has its share, set aside until its result is there."""
+"""Parallel attempts cannot overspend: each reserves its share until its result arrives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a provider's limits is arithmetic: rates hold over any minute, and nothing is lost by a crash."""
+"""Token buckets of provider limits: rates hold over any minute, and a crash loses nothing."""
 
 from __future__ import annotations
 

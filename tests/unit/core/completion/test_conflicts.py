@@ -1,4 +1,4 @@
-"""Results that contradict each other go to a judge, and the outcome says what it decided and why."""
+"""Conflicting results go to a judge, and the outcome has the ruling with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adaptive planner hears of every result, plans what comes next, and is stopped when it goes in circles."""
+"""An adaptive planner gets every result, plans the next step, and is stopped if it repeats itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody plans: agents react to events, each reaction is a task, and it ends when it is quiet or told to."""
+"""Choreography: agents react to events, each reaction is a task, and the workflow ends in silence or by an event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pipeline's stages run in order, are checked, told why, and its end says how far it came."""
+"""The stages of a pipeline run in order with checks and feedback, and its end states its progress."""
 
 from __future__ import annotations
 

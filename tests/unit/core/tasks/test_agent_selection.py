@@ -1,4 +1,4 @@
-"""A router hands the request to who can serve it, and asks back or falls back when nobody is sure."""
+"""A router selects the agents for a request, and asks back or falls back if it is unsure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person must allow waits for the person; what the person says counts once, and silence means no."""
+"""Guarded work waits for a person. An answer counts once, and no answer means no."""
 
 from __future__ import annotations
 

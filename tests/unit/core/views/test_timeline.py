@@ -1,4 +1,4 @@
-"""What happened is told in one line, whose sign and whose words say the same."""
+"""Each event is rendered in one line whose symbol and text agree."""
 
 from __future__ import annotations
 

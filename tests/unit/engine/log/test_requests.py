@@ -1,4 +1,4 @@
-"""Whatever lies on a stream becomes an input or a typed error, in little time: nothing that is sent ends a process."""
+"""Any message on a stream becomes an input or a typed error in little time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dead letter is stored once and counted once, by whoever gave up on the event."""
+"""A dead letter is stored once and counted once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents are found wherever an author may have put them, and what is not found is said with what there is."""
+"""Agents are found in files, modules and packages. A failed search names the alternatives."""
 
 from __future__ import annotations
 

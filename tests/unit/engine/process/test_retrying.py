@@ -1,4 +1,4 @@
-"""A process that loses the broker while it starts waits for it; one that it does not answer ends, and says so."""
+"""A starting process waits for a lost broker, and ends with a reason if the broker does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Room is given back by whoever ends, heard or not."""
+"""A slot is freed by every end of a workflow, even if its outcome was missed."""
 
 from __future__ import annotations
 

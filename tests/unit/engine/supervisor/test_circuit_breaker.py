@@ -1,4 +1,4 @@
-"""Circuits over the in-memory bus: who opens them, who probes, and what a restart remembers."""
+"""Circuits over the in-memory bus: opening, probing and recovery after a restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has ended is known for a while, and not for longer than its log is there for sure."""
+"""An ended workflow is remembered no longer than its log exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a supervisor keeps in memory, and what it survives, on the in-memory bus."""
+"""A supervisor's memory and its resilience, on the in-memory bus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each workflow has one supervisor that has it in hand, and all of them name the same one."""
+"""Each workflow has one owner, and all supervisors agree on the owner."""
 
 from __future__ import annotations
 

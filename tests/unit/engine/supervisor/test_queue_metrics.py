@@ -1,4 +1,4 @@
-"""The gauges of the queues cost nobody anything, whatever the broker says."""
+"""Queue gauges delay no work, whatever the broker answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which requests are one request: those of one source and id, as long as they say the same; nothing else is dropped."""
+"""Requests are equal if source, id and content are equal. No other request is dropped."""
 
 from __future__ import annotations
 

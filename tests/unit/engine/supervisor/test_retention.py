@@ -1,4 +1,4 @@
-"""What is over leaves the streams after its time; what somebody is still owed does not, however old it is."""
+"""Ended work leaves the streams after its retention, and unsettled work stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened to a task on its way is told by its span."""
+"""A task's span has the events of the task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A supervisor is not ready before what lay in its inbox has been dealt with, whatever holds that up."""
+"""A supervisor is not ready before it has processed the backlog of its inbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one stream shows the other to have lost, over the in-memory bus."""
+"""One stream reveals losses of the other, over the in-memory bus."""
 
 from __future__ import annotations
 

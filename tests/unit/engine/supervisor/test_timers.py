@@ -1,4 +1,4 @@
-"""Wake-ups come when they are due, whatever others publish, whatever clocks say, and whatever the engine trips over."""
+"""Timers fire on time despite foreign messages, wrong clocks and engine errors."""
 
 from __future__ import annotations
 

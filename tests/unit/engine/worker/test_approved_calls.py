@@ -1,4 +1,4 @@
-"""A yes is for one call, whoever makes it and whoever goes on with the attempt: also one that code makes."""
+"""An approval is for one call by any worker of the attempt, including a call that code makes."""
 
 from __future__ import annotations
 

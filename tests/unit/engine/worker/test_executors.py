@@ -1,4 +1,4 @@
-"""The loop of its own on which authors' code runs outlives whatever that code does."""
+"""The event loop for authors' code survives that code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What arrives a second time, too late or in no form that can be read is settled, and not run."""
+"""A repeated, late or unreadable handoff is settled and not run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents of one name share its tasks, so a worker says when another one takes, or gives, something else under it."""
+"""Agents of one name share its tasks, so a worker warns of different input or output schemas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes keep a provider's limits together, over the bus, and wait together when the provider says so."""
+"""Processes share a provider's limits over the bus and wait together after its pause."""
 
 from __future__ import annotations
 

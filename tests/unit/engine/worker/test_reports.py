@@ -1,4 +1,4 @@
-"""What a worker tells of its work beside the result: reports, times, counters and one trace."""
+"""A worker reports progress, times, counters and one trace beside the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attempt whose worker is gone goes on from its kept steps: nothing is asked, and nothing is run, a second time."""
+"""An attempt of a dead worker continues from its recorded steps and repeats nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is watched is told of in its time, by one sleeper for all of it."""
+"""One sleeper fires many timeouts, each at its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The offline model chooses who is asked, and puts together what they said."""
+"""The offline model selects agents and joins their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A span that is written as it ends is, field for field, the one that the SDK would have sent."""
+"""A lean span equals the SDK's span field by field."""
 
 from __future__ import annotations
 

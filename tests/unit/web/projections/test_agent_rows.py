@@ -1,4 +1,4 @@
-"""Who works and who supervises: the queue, the times, and those that are gone."""
+"""Agents and supervisors as rows: queue, times and stopped ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a workflow: told line by line, once, and what a model wrote stays text."""
+"""The page of a workflow: each event once, and model text as text."""
 
 from __future__ import annotations
 
