@@ -38,7 +38,7 @@ from pointsman_schemas.log import (
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, PlanAndExecute
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy
 
 WORKFLOWS = 10_000
 TASKS = 500
@@ -70,7 +70,7 @@ def commits_of(name: str, team: str, begun: datetime, plan: tuple[PlannedTask, .
             WorkflowStarted(
                 at=begun, workflow_id=name, team=team, request_id=name, correlation_id=name,
                 input=f"Request {name}: some customers were charged twice since yesterday", strategy=PlanAndExecute(),
-                limits=Limits(), deadline=begun + timedelta(seconds=60),
+                limits=Limits(), retry=RetryPolicy(), deadline=begun + timedelta(seconds=60),
                 trace=TraceOrigin(trace_id="a" * 32, span_id="b" * 16),
             ),
             TaskAdded(at=begun, task_id="plan-1", role=Role.PLAN, agent="planner", intent="Plan the request"),

@@ -28,7 +28,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import RetryPolicy, Team
 
 HERE = Path(__file__).parent
 MODEL = "gpt-5-mini"
@@ -113,8 +113,8 @@ async def office(port: int = 0) -> AsyncIterator[tuple[str, Client]]:
     """The back office with its dashboard, which has seen a few requests: the address, and a client."""
     broker, settings, stop = MemoryBroker(), Settings(), asyncio.Event()
     teams = [
-        Team(name="back-office", limits=Limits(backoff=0.15)),
-        Team(name="support", limits=Limits(attempts=2, backoff=0.1)),
+        Team(name="back-office", retry=RetryPolicy(backoff=0.15)),
+        Team(name="support", retry=RetryPolicy(attempts=2, backoff=0.1)),
     ]
     parts = [SupervisorEngine(broker.connect(), team, settings, SystemClock()).run(stop) for team in teams]
     parts.append(Worker(broker.connect(), AGENTS, settings).run(stop))

@@ -14,6 +14,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Budget, Event, Outcome, Part, Result
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.plan import Plan
+from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import JsonValue
 from pointsman_schemas.team import Limits, Strategy
 
@@ -107,6 +108,7 @@ class WorkflowStarted(Part):
     )
     strategy: Strategy = Field(description="The strategy of the team.")
     limits: Limits = Field(description="The limits of the team.")
+    retry: RetryPolicy = Field(description="The retry policy of the team.")
     approve_plan: bool = Field(default=False, description="True if a person must allow each plan.")
     refiner: AgentName | None = Field(
         default=None, description="The agent that rewrites failed tasks, if there is one."

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from pointsman_schemas.base import Frozen
+from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import JsonValue
 
 __all__ = ["Plan", "PlannedTask", "SelectedAgent", "Selection"]
@@ -36,6 +37,11 @@ class PlannedTask(Frozen):
     )
     approval: Literal["required"] | None = Field(
         default=None, description="`required` if a person must allow the task before it starts."
+    )
+    retry: RetryPolicy | None = Field(
+        default=None,
+        description="The retries of the task; null for the team's policy. A planner cannot exceed that policy: neither "
+        "its attempts nor the kinds of errors that it retries.",
     )
 
     @model_validator(mode="after")

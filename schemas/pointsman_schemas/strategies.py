@@ -8,6 +8,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from pointsman_schemas.base import Frozen, Options
 from pointsman_schemas.ids import AgentName, Skill, TaskId, Token, as_token
+from pointsman_schemas.retry import RetryPolicy
 
 __all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "PlanAndExecute", "Router", "Stage", "Strategy"]
 
@@ -112,7 +113,7 @@ class Check(Options, Frozen):
 class Stage(Options, Frozen):
     """One stage of a pipeline. Its agent receives the request and the outputs of the stages before it.
 
-    An output that fails the check is requested again with the reason, within `Limits.attempts`.
+    An output that fails the check is requested again with the reason, while the stage has attempts left.
     """
 
     agent: AgentName | None = Field(default=None, description="The agent of the stage.")
@@ -120,6 +121,7 @@ class Stage(Options, Frozen):
     name: TaskId = Field(default="", description="The id of the stage's task; default: the agent's name or the skill.")
     intent: str = Field(default="", description="The task of the stage, in one or two sentences.")
     check: Check = Field(default=Check(), description="Requirements on the output.")
+    retry: RetryPolicy | None = Field(default=None, description="The retries of the stage; null for the team's policy.")
 
     @model_validator(mode="before")
     @classmethod

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.base import Frozen, Options
 from pointsman_schemas.ids import AgentName, TeamName, is_token
+from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strategies import (
     Adaptive,
     Check,
@@ -31,6 +32,7 @@ __all__ = [
     "Limits",
     "Pipeline",
     "PlanAndExecute",
+    "RetryPolicy",
     "Router",
     "Stage",
     "Strategy",
@@ -50,10 +52,6 @@ class Limits(Options, Frozen):
 
     deadline: float = Field(default=600.0, gt=0, description="Time limit of a workflow, in seconds.")
     task_timeout: float = Field(default=120.0, gt=0, description="Time limit of an attempt, in seconds.")
-    attempts: int = Field(default=3, ge=1, le=20, description="Attempts at a task; its fallback agent gets one more.")
-    backoff: float = Field(
-        default=1.0, gt=0, description="Seconds before the first retry; doubled for each further retry."
-    )
     approval: float = Field(
         default=86_400.0,
         gt=0,
@@ -83,6 +81,9 @@ class Team(Options, Frozen):
     )
     strategy: Strategy = Field(default=PlanAndExecute(), description="The source of plans, and the end of workflows.")
     limits: Limits = Field(default=Limits(), description="The limits of a workflow.")
+    retry: RetryPolicy = Field(
+        default=RetryPolicy(), description="The retries of tasks without a policy of their own, the roles' included."
+    )
     approve_plan: bool = Field(
         default=False, description="True if a person must allow each plan before its tasks start."
     )

@@ -39,7 +39,7 @@ from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import AttemptFailed, TaskDispatched, WorkflowEnded
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
 pytestmark = pytest.mark.timeout(max(120, SIZE.patience))
 
@@ -168,7 +168,7 @@ def _runs(pid: int) -> bool:
 
 
 async def test_fifty_cancels_at_a_failure_or_a_restart_end_a_workflow_once(settings: Settings) -> None:
-    again = Team(name="crew", limits=Limits(deadline=60, backoff=0.05, attempts=10))
+    again = Team(name="crew", limits=Limits(deadline=60), retry=RetryPolicy(backoff=0.05, attempts=10))
     failing = {"tasks": [*steps("a", from_attempt=99)["tasks"], *steps("b", seconds=60)["tasks"]]}
     async with factory.team((), [planner, synthesizer, worker], on=settings) as client:
         async with factory.team(again, on=settings):
@@ -207,13 +207,15 @@ ROLES: dict[str, dict[str, Any]] = {
 async def test_provider_refusal_is_one_call_and_an_outage_a_bounded_number(settings: Settings) -> None:
     """For a planner, a worker and a synthesizer: the agent's tries and the supervisor's attempts together."""
     settings = settings.model_copy(update={"ack_wait": 30.0})  # a second delivery would be a second try
-    limits = Limits(deadline=60, task_timeout=30, attempts=2, backoff=0.05)
+    strategies = {
+        "llm-planner": PlanAndExecute(planner="llm-planner", synthesizer=None),
+        "llm-worker": PlanAndExecute(synthesizer=None),
+        "llm-synthesizer": PlanAndExecute(synthesizer="llm-synthesizer"),
+    }
+    limits, retry = Limits(deadline=60, task_timeout=30), RetryPolicy(attempts=2, backoff=0.05)
     teams = {
-        "llm-planner": Team(
-            name="plans", limits=limits, strategy=PlanAndExecute(planner="llm-planner", synthesizer=None)
-        ),
-        "llm-worker": Team(name="works", limits=limits, strategy=PlanAndExecute(synthesizer=None)),
-        "llm-synthesizer": Team(name="joins", limits=limits, strategy=PlanAndExecute(synthesizer="llm-synthesizer")),
+        name: Team(name=f"team-{name}", limits=limits, retry=retry, strategy=strategy)
+        for name, strategy in strategies.items()
     }
     refused, passing = (400, 401, 403, 404, 422), (408, 409, 500)
     async with AsyncExitStack() as stack:

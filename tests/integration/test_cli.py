@@ -28,9 +28,9 @@ from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
-TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05, attempts=1))
+TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.05, attempts=1))
 TASKS = ({"id": "t1", "agent": "a", "intent": "do this"}, {"id": "t2", "agent": "b", "intent": "do that"})
 CREW = (planner_of(*TASKS), synthesizer, echo("a"), echo("b"))
 

@@ -16,9 +16,11 @@ from pointsman.clock import SystemClock
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
-TEAM = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=6, backoff=0.3))
+TEAM = Team(
+    name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=6), retry=RetryPolicy(backoff=0.3)
+)
 PLAN = ({"id": "t1", "agent": "mends", "intent": "do it"}, {"id": "t2", "agent": "silent", "intent": "do it"})
 
 

@@ -33,13 +33,13 @@ from pointsman.web.dashboard import Dashboard
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
 pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
 
 ROOT = Path(__file__).parents[2]
 NASTY = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
-TEAM = Team(name="crew", limits=Limits(deadline=60, attempts=1))
+TEAM = Team(name="crew", limits=Limits(deadline=60), retry=RetryPolicy(attempts=1))
 TASKS: list[dict[str, Any]] = [
     {"id": "look", "agent": "looker", "intent": "look at it"},
     {"id": "mend", "agent": "mender", "intent": "mend it", "depends_on": ["look"]},

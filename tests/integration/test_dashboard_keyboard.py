@@ -18,7 +18,7 @@ from pointsman.authoring.agent import agent
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.errors import TaskError
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
 pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
 
@@ -65,7 +65,7 @@ async def test_focus_moves_to_the_next_dead_letter_after_a_keyboard_action(
     plan = planner_of(
         {"id": "mend", "agent": "mender", "intent": "mend it"}, {"id": "look", "agent": "looker", "intent": "look"}
     )
-    team = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(attempts=1))
+    team = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), retry=RetryPolicy(attempts=1))
     async with (
         factory.team(team, [plan, mend, look]) as client,
         served(client) as address,

@@ -14,9 +14,9 @@ from pointsman.client.client import Client
 from pointsman.engine.operations.archive import export_workflow, read_archive
 from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.settings import Settings
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
-TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
+TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.05))
 AGENTS = (planner_of({"id": "t1", "agent": "a", "intent": "do the thing"}), synthesizer, echo("a"))
 BODY = b'{"input": "order 1, amount 1"}'
 EVENT = {

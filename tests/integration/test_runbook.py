@@ -24,7 +24,7 @@ from pointsman.cli.declared import app
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.telemetry import semconv
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
 ROOT = Path(__file__).parents[2]
 RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
@@ -34,7 +34,7 @@ RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel["targets"]]
 QUERIES += [(rule["alert"], rule["expr"]) for rule in RULES]
 FUNCTIONS = {"sum", "max", "rate", "increase", "histogram_quantile", "by", "unless", "or", "on", "le"}
-TEAM = Team(name="crew", limits=Limits(deadline=30, attempts=1))
+TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(attempts=1))
 
 
 @agent(name="lost", description="Cannot do it")

@@ -40,8 +40,10 @@ async def alpha(request: str) -> str:
     return "done"
 
 
-limits = Limits(attempts=1, deadline=110, task_timeout=50)  # a probe waits for who looks again, which is every 10 s
-crew = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="alpha"),)), limits=limits)
+limits = Limits(deadline=110, task_timeout=50)  # a probe waits for who looks again, which is every 10 s
+crew = Team(
+    name="crew", strategy=Pipeline(stages=(Stage(agent="alpha"),)), limits=limits, retry=RetryPolicy(attempts=1)
+)
 '''
 
 

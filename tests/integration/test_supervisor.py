@@ -27,9 +27,9 @@ from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.log import Commit, Entry, TaskDispatched, TaskSucceeded, WorkflowEnded
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
-TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
+TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.05))
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 
 

@@ -108,12 +108,13 @@ MUTANTS = (
         "M8", "planning/role_tasks.py", "                input_schema=card.input_schema,\n", "",
         "planning/test_planner.py::test_planner_and_classifier_get_descriptions_and_schemas_of_agents",
     ),
-    _core(
-        "M9", "attempts/retry.py", "limits.backoff * 2 ** (task.attempt - 1)", "limits.backoff",
-        "attempts/test_retry.py::test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth",
+    Mutant(
+        "M9", "schemas/pointsman_schemas/retry.py", "self.backoff * self.factor ** min(attempt - 1, _MAX_GROWTHS)",
+        "self.backoff",
+        ("unit/core/attempts/test_retry.py::test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth",),
     ),
     _core(
-        "M9", "attempts/retry.py", "(1 - _JITTER_SHARE + 2 * _JITTER_SHARE * draw)", "(1 + 0 * draw)",
+        "M9", "attempts/retry.py", "(1 - policy.jitter + 2 * policy.jitter * draw)", "(1 + 0 * draw)",
         "attempts/test_retry.py::test_jitter_spreads_retries_and_is_reproducible",
     ),
     _core(
@@ -126,7 +127,8 @@ MUTANTS = (
         "../agents/test_helping_roles.py::test_a_task_that_failed_twice_succeeds_in_better_words",
     ),
     _core(
-        "M11", "attempts/retry.py", "    if error.retryable and task.attempt < task.max_attempts:", "    if error.retryable:",
+        "M11", "attempts/retry.py", "    if policy.is_retried(error) and task.attempt < task.max_attempts:",
+        "    if policy.is_retried(error):",
         "attempts/test_retry.py::test_attempts_are_capped",
     ),
     _runtime(
@@ -145,12 +147,17 @@ MUTANTS = (
         "            if False:", "unit/engine/supervisor/test_circuit_breaker.py::test_three_supervisors_send_one_probe_between_them",
     ),
     _core(
+        "a planner does not exceed the retry policy of its team", "planning/acceptance.py",
+        "        plan = _bound_retries(plan, state.retry)", "        pass",
+        "planning/test_planner.py::test_a_plan_cannot_exceed_the_retry_policy_of_its_team",
+    ),
+    _core(
         "M12", "attempts/retry.py", "        return Retry(task.fallback, timedelta(), reason)", "        return None",
         "attempts/test_retry.py::test_the_fallback_gets_one_attempt_when_the_agent_is_exhausted",
         "attempts/test_retry.py::test_the_fallback_gets_the_task_of_an_agent_that_is_gone",
     ),
     _core(
-        "M12", "attempts/retry.py", "    if task.fallback and falls_back and context.card(task.fallback):",
+        "M12", "attempts/retry.py", "    if task.fallback and falls_back and decision.card(task.fallback):",
         "    if task.fallback and falls_back:",
         "attempts/test_retry.py::test_a_fallback_that_is_not_alive_gets_nothing",
     ),

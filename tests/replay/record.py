@@ -20,7 +20,7 @@ from support.core import WorkflowDriver, card, cards, failure, plan, selection, 
 
 from pointsman_schemas.log import Commit  # noqa: E402
 from pointsman_schemas.strict_json import dump, parse  # noqa: E402
-from pointsman_schemas.team import Limits, PlanAndExecute, Router  # noqa: E402
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Router  # noqa: E402
 
 __all__ = ["SCENARIOS", "read", "write"]
 
@@ -76,7 +76,9 @@ def a_planner_is_told_how_many_tasks_are_left() -> WorkflowDriver:
 
 def the_fallback_answers_after_a_timeout() -> WorkflowDriver:
     fleet = (card("worker", fallback="other", timeout=5), card("other"))
-    story = begun(cards=fleet, limits=Limits(attempts=1), strategy=PlanAndExecute(synthesizer=None)).planned(task("a"))
+    story = begun(cards=fleet, retry=RetryPolicy(attempts=1), strategy=PlanAndExecute(synthesizer=None)).planned(
+        task("a")
+    )
     late = story.result("a", "too late", event_id="late")
     story.fire_timer()
     story.decide_and_apply(late, late)

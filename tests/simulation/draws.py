@@ -18,6 +18,7 @@ from pointsman_schemas.team import (
     Limits,
     Pipeline,
     PlanAndExecute,
+    RetryPolicy,
     Router,
     Stage,
     Strategy,
@@ -34,22 +35,22 @@ def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
     plan = PlanAndExecute(synthesizer=writer)
     router = Router(synthesizer=writer, fallback=chance.choice([None, "beta"]), escalate=plan)
     strategy = chance.choice([plan, plan, plan, router, *_others(chance, writer)])
+    deadline, task_timeout = chance.choice([8.0, 25.0, 40.0]), chance.choice([5.0, 8.0])
+    retry = RetryPolicy(attempts=chance.randint(1, 3), backoff=chance.choice([0.1, 1.0]))
     limits = Limits(
-        deadline=chance.choice([8.0, 25.0, 40.0]),
-        task_timeout=chance.choice([5.0, 8.0]),
-        attempts=chance.randint(1, 3),
-        backoff=chance.choice([0.1, 1.0]),
+        deadline=deadline,
+        task_timeout=task_timeout,
         replans=chance.choice([0, 0, 1, 2]),
         plan_repairs=chance.choice([0, 1, 2]),
         calls=chance.choice([None, None, 6]),
         tasks=tasks,
     )
     if chance.random() < 0.6:
-        return Team(name="team", strategy=strategy, limits=limits), None
+        return Team(name="team", strategy=strategy, limits=limits, retry=retry), None
     below = chance.choice([plan, *_others(chance, writer)])
     return (
-        Team(name="team", agents=("below", *WORKERS), strategy=strategy, limits=limits),
-        Team(name="below", agents=WORKERS, strategy=below, limits=limits),
+        Team(name="team", agents=("below", *WORKERS), strategy=strategy, limits=limits, retry=retry),
+        Team(name="below", agents=WORKERS, strategy=below, limits=limits, retry=retry),
     )
 
 

@@ -30,6 +30,7 @@ from pointsman_schemas.log import (
     TaskReopened,
     TaskSucceeded,
 )
+from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import dump
 
 __all__ = ["differences", "problems_of"]
@@ -86,7 +87,8 @@ def _log(commits: Sequence[tuple[StoredMessage, Commit]]) -> Iterator[str]:
 def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
     """The life of each task, followed without the help of the core."""
     started = entries[0]
-    limit = started.limits.attempts if started.kind == "workflow_started" else 0
+    policy = started.retry if started.kind == "workflow_started" else RetryPolicy()
+    limits: dict[str, int] = {}
     current: dict[str, tuple[int, str]] = {}
     succeeded: set[str] = set()
     failed: set[str] = set()
@@ -104,11 +106,13 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
             case PlanAccepted():
                 for planned in entry.plan.tasks:
                     needs[planned.id] = planned.depends_on
+                    limits[planned.id] = (planned.retry or policy).attempts
             case TaskDispatched() | RetryScheduled():
                 before = current.get(entry.task_id, (0, ""))[0]
                 current[entry.task_id] = entry.attempt, entry.agent
                 if entry.attempt != before + 1:
                     yield f"attempt {entry.attempt} of {entry.task_id} follows attempt {before}"
+                limit = limits.get(entry.task_id, policy.attempts)
                 if entry.attempt > limit + 1 + 2 * reopened[entry.task_id] + asked[entry.task_id]:
                     yield f"{entry.task_id} had {entry.attempt} attempts; its limit is {limit}"
                 if entry.task_id in succeeded | failed:

@@ -13,11 +13,11 @@ from random import Random
 
 import pytest
 
-from pointsman.core.attempts import retry
 from pointsman.engine.log.reader import read_commit
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit
+from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import parse
 from simulation.one_log import differences
 from simulation.world import World
@@ -78,7 +78,7 @@ def test_changed_decision_code_is_found_in_simulated_logs(
             logs[f"{seed} {stored.subject}"].append(read_commit(stored))
     assert not [each for log in logs.values() for each in differences(log)]
 
-    monkeypatch.setattr(retry, "_MAX_BACKOFF_S", 0.05)
+    monkeypatch.setattr(RetryPolicy, "delay_after", lambda *_: 0.05)
 
     found = [each for log in logs.values() for each in differences(log)]
     assert any("kind='retry_scheduled'" in each for each in found)

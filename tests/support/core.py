@@ -27,7 +27,7 @@ from pointsman_schemas.events import AttemptError, Control, Handoff, Outcome, Re
 from pointsman_schemas.log import Commit, Entry, TraceOrigin
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Check, Limits, Pipeline, PlanAndExecute, Stage, Strategy, Team
+from pointsman_schemas.team import Check, Limits, Pipeline, PlanAndExecute, RetryPolicy, Stage, Strategy, Team
 
 __all__ = [
     "SUBJECTS",
@@ -114,6 +114,7 @@ class WorkflowDriver:
 
     strategy: Strategy = field(default_factory=PlanAndExecute)
     limits: Limits = field(default_factory=Limits)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
     cards: tuple[AgentCard, ...] = field(default_factory=lambda: cards("worker", "other"))
     agents: Literal["*"] | tuple[str, ...] = "*"
     refiner: str | None = "refiner"
@@ -182,7 +183,9 @@ class WorkflowDriver:
         return entries
 
     def start(self, input: str | dict[str, Any] = "do it", **given: Any) -> WorkflowDriver:
-        admitted = admission(self.strategy, self.limits, self.agents, refiner=self.refiner, judge=self.judge)
+        admitted = admission(
+            self.strategy, self.limits, self.agents, retry=self.retry, refiner=self.refiner, judge=self.judge
+        )
         self.decide_and_apply(RequestReceived(admitted, Request(input=input, **given)))
         return self
 

@@ -19,7 +19,7 @@ from pointsman.errors import TaskError
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
 __all__ = ["CREW", "Work", "planner", "steps", "synthesizer", "team", "worker"]
 
@@ -27,7 +27,9 @@ CREW = str(Path(__file__))
 """What `pointsman` is to run."""
 
 team = Team(
-    name="crew", limits=Limits(deadline=120, task_timeout=60, backoff=0.05, attempts=2, plan_repairs=1, tasks=2_100)
+    name="crew",
+    limits=Limits(deadline=120, task_timeout=60, plan_repairs=1, tasks=2_100),
+    retry=RetryPolicy(backoff=0.05, attempts=2),
 )
 
 

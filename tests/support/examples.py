@@ -38,7 +38,7 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 from pointsman_schemas.plan import Plan, PlannedTask
-from pointsman_schemas.team import Limits, PlanAndExecute
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy
 
 __all__ = ["CARD", "EVENTS"]
 
@@ -179,6 +179,7 @@ EVENTS: dict[str, Event] = {
                 agents=("billing", "technical"),
                 strategy=PlanAndExecute(),
                 limits=Limits(tokens=50_000),
+                retry=RetryPolicy(),
                 deadline=_LATER,
                 budget=Budget(),
                 trace=TraceOrigin(trace_id="0af7651916cd43dd8448eb211c80319c", span_id="00f067aa0ba902b7"),

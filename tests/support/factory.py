@@ -39,7 +39,7 @@ from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.card import Role
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 from support.waiting import in_time, until
 
 __all__ = [
@@ -58,7 +58,7 @@ __all__ = [
     "worker",
 ]
 
-CREW = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
+CREW = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.05))
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 SETTINGS = Settings(ack_wait=2.0)
 FAST = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.2)

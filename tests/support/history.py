@@ -27,7 +27,7 @@ from pointsman_schemas.log import (
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, PlanAndExecute
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy
 
 __all__ = ["START", "WORKFLOW", "at", "completed", "failing", "started", "store", "tool"]
 
@@ -52,6 +52,7 @@ def started(
         input=input,
         strategy=PlanAndExecute(),
         limits=Limits(),
+        retry=RetryPolicy(),
         deadline=at(seconds + 600),
         trace=TraceOrigin(trace_id="a" * 32, span_id="b" * 16, parent_span_id="c" * 16),
     )

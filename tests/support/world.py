@@ -36,13 +36,14 @@ from pointsman_schemas.team import (
     Limits,
     Pipeline,
     PlanAndExecute,
+    RetryPolicy,
     Router,
     Stage,
     Strategy,
 )
 from support.core import WORKFLOW, WorkflowDriver, card, failure, messages, plan, selection, task
 
-__all__ = ["AGENTS", "World", "audit", "random_limits", "random_plan", "random_strategy"]
+__all__ = ["AGENTS", "World", "audit", "random_limits", "random_plan", "random_strategy", "random_workflow"]
 
 AGENTS = (
     card("worker", fallback="other", reacts_to=("a", "b"), skills=("craft",)),
@@ -116,11 +117,21 @@ def random_limits(chance: Random) -> Limits:
     return Limits(
         deadline=chance.choice([20, 60, 600]),
         task_timeout=chance.choice([5, 15, 200]),
-        attempts=chance.randint(1, 3),
         replans=chance.randint(0, 2),
         plan_repairs=chance.randint(0, 2),
         calls=chance.choice([None, None, 6]),
         tasks=chance.choice([10, 1_000]),
+    )
+
+
+def random_retry(chance: Random) -> RetryPolicy:
+    return RetryPolicy(attempts=chance.randint(1, 3), no_retry_on=chance.choice([(), (), ("provider_error",)]))
+
+
+def random_workflow(chance: Random) -> WorkflowDriver:
+    """A workflow of a random team, before its request."""
+    return WorkflowDriver(
+        strategy=random_strategy(chance), limits=random_limits(chance), retry=random_retry(chance), cards=AGENTS
     )
 
 
@@ -257,7 +268,8 @@ def audit(story: WorkflowDriver, chance: Random) -> None:
 
     reopened = Counter(entry.task_id for entry in log if isinstance(entry, TaskReopened))
     for each in state.tasks.values():
-        assert each.attempt <= state.limits.attempts + 1 + 2 * reopened[each.id], f"{each.id} had too many attempts"
+        most = state.retry_policy(each).attempts + 1 + 2 * reopened[each.id]
+        assert each.attempt <= most, f"{each.id} had too many attempts"
 
     accepted = Counter(entry.task_id for entry in log if isinstance(entry, TaskSucceeded))
     assert set(accepted.values()) <= {1}, "one accepted result a task"

@@ -47,7 +47,7 @@ def test_public_names_are_these() -> None:
         "ContractError", "DeadLetterEntry", "ErrorKind", "FanOut", "Gap", "JudgeInput",
         "LLMAgent", "Limits", "ModelError", "NotFoundError", "Operations", "Outcome",
         "Pipeline", "Plan", "PlanAndExecute", "PlannedTask", "PlannerInput", "PointsmanError",
-        "Progress", "Refinement", "RefinerInput", "RefusedError", "ReplayResult", "Review",
+        "Progress", "Refinement", "RefinerInput", "RefusedError", "ReplayResult", "RetryPolicy", "Review",
         "ReviewInput", "Role", "Router", "SelectedAgent", "Selection", "Settings",
         "Stage", "Synthesis", "SynthesizerInput", "TaskError", "TaskReport", "Team",
         "Tool", "Usage", "Workflow", "WorkflowEvent", "WorkflowSummary", "agent",

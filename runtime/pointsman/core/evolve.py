@@ -212,6 +212,7 @@ def _on_workflow_started(entry: WorkflowStarted) -> State:
         agents=entry.agents,
         strategy=entry.strategy,
         limits=entry.limits,
+        retry=entry.retry,
         started_at=entry.at,
         deadline=entry.deadline,
         budget=entry.budget,
@@ -236,7 +237,7 @@ _PHASE_OF_ROLE = {
 def _on_task_added(state: State, entry: TaskAdded) -> State:
     if entry.task_id in state.tasks:
         raise InvariantError(f"task {entry.task_id} of {state.workflow_id} was added twice")
-    task = Task(entry.task_id, entry.role, entry.agent, entry.intent, entry.input, state.limits.attempts)
+    task = Task(entry.task_id, entry.role, entry.agent, entry.intent, entry.input, state.retry.attempts)
     plans = 1 if entry.role is Role.PLAN else 0
     phase = _PHASE_OF_ROLE.get(entry.role, state.phase)
     return copy_with(
@@ -271,7 +272,8 @@ def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
             skill=planned.skill,
             intent=planned.intent,
             input=planned.input,
-            max_attempts=state.limits.attempts,
+            max_attempts=(planned.retry or state.retry).attempts,
+            retry=planned.retry,
             depends_on=tuple(dict.fromkeys((*planned.depends_on, *planned.optional_dependencies))),
             optional=frozenset(planned.optional_dependencies) - set(planned.depends_on),
             event=entry.event,

@@ -13,9 +13,9 @@ from pointsman_agents.refiner import refiner
 from pointsman_agents.reviewer import reviewer
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.strategies import Check, FanOut, Pipeline, Stage
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
-LIMITS = Limits(deadline=20, attempts=3, backoff=0.01)
+LIMITS, RETRY = Limits(deadline=20), RetryPolicy(backoff=0.01)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def calendar(name: str, day: str) -> Agent:
 
 async def test_a_contradiction_is_decided_and_the_outcome_says_why() -> None:
     members = [calendar("sales", "Monday"), calendar("legal", "Friday"), calendar("ops", "Friday")]
-    team = Team(name="dates", agents=("sales", "legal", "ops"), strategy=FanOut(), limits=LIMITS)
+    team = Team(name="dates", agents=("sales", "legal", "ops"), strategy=FanOut(), limits=LIMITS, retry=RETRY)
 
     outcome = await run_team(team, [*members, synthesizer, judge], "When is it due?")
 
@@ -51,7 +51,7 @@ async def test_a_task_that_failed_twice_succeeds_in_better_words() -> None:
             raise TaskError("no form was named", retryable=True)
         return "filed"
 
-    team = Team(name="office", agents=("clerk",), strategy=FanOut(synthesizer=None), limits=LIMITS)
+    team = Team(name="office", agents=("clerk",), strategy=FanOut(synthesizer=None), limits=LIMITS, retry=RETRY)
 
     outcome = await run_team(team, [clerk, refiner], "File the report")
 
@@ -75,7 +75,7 @@ async def test_stage_passes_once_it_heeds_the_review() -> None:
 
     check = Check(judge="reviewer", criteria="Every figure in it stands in a result")
     stages = (Stage(agent="look"), Stage(agent="write", check=check))
-    team = Team(name="letters", strategy=Pipeline(stages=stages), limits=LIMITS)
+    team = Team(name="letters", strategy=Pipeline(stages=stages), limits=LIMITS, retry=RETRY)
 
     outcome = await run_team(team, [look, write, reviewer], "Write to the customer")
 

@@ -124,6 +124,7 @@ async def test_a_fenced_plan_is_taken_and_each_role_has_its_own_prompt() -> None
             "depends_on": [],
             "optional_dependencies": [],
             "approval": None,
+            "retry": None,
         }
     ]
     assert answer == {"answer": "Done."}

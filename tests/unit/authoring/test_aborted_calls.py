@@ -19,7 +19,7 @@ from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
 from pointsman.testing import run_team
 from pointsman.testing.models import Script, ScriptedModel, text_reply
 from pointsman_schemas.events import Budget, ErrorKind, Usage
-from pointsman_schemas.team import Limits, Pipeline, Stage, Team
+from pointsman_schemas.team import Pipeline, RetryPolicy, Stage, Team
 
 SAID = "Good day, dear reader. "
 SAID_TOKENS = 8  # by its letters
@@ -108,7 +108,7 @@ async def test_broken_call_of_the_offline_model_uses_no_tokens() -> None:
 
 async def test_cancelled_attempt_has_its_usage_in_the_outcome() -> None:
     model = Slow()
-    team = Team(name="t", strategy=Pipeline(stages=(Stage(agent="teller"),)), limits=Limits(attempts=1))
+    team = Team(name="t", strategy=Pipeline(stages=(Stage(agent="teller"),)), retry=RetryPolicy(attempts=1))
 
     outcome = await run_team(team, [teller(model, timeout=0.3)], "a story")
 

@@ -11,7 +11,7 @@ from pointsman.core.model.inputs import ControlReceived, RequestReceived
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control, Request, Usage
 from pointsman_schemas.log import TaskAbandoned, WorkflowEnded
-from pointsman_schemas.team import Limits, Router
+from pointsman_schemas.team import Limits, RetryPolicy, Router
 
 
 def planning() -> WorkflowDriver:
@@ -86,7 +86,7 @@ def test_only_a_cancel_keeps_a_request_that_it_came_with_from_beginning() -> Non
 
 def broken() -> WorkflowDriver:
     """`a` failed for good, what needs it is skipped, `x` still runs."""
-    story = WorkflowDriver(limits=Limits(attempts=1)).planned(
+    story = WorkflowDriver(retry=RetryPolicy(attempts=1)).planned(
         task("a"), task("b", needs=["a"]), task("c", needs=["b"]), task("x"), task("y", needs=["x"])
     )
     story.fail_task("a")
@@ -138,7 +138,7 @@ def test_the_dead_letters_of_two_failures_are_two() -> None:
 
 
 def test_a_replay_while_the_answer_is_written_comes_too_late() -> None:
-    story = WorkflowDriver(limits=Limits(attempts=1)).planned(task("a"), task("b"))
+    story = WorkflowDriver(retry=RetryPolicy(attempts=1)).planned(task("a"), task("b"))
     story.fail_task("a")
     story.complete_task("b")
 

@@ -11,7 +11,7 @@ from support.core import WORKFLOW, WorkflowDriver, failure, messages, plan, task
 from pointsman.core.completion.caller_messages import NOT_SERVED_MESSAGE, generic_failure
 from pointsman_schemas.events import DeadLetter, Usage
 from pointsman_schemas.log import ResultIgnored, TaskDispatched, TaskSkipped
-from pointsman_schemas.team import Limits, Pipeline, Stage
+from pointsman_schemas.team import Limits, Pipeline, RetryPolicy, Stage
 
 DIAMOND = (
     task("T1"),
@@ -210,10 +210,10 @@ def test_total_failure_is_explained_to_the_caller_and_the_operator() -> None:
 
 
 def test_caller_is_told_to_retry_only_if_that_may_help() -> None:
-    passing = WorkflowDriver(limits=Limits(attempts=1)).planned(task("a"), task("b"))
+    passing = WorkflowDriver(retry=RetryPolicy(attempts=1)).planned(task("a"), task("b"))
     passing.fail_task("a", failure("provider_error", retryable=True))
     passing.fail_task("b", failure("invalid_output"))
-    lasting = WorkflowDriver(limits=Limits(attempts=1)).planned(task("a"))
+    lasting = WorkflowDriver(retry=RetryPolicy(attempts=1)).planned(task("a"))
     lasting.fail_task("a", failure("provider_error"))
 
     assert passing.outcome.answer == NOT_SERVED_MESSAGE

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.core import WorkflowDriver, messages
-from support.world import AGENTS, World, audit, random_limits, random_plan, random_strategy
+from support.world import AGENTS, World, audit, random_plan, random_workflow
 
 from pointsman.core.decide import decide
 from pointsman.core.decision import DecisionContext
@@ -33,7 +33,7 @@ _TURNS = 40
 @given(st.integers(0, 2**64))
 def test_any_workflow_ends_once_with_a_consistent_log(seed: int) -> None:
     chance = Random(seed)
-    story = WorkflowDriver(strategy=random_strategy(chance), limits=random_limits(chance), cards=AGENTS).start()
+    story = random_workflow(chance).start()
     world = World(chance, story)
 
     for _ in range(chance.randint(0, _TURNS)):
@@ -90,7 +90,7 @@ def _output(handoff: Handoff) -> Any:
 @given(st.integers(0, 2**64))
 def test_deciding_again_on_the_same_inputs_decides_the_same(seed: int) -> None:
     chance = Random(seed)
-    story = WorkflowDriver(strategy=random_strategy(chance), limits=random_limits(chance), cards=AGENTS).start()
+    story = random_workflow(chance).start()
     world = World(chance, story)
     for _ in range(chance.randint(0, 15)):
         world.step()

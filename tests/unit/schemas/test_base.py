@@ -13,13 +13,24 @@ from pydantic import BaseModel, Field, ValidationError
 from pointsman.settings import Settings
 from pointsman_schemas.events import Budget
 from pointsman_schemas.strict_json import describe
-from pointsman_schemas.team import Check, Choreography, FanOut, Limits, Pipeline, PlanAndExecute, Router, Stage, Team
+from pointsman_schemas.team import (
+    Check,
+    Choreography,
+    FanOut,
+    Limits,
+    Pipeline,
+    PlanAndExecute,
+    RetryPolicy,
+    Router,
+    Stage,
+    Team,
+)
 
 
 @pytest.mark.parametrize(
     ("made", "name", "meant"),
     [
-        (Limits, "atempts", "attempts"),
+        (RetryPolicy, "atempts", "attempts"),
         (Limits, "tokns", "tokens"),
         (Team, "agent", "agents"),
         (PlanAndExecute, "planer", "planner"),

@@ -32,7 +32,9 @@ def said(*lines: str) -> str:
 
 
 def test_to_import_the_contract_builds_next_to_none_of_it() -> None:
-    assert said("print(*sorted(built()))") == "Check Limits PlanAndExecute PlanUsage Usage"  # what defaults are made of
+    assert (
+        said("print(*sorted(built()))") == "Check Limits PlanAndExecute PlanUsage RetryPolicy Usage"
+    )  # what defaults are made of
 
 
 def test_reading_an_event_builds_that_one_and_not_each_of_its_parts() -> None:

@@ -34,9 +34,9 @@ from pointsman_schemas.events import Outcome, Usage
 from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import PlannerInput
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
-TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.01, attempts=2))
+TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.01, attempts=2))
 
 
 @dataclass(frozen=True)

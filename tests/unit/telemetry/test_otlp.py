@@ -16,9 +16,9 @@ from pointsman.core.views.trace import build_trace
 from pointsman.telemetry.otlp import to_otlp
 from pointsman.testing import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.log import Entry
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
-TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.01, attempts=2))
+TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.01, attempts=2))
 
 
 @a_tool

@@ -20,10 +20,10 @@ from pointsman.telemetry import metrics, semconv
 from pointsman.telemetry.export import start_metrics
 from pointsman.testing import ScriptedModel, tool_reply
 from pointsman_schemas.events import Usage
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
 ROOT = Path(__file__).parents[3]
-TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.01, attempts=2))
+TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.01, attempts=2))
 
 
 @tool

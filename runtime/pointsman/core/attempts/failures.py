@@ -36,12 +36,12 @@ def handle_attempt_failure(
     decision: Decision, task: Task, error: AttemptError, event_id: str, result: Result | None = None
 ) -> None:
     """Try again, or let the task fail for good."""
-    state = decision.add(
+    decision.add(
         AttemptFailed(
             at=decision.now, task_id=task.id, attempt=task.attempt, event_id=event_id, error=error, result=result
         )
     )
-    retry = next_attempt(state.workflow_id, task, error, state.limits, decision.context)
+    retry = next_attempt(decision, task, error)
     if retry is None or decision.now + retry.delay >= decision.latest_start(task.role):
         return fail_task(decision, task, error)
     return schedule_retry(decision, task, error, retry, refine=True)
@@ -49,8 +49,8 @@ def handle_attempt_failure(
 
 def retry_refined_task(decision: Decision, task: Task) -> None:
     """Go on with a task for which better words were asked for."""
-    error, state = last_error(task), decision.state
-    retry = next_attempt(state.workflow_id, task, error, state.limits, decision.context)
+    error = last_error(task)
+    retry = next_attempt(decision, task, error)
     if retry is None or decision.now + retry.delay >= decision.latest_start(task.role):
         return fail_task(decision, task, error)
     return schedule_retry(decision, task, error, retry)

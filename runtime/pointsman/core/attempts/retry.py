@@ -1,20 +1,17 @@
-"""What follows a failed attempt: another, by the same agent or its fallback, or none."""
+"""Select what follows a failed attempt: another attempt by the same agent, one by its fallback, or none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
 
-from pointsman.core.decision import DecisionContext
+from pointsman.core.decision import Decision
 from pointsman.core.model.state import Task
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.ids import derive_id
-from pointsman_schemas.team import Limits
+from pointsman_schemas.retry import RetryPolicy
 
 __all__ = ["Retry", "next_attempt"]
-
-_MAX_BACKOFF_S = 300.0  # seconds: five minutes, the longest pause that providers commonly ask for
-_JITTER_SHARE = 0.2  # spread of the pause, so that tasks that failed together do not come back together
 
 _NO_FALLBACK_KINDS = frozenset(
     {
@@ -26,38 +23,50 @@ _NO_FALLBACK_KINDS = frozenset(
         ErrorKind.OUTCOME_UNKNOWN,
     }
 )
+"""Kinds of errors after which the fallback agent gets no attempt: another agent cannot help, or must not repeat it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Try again with `agent` after `delay`."""
+    """The next attempt at a task: its agent, the delay before it, and the reason for the log."""
 
     agent: str
     delay: timedelta
     reason: str
 
 
-def next_attempt(
-    workflow_id: str, task: Task, error: AttemptError, limits: Limits, context: DecisionContext
-) -> Retry | None:
-    """The next attempt at `task` after `error`, or None when there is none to be made."""
-    if error.retryable and task.attempt < task.max_attempts:
-        return Retry(
-            task.agent, _backoff(workflow_id, task, error, limits), f"attempt {task.attempt} failed: {error.kind}"
-        )
+def next_attempt(decision: Decision, task: Task, error: AttemptError) -> Retry | None:
+    """Return the attempt that follows a failed one.
+
+    Args:
+        decision: The decision in progress.
+        task: The task, with the number of its failed attempt.
+        error: The error of the failed attempt.
+
+    Returns:
+        The next attempt; None where the task gets no more attempts.
+    """
+    state = decision.state
+    policy = state.retry_policy(task)
+    if policy.is_retried(error) and task.attempt < task.max_attempts:
+        delay = _retry_delay(policy, state.workflow_id, task, error)
+        return Retry(task.agent, delay, f"attempt {task.attempt} failed: {error.kind}")
     falls_back = task.fallback != task.agent and error.kind not in _NO_FALLBACK_KINDS
-    if task.fallback and falls_back and context.card(task.fallback):
+    if task.fallback and falls_back and decision.card(task.fallback):
         reason = f"{task.agent} is exhausted ({error.kind}); {task.fallback} is its fallback"
         return Retry(task.fallback, timedelta(), reason)
     return None
 
 
-def _backoff(workflow_id: str, task: Task, error: AttemptError, limits: Limits) -> timedelta:
-    """Doubling from `limits.backoff`; what the other side asked for comes first. The jitter follows from the ids."""
+def _retry_delay(policy: RetryPolicy, workflow_id: str, task: Task, error: AttemptError) -> timedelta:
+    """Return the delay before the next attempt. A delay that the error states is used as it is.
+
+    The jitter is derived from the ids, so that the decision has the same result when it is made again.
+    """
     if error.kind == ErrorKind.INSUFFICIENT:
-        return timedelta()  # nothing has to recover: the agent is told what was missing
+        return timedelta()  # nothing has to recover: the agent receives what its output lacked
     if error.retry_after is not None:
         return timedelta(seconds=error.retry_after)
-    seconds = min(limits.backoff * 2 ** (task.attempt - 1), _MAX_BACKOFF_S)
     draw = int(derive_id("jitter", workflow_id, task.id, str(task.attempt), length=8), 16) / 0xFFFFFFFF
-    return timedelta(seconds=seconds * (1 - _JITTER_SHARE + 2 * _JITTER_SHARE * draw))
+    seconds = policy.delay_after(task.attempt)
+    return timedelta(seconds=seconds * (1 - policy.jitter + 2 * policy.jitter * draw))

@@ -15,6 +15,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import ApprovalVerdict, AttemptError, Budget, Outcome, PlanUsage, Result, Usage
 from pointsman_schemas.log import AbandonCause, Parent, TraceOrigin
 from pointsman_schemas.plan import Plan
+from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.team import Limits, Strategy
 
 __all__ = [
@@ -53,6 +54,8 @@ class Task:
     intent: str
     input: JsonValue
     max_attempts: int
+    retry: RetryPolicy | None = None
+    """The task's own retry policy; None for the team's."""
     skill: str = ""
     """What its agent must have: who gets it is chosen for each attempt."""
     depends_on: tuple[str, ...] = ()
@@ -137,6 +140,7 @@ class State:
     agents: Literal["*"] | tuple[str, ...]
     strategy: Strategy
     limits: Limits
+    retry: RetryPolicy
     started_at: datetime
     deadline: datetime
     budget: Budget | None
@@ -192,6 +196,10 @@ class State:
     def plan_tasks(self) -> Iterator[Task]:
         """The tasks of the plan, in its order."""
         return (task for task in self.tasks.values() if task.role is Role.WORK)
+
+    def retry_policy(self, task: Task) -> RetryPolicy:
+        """Return the policy that governs the retries of `task`: its own, or else the team's."""
+        return task.retry or self.retry
 
     def can_start(self, task: Task) -> bool:
         """Whether a task that waits has nothing to wait for."""

@@ -20,8 +20,9 @@ from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.ids import as_token
 from pointsman_schemas.log import LimitReached, PlanAccepted, PlanRejected, TaskFailed
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent
+from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.role_io import PlannerInput
-from pointsman_schemas.strategies import Adaptive, PlanAndExecute, Router
+from pointsman_schemas.strategies import Adaptive, Pipeline, PlanAndExecute, Router
 
 __all__ = [
     "accept_plan",
@@ -59,6 +60,8 @@ def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, 
             plan.cannot,
         )
     number = revision or max(state.revision, 1)
+    if not isinstance(state.strategy, Pipeline):
+        plan = _bound_retries(plan, state.retry)
     if not approved:
         if len(plan.tasks) > (left := remaining_tasks(state)):
             return end_over_task_quota(decision, len(plan.tasks), left)
@@ -68,6 +71,17 @@ def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, 
     decision.add(PlanAccepted(at=decision.now, revision=number, plan=plan))
     decision.ready.extend(task.id for task in plan.tasks)
     return None
+
+
+def _bound_retries(plan: Plan, policy: RetryPolicy) -> Plan:
+    """Return `plan` with no task that is tried more often, or after more kinds of errors, than `policy` allows."""
+    if all(task.retry is None for task in plan.tasks):
+        return plan
+    tasks = (
+        task if task.retry is None else task.model_copy(update={"retry": task.retry.within(policy)})
+        for task in plan.tasks
+    )
+    return plan.model_copy(update={"tasks": tuple(tasks)})
 
 
 def end_over_task_quota(decision: Decision, wanted: int, left: int) -> None:
@@ -115,6 +129,7 @@ def keep_current_plan(decision: Decision, reason: str = "") -> None:
             depends_on=tuple(name for name in task.depends_on if name not in task.optional),
             optional_dependencies=tuple(name for name in task.depends_on if name in task.optional),
             approval="required" if task.needs_approval and not task.approved else None,
+            retry=task.retry,
         )
         for task in state.plan_tasks()
         if not task.attempt and task.status is not TaskStatus.FAILED

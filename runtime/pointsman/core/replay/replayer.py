@@ -109,8 +109,16 @@ def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterato
 
 
 def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:
-    team = Team(name=started.team, agents=started.agents, strategy=started.strategy, limits=started.limits,
-                approve_plan=started.approve_plan, refiner=started.refiner, judge=started.judge)  # fmt: skip
+    team = Team(
+        name=started.team,
+        agents=started.agents,
+        strategy=started.strategy,
+        limits=started.limits,
+        retry=started.retry,
+        approve_plan=started.approve_plan,
+        refiner=started.refiner,
+        judge=started.judge,
+    )
     admission = Admission(
         workflow_id=started.workflow_id,
         request_id=started.request_id,

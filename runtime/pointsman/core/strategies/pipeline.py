@@ -26,6 +26,7 @@ def start_pipeline(decision: Decision, strategy: Pipeline) -> None:
             skill=stage.skill,
             intent=stage.intent or f"Do the stage {stage.name} of serving the request",
             depends_on=tuple(names[:number]),
+            retry=stage.retry,
         )
         for number, stage in enumerate(strategy.stages)
     )

@@ -18,7 +18,7 @@ from pointsman.core.model.agent_health import Circuit, Circuits
 from pointsman.engine.process.heartbeat import team_card
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.strict_json import dump
-from pointsman_schemas.team import ANY, Limits, Team
+from pointsman_schemas.team import ANY, RetryPolicy, Team
 
 NOWHERE = {"url": None, "namespace": None, "json": False}
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
@@ -107,7 +107,7 @@ SHOP = Team(name="shop", agents=("stock", "buyer"))
     [
         (team_card(Team(name="shop", agents=("buyer", "stock")), NOW, "s2"), False),
         (team_card(Team(name="shop", agents=ANY), NOW, "s2"), True),
-        (team_card(Team(name="shop", agents=SHOP.agents, limits=Limits(attempts=1)), NOW, "s2"), True),
+        (team_card(Team(name="shop", agents=SHOP.agents, retry=RetryPolicy(attempts=1)), NOW, "s2"), True),
         (AgentCard(name="shop", description="of an earlier release", team=True, instance="s2"), False),
     ],
 )

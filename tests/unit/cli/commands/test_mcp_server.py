@@ -20,7 +20,7 @@ from pointsman.cli.commands.mcp_server import answer_call
 from pointsman.client.client import Client
 from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, PeerError, PointsmanError, TaskError
 from pointsman.testing import running_team
-from pointsman_schemas.team import FanOut, Limits, Pipeline, Stage, Team
+from pointsman_schemas.team import FanOut, Limits, Pipeline, RetryPolicy, Stage, Team
 
 
 @agent(name="broken", description="Cannot do it")
@@ -36,7 +36,9 @@ async def tables(request: str) -> dict[str, Any]:
 def team(first: str, *more: str) -> Team:
     """The members of a fan-out, or one stage."""
     strategy = FanOut(synthesizer=None) if more else Pipeline(stages=(Stage(agent=first),))
-    return Team(name="shop", agents=(first, *more), strategy=strategy, limits=Limits(deadline=30, attempts=1))
+    return Team(
+        name="shop", agents=(first, *more), strategy=strategy, limits=Limits(deadline=30), retry=RetryPolicy(attempts=1)
+    )
 
 
 async def test_answer_of_any_type_is_returned_as_text() -> None:

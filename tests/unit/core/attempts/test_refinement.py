@@ -7,13 +7,13 @@ from support.core import WorkflowDriver, card, cards, failure, task
 from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import TaskRefined
-from pointsman_schemas.team import Limits
+from pointsman_schemas.team import RetryPolicy
 
 AGENTS = (*cards("worker", "other"), card("refiner", role=Role.REFINE))
 
 
 def failed_twice() -> WorkflowDriver:
-    story = WorkflowDriver(cards=AGENTS, limits=Limits(attempts=4)).planned(task("t1"))
+    story = WorkflowDriver(cards=AGENTS, retry=RetryPolicy(attempts=4)).planned(task("t1"))
     story.fail_task("t1", failure("invalid_output", retryable=True))
     story.fail_task("t1", failure("invalid_output", retryable=True))
     return story

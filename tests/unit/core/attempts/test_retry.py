@@ -7,9 +7,10 @@ from datetime import timedelta
 import pytest
 from support.core import WorkflowDriver, card, cards, failure, messages, task
 
+from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed
-from pointsman_schemas.team import Limits
+from pointsman_schemas.team import Limits, Pipeline, RetryPolicy, Stage
 
 TRANSIENT = failure("provider_error", retryable=True)
 WITH_FALLBACK = (card("worker", fallback="other"), card("other"))
@@ -20,7 +21,7 @@ def pauses(story: WorkflowDriver) -> list[float]:
 
 
 def test_a_transient_failure_backs_off_doubling_from_a_second_within_a_fifth() -> None:
-    story = WorkflowDriver(limits=Limits(attempts=4)).planned(task("a"))
+    story = WorkflowDriver(retry=RetryPolicy(attempts=4)).planned(task("a"))
 
     for _ in range(3):
         story.fail_task("a", TRANSIENT)
@@ -41,9 +42,9 @@ def test_jitter_spreads_retries_and_is_reproducible() -> None:
 
 
 def test_the_backoff_is_never_longer_than_five_minutes_and_a_fifth() -> None:
-    story = WorkflowDriver(limits=Limits(attempts=20, backoff=100, deadline=100_000, task_timeout=10)).planned(
-        task("a")
-    )
+    story = WorkflowDriver(
+        limits=Limits(deadline=100_000, task_timeout=10), retry=RetryPolicy(attempts=20, backoff=100)
+    ).planned(task("a"))
 
     for _ in range(10):
         story.fail_task("a", TRANSIENT)
@@ -117,7 +118,7 @@ def test_failure_without_a_reason_is_a_handler_error_and_goes_to_the_fallback() 
 
 
 def test_attempts_are_capped() -> None:
-    story = WorkflowDriver(limits=Limits(attempts=3)).planned(task("a"))
+    story = WorkflowDriver(retry=RetryPolicy(attempts=3)).planned(task("a"))
 
     for _ in range(3):
         story.fail_task("a", TRANSIENT)
@@ -135,11 +136,80 @@ def test_a_pause_beyond_the_deadline_ends_the_task_now() -> None:
     assert story.statuses() == {"a": "failed"}
 
 
+# The retry policy
+
+
+def test_the_delays_follow_the_policy() -> None:
+    policy = RetryPolicy(attempts=5, backoff=3, factor=4, max_backoff=20, jitter=0)
+    story = WorkflowDriver(retry=policy).planned(task("a"))
+
+    for _ in range(4):
+        story.fail_task("a", TRANSIENT)
+        story.wait(30)
+
+    assert pauses(story) == [3, 12, 20, 20]
+
+
+def test_without_a_backoff_the_next_attempt_is_made_at_once() -> None:
+    story = WorkflowDriver(retry=RetryPolicy(backoff=0)).planned(task("a"))
+
+    story.fail_task("a", TRANSIENT)
+
+    assert pauses(story) == [0]
+
+
+def test_a_kind_in_retry_on_is_retried_although_its_error_is_not_marked() -> None:
+    story = WorkflowDriver(retry=RetryPolicy(retry_on=("handler_error",))).planned(task("a"))
+
+    story.fail_task("a", failure("handler_error"))
+    story.wait(5)
+    story.fail_task("a", failure("no_worker"))
+
+    assert story.entries_of(RetryScheduled)[0].reason == "attempt 1 failed: handler_error"
+    assert story.entries_of(TaskFailed)[0].attempts == 2
+
+
+def test_a_kind_in_no_retry_on_is_not_retried_although_its_error_is_marked() -> None:
+    story = WorkflowDriver(retry=RetryPolicy(no_retry_on=("provider_error",))).planned(task("a"))
+
+    story.fail_task("a", TRANSIENT)
+
+    assert story.entries_of(RetryScheduled) == []
+    assert story.entries_of(TaskFailed)[0].attempts == 1
+
+
+def test_the_policy_of_a_task_replaces_that_of_its_team() -> None:
+    stages = (Stage(agent="worker", retry=RetryPolicy(attempts=4, jitter=0, factor=1)), Stage(agent="other"))
+    team = RetryPolicy(attempts=2, backoff=7, jitter=0)
+    story = WorkflowDriver(strategy=Pipeline(stages=stages), retry=team).start()
+
+    for _ in range(3):
+        story.fail_task("worker", TRANSIENT)
+        story.wait(5)
+    story.complete_task("worker")
+    for _ in range(2):
+        story.fail_task("other", TRANSIENT)
+        story.wait(10)
+
+    assert pauses(story) == [1, 1, 1, 7]
+    assert story.statuses() == {"worker": "succeeded", "other": "failed"}
+    assert list(replay_log(story.commits)) == []
+
+
+def test_the_roles_have_the_policy_of_the_team() -> None:
+    story = WorkflowDriver(retry=RetryPolicy(attempts=1)).start()
+
+    story.fail_task("plan-1", TRANSIENT)
+
+    assert story.outcome.status == "failed"
+    assert story.entries_of(RetryScheduled) == []
+
+
 # The fallback agent
 
 
 def test_the_fallback_gets_one_attempt_when_the_agent_is_exhausted() -> None:
-    story = WorkflowDriver(cards=WITH_FALLBACK, limits=Limits(attempts=2)).planned(task("a"))
+    story = WorkflowDriver(cards=WITH_FALLBACK, retry=RetryPolicy(attempts=2)).planned(task("a"))
     for _ in range(2):
         story.fail_task("a", TRANSIENT)
         story.wait(10)

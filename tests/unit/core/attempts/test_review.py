@@ -16,7 +16,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import ErrorKind, PlanUsage
 from pointsman_schemas.log import AttemptFailed, ReviewRequested, TaskSucceeded
 from pointsman_schemas.role_io import Review
-from pointsman_schemas.team import Check, Limits, Pipeline, Stage
+from pointsman_schemas.team import Check, Limits, Pipeline, RetryPolicy, Stage
 
 STAGES = Pipeline(
     stages=(
@@ -134,7 +134,7 @@ def test_returned_stage_runs_again_at_once_with_the_review_as_feedback() -> None
 
 
 def test_stage_is_returned_once_and_then_the_judge_is_told() -> None:
-    story = written(limits=Limits(attempts=5))
+    story = written(retry=RetryPolicy(attempts=5))
     story.complete_task("judge-write", AGAIN)
     story.complete_task("write", "Dear friend")
 
@@ -153,7 +153,7 @@ def test_stage_is_returned_once_and_then_the_judge_is_told() -> None:
 
 
 def test_a_stage_without_an_attempt_left_is_not_sent_back() -> None:
-    story = written(limits=Limits(attempts=1))
+    story = written(retry=RetryPolicy(attempts=1))
 
     asked = story.handoff("judge-write").input
     assert isinstance(asked, dict)
@@ -198,7 +198,7 @@ def test_judge_refusal_is_not_the_stages_and_is_hidden_from_the_caller() -> None
 
 
 def test_invalid_review_is_not_shown_to_the_stage() -> None:
-    story = written(limits=Limits(attempts=1))
+    story = written(retry=RetryPolicy(attempts=1))
 
     story.complete_task("judge-write", "fine")
 

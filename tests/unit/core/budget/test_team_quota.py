@@ -34,6 +34,7 @@ from pointsman_schemas.team import (
     Limits,
     Pipeline,
     PlanAndExecute,
+    RetryPolicy,
     Stage,
     Strategy,
     Team,
@@ -82,7 +83,7 @@ def test_replan_is_reserved_for_the_team_and_the_rest_is_shared() -> None:
 
 
 def test_unreported_plan_usage_counts_as_used() -> None:
-    story = desks(Limits(tasks=9, attempts=1)).planned(task("a", "desk"), task("b", "worker"))
+    story = desks(Limits(tasks=9), retry=RetryPolicy(attempts=1)).planned(task("a", "desk"), task("b", "worker"))
 
     story.fire_timer()  # the desk never answers
 
@@ -269,13 +270,13 @@ class Tree:
         limits = Limits(
             tasks=chance.choice([3, 8, 20]) if name == "top" else chance.choice([5, 1_000]),
             replans=chance.randint(0, 3),
-            attempts=chance.randint(1, 2),
             calls=chance.choice([None, None, 12]),
             task_timeout=20,
             deadline=200,
         )
         strategy = drawn[0] if name == "top" else chance.choice(drawn)
-        return Team(name=name, agents=("mid", "low", "worker"), strategy=strategy, limits=limits)
+        retry = RetryPolicy(attempts=chance.randint(1, 2))
+        return Team(name=name, agents=("mid", "low", "worker"), strategy=strategy, limits=limits, retry=retry)
 
     def _admission(self, workflow: str, team: str, **more: Any) -> Admission:
         trace = TraceOrigin(trace_id="0" * 31 + "1", span_id="0" * 15 + "1")

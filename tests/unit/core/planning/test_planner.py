@@ -13,8 +13,8 @@ from pointsman.core.model.agent_health import Circuit
 from pointsman.core.model.inputs import RequestReceived, RequestRefused
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, DeadLetter, Request
-from pointsman_schemas.log import PlanAccepted, PlanRejected
-from pointsman_schemas.team import Limits, PlanAndExecute, Router
+from pointsman_schemas.log import PlanAccepted, PlanRejected, TaskFailed
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Router
 
 
 def asked(story: WorkflowDriver, task_id: str) -> Any:
@@ -155,6 +155,28 @@ def test_plans_are_sent_back_a_bounded_number_of_times() -> None:
     assert [each.status for each in story.outcome.tasks] == ["succeeded", "succeeded", "failed"]
     (letter,) = [message.event for message in messages(story.state) if isinstance(message.event, DeadLetter)]
     assert (letter.task_id, letter.cause.kind) == ("plan-3", "invalid_plan")
+
+
+def test_a_plan_cannot_exceed_the_retry_policy_of_its_team() -> None:
+    asked_for = {"attempts": 20, "jitter": 0, "retry_on": ["handler_error", "timeout"]}
+    team = RetryPolicy(attempts=2, retry_on=("timeout",), no_retry_on=("provider_error",))
+    story = WorkflowDriver(retry=team).planned({**task("a"), "retry": asked_for}, {**task("b"), "retry": asked_for})
+
+    for _ in range(2):
+        story.fail_task("a", failure("timeout"))
+        story.wait(5)
+    story.fail_task("b", failure("handler_error"))
+
+    assert [(each.task_id, each.attempts) for each in story.entries_of(TaskFailed)] == [("a", 2), ("b", 1)]
+    bounded = RetryPolicy(attempts=2, jitter=0, retry_on=("timeout",), no_retry_on=("provider_error",))
+    assert [each.retry for each in story.entries_of(PlanAccepted)[0].plan.tasks] == [bounded, bounded]
+
+
+def test_a_plan_whose_retry_policy_makes_no_sense_goes_back_to_the_planner() -> None:
+    story = WorkflowDriver().planned({**task("a"), "retry": {"retry_on": ["refused"]}})
+
+    (problem,) = asked(story, "plan-2")["problems"]
+    assert "retry_on names refused, which end a task" in problem
 
 
 def test_a_planner_that_fails_for_good_ends_the_workflow() -> None:

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.core import WorkflowDriver, admission, card, failure, plan, task
-from support.world import AGENTS, World, random_limits, random_strategy
+from support.world import World, random_workflow
 
 from pointsman.core.model.inputs import RequestReceived
 from pointsman.core.replay.replayer import replay_log
 from pointsman.errors import InvariantError
 from pointsman_schemas.events import Request
 from pointsman_schemas.log import LimitReached, PlanRejected, RetryScheduled, TaskFailed
-from pointsman_schemas.team import Choreography, Limits, Router, Team
+from pointsman_schemas.team import Choreography, Limits, RetryPolicy, Router, Team
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 2**64))
 def test_recorded_decisions_replay_identically(seed: int) -> None:
     chance = Random(seed)
-    story = WorkflowDriver(strategy=random_strategy(chance), limits=random_limits(chance), cards=AGENTS).start()
+    story = random_workflow(chance).start()
     world = World(chance, story)
     for _ in range(chance.randint(0, 60)):
         world.step()
@@ -54,7 +54,7 @@ def test_a_decision_the_code_would_make_otherwise_is_found_at_its_place() -> Non
 
 
 def test_extra_or_missing_entries_are_found() -> None:
-    story = WorkflowDriver(limits=Limits(attempts=1)).planned(task("a"), task("b"))
+    story = WorkflowDriver(retry=RetryPolicy(attempts=1)).planned(task("a"), task("b"))
     story.fail_task("a", failure())
     commit = story.commits[-1]
     (place,) = [n for n, entry in enumerate(commit.entries) if isinstance(entry, TaskFailed)]
@@ -91,7 +91,9 @@ def test_plan_without_live_agents_replays_as_refused() -> None:
 
 
 def test_missing_planner_replays_as_missing() -> None:
-    story = WorkflowDriver(limits=Limits(attempts=1, replans=2)).planned(task("a"), task("b", needs=["a"]))
+    story = WorkflowDriver(limits=Limits(replans=2), retry=RetryPolicy(attempts=1)).planned(
+        task("a"), task("b", needs=["a"])
+    )
     story.fail_task("a")
 
     story.fire_timer()
@@ -144,6 +146,7 @@ def test_replay_context_keeps_the_team_without_planner_only_fields() -> None:
         agents=("worker",),
         strategy=Router(synthesizer=None),
         limits=Limits(deadline=5),
+        retry=RetryPolicy(attempts=4),
         approve_plan=True,
         refiner=None,
         judge="arbiter",

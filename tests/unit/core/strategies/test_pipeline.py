@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from support.core import WorkflowDriver, cards, failure
 
 from pointsman_schemas.log import AttemptFailed
-from pointsman_schemas.team import Check, Limits, Pipeline, Stage
+from pointsman_schemas.team import Check, Limits, Pipeline, RetryPolicy, Stage
 
 STAGES = Pipeline(
     stages=(
@@ -114,7 +114,7 @@ def test_check_passes_complete_output(check: Check, output: Any) -> None:
 
 
 def test_insufficient_stage_ends_the_pipeline_with_the_results_and_times() -> None:
-    story = begun(limits=Limits(attempts=2))
+    story = begun(retry=RetryPolicy(attempts=2))
     story.complete_task("extract", {"customer": "C-1"})
 
     story.complete_task("decide", "hm")

@@ -15,7 +15,7 @@ from pointsman.core.model.inputs import RequestReceived
 from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.events import Approval, ApprovalVerdict, Request, ToolApprovalRequest
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, ControlIgnored, PlanRejected
-from pointsman_schemas.team import Limits, Pipeline, PlanAndExecute, Stage, Team
+from pointsman_schemas.team import Limits, Pipeline, PlanAndExecute, RetryPolicy, Stage, Team
 
 GUARDED = (card("worker"), card("guarded", approval="required"))
 WAITS = "awaiting_approval"
@@ -364,7 +364,7 @@ def calls(story: WorkflowDriver, *wanted: dict[str, Any]) -> None:
 
 
 def test_attempt_continues_once_each_tool_call_is_answered() -> None:
-    story = WorkflowDriver(limits=Limits(attempts=1)).planned(task("t1"))
+    story = WorkflowDriver(retry=RetryPolicy(attempts=1)).planned(task("t1"))
 
     calls(story, {"id": 1}, {"id": 2}, {"id": 2})
     assert [question.input for question in asked(story)] == [{"id": 1}, {"id": 2}]
@@ -384,7 +384,7 @@ def test_attempt_continues_once_each_tool_call_is_answered() -> None:
 
 
 def test_attempt_that_asks_for_approval_counts_against_no_limit() -> None:
-    story = WorkflowDriver(limits=Limits(attempts=2)).planned(task("t1"))
+    story = WorkflowDriver(retry=RetryPolicy(attempts=2)).planned(task("t1"))
     calls(story, {"id": 1})
     approve(story)
 

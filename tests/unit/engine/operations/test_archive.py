@@ -30,9 +30,9 @@ from pointsman.engine.operations.archive import (
 from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
 from pointsman.errors import ConfigurationError, NotFoundError, TaskError
 from pointsman.testing import running_team
-from pointsman_schemas.team import Limits, Pipeline, Stage, Team
+from pointsman_schemas.team import Limits, Pipeline, RetryPolicy, Stage, Team
 
-TEAM = Team(name="crew", limits=Limits(deadline=30, attempts=1))
+TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(attempts=1))
 
 
 @agent(name="lost", description="Cannot do it")

@@ -34,10 +34,13 @@ from pointsman.testing import VirtualClock
 from pointsman_schemas.log import TaskDispatched, TaskHeld
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, Pipeline, Stage, Team
+from pointsman_schemas.team import Limits, Pipeline, RetryPolicy, Stage, Team
 
 ONE = Team(
-    name="crew", strategy=Pipeline(stages=(Stage(agent="worker"),)), limits=Limits(attempts=1, deadline=30, replans=0)
+    name="crew",
+    strategy=Pipeline(stages=(Stage(agent="worker"),)),
+    limits=Limits(deadline=30, replans=0),
+    retry=RetryPolicy(attempts=1),
 )
 SETTINGS = Settings(ack_wait=2, circuit_failures=3, circuit_open=0.2)
 
@@ -222,7 +225,7 @@ async def test_task_errors_open_no_circuit(error: Exception) -> None:
 
 async def test_one_task_that_fails_again_and_again_opens_nothing() -> None:
     patient = Patient()
-    team = ONE.model_copy(update={"limits": Limits(attempts=6, backoff=0.01, deadline=30)})
+    team = ONE.model_copy(update={"retry": RetryPolicy(attempts=6, backoff=0.01)})
     async with crew(patient.agent(), team=team) as client:
         await fail_at(client, 1)
         circuits = await client.operations.circuits()

@@ -19,9 +19,9 @@ from pointsman.errors import ContractError
 from pointsman.ports.bus import StreamKind
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.events import Outcome, Request
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
-TEAM = Team(name="crew", limits=Limits(deadline=30, backoff=0.05))
+TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.05))
 AGENTS = (planner_of({"id": "t1", "agent": "a", "intent": "do the thing"}), synthesizer, echo("a"))
 ONE, OTHER = b'{"input": "order 1, amount 1"}', b'{"input": "order 1, amount 2"}'
 

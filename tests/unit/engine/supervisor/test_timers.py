@@ -34,13 +34,15 @@ from pointsman_schemas.events import Outcome, Timer
 from pointsman_schemas.ids import workflow_id_for
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
-from pointsman_schemas.team import Limits, PlanAndExecute, Team
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
 T = TypeVar("T")
 
 SUBJECTS = Subjects()
 SETTINGS = Settings(ack_wait=2, heartbeat=0.2, shutdown_grace=0)
-SOON = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=1.5, backoff=0.05))
+SOON = Team(
+    name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=1.5), retry=RetryPolicy(backoff=0.05)
+)
 LATER = SOON.model_copy(update={"limits": Limits(deadline=3)})  # by more than a timer may be early
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
 

@@ -1,0 +1,115 @@
+"""The retry policy of a team or a task: how many attempts a task has, how long they wait, and which errors end it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self, TypeAlias
+
+from pydantic import Field, StringConstraints, model_validator
+
+from pointsman_schemas.base import Frozen, Options
+from pointsman_schemas.events import AttemptError, ErrorKind
+
+__all__ = ["FINAL_KINDS", "RetryPolicy"]
+
+FINAL_KINDS = frozenset(
+    {
+        ErrorKind.REFUSED,
+        ErrorKind.REJECTED,
+        ErrorKind.CANCELLED,
+        ErrorKind.LIMIT,
+        ErrorKind.NEEDS_APPROVAL,
+        ErrorKind.OUTCOME_UNKNOWN,
+    }
+)
+"""Kinds of errors that a policy may not retry: a decision ended the attempt, or its effects may have happened."""
+
+_MAX_DELAY_S = 86_400.0
+"""Longest delay that a policy may set, in seconds: one day."""
+
+_MAX_GROWTHS = 100
+"""Largest exponent of the factor. With the largest factor and delay, the product still is a finite float."""
+
+_Kind: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+class RetryPolicy(Options, Frozen):
+    """The retries of a task after failed attempts.
+
+    An attempt is retried if its error is marked as retryable, unless `no_retry_on` names its kind; an error of a kind
+    in `retry_on` is retried also if it is not marked. If the error states a delay (`retry_after`), that delay is used.
+    An output that failed a check is requested again without a delay.
+    """
+
+    attempts: int = Field(default=3, ge=1, le=20, description="Attempts at a task; its fallback agent gets one more.")
+    backoff: float = Field(default=1.0, ge=0, le=_MAX_DELAY_S, description="Seconds before the first retry.")
+    factor: float = Field(
+        default=2.0, ge=1, le=10, description="Factor by which the delay grows from each retry to the next."
+    )
+    max_backoff: float = Field(
+        default=300.0, ge=0, le=_MAX_DELAY_S, description="Longest delay before a retry, in seconds, without jitter."
+    )
+    jitter: float = Field(
+        default=0.2,
+        ge=0,
+        le=1,
+        description="Share by which a delay is lengthened or shortened at random, so that tasks that failed together "
+        "are not retried together: 0.2 is a fifth.",
+    )
+    retry_on: tuple[_Kind, ...] = Field(
+        default=(), description="Kinds of errors that are retried even if they are not marked as retryable."
+    )
+    no_retry_on: tuple[_Kind, ...] = Field(
+        default=(), description="Kinds of errors that are not retried even if they are marked as retryable."
+    )
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Self:
+        if self.backoff > self.max_backoff:
+            raise ValueError(
+                f"backoff is {self.backoff:g} s, longer than max_backoff, {self.max_backoff:g} s: lower backoff or "
+                "raise max_backoff"
+            )
+        if final := sorted(FINAL_KINDS.intersection(self.retry_on)):
+            raise ValueError(f"retry_on names {', '.join(final)}, which end a task: remove them")
+        if both := sorted(set(self.retry_on).intersection(self.no_retry_on)):
+            raise ValueError(f"both retry_on and no_retry_on name {', '.join(both)}: name each kind once")
+        return self
+
+    def is_retried(self, error: AttemptError) -> bool:
+        """Return True if an attempt that failed with `error` is retried while attempts are left.
+
+        Args:
+            error: The error of the attempt.
+
+        Returns:
+            True if the policy retries the error.
+        """
+        return error.kind not in self.no_retry_on and (error.retryable or error.kind in self.retry_on)
+
+    def delay_after(self, attempt: int) -> float:
+        """Return the delay before the retry of a failed attempt, without jitter.
+
+        Args:
+            attempt: The number of the failed attempt, from 1.
+
+        Returns:
+            The delay in seconds.
+        """
+        return min(self.backoff * self.factor ** min(attempt - 1, _MAX_GROWTHS), self.max_backoff)
+
+    def within(self, bound: RetryPolicy) -> RetryPolicy:
+        """Return this policy without anything that another policy does not allow.
+
+        Args:
+            bound: The other policy.
+
+        Returns:
+            A policy with at most as many attempts, that retries no kind of error that `bound` does not retry.
+        """
+        return self.model_copy(
+            update={
+                "attempts": min(self.attempts, bound.attempts),
+                "retry_on": tuple(kind for kind in self.retry_on if kind in bound.retry_on),
+                "no_retry_on": tuple(dict.fromkeys((*self.no_retry_on, *bound.no_retry_on))),
+            }
+        )
