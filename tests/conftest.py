@@ -24,16 +24,17 @@ hypothesis_settings.load_profile("pointsman")
 
 _PARTS: Final = 12  # as many for each of two, three or four workers
 
-gc.disable()  # what is imported and collected is not garbage
+gc.disable()  # imported and collected objects are not garbage
 
-os.environ.pop("COLUMNS", None)  # what the command line prints is not as wide as the terminal the tests run in
+os.environ.pop("COLUMNS", None)  # printed lines must not depend on the width of the terminal of the tests
 
 logs.CACHE_LOGGERS = False
-logs._install("warning")  # what a process has before it is set up, without the caching of loggers
+logs._install("warning")  # the state of a process before `setup`, without caching of loggers
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Each worker begins with as many consecutive ones. So that none has all those that wait for processes, files are
+    """Sort files into parts by name, so that each worker has some tests that wait for processes. The longest tests of a
+    part run first, so that no worker ends late. So that none has all those that wait for processes, files are
     dealt out by their names; and so that nobody waits for the last one, what may take longest begins first."""
 
     def place(item: pytest.Item) -> tuple[int, float]:
@@ -44,14 +45,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """No garbage collection of a test need look through what was there before all of them."""
+    """Exclude objects that exist before all tests from garbage collection."""
     gc.freeze()
     gc.enable()
 
 
 @pytest.fixture(autouse=True)
 def logging_as_it_was() -> Iterator[None]:
-    """What one test says about logging is no other test's affair."""
+    """Undo a test's changes of the logging configuration."""
     before, processors = structlog.get_config(), list(logs._processors)
     yield
     logs._processors[:] = processors

@@ -36,7 +36,7 @@ class Said(BaseModel):
     words: str
 
 
-REFUSALS = {  # how, of whose models, after how many calls, with which words
+REFUSALS = {  # the place, the models used, the number of calls, and the words of the answer
     "by field": (Answer(refusal="I will not."), "openai", 1, "I will not."),
     "by filter": (Answer(finish="content_filter"), "openai", 1, "content filter"),
     "by silence": (Answer(), "openai", 2, "answered nothing, twice"),

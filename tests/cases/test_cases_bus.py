@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(SIZE.patience)
 async def test_no_message_waits_for_an_idle_pull_to_expire(
     bus: JetStreamBus, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Messages at every moment before, at and after the expiry of the request that waits for them."""
+    """Delivers messages before, at and after the expiry of the waiting request."""
     expires, chance, waits = 1.0, Random(1), list[float]()
     monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._REQUEST_EXPIRY_S", expires)
     monkeypatch.setattr("pointsman.bus.jetstream.pull_consumer._IDLE_HEARTBEAT_S", 0.3)
@@ -124,7 +124,7 @@ async def reader(text: str) -> int:
 
 @sized
 async def test_flood_of_large_requests_is_processed_once(tmp_path: Path) -> None:
-    """One slow worker first, and nineteen more, or as many as there are to be, when it has done a twentieth."""
+    """Start one slow worker, and nineteen more, or the given number, when the first has done a twentieth."""
     size, count = 900_000, SIZE.flood
     async with EmbeddedBroker(tmp_path / "broker") as broker:
         settings = Settings(
@@ -174,7 +174,8 @@ def _peak_memory(pid: int) -> int:
 
 @pytest.mark.parametrize("kept_apart", [False, True])
 async def test_result_near_the_size_limit_arrives_or_fails_at_once(settings: Settings, kept_apart: bool) -> None:
-    """The bound of a message, one more and one less, and the place at which only headers are too much. With the object
+    """Return the largest size of a message, its neighbours, and the size at which only headers are too large. With the
+    object
     store none of it is a bound: there is a higher one, and the one result above that fails."""
     settings = settings if kept_apart else settings.model_copy(update={"max_body": 1_048_576})
     runs: Counter[int] = Counter()
@@ -217,7 +218,7 @@ async def test_result_near_the_size_limit_arrives_or_fails_at_once(settings: Set
 async def test_supervisors_that_start_together_repeat_nothing_their_predecessor_did(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """One of the five hears and says everything late, so that it decides on what it read long ago."""
+    """One of the five receives and sends everything late, so that it decides on old data."""
     settings = settings.model_copy(update={"ack_wait": 1.0, "request_timeout": 10.0})
     gate = tmp_path / "gate"
 
@@ -286,7 +287,7 @@ async def test_first_requests_after_a_long_outage_find_their_agents(tmp_path: Pa
 async def test_consumers_survive_a_broker_restart(
     tmp_path: Path,
 ) -> None:
-    """What is kept in memory only is what a reader of its own follows with, who begins again where he was."""
+    """A reader keeps its position in memory and starts again there."""
     broker = EmbeddedBroker(tmp_path / "broker")
     await broker.start()
     port = int(broker.url.rpartition(":")[2])
@@ -296,7 +297,7 @@ async def test_consumers_survive_a_broker_restart(
             await (await client.submit("crew", steps("before"))).outcome(20)
             before, made = await _consumers(client)
             await broker.stop()
-            # What a broker that lost the state of one consumer comes back with.
+            # Simulate a broker that lost the state of one consumer.
             shutil.rmtree(next((tmp_path / "broker").rglob("POINTSMAN_WORK/obs/agent-worker")))
             broker = EmbeddedBroker(tmp_path / "broker", port=port)
             await broker.start()
@@ -316,7 +317,7 @@ async def test_consumers_survive_a_broker_restart(
 
 
 async def _consumers(client: Client) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """How every consumer at the broker is configured, and when it was made, by its name."""
+    """Return the configuration and the creation time of every consumer by name."""
     bus = client.bus
     assert isinstance(bus, JetStreamBus)
     streams = (await bus.api("STREAM.NAMES"))["streams"]
@@ -407,7 +408,7 @@ def test_connection_closed_by_the_library_is_reported_as_lost() -> None:
 
 
 async def test_request_near_the_size_limit_reaches_its_agents(settings: Settings) -> None:
-    """Its log holds it once, however many of them get it."""
+    """Its log holds the request once, however many supervisors get it."""
     settings = settings.model_copy(update={"ack_wait": 10.0})
     request: dict[str, JsonValue] = {
         "text": "x" * 900_000,

@@ -78,7 +78,7 @@ def at(offset: int, *moment: int) -> str:
     return datetime(*moment, tzinfo=timezone(timedelta(hours=offset))).isoformat()  # type: ignore[arg-type,misc]
 
 
-TIMES = {  # when a result says that its attempt began and ended, and whether that can be read
+TIMES = {  # start and end of the attempt in a result, and whether the times are readable
     "in the first year": (at(0, 1, 1, 1), at(0, 1, 1, 2), True),
     "before the first year in UTC": (at(14, 1, 1, 1), at(14, 1, 1, 1, 1), True),
     "after the last year in UTC": (at(-14, 9999, 12, 31, 23), at(-14, 9999, 12, 31, 23, 59), True),
@@ -202,7 +202,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 @tool
 async def numbers() -> int:
-    """Leaves an asynchronous generator early."""
+    """Leave an asynchronous generator early."""
 
     async def count() -> AsyncIterator[int]:
         with traces.span("in a generator"):
@@ -300,7 +300,7 @@ _FOREIGN = [tracemalloc.Filter(False, "*/pydantic/*")]
 
 @dataclass(frozen=True)
 class Size:
-    """How much this process holds, and how much the broker for it."""
+    """Return the memory that this process and its broker hold."""
 
     objects: int
     memory: int

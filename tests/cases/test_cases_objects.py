@@ -62,7 +62,7 @@ class Canary:
 
     @property
     def markers(self) -> dict[str, Any]:
-        """What jsonpickle, LangChain, YAML, JSON Schema and templates would each build something from."""
+        """Inputs from which jsonpickle, LangChain, YAML, JSON Schema and templates would build objects."""
         touch, call = f"touch {self.file}", [{"py/function": "socket.create_connection"}, [["127.0.0.1", self.port]]]
         return {
             "py/object": "os.system", "py/reduce": call, "py/repr": f"os/os.system({touch!r})",
@@ -95,7 +95,7 @@ class _Call:
 
 @contextmanager
 def canary(folder: Path) -> Iterator[Canary]:
-    """In a thread of its own: whoever called it from here would wait for an answer."""
+    """Runs in a thread of its own, because a caller on this loop would wait for ever."""
     heard: list[object] = []
 
     class Called(socketserver.BaseRequestHandler):
@@ -136,7 +136,7 @@ async def test_data_that_looks_like_objects_stays_data_wherever_it_comes_from(
 
 
 async def _events(system: System, bird: Canary) -> None:
-    """Requests, plans, results and the log, inline and kept apart."""
+    """Check requests, plans, results and the log, inline and stored apart."""
     markers, client = bird.markers, system.client
     asked = await client.submit("crew", steps("t1", times=1) | {"markers": markers}, metadata=markers)
     task = {"id": "t1", "agent": "worker", "intent": json.dumps(markers), "input": {"say": markers}}
@@ -160,7 +160,7 @@ async def _events(system: System, bird: Canary) -> None:
 
 
 async def _letters(system: System, bird: Canary) -> None:
-    """What is refused, and tried again by hand."""
+    """Check messages that are refused and replayed by hand."""
     client, request = system.client, system.client.subjects.request("crew")
     typed = encode(Envelope(id="x", type=Request.event_type, source="/test", time=datetime.now(UTC)))
     bodies = (*bird.poisons, b"\xc7\x05\x01cos\n.", b'{"input": "\\ud800"}')
@@ -194,7 +194,7 @@ async def _letters(system: System, bird: Canary) -> None:
 
 
 async def _cards(system: System, bird: Canary) -> None:
-    """The schema of a card is looked at when a person gives another input."""
+    """The schema of a card is read when a person gives another input."""
     client, schema = system.client, bird.markers | {"type": "string"}
     workflow = await client.submit("refunds", "o-17")
 
@@ -216,7 +216,7 @@ async def _cards(system: System, bird: Canary) -> None:
 
 
 async def _everything_else(system: System, bird: Canary) -> None:
-    """What only an operator can put there: logs, results, controls and reports of a workflow there is not."""
+    """Check logs, results, controls and reports of a missing workflow, which only an operator can publish."""
     bus, subjects = system.client.bus, system.client.subjects
     for number, body in enumerate([*bird.poisons, json.dumps(bird.markers).encode()]):
         name = f"wf_{number}"

@@ -28,11 +28,11 @@ pytestmark = pytest.mark.timeout(120)
 HARMLESS = ("a.b", "x" * 65)  # no names, but where an answer may go
 EVIL = "x 0\r\n\r\nPUB evil 1\r\nz\r\n"
 NAMES = (EVIL, "a\tb", "a b", "a\0b", "*", ">", "evil.>", "ü", *HARMLESS)
-# What is published to: no wildcards, but for the filter that a consumer is made with.
+# Subjects for publishing: no wildcards, except the filter that creates a consumer.
 WORD = r"[A-Za-z0-9_$=/-]+"
 SUBJECT = re.compile(rf"{WORD}(\.{WORD})*|\$JS\.API\.CONSUMER\.CREATE(\.{WORD})+\.>")
 VERBS = ("CONNECT", "INFO", "PING", "PONG", "SUB", "UNSUB", "PUB", "HPUB", "MSG", "HMSG", "-ERR", "+OK")
-# What may be listened to: an inbox of one's own, what is handed to oneself, and one kind of thing of the namespace.
+# Subjects for subscribing: an own inbox, own handoffs, and one kind of message of the namespace.
 HEARD = rf"_INBOX\.\w{{22}}(\..+)?|NAMESPACE\.handed\.\w{{32}}\.>|(\$SRV|NAMESPACE)\.{WORD}(\.({WORD}|\*))*"
 
 
@@ -99,7 +99,8 @@ async def _try_all_names(system: System) -> None:
 
 
 def _commands(data: bytes) -> Iterator[tuple[str, str]]:
-    """Each command of the NATS protocol in `data` and its subject; `AssertionError` at what is none. The last may be
+    """Yield each command of the NATS protocol in `data` with its subject; raise `AssertionError` for other text. The
+    last may be
     cut off."""
     while data and b"\r\n" in data:
         line, _, data = data.partition(b"\r\n")

@@ -51,7 +51,7 @@ def journal(path: Path) -> list[dict[str, Any]]:
 async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """A frozen one keeps its socket and says nothing; when it thaws, it is as late as it is harmless."""
+    """A frozen worker keeps its socket and is silent. When it thaws, its late messages do no harm."""
     settings = settings.model_copy(update={"deliveries": 10})
     book, most = tmp_path / "journal", 2 * settings.ack_wait + 1.0
 
@@ -205,7 +205,7 @@ ROLES: dict[str, dict[str, Any]] = {
 
 
 async def test_provider_refusal_is_one_call_and_an_outage_a_bounded_number(settings: Settings) -> None:
-    """For a planner, a worker and a synthesizer: the agent's tries and the supervisor's attempts together."""
+    """Tries of the agent and attempts of the supervisor together, for a planner, a worker and a synthesizer."""
     settings = settings.model_copy(update={"ack_wait": 30.0})  # a second delivery would be a second try
     strategies = {
         "llm-planner": PlanAndExecute(planner="llm-planner", synthesizer=None),
@@ -285,13 +285,14 @@ async def test_model_that_trickles_its_answer_is_abandoned_in_time(provider: str
 
 
 async def test_a_supervisor_s_successor_needs_nothing_but_the_broker(settings: Settings, tmp_path: Path) -> None:
-    """Killed in the middle, it leaves no file behind; another one, elsewhere, comes to the same answer."""
+    """A supervisor killed in the middle leaves no file behind, and another on another machine reaches the same
+    answer."""
     settings = settings.model_copy(update={"ack_wait": 1.0})
     gate = tmp_path / "gate"
     requests = [steps("a", "b", "c", serial=serial, after=str(gate)) for serial in (False, True)]
 
     async def elsewhere(number: int) -> AsyncIterator[Service]:
-        """A supervisor with a home of its own. It has left nothing there when it is gone."""
+        """A supervisor with a home folder of its own. It has left nothing in its home when it ends."""
         folder = tmp_path / f"home-{number}"
         folder.mkdir()
         places = {"HOME": str(folder), "TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder)}
@@ -318,7 +319,7 @@ async def test_a_supervisor_s_successor_needs_nothing_but_the_broker(settings: S
 
 @asynccontextmanager
 async def _collector(manner: str) -> AsyncIterator[str]:
-    """An OTLP endpoint that refuses connections, hangs, is overloaded, or takes three seconds over each answer."""
+    """An OTLP endpoint that refuses connections, hangs, is overloaded, or takes three seconds for each answer."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with closing(writer), suppress(OSError, EOFError):  # also when the test is over while it waits
@@ -346,7 +347,7 @@ async def _collector(manner: str) -> AsyncIterator[str]:
 @sized
 @pytest.mark.parametrize("manner", ["refuses", "hangs", "is overloaded", "is slow"])
 async def test_no_process_is_held_up_by_its_collector(settings: Settings, tmp_path: Path, manner: str) -> None:
-    """All of them serve, stay small, and leave."""
+    """All processes serve, stay small, and leave."""
     async with AsyncExitStack() as stack:
         endpoint = await stack.enter_async_context(_collector(manner))
         system = System(tmp_path, settings, OTEL_EXPORTER_OTLP_ENDPOINT=endpoint)

@@ -30,9 +30,9 @@ _AMOUNTS = {
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m chaos", description="Kill and break; lose nothing.")
     parser.add_argument("forms", nargs="*", default=list(FORMS), metavar="FORM", help=f"of {', '.join(FORMS)}")
-    parser.add_argument("--seed", type=int, default=1, help="of what is left to chance here; processes have their own")
+    parser.add_argument("--seed", type=int, default=1, help="seed of random choices; processes have their own")
     parser.add_argument("--blows", type=int, help="kills or faults in each form")
-    parser.add_argument("--keep", type=Path, help="where logs and stores are left (a folder that is removed)")
+    parser.add_argument("--keep", type=Path, help="folder for logs and stores; an existing one is removed")
     given = parser.parse_args()
     reports = asyncio.run(_run(given.forms, given.seed, given.blows, given.keep))
     return 1 if any(report.problems for report in reports) else 0

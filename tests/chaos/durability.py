@@ -66,7 +66,7 @@ async def _broker(stack: AsyncExitStack, home: Path, sync: str, copies: int) -> 
 
 
 async def _one_by_one(bus: JetStreamBus, numbers: Iterator[int]) -> float:
-    """Seconds until a publish is acknowledged: the median."""
+    """Return the median of seconds until a publish is acknowledged."""
     taken: list[float] = []
     for _ in range(_SINGLE):
         began = time.perf_counter()
@@ -76,7 +76,7 @@ async def _one_by_one(bus: JetStreamBus, numbers: Iterator[int]) -> float:
 
 
 async def _many(bus: JetStreamBus, numbers: Iterator[int]) -> float:
-    """Publishes a second."""
+    """Return the publishes a second."""
     left = iter(range(_MANY))
 
     async def some() -> None:

@@ -36,7 +36,7 @@ __all__ = ["FORMS", "Amount"]
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """How much: blows dealt, workflows running at a time, seconds between two blows at most, seconds to end."""
+    """Amount: blows, workflows running at a time, seconds between two blows at most, seconds to end."""
 
     blows: int
     running: int
@@ -81,9 +81,9 @@ async def broker_killed(folder: Path, amount: Amount, *, unsynced_handoffs: bool
 
 
 async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
-    """kill -9 of the only supervisor; the broker stops while the next one starts or takes up what there is, a little
-    later each time, and is away for two seconds. The next one is struck when it has said that it is ready, which it
-    may not say before what lay there when its predecessor died has been dealt with."""
+    """kill -9 of the only supervisor. The broker stops while the successor starts or recovers, a little later each
+    time, for two seconds. The next supervisor is struck once it reports ready, which it must not do before it has
+    processed the backlog."""
     chance = Random(amount.seed)
     report = Report("recovery interrupted")
     store = folder / "broker"
@@ -124,7 +124,8 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
 
 
 async def _becomes_ready(supervisor: Service, patience: float) -> float:
-    """Seconds from its first answer to the one that says it is ready. Raises `AssertionError` where that is the first:
+    """Return the seconds from its first answer to the answer that reports ready. Raises `AssertionError` where that is
+    the first:
     there is always something left to do."""
     port, began = int((await supervisor.logged("health_served"))["port"]), time.monotonic()
     first, _ = await ask(port, "/readyz")
@@ -138,12 +139,12 @@ async def _becomes_ready(supervisor: Service, patience: float) -> float:
 
 
 async def handoffs_forgotten(folder: Path, amount: Amount) -> Report:
-    """The same with a broker that answers before it has written a handoff, and loses some with every kill."""
+    """The same with a broker that acknowledges handoffs before it syncs them, and loses some with every kill."""
     return await broker_killed(folder, amount, unsynced_handoffs=True)
 
 
 async def processes_killed(folder: Path, amount: Amount, *, trimming: bool = False) -> Report:
-    """kill -9 of supervisors and workers at random. Who died is started again."""
+    """kill -9 of supervisors and workers at random. Start dead processes again."""
     report, chance = Report(f"{amount.supervisors} supervisors, {amount.workers} workers killed"), Random(amount.seed)
     report.form += ", work removed as it is over" if trimming else ""
     async with AsyncExitStack() as stack:
@@ -169,13 +170,13 @@ async def processes_killed(folder: Path, amount: Amount, *, trimming: bool = Fal
 
 
 async def processes_killed_while_trimmed(folder: Path, amount: Amount) -> Report:
-    """The same while what is over leaves the work stream after three seconds, and not after a week."""
+    """The same, while ended work leaves the work stream after three seconds instead of a week."""
     with patch.object(engine_trimming, "_WORK_RETENTION", timedelta(seconds=3)):
         return await processes_killed(folder, amount, trimming=True)
 
 
 async def cluster_shaken(folder: Path, amount: Amount) -> Report:
-    """Leaders step down, and each node in turn is killed and comes back, with three copies of each stream."""
+    """Leaders step down, and each node in turn is killed and returns, with three copies of each stream."""
     report, chance = Report("cluster of three shaken"), Random(amount.seed)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
@@ -241,7 +242,7 @@ async def network_broken(folder: Path, amount: Amount) -> Report:
                     case _:
                         proxy.delay = 0.2
                 load.blow()
-                # Longer than an unsettled message is waited for: what the silent one has in hand is given to another.
+                # Longer than the ack deadline: work of the silent process is redelivered to another.
                 await asyncio.sleep(chance.uniform(0.5, 2.5 * amount.pause + 2.0))
                 proxy.heal()
         _all_alive(system, report)
@@ -249,7 +250,7 @@ async def network_broken(folder: Path, amount: Amount) -> Report:
 
 
 async def broker_slow(folder: Path, amount: Amount) -> Report:
-    """One workflow of `running` tasks, over a network that takes 25 ms there and as long back for every piece of it."""
+    """One workflow of `running` tasks, over a network with 25 ms of delay in each direction."""
     report = Report("broker slow")
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(EmbeddedBroker(folder / "broker"))

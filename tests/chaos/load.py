@@ -29,27 +29,27 @@ _AGAIN = 0.2  # seconds between two tries to submit while the broker is away
 
 
 def percentile(values: Sequence[float], part: float) -> float:
-    """The smallest of `values` that `part` of them do not exceed; 0 when there are none."""
+    """Return the smallest of `values` that `part` of them do not exceed, or 0 without values."""
     ordered = sorted(values)
     return ordered[max(0, -(-len(ordered) * int(part * 100) // 100) - 1)] if ordered else 0.0
 
 
 @dataclass(slots=True)
 class Report:
-    """What one form of chaos did and what was found. Times are in seconds."""
+    """The faults and the findings of one form of chaos. Times are in seconds."""
 
     form: str
     workflows: int = 0
     kills: int = 0
     redeliveries: int = 0
     refused: int = 0
-    """Messages that were sent again and refused by the broker, because they were there."""
+    """Messages that were published again and refused by the broker as duplicates."""
     recoveries: list[float] = field(default_factory=list)
     """From each blow to the next commit of any workflow."""
     stalls: list[float] = field(default_factory=list)
     """From each blow to the next commit of each workflow that was running."""
     until_ready: list[float] = field(default_factory=list)
-    """From the first answer of each process that was started again until it said that it was ready."""
+    """Seconds from the first answer of each restarted process until it reported ready."""
     statuses: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -73,7 +73,7 @@ class Report:
 
 
 class Load:
-    """Keeps `running` workflows of the crew going on a system until it is told to end, and counts."""
+    """Keeps `running` workflows of the crew going on a system until its end, and counts."""
 
     def __init__(self, system: System, report: Report, *, running: int, chance: Random) -> None:
         self._system = system
@@ -89,7 +89,7 @@ class Load:
         self._blows: list[float] = []
 
     def blow(self) -> None:
-        """Say that something was killed or broken at this moment."""
+        """Note that something was killed or broken now."""
         self._blows.append(time.time())
         self._report.kills += 1
 

@@ -274,7 +274,7 @@ async def test_unranked_consumer_becomes_ranked_when_opened_ranked(place: Broker
 async def test_longest_ack_deadline_among_sharers_counts(
     place: BrokerNamespace, bus: Bus, first: float, second: float
 ) -> None:
-    """With a shorter one the work of who reports on it less often would come again while it is done."""
+    """A shorter deadline would redeliver work of a worker that reports less often."""
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=first)
     await bus.publish(place.handoff(1), b"1", {})
     [delivery] = await take_one(consumer)

@@ -19,7 +19,7 @@ LARGE = b"".join(b"%08d" % number for number in range(150_000))
 
 
 async def artifacts(place: BrokerNamespace, bus: Bus, part: str = "M") -> list[StoredMessage]:
-    """What the object store holds: `M` for the descriptions of objects, `C` for their chunks."""
+    """Return the content of the object store: `M` for descriptions of objects, `C` for chunks."""
     return [stored async for stored in bus.read("artifacts", f"$O.{place.ns.upper()}_ARTIFACTS.{part}.>")]
 
 

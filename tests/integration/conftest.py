@@ -14,14 +14,14 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.fixture
 def chromium() -> str:
-    """Where it is."""
+    """Return the path of the browser, or skip the test."""
     return find_chromium(CHROMIUM)
 
 
 @pytest.fixture
 async def browser(chromium: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
-        # As root there is no sandbox to be had.
+        # Chromium has no sandbox as root.
         launched = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield launched
         await launched.close()

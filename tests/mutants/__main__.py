@@ -23,15 +23,15 @@ from mutants.table import MUTANTS, Mutant
 
 ROOT = Path(__file__).parents[2]
 _COPIED = ("schemas", "runtime", "agents", "tests", "pyproject.toml")
-_HANGS = 20  # seconds after which a test has failed: most take none, and a fault may be that nothing ends
+_HANGS = 20  # seconds after which a test counts as failed: most tests need less than one, and a fault may hang
 _LONGEST = 300.0  # seconds for all tests of a fault
 _FAILED = 1  # pytest's exit code when tests were run and some failed; more is another kind of trouble
 
 
 def planted(mutant: Mutant, tree: Path, number: int) -> str:
-    """Break `tree` as `mutant` says, run its tests, mend it again; why the fault stays unnoticed, or nothing.
+    """Break `tree` as `mutant` says, run its tests and undo the change. Return why the fault was missed, or nothing.
 
-    `number` becomes the time of the file: what is compiled of it is told apart by the second and its size.
+    `number` becomes the time of the file, because compiled files are matched by second and size.
     """
     path, original = tree / mutant.file, ROOT / mutant.file
     source = original.read_text()
@@ -68,7 +68,7 @@ def _pytest(tests: Sequence[str], tree: Path) -> tuple[int, str]:
 
 
 def copied(to: Path) -> Path:
-    """A copy of what the tests need, with times kept, so that what is compiled is of use."""
+    """Copy the files that the tests need, with their times, so that compiled files stay valid."""
     for name in _COPIED:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, to / name)
@@ -85,7 +85,7 @@ def say(text: str) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("words", nargs="*", help="only those whose mechanism or file holds one of them")
-    parser.add_argument("--jobs", type=int, default=2, help="how many at a time")
+    parser.add_argument("--jobs", type=int, default=2, help="number of processes")
     asked = parser.parse_args()
     chosen = [
         mutant

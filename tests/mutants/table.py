@@ -11,7 +11,7 @@ __all__ = ["MUTANTS", "Mutant"]
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """`text`, which stands once in `file`, replaced by `instead` breaks `what`; each of `tests` fails then. Files are
+    """Replacing `text`, which occurs once in `file`, by `instead` breaks `what`, and each of `tests` fails. Files are
     below the root, tests are `path::name` below tests/."""
 
     what: str

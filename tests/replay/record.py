@@ -1,8 +1,8 @@
 """Recorder of workflow logs: `python tests/replay/record.py NAME < LOG` keeps a log that was seen, as `NAME.jsonl`.
 
-LOG has one commit a line: the bodies of the messages on `{ns}.log.{team}.{workflow}`, in their order. Without a NAME
-the scenarios below are played through the core and those that have no log yet are recorded; a log that is there is left
-alone, for it is what an earlier release wrote and every later one must read.
+LOG has one commit a line: the bodies of the messages on `{ns}.log.{team}.{workflow}`, in their order. Without a NAME,
+the scenarios below are played through the core, and those without a log are recorded. An existing log is kept: an
+earlier release wrote it, and every later release must read it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["SCENARIOS", "read", "write"]
 
 
 def read(path: Path) -> list[Commit]:
-    """The commits of a recorded log."""
+    """Return the commits of a recorded log."""
     return [parse(Commit, line) for line in path.read_bytes().splitlines()]
 
 

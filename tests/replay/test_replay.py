@@ -70,7 +70,7 @@ def test_a_recorded_log_can_be_gone_on_with_from_any_snapshot(path: Path) -> Non
 
 @pytest.mark.parametrize("name", RECORDER["SCENARIOS"])
 def test_recorded_decisions_are_decided_again(name: str) -> None:
-    """A difference here is a change of behaviour: mean it, then remove the log and record it anew."""
+    """A difference here is a change of behaviour. If it is intended, remove the log and record it again."""
     played = [commit.entries for commit in RECORDER["SCENARIOS"][name]().commits]
 
     assert played == [commit.entries for commit in recorded(FOLDER / f"{name}.jsonl")]

@@ -19,7 +19,7 @@ _PROGRESS_INTERVAL_S = 5.0  # seconds between two lines of progress
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="make simulate", description=__doc__)
-    options.add_argument("--seeds", type=int, default=1000, help="how many worlds")
+    options.add_argument("--seeds", type=int, default=1000, help="number of worlds")
     options.add_argument("--first", type=int, default=1, help="the first seed")
     options.add_argument("--jobs", type=int, default=1, help="processes to use")
     options.add_argument(

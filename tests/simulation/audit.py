@@ -46,7 +46,7 @@ __all__ = ["audit", "check_head", "describe"]
 
 @dataclass(frozen=True, slots=True)
 class FinalState:
-    """What a world has left behind, read once."""
+    """The remains of a world, read once."""
 
     world: World
     logs: Sequence[tuple[str, Sequence[tuple[StoredMessage, Commit]]]]
@@ -60,7 +60,7 @@ class FinalState:
 
 
 def audit(world: World) -> list[str]:
-    """Every promise that the world has broken, as sentences."""
+    """Return every broken promise of the world as a sentence."""
     dead = [
         stored for stored in (*world.broker.removed, *world.broker.all_messages("dead", "sim.dead.>")) if stored.body
     ]
@@ -80,7 +80,7 @@ def audit(world: World) -> list[str]:
 
 
 def check_head(world: World, workflow: str, head: LogHead) -> str | None:
-    """What is wrong with the state a supervisor holds; it is the fold of the log up to where the supervisor is."""
+    """Return the difference between the state of a supervisor and the fold of its log, if any."""
     folded = None
     for stored in world.broker.all_messages("log", world.subjects.log(world.team_of(workflow), workflow)):
         if stored.sequence <= head.sequence:
@@ -90,7 +90,7 @@ def check_head(world: World, workflow: str, head: LogHead) -> str | None:
 
 
 def describe(world: World) -> list[str]:
-    """Why a world does not come to rest: what is open, and how its workflows stand."""
+    """Return why a world does not come to rest: the open work and the states of its workflows."""
     lines = world.unfinished()
     for workflow, commits in _logs(world):
         entries = [entry for _, commit in commits for entry in commit.entries]
@@ -100,7 +100,7 @@ def describe(world: World) -> list[str]:
 
 
 def _requests(rest: FinalState) -> Iterator[str]:
-    """An acknowledged request reaches exactly one outcome."""
+    """Check that an acknowledged request reached exactly one outcome."""
     world, team = rest.world, rest.world.team.name
     logs = Counter(workflow for workflow, _ in rest.logs)
     for stored, workflow in world.requests():
@@ -114,7 +114,7 @@ def _requests(rest: FinalState) -> Iterator[str]:
 
 
 def _outcomes(world: World, subject: str) -> list[StoredMessage]:
-    """Those of one workflow. The broker refuses a second copy of one for as long as it keeps the first."""
+    """Check the requests of one workflow. The broker refuses a second copy of one for as long as it keeps the first."""
     found: list[StoredMessage] = []
     for stored in world.broker.all_messages("log", subject):
         gone = world.broker.removed_at(found[-1]) if found and found[-1].body == stored.body else None
@@ -124,7 +124,7 @@ def _outcomes(world: World, subject: str) -> list[StoredMessage]:
 
 
 def _restarted_workflows(rest: FinalState) -> Iterator[str]:
-    """What has ended is done again for nobody but who asks when its log has reached its age."""
+    """Ended work may be repeated only for a request after its log has expired."""
     world, kept = rest.world, timedelta(days=rest.world.settings.retention_days)
     asked = {workflow: stored.at for stored, workflow in world.requests()}
     for stored in world.broker.all_messages("handoffs", world.subjects.agent_handoffs("below")):
@@ -163,7 +163,7 @@ def _workflows(rest: FinalState) -> Iterator[str]:
 
 
 def _given_up_at_a_limit(workflow: str, entries: Sequence[Entry], letters: Set[str]) -> Iterator[str]:
-    """Of what was handed over and is waited for no longer; what a person ended is nothing to be mended."""
+    """Check handoffs that are abandoned. Cancelled work is not recovered."""
     limit = next((place for place, entry in enumerate(entries) if isinstance(entry, LimitReached)), len(entries))
     handed = {entry.task_id: entry.attempt for entry in entries if isinstance(entry, TaskDispatched | RetryScheduled)}
     ends = [entry.outcome for entry in entries if isinstance(entry, WorkflowEnded)]
@@ -178,7 +178,7 @@ def _given_up_at_a_limit(workflow: str, entries: Sequence[Entry], letters: Set[s
 
 
 def _trees(rest: FinalState) -> Iterator[str]:
-    """A workflow and the teams below it start no more tasks of plans than its team, or who asked, allows."""
+    """Check that a workflow and its teams start no more tasks than the limits allow."""
     started: Counter[str] = Counter()
     roots: dict[str, str] = {}
     bounds: dict[str, int] = {}
@@ -200,7 +200,7 @@ def _trees(rest: FinalState) -> Iterator[str]:
 
 
 def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
-    """At most one handoff and one result for each attempt; a handoff that was dealt with was answered."""
+    """Check for at most one handoff and one result of each attempt, and for an answer to each settled handoff."""
     world = rest.world
     dispatched = {
         (workflow, entry.task_id, entry.attempt, entry.agent)
@@ -216,7 +216,7 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
     for stored in world.broker.all_messages("log", "sim.outcome.*.*"):
         ended.setdefault(stored.subject.split(".")[-1], stored.at)
     for stored in (*handoffs, *world.broker.all_messages("work", "sim.inbox.*.*.result.>")):
-        # The broker refuses a second copy for as long as it keeps the first: of what has ended a week, here a moment.
+        # The broker refuses a second copy while it keeps the first: a week after the end, here a moment.
         end = ended.get(stored.subject.split(".")[3])
         too_late = end is not None and stored.at > end and world.broker.was_trimmed(stored.subject)
         if not world.is_foreign(stored) and not too_late:
@@ -252,7 +252,7 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
 
 
 def _inputs(rest: FinalState) -> Iterator[str]:
-    """What cannot be read is a dead letter, and so is another request under a taken id."""
+    """Check that unreadable messages and different requests under a used id are dead letters."""
     world = rest.world
     letters = {letter.sequence for letter in rest.letters if letter.stream == world.subjects.work_stream}
     known = {workflow for workflow, _ in rest.logs}
@@ -260,7 +260,7 @@ def _inputs(rest: FinalState) -> Iterator[str]:
         try:
             address = world.subjects.parse_inbox(stored.subject)
             read_inbox(stored, address)
-            # A task may be given up before its handoff was sent: then nobody begins, and nobody is to be told.
+            # A task may be abandoned before its handoff was sent. Then no begin and no cancellation exist.
             lost = address.workflow not in known and not stored.subject.endswith(".control.parent")
         except ContractError:
             lost = True
@@ -280,8 +280,8 @@ def _inputs(rest: FinalState) -> Iterator[str]:
 
 
 def _cancellations(rest: FinalState) -> Iterator[str]:
-    """Whoever cancels what was asked for is heard, whether it has begun or not; after its end for as long as its log is
-    kept."""
+    """Check that every cancel of a request has an effect, before and after its start, and after its end while its log
+    exists."""
     broker = rest.world.broker
     asked: dict[str, int] = {}
     for stored, workflow in rest.world.requests():
@@ -294,8 +294,8 @@ def _cancellations(rest: FinalState) -> Iterator[str]:
         log = [stored for stored in broker.all_messages("log", f"sim.log.*.{workflow}") if stored.at < buried.at]
         gone = broker.removed_at(log[-1]) if log else None
         entries = [entry for stored in log for entry in read_commit(stored).entries]
-        # It was heard while the log was there, and came again as its acknowledgement was lost; or it had come too late,
-        # as it had where the workflow ended as it began.
+        # The cancel was handled while the log existed and was redelivered after a lost ack, or it arrived after the
+        # end.
         id = letter.subject.rpartition(".")[2]
         heard = any(getattr(entry, "event_id", None) == id for entry in entries)
         too_late = len(log) == 1 or (log and said[sequence].at > log[-1].at)
@@ -305,7 +305,7 @@ def _cancellations(rest: FinalState) -> Iterator[str]:
 
 
 def _letters(rest: FinalState) -> Iterator[str]:
-    """Every dead letter says why, stands there once, and nothing died of a bug of ours."""
+    """Check that every dead letter has a cause, exists once, and is not caused by a bug."""
     counts = Counter(stored.subject for stored in rest.world.broker.all_messages("dead", "sim.dead.>") if stored.body)
     yield from (f"{subject} was stored {count} times" for subject, count in counts.items() if count > 1)
     for letter in rest.letters:

@@ -27,7 +27,7 @@ class SimulatedBroker(MemoryBroker):
         self._removed_at: dict[tuple[StreamKind, int], datetime] = {}
 
     def all_messages(self, kind: StreamKind, subject: str) -> list[StoredMessage]:
-        """What `subject` holds, or held before it was trimmed, wherever the bodies are kept."""
+        """Return the messages that `subject` holds or held before a trim, with their bodies."""
         trimmed = [
             stored for stored in self._trimmed.get(self.separate_stream(kind), ()) if matches(subject, stored.subject)
         ]
@@ -37,20 +37,19 @@ class SimulatedBroker(MemoryBroker):
         return stored if stored.body else _now(self.connect().resolve(stored))
 
     def was_cancelled(self, handoff: StoredMessage) -> bool:
-        """Whether this very message, and not another at its subject or with its number, was in the queue and purged, or
-        trimmed when its workflow was over."""
+        """Return True if this very message was purged from the queue, or trimmed after the end of its workflow."""
         return (handoff.sequence, handoff.at) in self._cancelled
 
     def was_trimmed_unread(self, handoff: StoredMessage) -> bool:
-        """Whether this very message was trimmed, and nobody had taken it."""
+        """Return True if this very message was trimmed before a delivery."""
         return (handoff.sequence, handoff.at) in self._unread
 
     def was_trimmed(self, subject: str) -> bool:
-        """Whether a message of `subject` was in the way of a second one, and was trimmed."""
+        """Return True if a message of `subject` blocked a second one and was trimmed."""
         return any(stored.subject == subject for trimmed in self._trimmed.values() for stored in trimmed)
 
     def removed_at(self, logged: StoredMessage) -> datetime | None:
-        """When it was trimmed from the log."""
+        """Return the time at which the message was trimmed from the log."""
         return self._removed_at.get(("log", logged.sequence))
 
     def purge(self, kind: StreamKind, subject: str) -> None:
@@ -87,7 +86,7 @@ class SimulatedBroker(MemoryBroker):
 
 
 def _now(reading: Coroutine[Any, Any, StoredMessage]) -> StoredMessage:
-    """What a coroutine returns that waits for nothing."""
+    """Return the result of a coroutine that does not wait."""
     try:
         reading.send(None)
     except StopIteration as done:

@@ -45,7 +45,8 @@ WORKERS = tuple(card.name for card in CARDS.values() if card.role is Role.WORK)
 
 
 class SimulatedAgents:
-    """How every agent of one world behaves. `crash` may kill the process it is told. With `asks`, some tasks and calls
+    """The behaviour of every agent of one world. `crash` may kill the process it is given. With `asks`, some tasks and
+    calls
     need a person's yes."""
 
     def __init__(self, seed: int, crash: Callable[[SimulatedProcess, str], bool], *, asks: bool) -> None:
@@ -174,7 +175,7 @@ class SimulatedAgents:
 
     @staticmethod
     def _agent_or_skill(chance: Random, name: str) -> dict[str, JsonValue]:
-        """The agent called `name`, or whoever has its skill."""
+        """Return the agent called `name`, or a reference to its skill."""
         skills = CARDS[name].skills if name in CARDS else ()
         return {"skill": skills[0]} if skills and chance.random() < 0.4 else {"agent": name}
 

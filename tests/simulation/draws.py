@@ -30,7 +30,7 @@ __all__ = ["answers", "asking", "judged", "request", "teams"]
 
 
 def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
-    """The team that is asked and, in some worlds, one below it that it may hand tasks to."""
+    """Return the team of the requests and, in some worlds, a second team for nested tasks."""
     writer = chance.choice(["synthesizer", "synthesizer", None])
     plan = PlanAndExecute(synthesizer=writer)
     router = Router(synthesizer=writer, fallback=chance.choice([None, "beta"]), escalate=plan)
@@ -60,14 +60,14 @@ def asking(team: Team, wait: float, *, plans: bool) -> Team:
 
 
 def judged(team: Team, chance: Random) -> Team:
-    """`team`, whose members are checked and judged in most worlds where it is a fan-out."""
+    """Return `team`; in most worlds the members of a fan-out get a check and a judge."""
     if not isinstance(team.strategy, FanOut):
         return team
     return team.model_copy(update={"strategy": team.strategy.model_copy(update={"check": _check(chance)})})
 
 
 def answers(chance: Random, asked: ApprovalRequested) -> list[tuple[Literal["approve", "reject"], JsonValue]]:
-    """What people say to what is asked, in order."""
+    """Return the answers of people to a question, in order."""
     edited: dict[str, list[JsonValue]] = {
         "task": [{"request": "another"}],
         "tool": [{"amount": 7}, "not an object"],
@@ -89,7 +89,7 @@ def answers(chance: Random, asked: ApprovalRequested) -> list[tuple[Literal["app
 
 
 def _others(chance: Random, writer: str | None) -> list[Strategy]:
-    """A value of every strategy whose plan is not a planner's alone."""
+    """Return a value of every strategy with a plan that no planner makes alone."""
     stages = tuple(_stage(chance, agent) for agent in chance.sample(WORKERS, chance.randint(1, 3)))
     return [
         Adaptive(synthesizer=writer, max_plans=chance.randint(1, 4)),
@@ -118,7 +118,7 @@ def _check(chance: Random) -> Check:
 
 
 def request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str, str], bytes]:
-    """Headers and body of a request in one of the forms that callers use, the wrong ones among them."""
+    """Return headers and body of a request in a valid or invalid form."""
     request = Request(input=f"please do {name}", deadline=chance.choice([None, None, 6.0]))
     body = dump(request)
     envelope = Envelope(id=name, type=Request.event_type, source="/caller", time=clock.now(), correlation_id="c")

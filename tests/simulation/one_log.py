@@ -39,7 +39,7 @@ _LARGE = 1_040_000  # bytes of a commit that its grounds may have had no room in
 
 
 def problems_of(commits: Sequence[tuple[StoredMessage, Commit]], answers: Mapping[str, Control]) -> Iterator[str]:
-    """Every promise that it has broken, as sentences; `answers` are what people have said of its questions."""
+    """Return every broken promise of the log as a sentence. `answers` are the approvals of people."""
     entries = [entry for _, commit in commits for entry in commit.entries]
     yield from _log(commits)
     yield from _task_lifecycles(entries)
@@ -49,7 +49,7 @@ def problems_of(commits: Sequence[tuple[StoredMessage, Commit]], answers: Mappin
 
 
 def differences(commits: Sequence[Commit]) -> list[str]:
-    """Where the present code decides otherwise: nowhere, for it has decided."""
+    """Return the differences between recorded and present decisions; none are expected."""
     found = [
         f"commit {commit.number} does not say what it was decided upon"
         for commit in commits
@@ -64,7 +64,7 @@ def differences(commits: Sequence[Commit]) -> list[str]:
 
 
 def _log(commits: Sequence[tuple[StoredMessage, Commit]]) -> Iterator[str]:
-    """Numbers without gaps, entries that fold, snapshots that are what they stand for."""
+    """Check that numbers are gapless, entries fold and snapshots equal their states."""
     state: State | None = None
     newest: int | None = None
     for place, (stored, commit) in enumerate(commits, 1):
@@ -85,7 +85,7 @@ def _log(commits: Sequence[tuple[StoredMessage, Commit]]) -> Iterator[str]:
 
 
 def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
-    """The life of each task, followed without the help of the core."""
+    """Follow the life of each task without the core."""
     started = entries[0]
     policy = started.retry if started.kind == "workflow_started" else RetryPolicy()
     limits: dict[str, int] = {}
@@ -144,7 +144,7 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def _approvals(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iterator[str]:
-    """What is asked is decided once, as somebody said or by time, and nothing begins that nobody has allowed."""
+    """Check that each approval is decided once, by a person or by time, and that no guarded work starts before."""
     asked: dict[str, ApprovalRequested] = {}
     open_: dict[str, ApprovalRequested] = {}
     refused, begun = set[str](), set[str | None]()
@@ -175,7 +175,7 @@ def _approvals(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
             case PlanAccepted():
                 if any(question.about == "plan" for question in open_.values()):
                     yield f"the plan {entry.revision} was accepted while a person was asked about it"
-                # What has not begun gives way to the new plan, and what was asked about it with it.
+                # Tasks that have not started are dropped by a new plan, together with their approvals.
                 open_ = {name: each for name, each in open_.items() if each.task_id in begun}
             case TaskReopened():
                 refused.discard(entry.task_id)
@@ -184,7 +184,7 @@ def _approvals(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
 
 
 def _spending(entries: Sequence[Entry]) -> Iterator[str]:
-    """What is used and what is set aside are never more calls than there may be; each agent here makes one."""
+    """Check that used and reserved calls never exceed the limit. Each agent here makes one call."""
     started = entries[0]
     if started.kind != "workflow_started":
         return

@@ -25,13 +25,13 @@ __all__ = ["Outsiders"]
 
 
 class Outsiders:
-    """Everybody who is no process of the system of `world`."""
+    """All actors outside the system of `world`."""
 
     def __init__(self, world: World) -> None:
         self.world = world
 
     def disturbances(self) -> Iterator[Any]:
-        """What each of them does, in order; the power comes last."""
+        """Yield the actions of each actor in order; the power cut comes last."""
         chance = self.world.chance
         for number in range(chance.randint(1, 4)):
             yield self._submit(f"r{number}")
@@ -47,7 +47,7 @@ class Outsiders:
             yield self._power_cut(Random(f"{self.world.seed}/cut-{number}"))
 
     async def _submit(self, name: str) -> None:
-        """A request, in one of its forms, maybe more than once, and maybe another one under its id."""
+        """Send a request in one of its forms, sometimes repeatedly, sometimes with another one under its id."""
         chance = Random(f"{self.world.seed}/{name}")
         headers, body = request(chance, name, self.world.clock)
         another = Random(f"{self.world.seed}/{name}-another").random() < 0.3
@@ -67,7 +67,7 @@ class Outsiders:
             self._inject(self.world.subjects.control(self.world.team.name, workflow, name), dump(control), headers)
 
     async def _publish_stray(self, when: float) -> None:
-        """What no well-behaved agent or caller sends."""
+        """Send a message that no correct agent or caller sends."""
         await asyncio.sleep(when)
         chance = self.world.chance
         handoffs = self.world.broker.stream("handoffs").select("sim.handoff.>")
@@ -119,7 +119,7 @@ class Outsiders:
         self._inject(subject, body, headers)
 
     async def _block_outcome(self, chance: Random) -> None:
-        """Something stands where an outcome will be."""
+        """Occupy the subject of a future outcome."""
         await asyncio.sleep(chance.uniform(0.2, 12.0))
         subjects, team = self.world.subjects, self.world.team.name
         places = sorted({subjects.outcome(team, workflow) for _, workflow in self.world.requests()})
@@ -128,7 +128,7 @@ class Outsiders:
             self._inject(chance.choice(free), b"{}", {})
 
     async def _replay(self, number: int, when: float) -> None:
-        """An operator looks at the dead letters and replays one; his process may die over it."""
+        """Let an operator replay a dead letter. Its process may die meanwhile."""
         await asyncio.sleep(when)
         process = SimulatedProcess(f"operator-{number}")
         letters = DeadLetters(
@@ -151,7 +151,7 @@ class Outsiders:
             self.world.problems.append(f"{process.name} ended with {error!r}")
 
     async def _power_cut(self, chance: Random) -> None:
-        """The power fails. What the broker had not synced of the handoffs is gone."""
+        """Cut the power. The broker loses handoffs that it has not synced."""
         await asyncio.sleep(chance.uniform(0.0, 14.0))
         steps = [self.world.broker.sync_handoffs, self.world.broker.sync_consumers]
         chance.shuffle(steps)
@@ -168,7 +168,7 @@ class Outsiders:
         self.world.note(f"power cut: {end - left} of {end} handoffs forgotten")
 
     async def people(self, chance: Random) -> None:
-        """Those who are asked: some answer, some twice or too late or with what will not do, and some never."""
+        """Answer approvals: some once, some twice, late or invalidly, and some never."""
         read, number = 0, 0
         while not self.world.over.is_set():
             await asyncio.sleep(chance.uniform(0.2, 1.0))

@@ -11,7 +11,7 @@ POWER = next(seed for seed in range(1, 100) if World(seed).broker.handoffs_unsyn
 
 
 async def lost(*, taken_back: bool) -> list[str]:
-    """What the audit says of a world with nothing but a handoff that its consumer is past, and that nobody answered."""
+    """Return the audit of a world with one handoff that was settled and not answered."""
     world = World(POWER)
     subject = world.subjects.handoff("a", "wf_1", "t1", 1)
     await world.broker.connect().publish(subject, b"{}", {})

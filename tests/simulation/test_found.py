@@ -41,7 +41,7 @@ def supervised(
     clock: SimulatedClock | None = None,
     max_running: int = 1000,
 ) -> Callable[[], Coroutine[Any, Any, None]]:
-    """`test` while a supervisor works on `bus`, where `request` has been published."""
+    """Run `test` while a supervisor works on `bus`, where `request` has been published."""
 
     async def main() -> None:
         stop = asyncio.Event()
@@ -149,7 +149,7 @@ def test_damaged_log_is_reported_to_the_caller_after_an_outage() -> None:
 
 def test_log_removed_while_it_is_read_is_not_corrupt() -> None:
     class Removing(MemoryBus):
-        """Has the rest of the log, which had lost its beginning before, removed as it is read."""
+        """Removes the rest of the log, which has already lost its start, while it is read."""
 
         async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
             async for stored in super().read(stream, subject, after=after):

@@ -85,7 +85,7 @@ def test_changed_decision_code_is_found_in_simulated_logs(
 
 
 def _likely_first(*seeds: int) -> Iterator[int]:
-    """The seeds of these tests, with those first that have what is looked for: it saves time only."""
+    """Yield the seeds of these tests, likely ones first, which only saves time."""
     yield from seeds
     yield from _SEEDS
 

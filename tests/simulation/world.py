@@ -52,7 +52,7 @@ _QUIET_AFTER_S = 20.0  # seconds after which nothing bad begins any more, so tha
 _MAX_SIMULATED_S = 1_200.0  # seconds: five requests one after the other, each to its deadline and a last word, twice
 _MAX_STEPS = 400_000  # turns of the loop; a world takes some 10,000
 _CHECK_INTERVAL_S = 0.5  # seconds between two looks whether all is done
-_LEAVE_TIMEOUT_S = 30.0  # seconds in which a process that was told to leave must have left
+_LEAVE_TIMEOUT_S = 30.0  # seconds in which a stopping process must end
 
 _SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
 
@@ -61,7 +61,7 @@ _Body = Callable[[SimulatedProcess, FaultyBus, asyncio.Event], Coroutine[Any, An
 
 @dataclass(slots=True)
 class WorldReport:
-    """What came of a world. `problems` are the promises it broke; `digest` is of all that happened, in order."""
+    """The result of a world. `problems` are the promises it broke; `digest` is of all that happened, in order."""
 
     seed: int
     problems: list[str]
@@ -81,10 +81,10 @@ class World:
     notes: list[tuple[float, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     foreign: set[tuple[StreamKind, int]] = field(default_factory=set)
-    """Where what no process of the system has sent is: its stream and its sequence."""
+    """The messages that no process of the system has sent: stream and sequence."""
     engines: dict[str, SupervisorEngine] = field(default_factory=dict)
     answers: dict[str, Control] = field(default_factory=dict)
-    """What people have said, by the id of the event."""
+    """The controls of people by event id."""
 
     def __post_init__(self) -> None:
         chance = self.chance = Random(f"{self.seed}/world")
@@ -148,8 +148,8 @@ class World:
             stack.enter_context(mock.patch.object(progress_publisher, "uuid4", side_effect=drawn))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
             stack.enter_context(mock.patch.object(ownership, "process_time", cpu.__next__))
-            # In some worlds what was done leaves the work stream almost as soon as it is over. Not where the power
-            # fails: then numbers that are a moment old are given again, and only those.
+            # In some worlds ended work leaves the work stream almost at once. Not with power cuts: a
+            # power cut reuses recent sequences, and only those.
             pause = 3600.0 if self.cuts else trims.choice([3600.0, 1.0, 1.0])
             stack.enter_context(mock.patch.object(retention, "_INTERVAL_S", pause))
             stack.enter_context(
@@ -197,7 +197,7 @@ class World:
             self.steps, self.seconds = loop.steps, loop.time()  # type: ignore[attr-defined]
 
     async def _run_until_done(self, mischief: list[asyncio.Task[None]]) -> None:
-        """Until everything has been dealt with; then the system has nothing left to do but wait."""
+        """Wait until all work is done and the system is idle."""
         while True:
             await asyncio.sleep(_CHECK_INTERVAL_S)
             self._check_heads()
@@ -219,7 +219,7 @@ class World:
                         self.problems.append(problem)
 
     def unfinished(self) -> list[str]:
-        """Requests without an outcome, consumers with something left to do, and agents that never came up."""
+        """Return requests without an outcome, consumers with unsettled messages, and agents that never started."""
         missing = [
             f"request {stored.sequence} ({workflow}) has no outcome"
             for stored, workflow in self.requests()
@@ -240,7 +240,7 @@ class World:
         return missing + [f"consumer {name} does not exist yet" for name in expected if name not in there]
 
     def requests(self) -> Iterator[tuple[StoredMessage, str]]:
-        """Every request that was stored, and the workflow it belongs to."""
+        """Yield every stored request with its workflow."""
         for stored in self.broker.all_messages("work", self.subjects.request(self.team.name)):
             if stored.sequence not in self._known:
                 self._known[stored.sequence] = read_request(stored, self.team, "sim").admission.workflow_id
@@ -250,16 +250,16 @@ class World:
         return any(not self.is_foreign(stored) for stored in self.broker.all_messages("log", outcome))
 
     def is_foreign(self, stored: StoredMessage) -> bool:
-        """Whether no process of the system has sent it."""
+        """Return True if no process of the system has sent the message."""
         return (self.broker.stream_of(stored.subject), stored.sequence) in self.foreign
 
     def team_of(self, workflow: str) -> str:
-        """The team whose workflow it is; the one that is asked, for one that has no log."""
+        """Return the team of the workflow, or the main team if there is no log."""
         logs = self.broker.all_messages("log", self.subjects.workflow_log(workflow))
         return logs[0].subject.split(".")[-2] if logs else self.team.name
 
     async def _keep_running(self, name: str, body: _Body, *, once: bool = False) -> None:
-        """Start a process, and again whenever it has ended, until the world is over."""
+        """Start a process, and start it again after each end, until the world is over."""
         chance = Random(f"{self.seed}/{name}")
         number = 0
         while not self.over.is_set():
@@ -285,7 +285,7 @@ class World:
             with_pause.cancel()
 
     async def _end_of(self, chance: Random, stop: asyncio.Event, *, once: bool) -> None:
-        """Tell a process to leave: at some time in between, as a deployment does, and at the end."""
+        """Stop a process: at a random time, as a deployment does, and at the end."""
         over = asyncio.create_task(self.over.wait())
         leaves = once or (chance.random() < 0.2 and self.faults.active)
         await asyncio.wait({over}, timeout=chance.uniform(0.5, 18.0) if leaves else None)
@@ -318,11 +318,11 @@ class World:
         return work
 
     def _clock_of(self, process: SimulatedProcess) -> SimulatedClock:
-        """Clocks of different machines do not agree."""
+        """Return a clock with its own offset, because the clocks of machines differ."""
         return SimulatedClock(skew=Random(f"{self.seed}/{process.name}/clock").uniform(-self.skew, self.skew))
 
     def _shifts(self) -> dict[str, list[str]]:
-        """Who runs which agents: each agent somewhere, some twice."""
+        """Return the agents of each worker: each agent somewhere, some twice."""
         names = [name for name in CARDS if name != "leaver"]
         count = self.chance.randint(2, 3)
         shifts: dict[str, list[str]] = {f"worker-{number}": [] for number in range(count)}
@@ -344,7 +344,7 @@ class World:
 
     @contextmanager
     def _capture_logs(self) -> Iterator[None]:
-        """What the system logs becomes part of the history; what it calls a bug of its own is a problem."""
+        """Add log lines of the system to the history, and lines about its own bugs to the problems."""
 
         def hear(_: object, level: str, event: dict[str, Any]) -> Any:
             text = f"{level} {event['event']} " + " ".join(

@@ -36,7 +36,7 @@ class Event:
 
 
 class Events:
-    """What a stream says, in order."""
+    """The events of a stream, in order."""
 
     def __init__(self, queue: asyncio.Queue[bytes]) -> None:
         self._queue = queue
@@ -53,14 +53,14 @@ class Events:
         return Event(int(fields["id"]) if "id" in fields else None, fields["event"], json.loads(fields["data"]))
 
     async def until(self, name: str) -> Event:
-        """The next event called `name`."""
+        """Return the next event called `name`."""
         while (event := await self.next()).name != name:
             pass
         return event
 
 
 async def request(app: ASGIApp, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-    """One request, sent from the page itself unless `origin` says otherwise. `body` is sent as JSON."""
+    """Send one request, from the page itself unless `origin` says otherwise. `body` is sent as JSON."""
     sent: list[Any] = []
     given = {"origin": f"http://{HOST}", "content-type": "application/json", **headers} if body is not None else headers
 
@@ -80,7 +80,7 @@ async def request(app: ASGIApp, method: str, path: str, body: Any = None, **head
 
 @asynccontextmanager
 async def event_stream(app: ASGIApp, path: str, **headers: str) -> AsyncIterator[Events]:
-    """The stream at `path`, left when the context ends, as a browser does that closes the page."""
+    """Open the stream at `path`, and leave it at the end of the context, as a closed page does."""
     queue: asyncio.Queue[bytes] = asyncio.Queue()
     left = asyncio.Event()
 

@@ -34,7 +34,7 @@ TIMEOUT_S = 10.0  # seconds by which what must happen has happened, on a busy ma
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[EmbeddedBroker]:
-    """One nats-server for the whole session, on loopback; its store is gone afterwards."""
+    """Run one nats-server on loopback for the whole session. Its store is deleted afterwards."""
     server = EmbeddedBroker()
     asyncio.run(server.start())
     yield server
@@ -43,13 +43,13 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 @pytest.fixture
 def namespace() -> str:
-    """A tenant nobody else has."""
+    """Return a namespace of this test alone."""
     return f"t{secrets.token_hex(4)}"
 
 
 @pytest.fixture
 def settings(broker: EmbeddedBroker, namespace: str) -> Settings:
-    """Settings for the session's broker and this test's namespace, with short times."""
+    """Return settings for the session's broker and this test's namespace, with short times."""
     return Settings(
         url=broker.url, namespace=namespace, ack_wait=2.0, heartbeat=0.5, request_timeout=5.0, shutdown_grace=2.0
     )
@@ -57,7 +57,7 @@ def settings(broker: EmbeddedBroker, namespace: str) -> Settings:
 
 @pytest.fixture
 async def bus(settings: Settings) -> AsyncIterator[JetStreamBus]:
-    """A connected bus whose streams exist. They go when the test ends, so that a session does not pile them up."""
+    """Yield a connected bus with its streams. They go when the test ends, so that a session does not pile them up."""
     connected = await connect(settings, name="test", wait=10.0)
     await connected.set_up()
     yield connected
@@ -75,7 +75,7 @@ async def remove_streams(settings: Settings) -> None:
 
 @pytest.fixture
 async def own_broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
-    """A broker that a test may stop."""
+    """Yield a broker that a test may stop."""
     server = EmbeddedBroker(tmp_path / "store")
     await server.start()
     yield server
@@ -83,7 +83,7 @@ async def own_broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
 
 
 def restart_broker(server: EmbeddedBroker, tmp_path: Path, store: str = "store") -> EmbeddedBroker:
-    """The same address, and the same store unless another is named."""
+    """Return a broker on the same address, and on the same store unless another is named."""
     return EmbeddedBroker(tmp_path / store, port=urlsplit(server.url).port or -1)
 
 

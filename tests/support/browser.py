@@ -39,8 +39,8 @@ async def served(client: Client, *, port: int = 0, token: str | None = None) -> 
 
 @asynccontextmanager
 async def page_of(browser: Browser, address: str, *, complains: str = "", **options: Any) -> AsyncIterator[Page]:
-    """A page of its own. Nothing in it has complained when it is left: no error, no violation of the policy; save of
-    what `complains` says."""
+    """Yield a page of its own. Fail if the page reported an error or a violation of the policy, except for
+    `complains`."""
     context = await browser.new_context(base_url=address, **options)
     context.set_default_timeout(ELEMENT_TIMEOUT_MS)
     page = await context.new_page()
@@ -55,7 +55,7 @@ async def page_of(browser: Browser, address: str, *, complains: str = "", **opti
 
 
 def find_chromium(chromium: str | None) -> str:
-    """Where it is. Without one there is nothing to test, which is a failure where one is said to be."""
+    """Return the path of the browser. Skip the test without a browser, or fail if one is declared."""
     if chromium is None:
         reason = "there is no chromium here (apt-get install chromium)"
         if os.environ.get("POINTSMAN_NEEDS_CHROMIUM"):

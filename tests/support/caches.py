@@ -12,10 +12,9 @@ __all__ = ["empty_caches"]
 
 
 def empty_caches() -> None:
-    """Every `lru_cache` with a bound, in a module of ours or made since the tests began, is empty, and what was thrown
-    away is gone.
+    """Empty every bounded `lru_cache` of our modules and every one made since the tests began, and collect garbage.
 
-    Until one is full it keeps what is new, and its dictionary is made anew in steps of tens of kilobytes.
+    A cache keeps new entries until it is full, and its dictionary grows in steps of tens of kilobytes.
     """
     gc.collect()
     for cache in list(_caches()):
@@ -25,7 +24,7 @@ def empty_caches() -> None:
 
 
 def _caches() -> Iterator[functools._lru_cache_wrapper[object]]:
-    """Ours are found by name: what was there before all tests is frozen, and `gc.get_objects` does not tell of it.
+    """Our caches are found by name, because objects from before all tests are frozen and `gc.get_objects` omits them.
 
     No module is loaded by being looked at, which asking one that loads late for its attributes would do.
     """

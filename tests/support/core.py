@@ -68,7 +68,7 @@ def task(
     intent: str = "",
     skill: str = "",
 ) -> dict[str, Any]:
-    """A task as a planner writes it."""
+    """Return a task as a planner writes it."""
     return {
         "id": id,
         **({"skill": skill} if skill else {"agent": agent}),
@@ -79,12 +79,12 @@ def task(
 
 
 def plan(*tasks: dict[str, Any], **given: Any) -> dict[str, Any]:
-    """A plan as a planner writes it."""
+    """Return a plan as a planner writes it."""
     return {"goal": "serve the request", "tasks": list(tasks), "final_instruction": "be brief", **given}
 
 
 def selection(*chosen: tuple[str, float], question: str = "") -> dict[str, Any]:
-    """What a classifier answers."""
+    """Return the answer of a classifier."""
     return {"agents": [{"agent": agent, "confidence": sure} for agent, sure in chosen], "question": question}
 
 
@@ -140,7 +140,7 @@ class WorkflowDriver:
         return [entry for commit in self.commits for entry in commit.entries]
 
     def entries_of(self, kind: type[EntryT]) -> list[EntryT]:
-        """The log's entries of one kind."""
+        """Return the log's entries of one kind."""
         return [entry for entry in self.log if isinstance(entry, kind)]
 
     def kinds(self) -> list[str]:
@@ -150,16 +150,16 @@ class WorkflowDriver:
         return self.state.tasks[task_id]
 
     def statuses(self) -> dict[str, str]:
-        """The plan's tasks and how they stand."""
+        """Return the status of each task of the plan."""
         return {each.id: each.status.value for each in self.state.plan_tasks()}
 
     def handoff(self, task_id: str) -> Handoff:
-        """The handoff of the task's current attempt, as it is on the bus."""
+        """Return the handoff of the task's current attempt, as on the bus."""
         found = [each.event for each in messages(self.state) if isinstance(each.event, Handoff)]
         return next(handoff for handoff in found if handoff.task_id == task_id)
 
     def handoff_input(self, task_id: str) -> dict[str, Any]:
-        """What the task's current attempt is told, where that is an object."""
+        """Return the input of the task's current attempt, which must be an object."""
         given = self.handoff(task_id).input
         assert isinstance(given, dict), f"{task_id} is told {given!r}; expected an object"
         return given
@@ -205,7 +205,7 @@ class WorkflowDriver:
         status: Literal["succeeded", "failed", "refused"] | None = None,
         **changes: Any,
     ) -> ResultReceived:
-        """A result for the task's current attempt, from the agent that has it, unless `changes` say otherwise."""
+        """Return a result for the task's current attempt from its agent, with `changes`."""
         given = self.state.tasks.get(task_id)
         fields: dict[str, Any] = {
             "workflow_id": WORKFLOW,
@@ -244,13 +244,13 @@ class WorkflowDriver:
 
 
 def judged_stage() -> WorkflowDriver:
-    """A pipeline of the one stage `write`, which a judge must let pass, with its agent."""
+    """Return a started pipeline of the one stage `write`, which a judge reviews."""
     stages = Pipeline(stages=(Stage(agent="write", check=Check(judge="reviewer")),))
     return WorkflowDriver(strategy=stages, cards=(card("write"), card("reviewer", role=Role.JUDGE))).start()
 
 
 def check_step(state: State) -> None:
-    """What must hold of every state."""
+    """Check the invariants of every state."""
     assert from_snapshot(to_snapshot(state)) == state
     sent = messages(state)
     assert len({message.subject for message in sent}) == len(sent)

@@ -31,7 +31,7 @@ TOOLS = (WEATHER_TOOL, ToolSpec("sun", "The sun over a city", SCHEMA))
 
 @dataclass(frozen=True)
 class Case:
-    """One shape of a reply, whole or streamed, with what is to be made of it."""
+    """One shape of a reply, whole or streamed, with the expected result."""
 
     dialect: str
     name: str

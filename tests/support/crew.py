@@ -1,7 +1,7 @@
 """A team whose requests say what is to happen: the request is the plan, and a task's input is how its agent behaves.
 
-Processes run this file itself: `pointsman supervisor crew.py`, `pointsman worker crew.py`. What the agents do they
-append to the file that CREW_JOURNAL names, one JSON object a line.
+Processes run this file itself: `pointsman supervisor crew.py`, `pointsman worker crew.py`. The agents append one JSON
+object a line to the file that CREW_JOURNAL names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pointsman_schemas.team import Limits, RetryPolicy, Team
 __all__ = ["CREW", "Work", "planner", "steps", "synthesizer", "team", "worker"]
 
 CREW = str(Path(__file__))
-"""What `pointsman` is to run."""
+"""The file for `pointsman supervisor` and `pointsman worker`."""
 
 team = Team(
     name="crew",
@@ -34,7 +34,7 @@ team = Team(
 
 
 def steps(*names: str, serial: bool = False, **work: Any) -> dict[str, Any]:
-    """A request for one task a name, all for the agent `worker`."""
+    """Return a request with one task for each name, all for the agent `worker`."""
     return {
         "tasks": [
             {
@@ -62,7 +62,7 @@ async def synthesizer(asked: SynthesizerInput, context: Context) -> Synthesis:
 
 
 class Work(BaseModel):
-    """What to say, how many times over, after how many seconds, and not before the file `after` exists.
+    """Output, number of repetitions and delay in seconds; the task waits until the file `after` exists.
 
     An attempt before `from_attempt` fails, unless the file `mended_by` exists.
     """

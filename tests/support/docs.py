@@ -33,7 +33,7 @@ _CHANGED: dict[str, str | None] = {
 
 
 def blocks_of(text: str) -> list[tuple[str, str]]:
-    """The language and the body of each block."""
+    """Yield the language and the body of each block."""
     return re.findall(r"^```(\w+)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 

@@ -10,7 +10,7 @@ __all__ = ["ask"]
 
 
 async def ask(port: int, path: str, method: str = "GET") -> tuple[int, Any]:
-    """The status and the JSON object that `path` is answered with."""
+    """Return the status and the JSON object of the answer to `path`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

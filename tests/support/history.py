@@ -59,7 +59,7 @@ def started(
 
 
 def planned(*tasks: PlannedTask) -> list[Entry]:
-    """The planner is asked at 0 and answers at 1 with these tasks."""
+    """Return entries in which the planner is asked at 0 and answers at 1 with these tasks."""
     return [
         TaskAdded(at=at(0), task_id="plan-1", role=Role.PLAN, agent="planner", intent="Plan the request"),
         dispatched("plan-1", "planner", 0),
@@ -110,7 +110,7 @@ def ended(status: Any, seconds: float, answer: Any = "mended", workflow: str = W
 
 
 def completed() -> list[Entry]:
-    """A plan of two tasks side by side, both done, and an answer: 6 seconds."""
+    """Return a completed log: a plan of two parallel tasks and an answer, in 6 seconds."""
     return [
         started(),
         *planned(
@@ -128,7 +128,7 @@ def completed() -> list[Entry]:
 
 
 def failing(message: str = "out of bolts") -> list[Entry]:
-    """`t1` fails, is tried again and fails for good; `t2`, which needs it, is skipped; not ended yet."""
+    """Return a running log: `t1` fails, is retried and fails for good, and its dependent `t2` is skipped."""
     error = AttemptError(kind="handler_error", message=message, retryable=True)
     return [
         started(),

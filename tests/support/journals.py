@@ -11,7 +11,7 @@ __all__ = ["MemoryJournal"]
 
 
 class MemoryJournal:
-    """It takes what has no more in it than `room`, or is an error, and counts who reads it."""
+    """Keeps steps of at most `room` characters and errors of any size, and counts its reads."""
 
     def __init__(self, room: int = 1_000) -> None:
         self.steps: dict[str, Step] = {}

@@ -53,7 +53,7 @@ async def run(
     input_type: type[BaseModel] | None = None,
     **more: Any,
 ) -> tuple[JsonValue | BaseException, ScriptedModel, Context]:
-    """What an agent with this script returned or raised, its model, and its context."""
+    """Return the output or the error of an agent with this script, its model and its context."""
     model = ScriptedModel(*script)
     agent = LLMAgent(
         name="agent",

@@ -17,7 +17,7 @@ ADD = Offered(name="add", description="Adds", input_schema={"type": "object", "p
 
 
 class FakeMcpServer:
-    """It offers `ADD`, answers as `does` says, and counts who connected, was asked and left."""
+    """Offers `ADD`, answers as `does` says, and counts connections, calls and ends."""
 
     def __init__(self) -> None:
         self.does: Any = CallToolResult(content=[TextContent(type="text", text="done")])
@@ -34,7 +34,7 @@ class FakeMcpServer:
 
 
 class FakeMcpClient:
-    """What the SDK would make of the server."""
+    """The server as the SDK would present it."""
 
     def __init__(self, server: FakeMcpServer) -> None:
         self.server = server
@@ -67,7 +67,7 @@ class FakeMcpClient:
 
 
 def serving(monkeypatch: pytest.MonkeyPatch) -> FakeMcpServer:
-    """A server that whoever connects by the SDK is connected to."""
+    """A server that every connection by the SDK reaches."""
     there = FakeMcpServer()
     monkeypatch.setattr("mcp.Client", there.client)
     return there

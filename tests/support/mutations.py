@@ -20,7 +20,7 @@ _PIECES = (
 
 @st.composite
 def mutated(draw: st.DrawFn, bodies: tuple[bytes, ...]) -> bytes:
-    """One of `bodies` with one to six changes: pieces put in, cut out, repeated, overwritten, or all cut off."""
+    """Return one of `bodies` with one to six changes: insertions, deletions, repetitions, overwrites or a cut."""
     body = draw(st.sampled_from(bodies))
     for _ in range(draw(st.integers(1, 6))):
         first = draw(st.integers(0, len(body)))
@@ -41,8 +41,7 @@ def mutated(draw: st.DrawFn, bodies: tuple[bytes, ...]) -> bytes:
 
 @contextmanager
 def at_most(seconds: float) -> Iterator[None]:
-    """No more CPU time than that for the block, on this thread: a busy machine does not count, nor does looking through
-    what earlier tests have left for garbage."""
+    """Allow the block this much CPU time of this thread, so that a busy machine and old garbage do not count."""
     gc.freeze()
     try:
         began = time.thread_time()

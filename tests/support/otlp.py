@@ -66,20 +66,20 @@ class ReceivedSpan:
 
 
 def roots(spans: Iterable[ReceivedSpan]) -> list[ReceivedSpan]:
-    """The spans without a parent."""
+    """Return the spans without a parent."""
     return [span for span in spans if span.parent_id is None]
 
 
 def orphans(spans: Sequence[ReceivedSpan]) -> list[ReceivedSpan]:
-    """The spans whose parent is not among them."""
+    """Return the spans with a missing parent."""
     known = {(span.trace_id, span.span_id) for span in spans}
     return [span for span in spans if span.parent_id is not None and (span.trace_id, span.parent_id) not in known]
 
 
 def parse(text: str) -> list[ReceivedSpan]:
-    """The spans in rotel's detailed debug output.
+    """Return the spans in rotel's detailed debug output.
 
-    Values may span lines: a line counts as structure only where the lines that must stand around it do.
+    Values may span lines, so a line counts as structure only between the lines that must surround it.
     """
     spans: list[ReceivedSpan] = []
     for block in _RESOURCE.split(text)[1:]:
@@ -144,7 +144,7 @@ class OtlpCollector:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process that is to export here needs in its environment; it exports every 100 ms."""
+        """Return the environment of a process that exports here, every 100 ms."""
         return {
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
             "OTEL_METRICS_EXPORTER": "none",
@@ -163,7 +163,7 @@ class OtlpCollector:
     async def spans(
         self, *, until: Callable[[list[ReceivedSpan]], bool] = bool, timeout: float = 10.0
     ) -> list[ReceivedSpan]:
-        """Every span received so far, as soon as `until` says that those are enough.
+        """Return every span received so far, once `until` accepts them.
 
         Raises:
             AssertionError: `timeout` seconds went by first. The message lists what did arrive.
@@ -185,7 +185,7 @@ class OtlpCollector:
     async def trace(
         self, trace_id: str, *, until: Callable[[list[ReceivedSpan]], bool], timeout: float = 40.0
     ) -> list[ReceivedSpan]:
-        """The spans of one trace, as soon as `until` says that they are all there. Raises as `spans` does."""
+        """Return the spans of one trace, once `until` accepts them. Raises as `spans` does."""
 
         def of_it(spans: list[ReceivedSpan]) -> list[ReceivedSpan]:
             return [span for span in spans if span.trace_id == trace_id]

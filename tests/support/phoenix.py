@@ -28,7 +28,7 @@ _POLL = 0.2
 
 @dataclass(frozen=True, slots=True)
 class SeenSpan:
-    """A span as the backend tells it."""
+    """A span as the backend returns it."""
 
     name: str
     span_id: str
@@ -49,7 +49,7 @@ class Phoenix:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process that is to export here needs in its environment."""
+        """Return the environment of a process that exports here."""
         return {
             "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{self._url}/v1/traces",
             "OTEL_METRICS_EXPORTER": "none",
@@ -96,7 +96,7 @@ class Phoenix:
     async def trace(
         self, trace_id: str, *, until: Callable[[list[SeenSpan]], bool], timeout: float = 40.0
     ) -> list[SeenSpan]:
-        """The spans of a trace as soon as `until` says that they are all there; `AssertionError` after `timeout`."""
+        """Return the spans of a trace once `until` accepts them. Raise `AssertionError` after `timeout`."""
         deadline = time.monotonic() + timeout
         while True:
             found = await asyncio.to_thread(self._spans, trace_id)

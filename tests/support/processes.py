@@ -37,7 +37,8 @@ _LOG_TAIL_CHARS = 3000  # characters of each log that a failure shows
 
 
 async def wait_for(look: Callable[[], Awaitable[T]], what: str, *, seconds: float = 20.0) -> T:
-    """The first true value of `look()`. Raises `AssertionError`, naming `what` was looked for, after `seconds`."""
+    """Return the first true value of `look()`. Raises `AssertionError`, naming `what` was looked for, after
+    `seconds`."""
     try:
         value: T = await until(look, seconds=seconds)
     except TimeoutError:
@@ -66,13 +67,13 @@ class Service:
         return self._log.read_text(errors="replace")
 
     def lines(self, event: str | None = None, **fields: object) -> list[dict[str, Any]]:
-        """The log lines written so far, those of `event` and with these fields only. All of them must be JSON."""
+        """Return the log lines so far, of `event` and with these fields. All of them must be JSON."""
         every = [json.loads(line) for line in self.text.splitlines(keepends=True) if line.endswith("\n")]
         wanted = {**fields, **({"event": event} if event else {})}
         return [line for line in every if all(line.get(name) == value for name, value in wanted.items())]
 
     async def logged(self, event: str, *, seconds: float = _READY_TIMEOUT_S, **fields: object) -> dict[str, Any]:
-        """The first log line of `event` with these fields, once it is there."""
+        """Return the first log line of `event` with these fields, once it exists."""
 
         async def look() -> list[dict[str, Any]]:
             lines = self.lines(event, **fields) if self.alive else []
@@ -89,13 +90,13 @@ class Service:
         return await self._process.wait()
 
     async def kill(self) -> None:
-        """SIGKILL: no goodbye."""
+        """Send SIGKILL."""
         if self.alive:
             self._process.kill()
         await self._process.wait()
 
     async def stop(self, *, seconds: float = 15.0) -> int:
-        """SIGTERM, and the exit code. What has not ended after `seconds` is killed, and an `AssertionError`."""
+        """Send SIGTERM and return the exit code. Kill the process after `seconds` and raise `AssertionError`."""
         if self.alive:
             self._process.send_signal(signal.SIGTERM)
         try:
@@ -148,13 +149,13 @@ class System:
         await self.client.bus.close()
 
     async def supervisor(self, target: str) -> Service:
-        """A supervisor whose consumers exist."""
+        """Start a supervisor and wait for its consumers."""
         service = await self.start("supervisor", target)
         await service.logged("supervisor_started")
         return service
 
     async def worker(self, *targets: str) -> Service:
-        """A worker whose agents are on the menu."""
+        """Start a worker and wait for its cards."""
         service = await self.start("worker", *targets)
         instance = (await service.logged("worker_started"))["instance"]
 
@@ -165,7 +166,7 @@ class System:
         return service
 
     async def start(self, *arguments: str) -> Service:
-        """A process that runs `pointsman ARGUMENTS` and ends with this one."""
+        """Start a process that runs `pointsman ARGUMENTS` and ends with this one."""
         name = "-".join(argument.rpartition("/")[2].removeprefix("pointsman_agents.") for argument in arguments)
         log = self.folder / f"{next(self._numbers):02}-{name}.log"
         with log.open("wb") as said:
@@ -175,7 +176,7 @@ class System:
         return service
 
     async def _begin(self, arguments: Sequence[str], said: IO[bytes]) -> asyncio.subprocess.Process | Ready:
-        """What an interpreter does of its own at its start matters to a fault alone, which is read while importing."""
+        """A fault point is read during imports, so such a process needs an interpreter of its own."""
         if "POINTSMAN_FAULT" not in self.environment:
             return await ready.start(arguments, said, said, environment=self.environment, folder=self.folder)
         return await asyncio.create_subprocess_exec(
@@ -195,7 +196,7 @@ class System:
         )
 
     async def ask(self, team: str, request: str | Mapping[str, Any], *, seconds: float = 30.0) -> Outcome:
-        """The outcome of a new workflow."""
+        """Return the outcome of a new workflow."""
         workflow = await self.client.submit(team, request)
         try:
             return await workflow.outcome(seconds)
@@ -203,7 +204,7 @@ class System:
             raise AssertionError(f"workflow {workflow.id} has no outcome after {seconds:g} s") from None
 
     def write(self, name: str, text: str) -> str:
-        """A file beside the processes; its path."""
+        """Write a file beside the processes and return its path."""
         path = self.folder / name
         path.write_text(text)
         return str(path)

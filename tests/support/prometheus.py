@@ -19,7 +19,7 @@ Samples: TypeAlias = Mapping[str, list[tuple[Mapping[str, str], float]]]
 
 @contextmanager
 def exposing() -> Iterator[Measurements]:
-    """Metrics of this process, as a served process keeps them."""
+    """Collect metrics of this process, as a served process does."""
     started = start_metrics("test", "", exposed=True)
     assert started is not None
     try:
@@ -29,7 +29,7 @@ def exposing() -> Iterator[Measurements]:
 
 
 def samples(of: Measurements) -> Samples:
-    """As a server would store them."""
+    """Return them as a server stores them."""
     assert of.exposition is not None
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for family in text_string_to_metric_families(of.exposition().decode()):
@@ -39,7 +39,7 @@ def samples(of: Measurements) -> Samples:
 
 
 def every_name() -> set[str]:
-    """The name of every sample there can be."""
+    """Return the name of every possible sample."""
     with exposing() as started:
         for name in metrics.NAMES:
             measure(name)
@@ -47,7 +47,7 @@ def every_name() -> set[str]:
 
 
 def measure(name: str) -> None:
-    """One measurement of `name`, of whatever kind it is."""
+    """Record one measurement of `name`, for any kind of metric."""
     if name in metrics._UP_DOWN:
         metrics.change_for_agent(name, 1, "a")
     elif name in metrics._HISTOGRAMS:

@@ -22,9 +22,9 @@ class Answer:
     """One answer of the provider. `finish` is OpenAI's word for how it ended; `usage` None leaves the counts out.
 
     `data` is structured output in the provider's own way. `status` other than 200 sends an error with `text` as its
-    message. `drop` closes the connection after that many bytes of the body. `error` comes inside of a stream, after
-    half of what there is; with `unended` it stops before what says that it ended. `body` is sent as it is; `alive` is
-    sent again and again, and nothing else.
+    message. `drop` closes the connection after that many bytes of the body. `error` is sent in the middle of a stream.
+    With `unended`, the stream stops before its end marker. `body` is sent unchanged; `alive` is sent repeatedly, and
+    nothing else.
     """
 
     text: str = ""
@@ -56,7 +56,7 @@ class Call:
 
     @property
     def prompt(self) -> str:
-        """Everything it says, system prompt included, in one text."""
+        """Return the whole text of the request, system prompt included."""
         said = [self.body.get("system", "") or self.body.get("instructions", "")]
         for message in self.body.get("messages") or self.body.get("input") or ():
             content = message.get("content") or message.get("output")
@@ -286,7 +286,7 @@ def _before_its_end(event: bytes) -> bool:
 
 
 def stream_of(path: str, body: dict[str, Any], error: dict[str, Any] | None) -> bytes:
-    """`body` as the provider streams it; with `error`, that in place of its second half."""
+    """Return `body` as the provider streams it, with `error` in place of its second half."""
     if path.endswith("/messages"):
         events = list(_anthropic_events(body))
     elif path.endswith("/responses"):
@@ -372,7 +372,7 @@ def _pieces(text: str) -> list[str]:
 
 
 def unpaired(call: Call) -> str:
-    """Why the providers would turn this conversation down, or nothing."""
+    """Return why the providers would refuse this conversation, or nothing."""
     waiting: list[str] = []
     for message in call.body.get("messages") or call.body.get("input") or ():
         called, answered = _calls_and_results(message)

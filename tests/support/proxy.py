@@ -12,7 +12,7 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """`async with Proxy("127.0.0.1", port) as proxy`: `proxy.url` leads there, as well or as badly as it is told to.
+    """`async with Proxy("127.0.0.1", port) as proxy`: `proxy.url` leads there, with the faults that are set.
 
     `delay` is in seconds, for each piece of data on its way in either direction. With `record`, all that is passed on
     is kept.
@@ -43,20 +43,21 @@ class Proxy:
         return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def black_hole(self, *, upward: bool = True, downward: bool = True) -> None:
-        """Take what comes and pass nothing on: to the server (`upward`), to the client, or both. Nobody is told."""
+        """Take what comes and pass nothing on: to the server (`upward`), to the client, or both. Neither side is
+        informed."""
         if upward:
             self._upward.clear()
         if downward:
             self._downward.clear()
 
     def cut(self) -> None:
-        """End every connection, and each new one as soon as it is made."""
+        """End every connection, and each new one at once."""
         self._refusing = True
         for writer in tuple(self._writers):
             writer.transport.abort()
 
     def heal(self) -> None:
-        """Be a good network again. What was held back is delivered, as TCP does when a path is back in time."""
+        """Be a good network again. Deliver held data, as TCP does when a path returns in time."""
         self._refusing = False
         self.delay = 0.0
         self._upward.set()
@@ -108,7 +109,7 @@ class Proxy:
     async def _pass_on(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, open: asyncio.Event, kept: bytearray
     ) -> None:
-        """Until one side has left; the other is then told, whatever is held back."""
+        """Copy until one side closes; then close the other, whatever is held."""
         with suppress(ConnectionError):
             while data := await reader.read(_CHUNK):
                 if self.delay:

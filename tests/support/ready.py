@@ -1,8 +1,7 @@
 """Processes that run `python -m pointsman ...`, or a file that uses it, and begin where the imports are done: each is
 forked from an interpreter that has them. A start takes a quarter of the CPU, and the tests start hundreds.
 
-How a process starts by itself is shown where that is told of: by the demo, which starts a whole team, the command
-line's own tests and the crash points, whose place is read while importing.
+The demo, the command line's own tests and the crash points start processes without this help.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = ["Finished", "Ready", "run", "start"]
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """What a command said, and how it ended."""
+    """The output and the exit code of a command."""
 
     code: int
     output: str
@@ -72,7 +71,7 @@ class Ready:
 async def start(
     arguments: Sequence[str], output: IO[bytes], errors: IO[bytes], *, environment: Mapping[str, str], folder: Path
 ) -> Ready:
-    """`python ARGUMENTS`, in a session of its own: `-m` and a module, or a file; its standard input ends with this
+    """Start `python ARGUMENTS` in a session of its own: `-m` and a module, or a file. Its standard input ends with this
     process."""
     ours, its = socket.socketpair()
     read, held = os.pipe()
@@ -87,7 +86,7 @@ async def start(
 async def run(
     arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, seconds: float = 40.0
 ) -> Finished:
-    """The same, to its end, with nothing to read. After `seconds` it is killed, which is a `TimeoutError`."""
+    """Run the same to its end, without input. After `seconds` it is killed, which is a `TimeoutError`."""
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = await start(arguments, output, errors, environment=environment, folder=folder)
         process.stdin.close()
@@ -109,7 +108,7 @@ async def _number(told: asyncio.StreamReader) -> int:
 
 @functools.cache
 def _interpreter() -> socket.socket:
-    """Where the interpreter that is forked is asked. It ends with this process."""
+    """Return the socket of the interpreter that is forked. It ends with this process."""
     ours, its = socket.socketpair()
     with its:
         process = subprocess.Popen(
@@ -156,7 +155,7 @@ def _wait_for_requests(control: int) -> None:
 
 
 def _tell(words: IO[str], standard: Sequence[int], pid: int) -> None:
-    """Which process it is, and how it ended."""
+    """Send the process id and the exit code."""
     for file in standard:
         os.close(file)
     words.write(f"{pid}\n")

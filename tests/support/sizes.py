@@ -15,21 +15,21 @@ class Size:
     """Times are in seconds."""
 
     outages: tuple[float, ...]
-    """The broker is away that long: each a run of its own."""
+    """Seconds of an outage; each is a run of its own."""
     flood: int
     """Requests of 900 kB that are sent as fast as can be, when `flood_agents` take `flood_work` for each of them: all
     of those after the first come when the first has done a twentieth."""
     flood_agents: int
     flood_work: float
     half_done: int
-    """Workflows that five supervisors find as they start, one of which hears and says everything `late`."""
+    """Workflows that five supervisors find at their start, one of which receives and sends everything `late`."""
     late: float
     ids: int
     """Requests of each of twenty callers, who number them alike."""
     growth: int
     """Workflows between two looks at what a process holds, of which there are three."""
     together: int
-    """Those of them that are under way at a time."""
+    """Workflows running at a time."""
     slow: float
     """Delay of each piece of data to and from the broker meanwhile."""
     forgotten: int
@@ -41,7 +41,7 @@ class Size:
     installed: tuple[tuple[str, str], ...]
     """Versions of Python, which have to be there, and resolutions of `uv`, which asks a package index."""
     patience: float
-    """In which one test has to be through."""
+    """Seconds in which one test must end."""
 
 
 _SHORT = Size(

@@ -36,7 +36,7 @@ def exporting(sampler: Sampler = DEFAULT_ON) -> Iterator[InMemorySpanExporter]:
 
 
 def ids(finished: ReadableSpan) -> tuple[str, str, str | None]:
-    """Of its trace, its own, and its parent's."""
+    """Ids of its trace, of itself and of its parent."""
     context = finished.get_span_context()
     assert context is not None
     parent = f"{finished.parent.span_id:016x}" if finished.parent else None

@@ -14,7 +14,8 @@ __all__ = ["shipped_teams"]
 
 
 def shipped_teams() -> Iterator[ModuleType]:
-    """Each module that `pointsman up` takes: it has a team and a sample request. A package stands for its modules."""
+    """Yield each module that `pointsman up` takes: it has a team and a sample request. A package stands for its
+    modules."""
     found: list[str] = []
     for info in pkgutil.walk_packages(pointsman_agents.__path__, "pointsman_agents."):
         if any(info.name.startswith(f"{name}.") for name in found):

@@ -1,7 +1,7 @@
 """A small model of the world around a workflow: agents that fail, a broker that repeats, reorders and is late.
 
 `World.step` lets one thing happen, drawn by chance. `World.drain` lets only time pass until the workflow has ended.
-`audit` then reads the log and asserts what must hold whatever has happened.
+`audit` then reads the log and asserts the invariants.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _LONG_ENOUGH = 300
 
 
 def random_plan(chance: Random, prefix: str = "t", most: int = 7) -> dict[str, Any]:
-    """A plan whose tasks depend on earlier ones at random, in an order of its own."""
+    """Return a plan of random dependencies in random order."""
     tasks: list[dict[str, Any]] = []
     for number in range(chance.randint(1, most)):
         earlier = [each["id"] for each in tasks]
@@ -158,7 +158,7 @@ class World:
         happening()
 
     def _health(self) -> None:
-        """Some agents keep failing from now on, and the others are well."""
+        """Let some agents keep failing from now on, and the others recover."""
         now, chance = self.story.now, self.chance
         until = {
             name: now + timedelta(seconds=chance.choice([-1, 3, 15, 400]))
@@ -177,7 +177,7 @@ class World:
         raise AssertionError(f"after {_LONG_ENOUGH} timers the workflow is still {self.story.state.phase}")
 
     def _work(self) -> None:
-        """Agents take the handoffs that are new and answer; some never do."""
+        """Let agents answer new handoffs; some never answer."""
         for message in messages(self.story.state):
             if isinstance(message.event, Handoff) and message.id not in self.handed:
                 self.handed.add(message.id)
@@ -217,7 +217,7 @@ class World:
                 return story.result(name, {"from": name}, replan_hint=hint, events=events)
 
     def _deliver(self) -> None:
-        """Some of what is on its way arrives, in any order."""
+        """Deliver some results that are on their way, in any order."""
         self.chance.shuffle(self.pending_results)
         count = self.chance.randint(1, 4)
         arrived, self.pending_results = self.pending_results[:count], self.pending_results[count:]
@@ -225,19 +225,19 @@ class World:
         self.story.decide_and_apply(*arrived)
 
     def _repeat(self) -> None:
-        """The broker delivers again what was delivered before."""
+        """Deliver again some earlier results."""
         if self.delivered:
             self.story.decide_and_apply(*self.chance.choices(self.delivered, k=self.chance.randint(1, 3)))
 
     def _stray(self) -> None:
-        """A result that nobody waits for."""
+        """Deliver a result that no task waits for."""
         name = self.chance.choice([*self.story.state.tasks, "nowhere"])
         wrong: dict[str, Any] = self.chance.choice([{"attempt": 9}, {"agent": "ghost"}, {"workflow_id": "wf_2"}])
         self.delivered.append(self.story.result(name, "stray", event_id=f"stray-{self.chance.random()}", **wrong))
         self.story.decide_and_apply(self.delivered[-1])
 
     def _timer(self) -> None:
-        """A timer fires: when it is due, too early, or one that was fired before."""
+        """Fire a timer: due, too early, or fired before."""
         state = self.story.state
         match self.chance.choice(["due", "early", "old"]):
             case "due" if not state.ended:
