@@ -284,7 +284,8 @@ def document() -> dict[str, Any]:
             },
             "buckets": {
                 "{NAMESPACE}_AGENTS": "Key-value: the AgentCard of every live instance under `{agent}.{instance}`, "
-                "refreshed as its heartbeat.",
+                "refreshed as its heartbeat. Name and instance of the card are those of its key, and the card has at "
+                "most 65,536 bytes; every other entry is ignored.",
                 "{NAMESPACE}_ARTIFACTS": "Object store (ADR-20): the bodies that are too large for a message, by the "
                 "SHA-256 of their content.",
             },

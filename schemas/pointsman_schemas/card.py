@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, Field
 
 from pointsman_schemas.base import Frozen
 from pointsman_schemas.ids import AgentName, Token
-from pointsman_schemas.strict_json import JsonValue
+from pointsman_schemas.json_schema import JsonSchema
 
 __all__ = ["AgentCard", "Role"]
 
@@ -38,8 +38,8 @@ class AgentCard(Frozen):
     skills: tuple[str, ...] = Field(default=(), description="Skills by which plans may address the agent.")
     intents: tuple[str, ...] = Field(default=(), description="Names of the intents that the agent serves.")
     examples: tuple[str, ...] = Field(default=(), description="Example requests.")
-    input_schema: dict[str, JsonValue] = Field(default={}, description="JSON Schema of the input.")
-    output_schema: dict[str, JsonValue] = Field(default={}, description="JSON Schema of the output.")
+    input_schema: JsonSchema = Field(default={}, description="JSON Schema of the input.")
+    output_schema: JsonSchema = Field(default={}, description="JSON Schema of the output.")
     model: str | None = Field(default=None, description="The model that the agent uses.")
     fallback: AgentName | None = Field(
         default=None, description="The agent that receives a task when the attempts of this agent are used up."

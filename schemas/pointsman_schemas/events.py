@@ -91,10 +91,10 @@ class Part(BaseModel):
 class Usage(Part):
     """Usage of model calls."""
 
-    calls: int = Field(default=0, description="Number of model calls.")
-    input_tokens: int = Field(default=0, description="Tokens of the prompts.")
-    output_tokens: int = Field(default=0, description="Tokens of the answers.")
-    cost: float = Field(default=0.0, description="Cost in US dollars; 0 for models without a known price.")
+    calls: int = Field(default=0, ge=0, description="Number of model calls.")
+    input_tokens: int = Field(default=0, ge=0, description="Tokens of the prompts.")
+    output_tokens: int = Field(default=0, ge=0, description="Tokens of the answers.")
+    cost: float = Field(default=0.0, ge=0, description="Cost in US dollars; 0 for models without a known price.")
 
     def __add__(self, other: Usage) -> Usage:
         if not (other.calls or other.tokens or other.cost):
@@ -316,7 +316,7 @@ class Result(Event):
         "is dispatched again when each call has an answer.",
     )
     started_at: AwareDatetime = Field(description="Start of the attempt.")
-    ended_at: AwareDatetime = Field(description="End of the attempt.")
+    ended_at: AwareDatetime = Field(description="End of the attempt, not before `started_at`.")
 
 
 class StepToolCall(Part):

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.place import HEARTBEAT_S, BrokerNamespace, until
 
-from pointsman.errors import InvalidTokenError
+from pointsman.errors import InvalidTokenError, OversizeEventError
 from pointsman.ports.bus import Bus
 from pointsman_schemas.card import AgentCard
 
@@ -57,3 +57,13 @@ async def test_card_without_refresh_expires_after_three_heartbeats(place: Broker
 async def test_a_card_needs_an_instance_that_can_stand_in_a_subject(bus: Bus) -> None:
     with pytest.raises(InvalidTokenError):
         await bus.registry.announce(card("writer", "a.b"))
+
+
+async def test_a_card_that_is_too_large_is_refused(bus: Bus) -> None:
+    large = AgentCard(name="writer", instance="a", description="x" * 70_000)
+
+    with pytest.raises(OversizeEventError, match=r"the card of writer takes 70\d+ bytes; 65536 are accepted"):
+        await bus.registry.announce(large)
+
+    assert len(await bus.registry.cards()) == 0
+    assert await bus.registry.refused() == {}

@@ -7,16 +7,22 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from pointsman.errors import ContractError, InvalidTokenError, OversizeEventError
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.ids import token
+from pointsman_schemas.strict_json import dump, parse
 
 __all__ = [
     "EXPECTED_SEQUENCE_HEADER",
     "EXPECTED_SUBJECT_HEADER",
+    "MAX_CARD_BYTES",
     "MAX_HEADER_BYTES",
     "MESSAGE_ID_HEADER",
     "check_consumer",
     "check_filter",
     "check_size",
     "check_subject",
+    "decode_card",
+    "encode_card",
     "event_headers",
     "header_size",
     "is_event_header",
@@ -33,6 +39,7 @@ _MAX_SUBJECT_CHARS = (
     1_000  # the server hangs up on a protocol line above 4,096 bytes, and one line may hold two subjects
 )
 MAX_HEADER_BYTES = 65_535  # JetStream keeps a message's header length in 16 bits
+MAX_CARD_BYTES = 65_536  # every supervisor holds all cards, and a planner's prompt has descriptions and schemas
 _MAX_SHOWN_CHARS = 80  # characters of a refused value that an error message repeats
 _LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
 _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
@@ -148,6 +155,43 @@ def matches(pattern: str, subject: str) -> bool:
             return False
         tokens = tokens[: len(wanted)]
     return len(wanted) == len(tokens) and all(want in ("*", token) for want, token in zip(wanted, tokens, strict=True))
+
+
+def encode_card(card: AgentCard) -> bytes:
+    """Return the value of `card` in the registry.
+
+    Raises:
+        InvalidTokenError: The instance is not a token of a subject.
+        OversizeEventError: The card is larger than `MAX_CARD_BYTES`.
+    """
+    token(card.instance, "instance")
+    body = dump(card)
+    _check_card_size(card.name, len(body))
+    return body
+
+
+def decode_card(key: str, body: bytes) -> AgentCard:
+    """Return the card that the registry holds under `key`, which is `{agent}.{instance}`.
+
+    Raises:
+        ContractError: The value is no card, is too large, or is the card of another agent or instance.
+    """
+    _check_card_size(key, len(body))
+    card = parse(AgentCard, body)
+    if (found := f"{card.name}.{card.instance}") != key:
+        raise ContractError(
+            f"the card is of {found[:_MAX_SHOWN_CHARS]!r}, and its key is {key[:_MAX_SHOWN_CHARS]!r}; put a card under "
+            "`{agent}.{instance}`, with its own name and instance"
+        )
+    return card
+
+
+def _check_card_size(name: str, size: int) -> None:
+    if size > MAX_CARD_BYTES:
+        raise OversizeEventError(
+            f"the card of {name[:_MAX_SHOWN_CHARS]} takes {size} bytes; {MAX_CARD_BYTES} are accepted; shorten its "
+            "description, its examples or its schemas"
+        )
 
 
 def printable(text: str) -> str:

@@ -66,6 +66,14 @@ class Operations:
         """
         return [card for card in await self._bus.registry.cards() if card.team]
 
+    async def refused_cards(self) -> Mapping[str, str]:
+        """Read the entries of the registry that are not valid cards: their agents get no tasks.
+
+        Returns:
+            The reason by key; a key is `{agent}.{instance}`.
+        """
+        return await self._bus.registry.refused()
+
     async def live_names(self) -> frozenset[str]:
         """Read the registry.
 

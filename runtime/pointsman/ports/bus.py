@@ -122,6 +122,10 @@ class Registry(Protocol):
         """Every live instance's card, sorted by name and instance; kept current by a watch, so a call costs nothing."""
         ...
 
+    async def refused(self) -> Mapping[str, str]:
+        """Return the entries that are not valid cards and count for nothing: the reason by key."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:

@@ -404,6 +404,10 @@ class _FaultyRegistry:
         self._bus.check_alive()
         return await self._registry.cards()
 
+    async def refused(self) -> Mapping[str, str]:
+        self._bus.check_alive()
+        return await self._registry.refused()
+
 
 class _FaultyConsumer:
     def __init__(self, bus: FaultyBus, consumer: Consumer, name: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 from pointsman.bus.jetstream.stream_config import TOMBSTONE_TTL_S
+from pointsman.bus.validation import decode_card, encode_card
 from pointsman.errors import PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
 from pointsman.ports.clock import Clock
@@ -15,7 +16,6 @@ from pointsman.util.lazy_import import structlog
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.errors import ContractError
 from pointsman_schemas.ids import token
-from pointsman_schemas.strict_json import parse
 
 __all__ = ["KeyValueRegistry"]
 
@@ -64,6 +64,7 @@ class KeyValueRegistry:
         self._prefix = f"$KV.{bucket}."
         self._time_to_live = time_to_live
         self._cards: dict[str, tuple[AgentCard, float]] = {}
+        self._refused: dict[str, tuple[str, float]] = {}  # reason and expiry, by key
         self._sorted: tuple[AgentCard, ...] | None = None
         self._next_expiry = 0.0
         self._is_disconnected = False
@@ -74,7 +75,7 @@ class KeyValueRegistry:
     async def announce(self, card: AgentCard) -> None:
         await self._writer.publish(
             self._subject(card),
-            card.model_dump_json(exclude_none=True).encode(),
+            encode_card(card),
             {"Nats-TTL": _ttl(self._time_to_live)},
         )
 
@@ -92,6 +93,11 @@ class KeyValueRegistry:
             cards = (card for card, _ in self._cards.values())
             self._sorted = tuple(sorted(cards, key=lambda card: (card.name, card.instance)))
         return self._sorted
+
+    async def refused(self) -> Mapping[str, str]:
+        await self.cards()
+        now = self._clock.monotonic()
+        return {key: reason for key, (reason, until) in sorted(self._refused.items()) if until > now}
 
     def on_connection_lost(self) -> None:
         self._expire()
@@ -139,20 +145,32 @@ class KeyValueRegistry:
         now = self._clock.monotonic()
         if not self._is_disconnected:
             self._cards = {key: entry for key, entry in self._cards.items() if entry[1] > now}
+            self._refused = {key: entry for key, entry in self._refused.items() if entry[1] > now}
 
     def _apply(self, stored: StoredMessage, age: float = 0.0) -> None:
         key = stored.subject.removeprefix(self._prefix)
         self._sorted = None
+        until = self._clock.monotonic() + self._time_to_live - age
         if not stored.body:  # withdrawn, or expired: a marker has no body
+            self._refused.pop(key, None)
             if "KV-Operation" in stored.headers or self._clock.monotonic() >= self._trusted_until:
                 self._cards.pop(key, None)
             return
         try:
-            card = parse(AgentCard, stored.body)
+            card = decode_card(key, stored.body)
         except ContractError as error:
-            _log.warning("card_unreadable", key=key, error=str(error))
+            self._refuse(key, str(error), until)
             return
-        self._cards[key] = card, self._clock.monotonic() + self._time_to_live - age
+        self._refused.pop(key, None)
+        self._cards[key] = card, until
+
+    def _refuse(self, key: str, reason: str, until: float) -> None:
+        """Leave an entry out that is no valid card. Log each reason once: the entry is refreshed every few seconds."""
+        if self._refused.get(key, ("", 0.0))[0] != reason:
+            hint = "the agent gets no tasks until its card is correct; `pointsman doctor` lists refused cards"
+            _log.warning("card_refused", key=key, reason=reason, hint=hint)
+        self._refused[key] = reason, until
+        self._cards.pop(key, None)
 
     def _subject(self, card: AgentCard) -> str:
         return f"{self._prefix}{card.name}.{token(card.instance, 'instance')}"

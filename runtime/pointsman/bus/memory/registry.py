@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from pointsman.bus.validation import encode_card
 from pointsman.ports.clock import Clock
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.ids import token
 
 __all__ = ["MemoryRegistry"]
 
@@ -20,7 +20,7 @@ class MemoryRegistry:
         self._cards: dict[tuple[str, str], tuple[AgentCard, float]] = {}
 
     async def announce(self, card: AgentCard) -> None:
-        token(card.instance, "instance")
+        encode_card(card)
         self._cards[card.name, card.instance] = card, self._clock.monotonic() + self._time_to_live
 
     async def withdraw(self, card: AgentCard) -> None:
@@ -30,3 +30,6 @@ class MemoryRegistry:
         now = self._clock.monotonic()
         self._cards = {key: entry for key, entry in self._cards.items() if entry[1] > now}
         return [self._cards[key][0] for key in sorted(self._cards)]
+
+    async def refused(self) -> Mapping[str, str]:
+        return {}

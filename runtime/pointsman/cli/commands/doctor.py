@@ -114,6 +114,7 @@ async def _run_checks(settings: Settings, team: Team | str | None) -> AsyncGener
             for check in await _check_team(client, team):
                 yield check
             alive = group_by_name(await client.operations.agents())
+            yield await _check_cards(client)
             yield _check_schemas(alive)
             yield _check_definitions(group_by_name(await client.operations.teams()))
             yield _check_handlers(alive)
@@ -319,6 +320,14 @@ async def _check_team(client: Client, team: Team | str | None) -> Sequence[Check
         seen = f"workers alive: {', '.join(workers) or 'none'}"
         checks.append(Check("agents", bool(workers), seen, "start some: pointsman worker module:name"))
     return checks
+
+
+async def _check_cards(client: Client) -> Check:
+    """Check that the registry holds valid cards only."""
+    refused = await client.operations.refused_cards()
+    seen = "; ".join(f"{key}: {reason}" for key, reason in refused.items())
+    advice = "their agents get no tasks: correct the cards, and announce them again"
+    return Check("cards", not refused, seen or "every card in the registry is valid", advice)
 
 
 def _check_schemas(alive: Mapping[str, Sequence[AgentCard]]) -> Check:

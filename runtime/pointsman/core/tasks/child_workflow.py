@@ -67,7 +67,8 @@ def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
         gaps=outcome.gaps,
         plan_usage=plan_usage(state),
         started_at=outcome.started_at,
-        ended_at=outcome.ended_at,
+        # Supervisors' clocks differ a little, and a result that ends before its start is refused.
+        ended_at=max(outcome.started_at, outcome.ended_at),
     )
     return Message(
         subject=parent.return_to,

@@ -231,6 +231,11 @@ def read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived |
                     f"the result speaks of workflow, task, attempt, agent {said}; its subject of {addressed}; "
                     "publish on the handoff's return_to"
                 )
+            if result.ended_at < result.started_at:
+                raise UndecodableEventError(
+                    f"ended_at is {result.ended_at.isoformat()}, before started_at, {result.started_at.isoformat()}; "
+                    "take both times from one clock that does not step back"
+                )
             return ResultReceived(event_id, result)
         case "control":
             _check_event_type(envelope, Control.event_type)

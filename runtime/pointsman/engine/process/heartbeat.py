@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pointsman.errors import BusUnavailableError
+from pointsman.bus.validation import decode_card, encode_card
+from pointsman.errors import BusUnavailableError, ConfigurationError, ContractError
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
@@ -17,7 +18,7 @@ from pointsman_schemas.strict_json import dump
 if TYPE_CHECKING:
     from pointsman_schemas.team import Team
 
-__all__ = ["announce_periodically", "team_card"]
+__all__ = ["announce_periodically", "checked_card", "team_card"]
 
 _log = get_logger(__name__)
 
@@ -28,16 +29,30 @@ def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
     """The team as an agent of others. Its version is a digest of its definition, in which names have no order: they may
     have been given as a set, whose order differs from process to process."""
     definition = team.model_copy(update={"agents": tuple(sorted(team.agents))})
-    return AgentCard(
-        name=team.name,
-        version=stable_digest(dump(definition)),
-        description=team.description or f"The team {team.name}",
-        skills=team.skills,
-        timeout=team.limits.deadline,
-        team=True,
-        instance=instance,
-        started_at=started,
+    return checked_card(
+        AgentCard(
+            name=team.name,
+            version=stable_digest(dump(definition)),
+            description=team.description or f"The team {team.name}",
+            skills=team.skills,
+            timeout=team.limits.deadline,
+            team=True,
+            instance=instance,
+            started_at=started,
+        )
     )
+
+
+def checked_card(card: AgentCard) -> AgentCard:
+    """Return `card` if the registry accepts it.
+
+    Raises:
+        ConfigurationError: The card is too large, or a field of it is not valid. No process would see the agent.
+    """
+    try:
+        return decode_card(f"{card.name}.{card.instance}", encode_card(card))
+    except ContractError as error:
+        raise ConfigurationError(f"the card of {card.name} cannot be announced: {error}") from None
 
 
 async def announce_periodically(

@@ -22,7 +22,7 @@ from pointsman.authoring.agent import Agent
 from pointsman.clock import SystemClock
 from pointsman.engine.process.broker_clock import BrokerClock
 from pointsman.engine.process.handoff_codec import consumer_name
-from pointsman.engine.process.heartbeat import announce_periodically
+from pointsman.engine.process.heartbeat import announce_periodically, checked_card
 from pointsman.engine.process.retrying import start_with_retry
 from pointsman.engine.worker.agent_slots import AgentSlots, create_slots
 from pointsman.engine.worker.attempt import CANCEL_GRACE_S
@@ -67,7 +67,7 @@ class Worker:
     messages: what a process of its own should say. Without, it shares the caller's loop, as tests like it.
 
     Raises:
-        ConfigurationError: two agents have the same name, or there is none.
+        ConfigurationError: two agents have the same name, or there is none; or the registry would refuse a card.
     """
 
     def __init__(
@@ -86,6 +86,8 @@ class Worker:
         if len({card.name for card in cards}) < len(cards):
             raise ConfigurationError(f"the agents are called {', '.join(card.name for card in cards)}; rename one")
         self.instance = instance or uuid4().hex
+        for card in cards:
+            checked_card(card.model_copy(update={"instance": self.instance}))
         self._bus = bus
         self._settings = settings
         self._clock = BrokerClock(clock or SystemClock())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 
+import pytest
 from structlog.testing import capture_logs
 
 from pointsman.bus.jetstream.registry import KeyValueRegistry
@@ -188,3 +190,56 @@ async def test_expired_card_kept_by_the_broker_is_not_live() -> None:
         last = await alive(registry, clock)
 
     assert (first, then, last) == (["old"], ["old"], [])
+
+
+def text_of(**fields: object) -> bytes:
+    return json.dumps({"name": "writer", "description": "writes", "instance": "a", **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "reason"),
+    [
+        ("other.a", text_of(), "'writer.a', and its key is 'other.a'"),
+        ("writer.b", text_of(), "'writer.a', and its key is 'writer.b'"),
+        ("writer.a", text_of(instance=""), "'writer.', and its key is 'writer.a'"),
+        ("writer.a.b", text_of(), "its key is 'writer.a.b'"),
+        ("writer.a", text_of(input_schema={"type": "strin"}), "input_schema: Value error, not a JSON Schema: type is"),
+        ("writer.a", text_of(output_schema={"properties": []}), "not a JSON Schema: properties is []"),
+        ("writer.a", text_of(description="x" * 200_000), "bytes; 65536 are accepted; shorten its description"),
+        ("writer.a", b"[]", "not a valid AgentCard"),
+    ],
+)
+async def test_entry_that_is_no_valid_card_is_refused_with_the_reason(key: str, body: bytes, reason: str) -> None:
+    clock = VirtualClock()
+    bucket = Bucket(clock)
+    with capture_logs() as lines:
+        async with watched(bucket, clock) as registry:
+            await registry.announce(card("b"))
+            for _ in range(3):  # as its heartbeats come
+                await bucket.publish(f"$KV.cards.{key}", body, {})
+            live, refused = await alive(registry, clock), await registry.refused()
+
+    assert live == ([] if key == "writer.b" else ["b"])
+    assert list(refused) == [key]
+    assert reason in refused[key]
+    assert [(line["event"], line["key"]) for line in lines] == [("card_refused", key)]
+    assert lines[0]["reason"] == refused[key]
+
+
+async def test_refused_entry_is_forgotten_once_it_is_corrected_or_expires() -> None:
+    clock = VirtualClock()
+    bucket = Bucket(clock)
+    with capture_logs() as lines:
+        async with watched(bucket, clock) as registry:
+            await bucket.publish("$KV.cards.writer.a", text_of(input_schema={"type": 1}), {})
+            await bucket.publish("$KV.cards.writer.b", text_of(), {})
+            first = (await alive(registry, clock), list(await registry.refused()))
+            await registry.announce(card("a"))
+            second = (await alive(registry, clock), list(await registry.refused()))
+            await clock.advance(LIVES + 1)
+            third = (await alive(registry, clock), list(await registry.refused()))
+
+    assert first == ([], ["writer.a", "writer.b"])
+    assert second == (["a"], ["writer.b"])
+    assert third == ([], [])
+    assert len(lines) == 2

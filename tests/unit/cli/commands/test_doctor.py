@@ -177,3 +177,19 @@ def test_doctor_fails_on_an_open_circuit_of_a_live_agent(
     assert circuits["ok"] is ok
     assert circuits["finding"].startswith(seen)
     assert (seen.removeprefix("tea: ") in capsys.readouterr().out) is alive
+
+
+def test_doctor_reports_refused_cards(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(_: object) -> dict[str, str]:
+        return {"writer.a": "the card is of 'reader.a'"}
+
+    monkeypatch.setattr(type(client.bus.registry), "refused", refused)
+
+    doctor.doctor(None, url=None, namespace=None, json=True)
+
+    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [cards] = [check for check in checks if check["name"] == "cards"]
+    assert not cards["ok"]
+    assert cards["finding"] == "writer.a: the card is of 'reader.a'"

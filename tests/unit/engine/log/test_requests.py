@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -169,3 +170,26 @@ def test_examples_are_valid_before_their_mutation(body: bytes) -> None:
     else:
         subject = next(each for each in INBOX if f".{kind}." in each)
         assert read_inbox(stored(subject, headers_of(kind), body), SUBJECTS.parse_inbox(subject))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"usage": {"calls": -5}}, "usage.calls: Input should be greater than or equal to 0"),
+        ({"usage": {"input_tokens": -1}}, "usage.input_tokens"),
+        ({"usage": {"output_tokens": -1}}, "usage.output_tokens"),
+        ({"usage": {"cost": -0.01}}, "usage.cost"),
+        ({"ended_at": "2026-01-02T03:04:04Z"}, "ended_at is 2026-01-02T03:04:04+00:00, before started_at"),
+    ],
+)
+def test_result_with_impossible_numbers_fails_the_attempt(change: dict[str, Any], problem: str) -> None:
+    body = json.dumps({**RESULT.model_dump(mode="json"), **change}).encode()
+    message, address = stored(INBOX[0], headers_of("result"), body), SUBJECTS.parse_inbox(INBOX[0])
+
+    with pytest.raises(UndecodableEventError) as refused:
+        read_inbox(message, address)
+
+    assert problem in str(refused.value)
+    result = failed_result_for(message, address, refused.value).result
+    assert result.status == "failed"
+    assert result.usage == Usage()
