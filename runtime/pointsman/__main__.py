@@ -10,7 +10,7 @@ __all__ = ["main"]
 def main() -> None:
     """The command line; exit code 130 when it is interrupted before a command runs."""
     try:
-        from pointsman.cli import main as run
+        from pointsman.cli.app import main as run
 
         run()
     except KeyboardInterrupt:

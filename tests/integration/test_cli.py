@@ -21,7 +21,7 @@ from support.waiting import until
 from typer.testing import CliRunner
 
 from pointsman.authoring.agent import Agent, agent
-from pointsman.cli.declared import app
+from pointsman.cli.app import app
 from pointsman.client.client import Client
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
@@ -179,9 +179,9 @@ async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: 
 
     assert run.code == 1
     assert "pointsman watch wf_" in run.err
-    assert "no supervisor of 'nobody'" in run.err
+    assert "no supervisor of team nobody" in run.err
     assert "pointsman doctor nobody" in run.err
-    assert "no team nobody was seen here yet. Teams seen: none" in run.err
+    assert "no team is called nobody. Known teams: none" in run.err
 
 
 async def test_dead_letter_of_a_request_explains_its_replay(shell: Shell) -> None:
@@ -195,7 +195,7 @@ async def test_dead_letter_of_a_request_explains_its_replay(shell: Shell) -> Non
         (again,) = (await shell.json("dead", "list")).lines
 
     said = " ".join(told.out.split())
-    assert f"`pointsman dead replay {letter['id']}` sends the request again as it is, as a new workflow" in said
+    assert f"`pointsman dead replay {letter['id']}` sends the request again unchanged, as a new workflow" in said
     assert "--as-new" not in said
     assert (replayed.code, replayed.lines[0]["action"]) == (0, "request")
     assert again["id"] != letter["id"]
@@ -247,7 +247,7 @@ async def test_dead_letters_are_selected_by_filters_and_each_is_reported(shell: 
     assert refused.code == 1
     assert refused.out == "5 refused of 5\n"
     assert "2h" in unclear.err
-    assert "Discard 2 dead letters for good?" in asked.err
+    assert "Discard 2 dead letters permanently?" in asked.err
     assert aged.out.endswith("2 discarded of 2\n")
     assert rest.lines == [{"letter": f"new{number}", "discarded": True} for number in (1, 2, 3)]
     assert [unclear.code, asked.code, aged.code, none.code] == [2, 1, 0, 3]

@@ -162,7 +162,7 @@ async def test_deleted_dead_letter_stream_is_created_again_on_demand(
 
     assert (told.status, outcome.status) == ("failed", "failed")
     assert client.subjects.dead_letter_stream in seen["namespace"]["finding"]
-    assert "makes it" in seen["namespace"]["advice"]
+    assert "creates the namespace" in seen["namespace"]["advice"]
     assert client.subjects.dead_letter_stream in {line["stream"] for line in lines if line["event"] == "stream_lost"}
     assert "namespace" not in sound
 

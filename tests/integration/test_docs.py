@@ -28,7 +28,7 @@ from typer.main import get_command
 
 from pointsman.authoring.agent import agent
 from pointsman.bus.embedded_server import EmbeddedBroker
-from pointsman.cli.declared import app
+from pointsman.cli.app import app
 from pointsman.client.client import Client, connect
 from pointsman.settings import Settings
 from pointsman_schemas.team import Limits, Team

@@ -20,7 +20,7 @@ from support.prometheus import every_name
 from typer.testing import CliRunner
 
 from pointsman import agent
-from pointsman.cli.declared import app
+from pointsman.cli.app import app
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.telemetry import semconv
@@ -132,7 +132,7 @@ async def test_every_command_of_the_runbook_runs(
     assert [(command, said) for command, (code, said) in ran.items()
             if code > (1 if command.startswith(may_find) else 0)] == []  # fmt: skip
     assert "already ended" in ran['pointsman cancel $ID --reason "stuck"'][1]
-    assert "the present code decides all of it" in ran["pointsman replay workflow.json"][1]
+    assert "no difference with the installed code" in ran["pointsman replay workflow.json"][1]
 
 
 def test_the_example_of_a_process_pool_runs(tmp_path: Path) -> None:

@@ -127,8 +127,8 @@ def _interpreter() -> socket.socket:
 def _wait_for_requests(control: int) -> None:
     """Serve `start`. Returns in each process that was asked for, when it has run, and in this one when nobody asks."""
     import pointsman.bus.jetstream.bus  # noqa: F401
+    import pointsman.cli.app  # noqa: F401
     import pointsman.cli.commands.serve  # noqa: F401
-    import pointsman.cli.declared  # noqa: F401
     import pointsman.client.client  # noqa: F401
     import pointsman.engine.process.discovery  # noqa: F401
     import pointsman.engine.process.signals  # noqa: F401

@@ -1,21 +1,8 @@
-"""The command line: what is typed is declared in `declared`, and what it does lives beside it, loaded when it runs."""
+"""The command line of Pointsman.
 
-from __future__ import annotations
-
-import sys
-
-__all__ = ["main"]
-
-
-def main() -> None:
-    """The console script."""
-    from pointsman.cli.plain import fast_command
-    from pointsman.cli.render.output import exit_code_of, use_ascii_signs
-
-    use_ascii_signs()
-    if run := fast_command(sys.argv[1:]):
-        sys.exit(exit_code_of(run))
-    from pointsman.cli.declared import app, keep_only
-
-    keep_only("".join(sys.argv[1:2]))
-    sys.exit(exit_code_of(app))
+- `app`: the table of commands; the module of a command is imported when the command is called.
+- `arguments`: arguments and options that several commands share.
+- `commands`: a module for each command or group of commands, with the declaration and the body.
+- `render`: output for terminals, files and programs.
+- `support`: the session with the broker, ids, and the processes of a local system.
+"""

@@ -13,10 +13,11 @@ from pointsman.cli.commands import (
     approvals,
     archive,
     dead_letters,
-    doctor,
     submit,
+    trace,
     workflows,
 )
+from pointsman.cli.support import checks
 from pointsman.client.client import Client
 
 
@@ -29,6 +30,6 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     async def session(*_: object, **__: object) -> AsyncIterator[Client]:
         yield found
 
-    for module in (agents, approvals, archive, doctor, dead_letters, submit, workflows):
+    for module in (agents, approvals, archive, checks, dead_letters, submit, trace, workflows):
         monkeypatch.setattr(module, "session", session)
     return found

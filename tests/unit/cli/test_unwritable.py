@@ -24,21 +24,21 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="no device here that i
 
 
 SIGNS = f"""
-from pointsman.cli import main, plain
+from pointsman.cli import app
 from pointsman.cli.render import output
-plain.fast_command = lambda _: lambda: output.print_prose(output.console(), {"✓ └ ✗ 日本"!a})
-main()
+app.app = lambda _: output.print_prose(output.console(), {"✓ └ ✗ 日本"!a})
+app.main()
 """
 
 
 FAILS = """
 from pointsman import errors
-from pointsman.cli import main, plain
-def fail():
+from pointsman.cli import app
+def fail(_):
     print("read by nobody")
     raise {}
-plain.fast_command = lambda _: fail
-main()
+app.app = fail
+app.main()
 """
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from pointsman.cli.render import outcome
+from pointsman.cli.arguments import Json, Namespace, OfWorkflow, Since, Until, Url, parse_time
+from pointsman.cli.render.outcome import body_text, dead_letter_table
 from pointsman.cli.render.output import (
     Code,
     code_for,
@@ -39,15 +38,35 @@ from pointsman_schemas.log import WorkflowEnded
 
 __all__ = ["LetterFilter", "discard", "list_", "replay", "show"]
 
-_MAX_COUNTED = 1_000  # dead letters whose causes are named where one asked for is not there
-_AGE_PATTERN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_MAX_COUNTED = 1_000  # dead letters whose causes are listed when the cause of the filter does not exist
+
+_Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids of dead letters, or their beginnings.")]
+_Origin = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Only of this agent or team. Default: of all.", show_default=False),
+]
+_Cause = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND", help="Only with this kind of cause, such as handler_error. Default: all.", show_default=False
+    ),
+]
+_Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="The maximum number of dead letters, oldest first. Default: no maximum.", show_default=False
+    ),
+]
+_All = Annotated[bool, typer.Option("--all", help="All dead letters.")]
+_Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which dead letters a command is about: those with these ids, or all that fit the rest. Times are as they were
-    given: an instant, or an age such as 90s, 15m, 2h or 3d."""
+    """The dead letters of a command: those with `ids`, or those that match all other fields.
+
+    `since` and `until` are written as in the options: an age such as 2h, or a time.
+    """
 
     ids: Sequence[str] = ()
     all: bool = False
@@ -59,12 +78,23 @@ class LetterFilter:
     limit: int | None = None
 
     @property
-    def filters(self) -> bool:
+    def has_filter(self) -> bool:
+        """True if `all` or a filter is given."""
         return self.all or any((self.origin, self.workflow, self.cause, self.since, self.until))
 
     async def find(self, client: Client) -> Sequence[DeadLetterEntry]:
-        """Raises `NotFoundError` when there are none, `ConfigurationError` for a time that cannot be read or
-        the beginning of several ids."""
+        """Find the dead letters.
+
+        Args:
+            client: The client.
+
+        Returns:
+            The dead letters, oldest first.
+
+        Raises:
+            NotFoundError: An id does not exist.
+            ConfigurationError: A time cannot be read, or several dead letters begin with an id.
+        """
         store = client.operations
         if self.ids:
             return [await resolve_dead_letter(store, name) for name in self.ids]
@@ -72,93 +102,169 @@ class LetterFilter:
             origin=self.origin,
             workflow=await resolve_workflow_id(client, self.workflow) if self.workflow else None,
             cause=self.cause,
-            since=_parse_time(self.since),
-            until=_parse_time(self.until),
+            since=parse_time(self.since),
+            until=parse_time(self.until),
             limit=self.limit,
         )
 
 
-def list_(choice: LetterFilter, *, url: str | None, namespace: str | None, json: bool) -> Code:
+def list_(
+    origin: _Origin = None,
+    workflow: OfWorkflow = None,
+    cause: _Cause = None,
+    since: Since = None,
+    until: Until = None,
+    limit: Annotated[int, typer.Option(min=1, help="The maximum number of dead letters.")] = 100,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """List dead letters, oldest first.
+
+    Returns:
+        The exit code.
+    """
+    letters = LetterFilter((), True, origin, workflow, cause, since, until, limit)
+
     async def run() -> Code:
         async with session(url, namespace) as client:
-            found = await choice.find(client)
-            none = "" if found else await _explain_no_letters(choice, client)
+            found = await letters.find(client)
+            explanation = "" if found else await _explain_no_letters(letters, client)
         if json:
             for letter in found:
                 print_json(letter.content)
         elif found:
             terminal = console()
-            print_table(terminal, outcome.dead_letter_table(found, terminal.width))
+            print_table(terminal, dead_letter_table(found, terminal.width))
         else:
-            print(none)
+            print(explanation)
         return Code.OK
 
     return asyncio.run(run())
 
 
-async def _explain_no_letters(choice: LetterFilter, client: Client) -> str:
-    """What there is instead: a cause may be mistyped."""
-    if choice.cause and (others := await replace(choice, cause=None, limit=_MAX_COUNTED).find(client)):
+async def _explain_no_letters(letters: LetterFilter, client: Client) -> str:
+    """Explain an empty list. An unknown cause may be misspelled: list the causes that exist."""
+    if letters.cause and (others := await replace(letters, cause=None, limit=_MAX_COUNTED).find(client)):
         kinds = Counter(letter.content.cause.kind for letter in others)
-        there = ", ".join(f"{escape_control(kind)} ({count})" for kind, count in kinds.most_common())
-        return f"None with cause {choice.cause}; causes there are: {there}."
+        listed = ", ".join(f"{escape_control(kind)} ({count})" for kind, count in kinds.most_common())
+        return f"No dead letter has the cause {letters.cause}. Causes: {listed}."
     if await client.operations.dead_letters(limit=1):
-        return "No dead letter fits; `pointsman dead list` shows the ones there are."
+        return "No dead letter matches. `pointsman dead list` shows all."
     return "No dead letters."
 
 
-def show(name: str, *, url: str | None, namespace: str | None, json: bool) -> Code:
+def show(
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of a dead letter, or its beginning.")],
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Show the cause and the message of a dead letter.
+
+    Returns:
+        The exit code.
+    """
+
     async def run() -> Code:
         async with session(url, namespace) as client:
-            letter = await resolve_dead_letter(client.operations, name)
-            advice = "" if json else await _suggested_command(client, letter)
+            letter = await resolve_dead_letter(client.operations, id)
+            suggestion = "" if json else await _suggested_command(client, letter)
         if json:
             print_json(_letter_as_json(letter))
-        else:
-            terminal, it = console(), letter.content
-            print_table(terminal, outcome.dead_letter_table([letter], terminal.width))
-            print_prose(terminal, f"\n{it.cause.kind}: {escape_control(it.cause.message)}", style="red")
-            print_prose(terminal, f"\nSubject  {escape_control(it.subject)}")
-            for header, value in it.headers.items():
-                print_prose(terminal, f"{escape_control(header)}: {escape_control(value)}", style="dim")
-            print_prose(terminal, "\n" + outcome.body_text(letter.decoded))
-            print_hint(terminal, f"\n{advice}")
+            return Code.OK
+        terminal, content = console(), letter.content
+        print_table(terminal, dead_letter_table([letter], terminal.width))
+        print_prose(terminal, f"\n{content.cause.kind}: {escape_control(content.cause.message)}", style="red")
+        print_prose(terminal, f"\nSubject  {escape_control(content.subject)}")
+        for header, value in content.headers.items():
+            print_prose(terminal, f"{escape_control(header)}: {escape_control(value)}", style="dim")
+        print_prose(terminal, "\n" + body_text(letter.decoded))
+        print_hint(terminal, f"\n{suggestion}")
         return Code.OK
 
     return asyncio.run(run())
 
 
 def replay(
-    choice: LetterFilter, *, as_new: bool, keep: bool, yes: bool, url: str | None, namespace: str | None, json: bool
+    ids: _Ids = None,
+    all: _All = False,
+    origin: _Origin = None,
+    workflow: OfWorkflow = None,
+    cause: _Cause = None,
+    since: Since = None,
+    until: Until = None,
+    limit: _Limit = None,
+    as_new: Annotated[
+        bool,
+        typer.Option(
+            "--as-new", help="Send the request of the workflow again, as a new workflow, if its agent is live."
+        ),
+    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the dead letter after the replay.")] = False,
+    yes: _Yes = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
 ) -> Code:
-    async def one(store: Operations, letter: DeadLetterEntry) -> _LetterResult:
+    """Process the messages of dead letters again.
+
+    Give ids or filters. A replayed dead letter is deleted. Replaying a dead letter twice has the effect of one replay.
+
+    Returns:
+        The exit code.
+    """
+    letters = LetterFilter(ids or (), all, origin, workflow, cause, since, until, limit)
+    done_texts = {"request": "sent again as", "task": "reopened in", "event": "published again for"}
+
+    async def replay_letter(store: Operations, letter: DeadLetterEntry) -> _LetterResult:
         try:
             done = await store.replay(letter, as_new=as_new, keep=keep)
         except (NotReplayableError, NotFoundError) as error:
-            return _LetterResult(
-                "refused", {"letter": letter.content.id, "refused": str(error)}, str(error), code_for(error)
-            )
-        what = {"request": "sent again as", "task": "reopened in", "event": "published again for"}
-        line = f"{done.letter}: {what[done.action]} {done.workflow}; `pointsman watch {done.workflow}`"
+            data = {"letter": letter.content.id, "refused": str(error)}
+            return _LetterResult("refused", data, str(error), code_for(error))
+        line = f"{done.letter}: {done_texts[done.action]} {done.workflow}; `pointsman watch {done.workflow}`"
         return _LetterResult("replayed", asdict(done), line)
 
-    return asyncio.run(_apply_to_letters("Replay", choice, one, yes=yes, url=url, namespace=namespace, json=json))
+    return asyncio.run(_apply("Replay", letters, replay_letter, yes=yes, url=url, namespace=namespace, json=json))
 
 
-def discard(choice: LetterFilter, *, yes: bool, url: str | None, namespace: str | None, json: bool) -> Code:
-    async def one(store: Operations, letter: DeadLetterEntry) -> _LetterResult:
-        gone, name = await store.discard(letter), letter.content.id
-        said = "discarded" if gone else "gone already"
-        return _LetterResult(said, {"letter": name, "discarded": gone}, f"{name}: {said}")
+def discard(
+    ids: _Ids = None,
+    all: _All = False,
+    origin: _Origin = None,
+    workflow: OfWorkflow = None,
+    cause: _Cause = None,
+    since: Since = None,
+    until: Until = None,
+    limit: _Limit = None,
+    yes: _Yes = False,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Delete dead letters permanently.
+
+    Give ids or filters.
+
+    Returns:
+        The exit code.
+    """
+    letters = LetterFilter(ids or (), all, origin, workflow, cause, since, until, limit)
+
+    async def discard_letter(store: Operations, letter: DeadLetterEntry) -> _LetterResult:
+        deleted, id = await store.discard(letter), letter.content.id
+        result = "discarded" if deleted else "already deleted"
+        return _LetterResult(result, {"letter": id, "discarded": deleted}, f"{id}: {result}")
 
     return asyncio.run(
-        _apply_to_letters("Discard", choice, one, yes=yes, ask=True, url=url, namespace=namespace, json=json)
+        _apply("Discard", letters, discard_letter, yes=yes, ask=True, url=url, namespace=namespace, json=json)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _LetterResult:
-    """What became of one letter, for the count, for machines and for people."""
+    """The result of a command for one dead letter: the outcome for the totals, data for programs, a line for people."""
 
     outcome: str
     data: dict[str, Any]
@@ -166,10 +272,10 @@ class _LetterResult:
     code: Code | None = None
 
 
-async def _apply_to_letters(
+async def _apply(
     verb: str,
-    choice: LetterFilter,
-    one: Callable[[Operations, DeadLetterEntry], Awaitable[_LetterResult]],
+    letters: LetterFilter,
+    function: Callable[[Operations, DeadLetterEntry], Awaitable[_LetterResult]],
     *,
     yes: bool,
     ask: bool = False,
@@ -177,81 +283,67 @@ async def _apply_to_letters(
     namespace: str | None,
     json: bool,
 ) -> Code:
-    """Deal with every chosen letter, some at a time, telling of each as it is done, and of all in the end."""
-    if bool(choice.ids) == choice.filters:
+    """Apply a function to all chosen dead letters, in batches. Print each result, and the totals at the end."""
+    if bool(letters.ids) == letters.has_filter:
         raise ConfigurationError(
-            "name dead letters by their ids, or choose them by --origin, --workflow, --cause, --since, --until or --all"
+            "give either ids of dead letters or filters: --origin, --workflow, --cause, --since, --until, --all"
         )
-    counts: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     worst = Code.OK
     async with session(url, namespace) as client:
         store = client.operations
-        chosen = await choice.find(client)
+        chosen = await letters.find(client)
         if not chosen:
-            raise NotFoundError("no dead letter fits; `pointsman dead list` shows the ones there are")
-        if not yes and (ask or choice.filters) and not await asyncio.to_thread(_confirm, verb, len(chosen)):
-            print_error("nothing was done")
+            raise NotFoundError("no dead letter matches; `pointsman dead list` shows all")
+        if not yes and (ask or letters.has_filter) and not await asyncio.to_thread(_confirm, verb, len(chosen)):
+            print_error("not confirmed; nothing was changed")
             return Code.FAILED
         try:
             for start in range(0, len(chosen), MAX_CONCURRENT_REPLAYS):
-                for done in await asyncio.gather(
-                    *(one(store, each) for each in chosen[start : start + MAX_CONCURRENT_REPLAYS])
-                ):
-                    counts[done.outcome] += 1
-                    worst = max(worst, done.code or Code.OK)
+                batch = chosen[start : start + MAX_CONCURRENT_REPLAYS]
+                for result in await asyncio.gather(*(function(store, each) for each in batch)):
+                    totals[result.outcome] += 1
+                    worst = max(worst, result.code or Code.OK)
                     if json:
-                        print_json(done.data)
-                    elif done.outcome == "refused":
-                        print_error(done.line)
+                        print_json(result.data)
+                    elif result.outcome == "refused":
+                        print_error(result.line)
                     else:
-                        print(done.line)
+                        print(result.line)
         finally:
             if len(chosen) > 1 and not json:
-                told = ", ".join(f"{count} {what}" for what, count in counts.items())
-                print(f"{told or 'nothing done'} of {len(chosen)}")
+                listed = ", ".join(f"{count} {outcome}" for outcome, count in totals.items())
+                print(f"{listed or 'nothing done'} of {len(chosen)}")
     return worst
 
 
 async def _suggested_command(client: Client, letter: DeadLetterEntry) -> str:
-    """The command that can work now: an ended workflow does not go on, its request can only be sent again."""
-    it = letter.content
-    if it.subject.startswith(f"{client.subjects.namespace}.request."):
+    """Suggest the command that can work now. An ended workflow cannot continue: its request can be sent again."""
+    id, workflow = letter.content.id, letter.content.workflow_id
+    if letter.content.subject.startswith(f"{client.subjects.namespace}.request."):
         return (
-            f"`pointsman dead replay {it.id}` sends the request again as it is, as a new workflow. One that nobody can "
-            "read becomes a dead letter again."
+            f"`pointsman dead replay {id}` sends the request again unchanged, as a new workflow. A request that cannot "
+            "be read becomes a dead letter again."
         )
-    if it.workflow_id is None:
-        return f"It names no workflow to go on with. `pointsman dead discard {it.id}` removes it."
+    if workflow is None:
+        return f"The message belongs to no workflow. `pointsman dead discard {id}` deletes it."
     try:
-        _, newest = await newest_commit(client.bus, client.subjects, it.workflow_id)
+        _, newest = await newest_commit(client.bus, client.subjects, workflow)
     except NotFoundError:
-        return f"Its workflow is gone. `pointsman dead discard {it.id}` removes it."
+        return f"The workflow no longer exists. `pointsman dead discard {id}` deletes the dead letter."
     if any(isinstance(entry, WorkflowEnded) for entry in newest.entries):
-        again = f"`pointsman dead replay {it.id} --as-new` sends the request again, as a new workflow."
-        return f"Its workflow has ended. {again}"
-    return f"`pointsman dead replay {it.id}` gives it another chance."
+        return (
+            f"The workflow has ended. `pointsman dead replay {id} --as-new` sends its request again, as a new workflow."
+        )
+    return f"`pointsman dead replay {id}` processes the message again."
 
 
 def _confirm(verb: str, count: int) -> bool:
-    good = " for good" if verb == "Discard" else ""
+    permanently = " permanently" if verb == "Discard" else ""
     try:
-        return typer.confirm(f"{verb} {count} dead letter{'' if count == 1 else 's'}{good}?", err=True)
-    except typer.Abort:  # standard input has no answer
-        raise ConfigurationError("nobody answers, so nothing was done; use --yes to go on unasked") from None
-
-
-def _parse_time(text: str | None) -> datetime | None:
-    if text is None:
-        return None
-    if (age := _AGE_PATTERN.fullmatch(text.strip())) is not None:
-        return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: float(age[1])})
-    try:
-        instant = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ConfigurationError(
-            f"the time is {text[:40]!r}; expected an age as 90s, 15m, 2h or 3d, or an instant as 2026-01-31T12:00:00Z"
-        ) from None
-    return instant if instant.tzinfo else instant.astimezone()
+        return typer.confirm(f"{verb} {count} dead letter{'' if count == 1 else 's'}{permanently}?", err=True)
+    except typer.Abort:  # standard input is closed
+        raise ConfigurationError("no confirmation on standard input; nothing was changed; use --yes") from None
 
 
 def _letter_as_json(letter: DeadLetterEntry) -> dict[str, Any]:

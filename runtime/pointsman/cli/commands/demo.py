@@ -1,4 +1,4 @@
-"""The command `demo`: a whole team in processes of its own, for one request."""
+"""The command demo: a broker and the demo team as child processes, for one request."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import time
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from pointsman import app
 from pointsman.bus.embedded_server import EmbeddedBroker
-from pointsman.cli.render import outcome as render
+from pointsman.cli.arguments import Json
 from pointsman.cli.render.follow import follow
+from pointsman.cli.render.outcome import render_answer, render_outcome
 from pointsman.cli.render.output import (
     Code,
     console,
@@ -37,7 +40,34 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["demo"]
 
 
-def demo(text: str | None, *, directory: Path | None, json: bool) -> Code:
+def demo(
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TEXT]", help="The request. Default: a sample request with three questions.", show_default=False
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir",
+            metavar="FOLDER",
+            help="Folder for the data of the broker and the logs. Default: a temporary folder, deleted on success.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> Code:
+    """Start a broker and a demo team, and answer one request.
+
+    The broker, the supervisor and each agent run as child processes. Without an API key the agents answer offline.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
     local_system.ignore_connection_settings()
     settings = settings_for(None, None)
     home = local_system.working_directory(directory, "pointsman-demo-")
@@ -52,7 +82,7 @@ def demo(text: str | None, *, directory: Path | None, json: bool) -> Code:
             raise
         finally:
             if keep:
-                print_error(f"the logs of the broker and of each process are in {home}")
+                print_error(f"the logs of the broker and of all processes are in {home}")
             elif directory is None:
                 shutil.rmtree(home, ignore_errors=True)
 
@@ -63,23 +93,25 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
         children = await stack.enter_async_context(local_system.child_processes(home, broker, settings))
         starting = asyncio.ensure_future(local_system.start_children(children, SHIPPED_TEAM, SHIPPED_WORKERS))
-        # Importing the shipped team takes as long here as in the children, so it happens beside their start.
-        cast = await asyncio.to_thread(demo_topology)
+        # The import of the demo team takes as long here as in the children: both happen at the same time.
+        topology = await asyncio.to_thread(demo_topology)
         await starting
         request = text or str(importlib.import_module(SHIPPED_TEAM).SAMPLE_REQUEST)
         if not json:
-            local_system.print_connection_settings(settings, broker, home, len(cast.agents))
+            local_system.print_connection_settings(settings, broker, home, len(topology.agents))
         local_system.print_ready("broker", began, json=json)
         client = await stack.enter_async_context(session(broker.url, settings.namespace, create=True))
         await local_system.or_child_exit(
-            children, local_system.wait_for_all(client, cast.agents, cast.team.name, json=json, began=began)
+            children, local_system.wait_for_all(client, topology.agents, topology.team.name, json=json, began=began)
         )
-        workflow = await _publish_request(client, cast.team.name, request)
+        workflow = await _publish_request(client, topology.team.name, request)
         if not json:
-            subject = client.subjects.request(cast.team.name)
+            subject = client.subjects.request(topology.team.name)
             body = shlex.quote(compact_json({"input": request}).decode())
-            said = f"\nAsking, as any NATS client can:\n  nats pub {subject} {escape_control(body)}\n"
-            terminal.print(Text(said), soft_wrap=True)  # unbroken, so that it can be copied
+            command = (
+                f"\nSending the request. Any NATS client can do this:\n  nats pub {subject} {escape_control(body)}\n"
+            )
+            terminal.print(Text(command), soft_wrap=True)  # not wrapped, so that the command can be copied
         outcome = await local_system.or_child_exit(children, follow(workflow, json=json))
         root = await client.trace(workflow.id)
         if json:
@@ -87,16 +119,18 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
             print_json({"trace": root})
         else:
             terminal.print()
-            print_prose(terminal, render.render_answer(outcome))
+            print_prose(terminal, render_answer(outcome))
             terminal.print()
-            terminal.print(render.render_outcome(outcome))
+            terminal.print(render_outcome(outcome))
             terminal.print()
             terminal.print(render_tree(root, datetime.now(UTC), terminal.width))
-            terminal.print("\nNext: `pointsman up` keeps all this running; `pointsman submit` asks it.", style="dim")
+            terminal.print(
+                "\nNext: `pointsman up` keeps such a system running; `pointsman submit` sends it requests.", style="dim"
+            )
         return outcome_code(outcome)
 
 
 async def _publish_request(client: Client, team: str, request: str) -> Workflow:
-    """Publish the request as any NATS client would: bare JSON, no header. Its place in the stream is then its id."""
+    """Publish a request as any NATS client can: JSON without headers. The workflow's id follows from the sequence."""
     sequence = await client.bus.publish(client.subjects.request(team), compact_json({"input": request}), {})
     return await client.workflow_from_sequence(sequence)

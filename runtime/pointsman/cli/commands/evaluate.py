@@ -1,4 +1,4 @@
-"""The command `eval`: a suite against what runs, or against a team that it starts for it."""
+"""The command eval: run a suite of labelled requests against live processes, or against a local system."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import asyncio
 import tempfile
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from pointsman import app
+from pointsman.cli.arguments import Json, Namespace, Url
 from pointsman.cli.render.outcome import value_text
 from pointsman.cli.render.output import (
     Code,
@@ -30,26 +33,65 @@ from pointsman.engine.process.discovery import load_agents
 from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman.evaluation.runner import NO_AGENT, EvaluationReport, Suite, evaluate, load_suite
 
-__all__ = ["run"]
+__all__ = ["evaluate_suite"]
 
-_WAIT_NOTICE_AFTER_S = 3.0  # seconds until it is told who is missing: who runs is found at once
-_WAIT_TIMEOUT_S = 30.0  # seconds until nobody is waited for any longer; who was started a moment ago needs a few
-_POLL_INTERVAL_S = 0.1  # seconds between two looks at who is there
+_WAIT_NOTICE_AFTER_S = 3.0  # seconds before a notice: a live process is found at once
+_WAIT_TIMEOUT_S = 30.0  # seconds before giving up: a process that has just been started needs a few
+_POLL_INTERVAL_S = 0.1  # seconds between two checks for a live process
 
 
-def run(
-    path: Path, *, embedded: bool, target: str | None, parallel: int, threshold: float | None, junit: Path | None,
-    url: str | None, namespace: str | None, json: bool,
-) -> Code:  # fmt: skip
-    suite = load_suite(path)
-    changed = {"threshold": threshold, "target": target}
-    suite = suite.model_copy(update={name: value for name, value in changed.items() if value is not None})
+def evaluate_suite(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The suite, in YAML, JSON or Python.")],
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="Start a broker and the target of the suite, and stop them at the end.")
+    ] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help="Module or file.py for --embedded. Default: the target in the suite, relative to the suite's folder.",
+            show_default=False,
+        ),
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="The number of cases that run at the same time.")] = 8,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="The share of cases that must be right, from 0 to 1. Default: the threshold in the suite, or 1.",
+            show_default=False,
+        ),
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the results as JUnit XML, too.", show_default=False)
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Run a suite of labelled requests and report the accuracy.
+
+    The exit code is 1 if the accuracy is below the threshold.
+
+    Returns:
+        The exit code.
+    """
+    suite = load_suite(file)
+    folder = None
+    if target is not None:
+        suite = suite.model_copy(update={"target": target})
+    elif suite.target is not None:
+        resolved, folder = _resolve_target(suite.target, file.resolve().parent)
+        suite = suite.model_copy(update={"target": resolved})
+    if threshold is not None:
+        suite = suite.model_copy(update={"threshold": threshold})
     if junit is not None:
         _check_writable(junit)
-    report = app.run(_evaluate(suite, embedded=embedded, parallel=parallel, url=url, namespace=namespace))
+    report = app.run(_evaluate(suite, folder, embedded=embedded, parallel=parallel, url=url, namespace=namespace))
     if junit is not None:
         junit.write_bytes(report.as_junit())
-        print_error(f"{junit} has the results as JUnit's XML; cases: {len(report.results)}")
+        print_error(f"wrote the results to {junit} as JUnit XML; cases: {len(report.results)}")
     if json:
         print_json(report.as_json())
     else:
@@ -57,14 +99,33 @@ def run(
     return Code.OK if report.passed else Code.FAILED
 
 
+def _resolve_target(target: str, folder: Path) -> tuple[str, Path | None]:
+    """Resolve the target of a suite from the suite's folder.
+
+    Args:
+        target: A module or a file, with or without a name.
+        folder: The folder of the suite.
+
+    Returns:
+        The target, with an absolute path if it is a file; and the folder, if the target is a module in it.
+    """
+    place, colon, name = target.partition(".py:")
+    if colon or target.endswith(".py"):
+        path = Path(f"{place}.py" if colon else place).expanduser()
+        return f"{folder / path}:{name}" if colon else str(folder / path), None
+    top = target.partition(":")[0].partition(".")[0]
+    found = (folder / f"{top}.py").is_file() or (folder / top).is_dir()
+    return target, folder if found else None
+
+
 async def _evaluate(
-    suite: Suite, *, embedded: bool, parallel: int, url: str | None, namespace: str | None
+    suite: Suite, folder: Path | None, *, embedded: bool, parallel: int, url: str | None, namespace: str | None
 ) -> EvaluationReport:
     async with AsyncExitStack() as stack:
         if embedded:
             if suite.target is None:
                 raise ConfigurationError(
-                    "--embedded does not know what to start; give --target, or a `target` in the suite: module "
+                    "--embedded has nothing to start: the suite has no `target`; add one, or give --target, a module "
                     "or file.py"
                 )
             _check_defined(suite, suite.target)
@@ -72,7 +133,7 @@ async def _evaluate(
             local_system.ignore_connection_settings()
             settings = settings_for(None, namespace)
             client = await stack.enter_async_context(
-                local_system.local_system(suite.target, settings, home, team=bool(suite.team))
+                local_system.local_system(suite.target, settings, home, team=bool(suite.team), search_path=folder)
             )
         else:
             client = await stack.enter_async_context(session(url, namespace, create=True))
@@ -81,50 +142,53 @@ async def _evaluate(
 
 
 def _check_writable(junit: Path) -> None:
-    """Before anything is paid for. Raises `ConfigurationError`."""
+    """Refuse a file that cannot be written, before any model call is paid for."""
     try:
         junit.open("ab").close()
     except OSError as error:
         raise ConfigurationError(
-            f"{junit} cannot be written: {error.strerror}; give --junit a file in a folder that is there"
+            f"{junit} cannot be written: {error.strerror}; give --junit a file in a folder that exists"
         ) from None
 
 
 def _check_defined(suite: Suite, target: str) -> None:
-    """Before anything is started. Raises `ConfigurationError` when `target` defines others than the suite asks."""
+    """Refuse a target that does not define the team or agent of the suite, before any process is started."""
     if suite.team:
-        what, there = "team", {each.name for each in app.load_teams(target)}
+        kind, defined = "team", {each.name for each in app.load_teams(target)}
     else:
-        what, there = "agent", {each.card.name for each in load_agents([target])}
-    if (wanted := suite.team or suite.agent) not in there:
-        raise ConfigurationError(f"{target} defines no {what} {wanted!r}; it has {', '.join(sorted(there))}")
+        kind, defined = "agent", {each.card.name for each in load_agents([target])}
+    if (wanted := suite.team or suite.agent) not in defined:
+        raise ConfigurationError(
+            f"{target} does not define the {kind} {wanted} of the suite; it defines {', '.join(sorted(defined))}"
+        )
 
 
 async def _wait_until_served(client: Client, suite: Suite) -> None:
-    """Wait until somebody is there to ask: what is sent to nobody stays in the stream and is worked on some day."""
+    """Wait until the team or the agent is live: requests to others would stay in the stream and run at some later time.
+
+    Raises:
+        NotFoundError: The team or the agent is not live after 30 seconds.
+    """
     name = suite.team or suite.agent
-    who = f"a supervisor of {name!r}" if suite.team else f"the agent {name!r}"
-    began, told = asyncio.get_running_loop().time(), False
+    awaited = f"a supervisor of team {name}" if suite.team else f"the agent {name}"
+    began, noticed = asyncio.get_running_loop().time(), False
     while name not in {card.name for card in await client.bus.registry.cards() if card.team or not suite.team}:
         waited = asyncio.get_running_loop().time() - began
-        if waited >= _WAIT_NOTICE_AFTER_S and not told:
-            told = True
-            doctor = f"pointsman doctor {name}" if suite.team else "pointsman agents"
-            print_error(f"nobody is there to take the requests: is {who} running? `{doctor}` looks for what is"
-            " missing; "
-                     "or use --embedded")  # fmt: skip
+        if waited >= _WAIT_NOTICE_AFTER_S and not noticed:
+            noticed = True
+            check = f"pointsman doctor {name}" if suite.team else "pointsman agents"
+            print_error(f"waiting for {awaited}; check with `{check}`, or use --embedded")
         if waited >= _WAIT_TIMEOUT_S:
             command = f"pointsman {'supervisor' if suite.team else 'worker'} {suite.target or 'module:name'}"
             raise NotFoundError(
-                f"{who} did not come up within {_WAIT_TIMEOUT_S:.0f} s and nothing was sent; start it, as with"
-                f" `{command}`, "
+                f"{awaited} is not live after {_WAIT_TIMEOUT_S:.0f} s; no request was sent; start it with `{command}`, "
                 "or use --embedded"
             )
         await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 def _print_report(report: EvaluationReport, *, kept: bool) -> None:
-    """`kept`: whether the workflows can still be looked at."""
+    """Print the results. `kept` is True if the workflows still exist."""
     terminal = console()
     for each in report.results:
         mark, style = ("✗", "red") if each.problems else ("✓", "green")
@@ -133,37 +197,40 @@ def _print_report(report: EvaluationReport, *, kept: bool) -> None:
         for problem in each.problems:
             print_prose(terminal, f"    {one_line(problem, limit=400)}")
         if each.problems and each.answer is not None:
-            print_event(terminal, Text(f"    answer: {one_line(value_text(each.answer))}"))
+            print_event(terminal, Text("    answer: "), Text(one_line(value_text(each.answer))), 12)
         if kept and each.problems and each.workflow_id.startswith("wf_"):
             print_hint(terminal, f"    pointsman show {each.workflow_id}")
     if report.confusion:
         terminal.print()
-        terminal.print(Text("expected ↓  used →", style="italic"))  # a table's own title is as narrow as the table
+        terminal.print(
+            Text("expected ↓  used →", style="italic")
+        )  # the title of a table would be wrapped to the table's width
         terminal.print(_confusion_table(report))
     used, right = report.usage, sum(not each.problems for each in report.results)
     terminal.print()
     routing = "" if report.routing_accuracy is None else f", routing {report.routing_accuracy:.0%}"
-    terminal.print(
-        Text(f"{right} of {len(report.results)} right: accuracy {report.accuracy:.0%} (at least "
-             f"{report.threshold:.0%}){routing}", style="green" if report.passed else "red")
-    )  # fmt: skip
+    accuracy = f"accuracy {report.accuracy:.0%} (threshold {report.threshold:.0%}){routing}"
+    style = "green" if report.passed else "red"
+    terminal.print(Text(f"{right} of {len(report.results)} right: {accuracy}", style=style))
     cost = f"{used.calls} model calls, {used.tokens} tokens, {format_dollars(used.cost)}"
     terminal.print(Text(f"{format_seconds(report.elapsed)}, {cost}", style="dim"))
     if not report.passed:
-        print_error(f"{report.name} is below the threshold of {report.threshold:.0%}")
+        print_error(f"{report.name}: the accuracy {report.accuracy:.0%} is below the threshold {report.threshold:.0%}")
 
 
 def _confusion_table(report: EvaluationReport) -> Table:
     names = sorted({name for cell in report.confusion for name in cell} - {NO_AGENT})
-    nobody = any(NO_AGENT in cell for cell in report.confusion)
+    unassigned = any(NO_AGENT in cell for cell in report.confusion)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    columns = [*names, *([NO_AGENT] if nobody else [])]
+    columns = [*names, *([NO_AGENT] if unassigned else [])]
     for column in ("", *columns):
         table.add_column(column, justify="left" if not column else "right")
     for row in columns:
         counts = [report.confusion.get((row, column), 0) for column in columns]
-        cells = [Text(str(count) if count else "·", style="" if row == column or not count else "red")
-                 for count, column in zip(counts, columns, strict=True)]  # fmt: skip
+        cells = [
+            Text(str(count) if count else "·", style="" if row == column or not count else "red")
+            for count, column in zip(counts, columns, strict=True)
+        ]
         if any(counts):
             table.add_row(Text(row), *cells)
     return table

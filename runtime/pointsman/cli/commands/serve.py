@@ -1,40 +1,111 @@
-"""The commands that are one process of a system: supervisor, worker, dashboard. What each needs is all it loads."""
+"""The commands that run a process of a system: supervisor, worker, dashboard. Each imports what it needs alone."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Annotated
+
+import typer
 
 from pointsman import app
+from pointsman.cli.arguments import Namespace, Url, WithParent
 from pointsman.cli.render.output import Code
 from pointsman.settings import Settings
-from pointsman.util.child_processes import exit_with_parent
 
 __all__ = ["dashboard", "supervisor", "worker"]
 
 
-def supervisor(target: str, *, url: str | None, namespace: str | None, with_parent: bool) -> Code:
-    if with_parent:
-        exit_with_parent()
+def supervisor(
+    target: Annotated[str, typer.Argument(help="The team: module:name or file.py[:name].")],
+    url: Url = None,
+    namespace: Namespace = None,
+    with_parent: WithParent = False,
+) -> Code:
+    """Run the supervisor of a team until SIGTERM or Ctrl-C.
+
+    Several supervisors of a team share its workflows. If `target` defines several teams, supervise all of them.
+
+    Returns:
+        The exit code.
+    """
+    _exit_with_parent(with_parent)
     return Code(app.run(app.supervise(target, Settings.load(url=url, namespace=namespace))))
 
 
-def worker(targets: Sequence[str], *, url: str | None, namespace: str | None, with_parent: bool) -> Code:
-    if with_parent:
-        exit_with_parent()
+def worker(
+    targets: Annotated[list[str], typer.Argument(help="Agents: module:name, file.py[:name], or an installed agent.")],
+    url: Url = None,
+    namespace: Namespace = None,
+    with_parent: WithParent = False,
+) -> Code:
+    """Run agents in this process until SIGTERM or Ctrl-C.
+
+    Several workers with the same agent share its tasks.
+
+    Returns:
+        The exit code.
+    """
+    _exit_with_parent(with_parent)
     return Code(app.run(app.work(targets, Settings.load(url=url, namespace=namespace))))
 
 
 def dashboard(
-    *, host: str | None, port: int | None, token: str | None, hosts: Sequence[str], url: str | None,
-    namespace: str | None, with_parent: bool,
-) -> Code:  # fmt: skip
-    if with_parent:
-        exit_with_parent()
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address to listen on. Default: POINTSMAN_DASHBOARD_HOST, or 127.0.0.1.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port to listen on; 0 for a free port. Default: POINTSMAN_DASHBOARD_PORT, or 8400.",
+            show_default=False,
+        ),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="Secret that a visitor must give, at least 16 characters. Required unless the address is local. "
+            "Default: POINTSMAN_DASHBOARD_TOKEN.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Host name under which browsers may open the dashboard, in addition to addresses and localhost. "
+            "May be repeated.",
+        ),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    with_parent: WithParent = False,
+) -> Code:
+    """Serve the dashboard until SIGTERM or Ctrl-C.
+
+    The dashboard shows workflows, agents, approvals and dead letters in a browser, live.
+
+    Returns:
+        The exit code.
+    """
+    _exit_with_parent(with_parent)
     settings = Settings.load(
         url=url, namespace=namespace, dashboard_host=host, dashboard_port=port, dashboard_token=token
     )
 
-    def ready(address: str) -> None:
-        print(f"Dashboard on {address}  (Ctrl-C ends it)", flush=True)
+    def print_address(address: str) -> None:
+        print(f"Dashboard on {address}  (Ctrl-C stops it)", flush=True)
 
-    return Code(app.run(app.dashboard(settings, hosts=hosts, ready=ready)))
+    return Code(app.run(app.dashboard(settings, hosts=allow_host or [], ready=print_address)))
+
+
+def _exit_with_parent(wanted: bool) -> None:
+    if wanted:
+        from pointsman.util.child_processes import exit_with_parent
+
+        exit_with_parent()

@@ -1,4 +1,4 @@
-"""The command `submit`: a request, and its answer; whoever hears nothing is told what may be missing."""
+"""The command submit: send a request, wait for the answer, and explain a request that no supervisor admits."""
 
 from __future__ import annotations
 
@@ -7,42 +7,74 @@ import json as json_module
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
-from difflib import get_close_matches
+from typing import Annotated
 
+import typer
 from pydantic import JsonValue
 
-from pointsman.cli.commands.workflows import is_admitted, known_teams
-from pointsman.cli.render.follow import follow, print_outcome
-from pointsman.cli.render.output import Code, outcome_code, print_error, print_json
+from pointsman.cli.arguments import Deadline, Json, Namespace, Timeout, Url, read_stdin
+from pointsman.cli.render.follow import follow, print_outcome, print_streamed_text
+from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_json
 from pointsman.cli.render.wait_notices import NOTICE_AFTER_S, notices, report_missing_agents, report_outages
 from pointsman.cli.support.session import session
-from pointsman.cli.support.stdin import read_stdin
+from pointsman.cli.support.teams import is_admitted, unknown_team_hint
 from pointsman.client.client import QUEUED_STATUS, Client, Workflow
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.strict_json import parse_json
 
-__all__ = ["join_request_text", "submit"]
-
-
-def join_request_text(team: str, words: Sequence[str]) -> str | None:
-    """The request that was typed as TEXT. Raises `ConfigurationError` where a shell has made several words of it."""
-    if len(words) > 1:
-        whole, first, last = shlex.quote(" ".join(words)), "", ""
-        if words[0].startswith("-"):
-            first, last = ", and options before --", "-- "
-        raise ConfigurationError(
-            f"TEXT is {len(words)} words; put them in quotes{first}: pointsman submit {team} {last}{whole}"
-        )
-    return words[0] if words else None
+__all__ = ["submit"]
 
 
 def submit(
-    team: str, text: str | None, *, input_json: str | None, request_id: str | None, correlation_id: str | None,
-    deadline: float | None, wait: bool, watch: bool, timeout: float | None, url: str | None, namespace: str | None,
-    json: bool,
-) -> Code:  # fmt: skip
-    request = _parse_request(text, input_json)
+    team: Annotated[str, typer.Argument(help="The name of the team.")],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]", help="The request, in quotes; - reads it from standard input."),
+    ] = None,
+    input_json: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="The request as a JSON object, in place of TEXT; - reads it from standard input."
+        ),
+    ] = None,
+    request_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID",
+            help="Id of the request. The same request with the same id starts one workflow, however often it is sent. "
+            "Default: a new id.",
+        ),
+    ] = None,
+    correlation_id: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Id that all events of the workflow carry, to find them. Default: the request id."
+        ),
+    ] = None,
+    deadline: Deadline = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for the answer, or print the id of the workflow and exit.")
+    ] = True,
+    watch: Annotated[bool, typer.Option("--watch", help="Print the events of the workflow while waiting.")] = False,
+    timeout: Timeout = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Send a request to a team and print the answer.
+
+    The gaps of a partial answer are printed on standard error.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigurationError: The request or the request id is missing or wrong.
+    """
+    request = _parse_request(team, text or (), input_json)
+    if request_id is not None and not request_id.strip():
+        raise ConfigurationError("--request-id is empty; give an id, or leave out the option for a new id")
 
     async def run() -> Code:
         async with session(url, namespace, create=True) as client:
@@ -51,30 +83,20 @@ def submit(
             )
             if not wait and not watch:
                 print_json({"workflow_id": workflow.id, "team": team}) if json else print(workflow.id)
-                if unknown := await _unknown_team_hint(client, team):
-                    print_error(f"the request waits for a supervisor: {unknown} `pointsman cancel {workflow.id}` asks "
-                             "for its end")  # fmt: skip
+                if hint := await unknown_team_hint(client, team):
+                    print_error(f"the request waits for a supervisor: {hint} Cancel: `pointsman cancel {workflow.id}`")
                 return Code.OK
             try:
                 async with asyncio.timeout(timeout):
                     outcome = await _wait_for_outcome(client, workflow, watch=watch, json=json)
-            except asyncio.CancelledError:  # Ctrl-C ends the wait, and no more than that
-                print_error(f"{workflow.id} goes on: `pointsman watch {workflow.id}` follows it, `pointsman cancel "
-                         f"{workflow.id}` asks for its end")  # fmt: skip
+            except asyncio.CancelledError:  # Ctrl-C ends the wait, not the workflow
+                print_error(
+                    f"{workflow.id} continues; follow it with `pointsman watch {workflow.id}`, or cancel it with "
+                    f"`pointsman cancel {workflow.id}`"
+                )
                 raise
             except TimeoutError:
-                admitted = await is_admitted(client, workflow)
-                if json:
-                    print_json({"workflow_id": workflow.id, "status": "running" if admitted else QUEUED_STATUS})
-                if admitted:
-                    print_error(f"workflow {workflow.id} is still running after {timeout} s; "
-                             f"`pointsman watch {workflow.id}` follows it")  # fmt: skip
-                else:
-                    unknown = await _unknown_team_hint(client, team)
-                    print_error(f"no supervisor of {team!r} has taken {workflow.id} within {timeout} s; it"
-                    " waits in the "
-                             f"stream, and `pointsman watch {workflow.id}` follows it once one has; `pointsman doctor "
-                             f"{team}` looks for what is missing{f'; {unknown}' if unknown else ''}")  # fmt: skip
+                await _report_timeout(client, workflow, timeout, json=json)
                 return Code.FAILED
             if not json:
                 await print_outcome(client, outcome, workflow.id)
@@ -85,44 +107,67 @@ def submit(
     return asyncio.run(run())
 
 
+def _parse_request(team: str, words: Sequence[str], input_json: str | None) -> str | dict[str, JsonValue]:
+    if words and input_json is not None:
+        raise ConfigurationError("the request is given twice, as TEXT and with --input-json; leave out one of them")
+    if input_json is not None:
+        value = parse_json((read_stdin() if input_json == "-" else input_json).encode())
+        if not isinstance(value, dict):
+            raise ConfigurationError(f"--input-json is {json_module.dumps(value)[:80]}; give a JSON object")
+        return value
+    if not words:
+        raise ConfigurationError(
+            f"TEXT is missing: pointsman submit {shlex.quote(team)} 'your request'; or give --input-json, or pipe the "
+            f"request in: pointsman submit {shlex.quote(team)} -"
+        )
+    if len(words) > 1:  # the shell has split the text
+        options, dashes = (", and options before --", "-- ") if words[0].startswith("-") else ("", "")
+        quoted = f"pointsman submit {shlex.quote(team)} {dashes}{shlex.quote(' '.join(words))}"
+        raise ConfigurationError(f"TEXT is {len(words)} words; put the text in quotes{options}: {quoted}")
+    text = read_stdin().strip() if words[0] == "-" else words[0]
+    if not text:
+        raise ConfigurationError("the request is empty; give TEXT, or pipe it in with -")
+    return text
+
+
 async def _wait_for_outcome(client: Client, workflow: Workflow, *, watch: bool, json: bool) -> Outcome:
     silence, agents = _explain_silence(client, workflow), report_missing_agents(client, workflow)
     async with notices(silence, agents, report_outages(client.bus)):
-        return await (follow(workflow, json=json) if watch else workflow.outcome())
+        if watch:
+            return await follow(workflow, json=json)
+        terminal = console(stderr=True)
+        if terminal.is_terminal and not json:
+            return await print_streamed_text(workflow, terminal)
+        return await workflow.outcome()
 
 
 async def _explain_silence(client: Client, workflow: Workflow) -> None:
+    """Explain after some seconds why a request may not be admitted."""
     await asyncio.sleep(NOTICE_AFTER_S)
-    with suppress(BusUnavailableError):  # whoever waits for the outcome goes on waiting, and says so in the end
+    with suppress(BusUnavailableError):  # the wait for the outcome reports the broker
         if await is_admitted(client, workflow):
             return
-        unknown = await _unknown_team_hint(client, workflow.team)
-        why = unknown or f"is a supervisor of {workflow.team!r} running?"
-        print_error(f"nobody has taken the request of {workflow.id} yet: {why} It waits in the stream; "
-                 f"`pointsman doctor {workflow.team}` looks for what is missing")  # fmt: skip
+        hint = await unknown_team_hint(client, workflow.team)
+        reason = hint or f"is a supervisor of team {workflow.team} running?"
+        print_error(
+            f"no supervisor has admitted {workflow.id} yet: {reason} The request stays in the queue; check with "
+            f"`pointsman doctor {workflow.team}`"
+        )
 
 
-async def _unknown_team_hint(client: Client, team: str) -> str:
-    """What names the teams there are, where `team` is none of them; else nothing."""
-    if any(card.name == team for card in await client.operations.teams()) or team in (
-        seen := await known_teams(client)
-    ):
-        return ""
-    if any(card.name == team for card in await client.operations.agents()):
-        return f"{team} is an agent, and requests go to teams. Teams seen: {', '.join(sorted(seen)) or 'none'}."
-    meant = "".join(f", did you mean {name}?" for name in get_close_matches(team, seen, 1)) or "."
-    return f"no team {team} was seen here yet{meant} Teams seen: {', '.join(sorted(seen)) or 'none'}."
-
-
-def _parse_request(text: str | None, input_json: str | None) -> str | dict[str, JsonValue]:
-    if (text is None) == (input_json is None):
-        raise ConfigurationError("give the request either as TEXT or with --input-json, and not both")
-    if input_json is None:
-        given = read_stdin().strip() if text == "-" else text or ""
-        if not given:
-            raise ConfigurationError("the request is empty; give it as TEXT, or pipe it in with -")
-        return given
-    value = parse_json((read_stdin() if input_json == "-" else input_json).encode())
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"--input-json is {json_module.dumps(value)[:80]}; expected a JSON object")
-    return value
+async def _report_timeout(client: Client, workflow: Workflow, timeout: float | None, *, json: bool) -> None:
+    admitted = await is_admitted(client, workflow)
+    if json:
+        print_json({"workflow_id": workflow.id, "status": "running" if admitted else QUEUED_STATUS})
+    if admitted:
+        print_error(
+            f"workflow {workflow.id} is still running after {timeout:g} s; follow it with "
+            f"`pointsman watch {workflow.id}`"
+        )
+        return
+    hint = await unknown_team_hint(client, workflow.team)
+    print_error(
+        f"no supervisor of team {workflow.team} has admitted {workflow.id} within {timeout:g} s; the request stays in "
+        f"the queue; check with `pointsman doctor {workflow.team}`, and follow it with `pointsman watch {workflow.id}`"
+        f"{f'; {hint}' if hint else ''}"
+    )

@@ -1,4 +1,4 @@
-"""The command `up`: a whole team in processes of its own, kept running until Ctrl-C."""
+"""The command up: a broker and a team as child processes, restarted when they exit, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.text import Text
 
 from pointsman import app
 from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.cli.arguments import Json, Namespace
 from pointsman.cli.render.output import Code, console, print_error, print_json
 from pointsman.cli.support import local_system
 from pointsman.cli.support.session import session, settings_for
@@ -26,81 +29,118 @@ from pointsman.util.child_processes import ChildExitedError, ChildProcesses, exi
 
 __all__ = ["up"]
 
-_DEFAULT_PORT = 4222  # where NATS clients look first
-_RESTART_PAUSE_S = 0.5  # seconds before a broker that ended is started again, as for a child's first end
+_DEFAULT_PORT = 4222  # the default port of NATS clients
+_RESTART_PAUSE_S = 0.5  # seconds before the broker is restarted, as before the first restart of a child
 
 
 def up(
-    target: str | None, *, port: int | None, directory: Path | None, page: bool, namespace: str | None, json: bool
+    target: Annotated[
+        str | None,
+        typer.Argument(help="The team and its agents: module or file.py. Default: the demo team.", show_default=False),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port of the broker; 0 for a free port. Default: 4222, or a free port if 4222 is in use.",
+            show_default=False,
+        ),
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir",
+            metavar="FOLDER",
+            help="Folder for the data of the broker and the logs. Default: a temporary folder, deleted at the end.",
+            show_default=False,
+        ),
+    ] = None,
+    page: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard.")] = True,
+    namespace: Namespace = None,
+    json: Json = False,
 ) -> Code:
+    """Run a broker and a team for development until Ctrl-C.
+
+    The broker, the supervisor, the agents and the dashboard run as child processes. A process that exits is restarted.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigurationError: The port is in use.
+    """
     local_system.ignore_connection_settings()
     settings = settings_for(None, namespace)
     if port is not None and port > 0 and not _is_port_free(port):
-        raise ConfigurationError(f"port {port} is taken by another program; choose another --port, 0 for a free one")
-    cast = topology_of(target)
+        raise ConfigurationError(f"port {port} is in use; give another --port, or 0 for a free port")
+    topology = topology_of(target)
     home = local_system.working_directory(directory, "pointsman-up-")
     try:
         with local_system.exclusive_lock(home):
-            return app.run(_run_up(cast, settings, home, port, kept=directory is not None, page=page, json=json))
+            return app.run(_run_up(topology, settings, home, port, kept=directory is not None, page=page, json=json))
     except KeyboardInterrupt:
         _print_event("stopped", json=json)
-        return Code.OK  # the way it is meant to end
+        return Code.OK  # Ctrl-C is the normal end
     finally:
         if directory is None:
             shutil.rmtree(home, ignore_errors=True)
 
 
 async def _run_up(
-    cast: Topology, settings: Settings, home: Path, port: int | None, *, kept: bool, page: bool, json: bool
+    topology: Topology, settings: Settings, home: Path, port: int | None, *, kept: bool, page: bool, json: bool
 ) -> Code:
     began = time.monotonic()
     async with AsyncExitStack() as stack:
-        chosen = (
-            (port or -1) if port is not None else _DEFAULT_PORT if _is_port_free(_DEFAULT_PORT) else -1
-        )  # -1 is any to nats-server
-        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker", port=chosen))
-        if port is None and chosen == -1:
+        default = _DEFAULT_PORT if _is_port_free(_DEFAULT_PORT) else 0
+        chosen = default if port is None else port
+        broker = await stack.enter_async_context(EmbeddedBroker(home / "broker", port=chosen or -1))  # -1: a free port
+        if port is None and not default:
             number = broker.url.rpartition(":")[2]
-            print_error(f"{_DEFAULT_PORT} is taken, using {number}: export POINTSMAN_URL={broker.url}")
+            print_error(f"port {_DEFAULT_PORT} is in use; using {number}: export POINTSMAN_URL={broker.url}")
         children = await stack.enter_async_context(local_system.child_processes(home, broker, settings))
         if not json:
-            local_system.print_connection_settings(settings, broker, home, len(cast.agents), kept=kept)
+            local_system.print_connection_settings(settings, broker, home, len(topology.agents), kept=kept)
         local_system.print_ready("broker", began, json=json)
-        for name in cast.missing:
-            print_error(f"team {cast.team.name} needs the agent {name!r}, which {cast.target} does not define:"
-            " start it "
-                     f"yourself, as with `POINTSMAN_URL={broker.url} pointsman worker FILE.py`")  # fmt: skip
-        await local_system.start_children(children, cast.target, cast.workers)
+        for name in topology.missing:
+            print_error(
+                f"{topology.target} does not define the agent {name}, which the team {topology.team.name} needs; start "
+                f"it with `POINTSMAN_URL={broker.url} pointsman worker FILE.py`"
+            )
+        await local_system.start_children(children, topology.target, topology.workers)
         address = await _start_dashboard(children, settings) if page else None
 
-        def told(end: ChildExitedError, pause: float) -> None:
+        def report_restart(end: ChildExitedError, pause: float) -> None:
             if json:
                 print_json({"event": "child_exited", "message": str(end), "restart_in": pause})
             else:
-                print_error(f"{end}; starting it again in {pause:g} s")
+                print_error(f"{end}; restarting it in {pause:g} s")
 
-        stack.enter_context(_report_exit(json=json))
+        stack.enter_context(_print_stopping(json=json))
         async with asyncio.TaskGroup() as group:
-            group.create_task(children.keep_running(told))
-            group.create_task(_keep_broker_running(broker, home / "broker" / "nats-server.log", told))
+            group.create_task(children.keep_running(report_restart))
+            group.create_task(_keep_broker_running(broker, home / "broker" / "nats-server.log", report_restart))
             client = await stack.enter_async_context(session(broker.url, settings.namespace, create=True))
             await local_system.wait_for_all(
-                client, cast.agents, cast.team.name, json=json, began=began, patience=math.inf
+                client, topology.agents, topology.team.name, json=json, began=began, timeout=math.inf
             )
             if json:
-                print_json({"event": "ready", "url": broker.url, "namespace": settings.namespace,
-                        "team": cast.team.name,
-                      "dashboard": address})  # fmt: skip
+                ready = {"url": broker.url, "namespace": settings.namespace, "team": topology.team.name}
+                print_json({"event": "ready", **ready, "dashboard": address})
             else:
-                where = "" if broker.url.endswith(f":{_DEFAULT_PORT}") else f" --url {broker.url}"
-                shown = f"  dashboard  {address}\n" if address else ""
-                console().print(Text(f"\nReady.\n{shown}In another terminal:\n  pointsman submit {cast.team.name} "
-                                     f"'...'{where}\n  pointsman agents{where}\nCtrl-C ends it."))  # fmt: skip
+                option = "" if broker.url.endswith(f":{_DEFAULT_PORT}") else f" --url {broker.url}"
+                page_line = f"  dashboard  {address}\n" if address else ""
+                text = (
+                    f"\nReady.\n{page_line}In another terminal:\n"
+                    f"  pointsman submit {topology.team.name} '...'{option}\n  pointsman agents{option}\n"
+                    "Ctrl-C stops it."
+                )
+                console().print(Text(text))
     return Code.OK
 
 
 @contextmanager
-def _report_exit(*, json: bool) -> Iterator[None]:
+def _print_stopping(*, json: bool) -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError:
@@ -113,9 +153,11 @@ def _print_event(event: str, *, json: bool) -> None:
 
 
 async def _start_dashboard(children: ChildProcesses, settings: Settings) -> str | None:
-    """Where the dashboard is; None where what it needs is not installed."""
+    """Start the dashboard and return its address; None if its packages are not installed."""
     if not app.has_dashboard():
-        print_error("no dashboard: pip install 'pointsman[dashboard]' brings what it needs")
+        print_error(
+            "no dashboard: its packages are not installed; install them with pip install 'pointsman[dashboard]'"
+        )
         return None
     host, port = settings.dashboard_host, settings.dashboard_port
     if not port or not _is_port_free(port):
@@ -125,12 +167,12 @@ async def _start_dashboard(children: ChildProcesses, settings: Settings) -> str 
 
 
 async def _keep_broker_running(
-    broker: EmbeddedBroker, log: Path, told: Callable[[ChildExitedError, float], None]
+    broker: EmbeddedBroker, log: Path, report_restart: Callable[[ChildExitedError, float], None]
 ) -> None:
-    """Start the broker again whenever it ends. Returns only with the error of a start that failed."""
+    """Restart the broker whenever it exits. Returns only with the error of a restart that failed."""
     while True:
         code = await broker.wait_for_exit()
-        told(exit_message("broker", code, log), _RESTART_PAUSE_S)
+        report_restart(exit_message("broker", code, log), _RESTART_PAUSE_S)
         await asyncio.sleep(_RESTART_PAUSE_S)
         await broker.restart()
 
@@ -142,7 +184,8 @@ def _find_free_port() -> int:
 
 def _is_port_free(port: int) -> bool:
     with socket.socket() as probe:
-        if os.name == "posix":  # connections of the last broker linger in TIME-WAIT; on Windows it would steal the port
+        # Connections of the last broker may be in TIME-WAIT. On Windows, the option would take a port that is in use.
+        if os.name == "posix":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

@@ -1,50 +1,204 @@
-"""A workflow told to a person or a program: its events while they happen, then its outcome."""
+"""Print a workflow: its events as they happen, the text that its agents write, and its outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
-from pointsman.cli.render import outcome as render
-from pointsman.cli.render.output import console, print_event, print_hint, print_json, print_prose
+from rich.console import Console
+from rich.text import Text
+
+from pointsman.cli.render.outcome import render_answer, render_outcome
+from pointsman.cli.render.output import console, one_line, print_event, print_hint, print_json, print_prose
 from pointsman.client.client import Client, Workflow, WorkflowEvent
+from pointsman.core.views import timeline
+from pointsman.core.views.formatting import request_text
 from pointsman_schemas.events import Delta, Outcome, Progress
-from pointsman_schemas.log import WorkflowEnded
+from pointsman_schemas.log import (
+    ApprovalRequested,
+    AttemptFailed,
+    PlanAccepted,
+    TaskFailed,
+    TaskSucceeded,
+    WorkflowEnded,
+    WorkflowStarted,
+)
+from pointsman_schemas.plan import PlannedTask
 
-__all__ = ["follow", "print_outcome"]
+__all__ = ["EVENT_TEXT_COLUMN", "EventLine", "EventPrinter", "follow", "print_outcome", "print_streamed_text"]
+
+_NAME_WIDTH = 16  # columns for the name of an agent or a team: `customer-service` fits
+EVENT_TEXT_COLUMN = 13 + _NAME_WIDTH  # the column after the time, the mark and the name
+_MAX_TEXT_WIDTH = 72  # characters in a line of streamed text
+_TONE_STYLES = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
+_PROMINENT_MARKS = "▶≡■?"  # lines that readers look for first
+_UNCUT_MARKS = "✗?!‖-"  # failures, and questions to a person, are not cut at the edge of a terminal
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """A line about an event. A `whole` line is wrapped at the edge of a terminal, any other is cut."""
+
+    prefix: Text
+    text: Text
+    whole: bool = False
+
+    def print(self, terminal: Console) -> None:
+        print_event(terminal, self.prefix, self.text, EVENT_TEXT_COLUMN, whole=self.whole)
+
+
+class EventPrinter:
+    """Render the events of one workflow as lines, in the order in which they happen."""
+
+    def __init__(self, text_width: int = _MAX_TEXT_WIDTH) -> None:
+        """Create a printer for one workflow.
+
+        Args:
+            text_width: Characters in a line of streamed text. Default: 72.
+        """
+        self._text_width = text_width
+        self._start: datetime | None = None
+        self._timeline = timeline.Timeline()
+        self._partial_text: dict[tuple[str, int], tuple[str, str]] = {}  # by task and attempt: agent and text
+
+    def text_lines(self, delta: Delta) -> Iterator[EventLine]:
+        """Yield the lines of streamed text that a piece of text completes."""
+        attempt = delta.task_id, delta.attempt
+        text = self._partial_text.pop(attempt, ("", ""))[1] + delta.text
+        while (end := self._line_end(text)) > 0:
+            yield _text_line(delta.agent, text[:end])
+            text = text[end:]
+        if text:
+            self._partial_text[attempt] = delta.agent, text
+
+    def rest_of_text(self, task_id: str | None = None) -> Iterator[EventLine]:
+        """Yield the streamed text that has no line end yet: of one task, or of all tasks."""
+        for attempt in [each for each in self._partial_text if task_id in (None, each[0])]:
+            agent, text = self._partial_text.pop(attempt)
+            if text.strip():
+                yield _text_line(agent, text)
+
+    def lines(self, event: WorkflowEvent) -> Iterator[EventLine]:
+        """Yield the lines about an event: none, one, or one for each task of a plan."""
+        if isinstance(event, TaskSucceeded | AttemptFailed | TaskFailed):
+            yield from self.rest_of_text(event.task_id)
+        line = self._timeline.render(event)
+        if not line.mark:
+            return
+        text = line.detail
+        match event:
+            case WorkflowStarted():
+                self._start = event.at
+                text = f"{event.workflow_id}  {request_text(event.input)}"
+            case ApprovalRequested():
+                text = f"waits for approval of {text}: `pointsman approve {event.approval}` or `reject`"
+        colour = _TONE_STYLES[line.tone]
+        style = f"bold {colour}".strip() if line.mark in _PROMINENT_MARKS else colour or "dim"
+        yield self._line(line.at, line.mark, line.actor, text, style, whole=line.mark in _UNCUT_MARKS)
+        if isinstance(event, PlanAccepted):
+            for task in event.plan.tasks:
+                after = f"  (after {', '.join(task.depends_on)})" if task.depends_on else ""
+                yield self._line(event.at, " ", task.id, f"{_task_target(task)}: {task.intent}{after}", "", whole=True)
+
+    def _line(self, at: datetime, mark: str, name: str, text: str, style: str, *, whole: bool) -> EventLine:
+        seconds = (at - self._start).total_seconds() if self._start else 0.0
+        prefix = Text().append(f"{seconds:8.3f}s ", style="dim")
+        prefix.append(f"{mark} {one_line(name, limit=80):<{_NAME_WIDTH}} ", style=style)
+        return EventLine(prefix, Text(one_line(text, limit=400)), whole)
+
+    def _line_end(self, text: str) -> int:
+        """Return the length of the first complete line of text; 0 without one."""
+        width = self._text_width
+        if (end := text.find("\n", 0, width + 1) + 1) > 0:
+            return end
+        return (text.rfind(" ", 0, width + 1) + 1 or width) if len(text) > width else 0
+
+
+def _text_line(agent: str, text: str) -> EventLine:
+    prefix = Text(f"{'':10}┊ {one_line(agent, limit=80):<{_NAME_WIDTH}} ", style="dim")
+    return EventLine(prefix, Text(one_line(text, limit=len(text) + 10), style="italic"), whole=True)
+
+
+def _task_target(task: PlannedTask) -> str:
+    return f"any agent with the skill {task.skill}" if task.skill else task.agent
+
+
+def _text_width(terminal: Console) -> int:
+    room = terminal.width - EVENT_TEXT_COLUMN
+    return min(_MAX_TEXT_WIDTH, room) if terminal.is_terminal and room > 0 else _MAX_TEXT_WIDTH
 
 
 async def follow(workflow: Workflow, *, json: bool) -> Outcome:
-    """Print the workflow's events as they happen, and return how it ended."""
-    story, terminal = render.EventPrinter(), console()
+    """Print the events of a workflow, and the text that its agents write, until the workflow has ended.
 
-    async def heard(delta: Delta) -> None:
+    Args:
+        workflow: The workflow.
+        json: Print JSON, one document on each line, instead of text.
+
+    Returns:
+        The outcome.
+    """
+    terminal = console()
+    printer = EventPrinter(_text_width(terminal))
+
+    async def print_delta(delta: Delta) -> None:
         if json:
             print_json({"delta": delta})
-        else:
-            for line in story.delta_lines(delta):
-                print_event(terminal, line)
+            return
+        for line in printer.text_lines(delta):
+            line.print(terminal)
 
-    async with await workflow.stream_text(heard):
+    async with await workflow.stream_text(print_delta):
         async for event in workflow.events():
             if json:
                 print_json(_with_type(event))
             else:
-                for line in story.lines(event):
-                    print_event(terminal, line)
+                for line in printer.lines(event):
+                    line.print(terminal)
             if isinstance(event, WorkflowEnded):
                 return event.outcome
     return await workflow.outcome()
 
 
+async def print_streamed_text(workflow: Workflow, terminal: Console) -> Outcome:
+    """Print the text that the agents of a workflow write, until the workflow has ended.
+
+    Args:
+        workflow: The workflow.
+        terminal: The console on which a person waits.
+
+    Returns:
+        The outcome.
+    """
+    printer = EventPrinter(_text_width(terminal))
+
+    async def print_delta(delta: Delta) -> None:
+        for line in printer.text_lines(delta):
+            line.print(terminal)
+
+    async with await workflow.stream_text(print_delta):
+        outcome = await workflow.outcome()
+    for line in printer.rest_of_text():
+        line.print(terminal)
+    return outcome
+
+
 async def print_outcome(client: Client, outcome: Outcome, workflow: str) -> None:
-    """The answer on standard output; what is missing in it, and how it went, on standard error."""
-    print_prose(console(), render.render_answer(outcome))
+    """Print the answer on standard output; the gaps, the status and the next steps on standard error.
+
+    Args:
+        client: The client.
+        outcome: The outcome of the workflow.
+        workflow: The id of the workflow.
+    """
+    print_prose(console(), render_answer(outcome))
     terminal = console(stderr=True)
     terminal.print()
-    terminal.print(render.render_outcome(outcome))
-    print_hint(terminal, f"`pointsman trace {workflow}` shows who did what.")
+    terminal.print(render_outcome(outcome))
+    print_hint(terminal, f"`pointsman trace {workflow}` shows the tasks and their times.")
     if outcome.status == "failed" and await client.operations.dead_letters(workflow=workflow, limit=1):
-        print_hint(terminal, f"`pointsman dead list --workflow {workflow}` shows what was given up on.")
+        print_hint(terminal, f"`pointsman dead list --workflow {workflow}` shows the dead letters.")
 
 
 def _with_type(event: WorkflowEvent) -> Mapping[str, WorkflowEvent]:

@@ -1,4 +1,4 @@
-"""A trace while it grows: what is known of a workflow that runs, and of those that teams run for it."""
+"""The trace of a running workflow and of its child workflows, updated by their events."""
 
 from __future__ import annotations
 
@@ -21,50 +21,56 @@ class _WorkflowRecord:
 
 
 class LiveTrace:
-    """The trace of `workflow` as far as it has been told. `follow` is told, until the workflow has ended."""
+    """The trace of a running workflow. `follow` reads the events, `trace` returns the tree so far."""
 
     def __init__(self, client: Client, workflow: Workflow) -> None:
+        """Create a trace without events.
+
+        Args:
+            client: The client.
+            workflow: The workflow.
+        """
         self._client = client
         self._workflow = workflow
         self._records: dict[str, _WorkflowRecord] = {}
         self._built: TraceNode | None = None
-        self._news = False
+        self._changed = False
 
     async def follow(self) -> None:
-        """Until the workflow has ended; one that a team began for it and that goes on is left alone then."""
+        """Read events until the workflow has ended. A child workflow that continues is not waited for."""
         async with asyncio.TaskGroup() as group:
-            below: list[asyncio.Task[None]] = []
-            await self._listen(self._workflow, group, below)
-            for task in below:
+            children: list[asyncio.Task[None]] = []
+            await self._read(self._workflow, group, children)
+            for task in children:
                 task.cancel()
 
     def trace(self) -> TraceNode | None:
-        """None while nothing is known of it."""
-        if self._news:
-            self._built, self._news = self._trace_of(self._workflow.id), False
+        """Return the tree of all events so far; None before the first event."""
+        if self._changed:
+            self._built, self._changed = self._trace_of(self._workflow.id), False
         return self._built
 
-    async def _listen(self, to: Workflow, group: asyncio.TaskGroup, below: list[asyncio.Task[None]]) -> None:
-        told = self._records[to.id] = _WorkflowRecord()
-        async for event in to.events():
-            self._news = True
+    async def _read(self, workflow: Workflow, group: asyncio.TaskGroup, children: list[asyncio.Task[None]]) -> None:
+        record = self._records[workflow.id] = _WorkflowRecord()
+        async for event in workflow.events():
+            self._changed = True
             if isinstance(event, Progress):
-                told.reports.append(event)
+                record.reports.append(event)
                 continue
-            told.entries.append(event)
+            record.entries.append(event)
             if isinstance(event, TaskDispatched | RetryScheduled) and event.team:
-                child = child_id_for(event.agent, to.id, event.task_id, event.attempt)
-                if child not in self._records:
-                    team = Workflow(
-                        self._client.bus, self._client.subjects, child, event.agent, source=self._client.source
+                id = child_id_for(event.agent, workflow.id, event.task_id, event.attempt)
+                if id not in self._records:
+                    child = Workflow(
+                        self._client.bus, self._client.subjects, id, event.agent, source=self._client.source
                     )
-                    below.append(group.create_task(self._listen(team, group, below)))
+                    children.append(group.create_task(self._read(child, group, children)))
 
     def _trace_of(self, workflow: str) -> TraceNode | None:
-        told = self._records.get(workflow)
-        if told is None or not told.entries:
+        record = self._records.get(workflow)
+        if record is None or not record.entries:
             return None
         children = {
-            child: node for child in child_workflows(told.entries) if (node := self._trace_of(child)) is not None
+            child: node for child in child_workflows(record.entries) if (node := self._trace_of(child)) is not None
         }
-        return build_trace(told.entries, told.reports, children)
+        return build_trace(record.entries, record.reports, children)

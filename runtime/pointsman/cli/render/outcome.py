@@ -1,4 +1,4 @@
-"""How a workflow looks in a terminal. Nothing here reads or waits: values in, renderables out."""
+"""Render workflows, approvals and dead letters for a terminal. Functions of values, without I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pointsman.cli.render.output import escape_control, one_line
-from pointsman.client.client import WorkflowEvent, WorkflowSummary
+from pointsman.client.client import WorkflowSummary
 from pointsman.core.evolve import fold_entries, pending_approvals
 from pointsman.core.tasks.handoff_input import approval_subject
 from pointsman.core.views import timeline
@@ -20,20 +20,16 @@ from pointsman.core.views.formatting import format_dollars, format_seconds, form
 from pointsman.core.views.trace import TraceNode, build_trace
 from pointsman.core.views.trace_status import WAITING_FOR_AGENT, WAITING_FOR_RETRY, at_time
 from pointsman.engine.operations.dead_letters import DeadLetterEntry
-from pointsman_schemas.events import Approval, DeadLetter, Delta, Gap, Outcome, Progress
+from pointsman_schemas.events import Approval, DeadLetter, Gap, Outcome, Progress
 from pointsman_schemas.log import (
-    ApprovalRequested,
     Entry,
-    PlanAccepted,
     WorkflowEnded,
     WorkflowStarted,
 )
-from pointsman_schemas.plan import PlannedTask
 
 __all__ = [
     "NARROW_WIDTH",
     "STYLE",
-    "EventPrinter",
     "approval_table",
     "body_text",
     "dead_letter_table",
@@ -66,95 +62,51 @@ STYLE = {
     "cancelled": "yellow",
     "failed": "red",
 }
-_TONE_STYLES = {"plain": "", "good": "green", "bad": "red", "warn": "yellow", "busy": "cyan"}
-_PROMINENT_MARKS = "▶≡■?"  # the lines that are looked for first
-_UNCUT_MARKS = "✗?!‖-"  # what goes wrong, and what waits for a person, is not cut at the edge of a terminal
-_DELTA_LINE_CHARS = 72  # letters of a line of what is being written
-_DEFAULT_WIDTH = 80  # columns of a terminal that nobody has made wider
-NARROW_WIDTH = (
-    112  # columns below which there is no room for the details, and the tree and the bars share what there is
-)
+_DEFAULT_WIDTH = 80  # columns of a terminal that was not resized
+NARROW_WIDTH = 112  # columns below which tables leave out details
 
 
-class EventPrinter:
-    """A workflow told line by line while it happens."""
+def render_answer(outcome: Outcome) -> str:
+    """Return the answer of an outcome as text.
 
-    def __init__(self) -> None:
-        self._start: datetime | None = None
-        self._timeline = timeline.Timeline()
-        self._partial_text: dict[str, str] = {}
+    Args:
+        outcome: The outcome.
 
-    def delta_lines(self, delta: Delta) -> Iterator[Text]:
-        """The lines of what agents are writing that are whole."""
-        text = self._partial_text.pop(delta.agent, "") + delta.text
-        while (end := _line_end(text)) > 0:
-            line = Text(" " * 10, style="dim").append(f"┊ {one_line(delta.agent, limit=40):<14} ")
-            yield line.append(one_line(text[:end], limit=400), style="italic")
-            text = text[end:]
-        if text:
-            self._partial_text[delta.agent] = text
-
-    def lines(self, event: WorkflowEvent) -> Iterator[Text]:
-        """What there is to say about `event`: no line, one, or one per task of a plan."""
-        line = self._timeline.render(event)
-        if not line.mark:
-            return
-        what = line.detail
-        match event:
-            case WorkflowStarted():
-                self._start = event.at
-                what = f"{event.workflow_id}  {request_text(event.input)}"
-            case ApprovalRequested():
-                what = f"waits for approval of {what}: `pointsman approve {event.approval}` or `reject`"
-        colour = _TONE_STYLES[line.tone]
-        style = f"bold {colour}".strip() if line.mark in _PROMINENT_MARKS else colour or "dim"
-        told = self._line(line.at, line.mark, line.actor, what, style)
-        told.no_wrap = line.mark not in _UNCUT_MARKS
-        yield told
-        if isinstance(event, PlanAccepted):
-            for task in event.plan.tasks:
-                after = f"  (after {', '.join(task.depends_on)})" if task.depends_on else ""
-                yield self._line(event.at, " ", task.id, f"{_task_target(task)}: {task.intent}{after}", "")
-
-    def _line(self, at: datetime, mark: str, who: str, what: str, style: str) -> Text:
-        since = (at - self._start).total_seconds() if self._start else 0.0
-        line = Text().append(f"{since:8.3f}s ", style="dim")
-        line.append(f"{mark} {one_line(who, limit=40):<14} ", style=style)
-        line.append(one_line(what, limit=400))
-        return line
+    Returns:
+        The answer, or the reason if there is no answer.
+    """
+    if outcome.answer is None:
+        return f"No answer: {escape_control(outcome.reason) or outcome.status}."
+    return value_text(outcome.answer, pretty=True)
 
 
-def _task_target(task: PlannedTask) -> str:
-    return f"whoever has {task.skill}" if task.skill else task.agent
+def render_outcome(outcome: Outcome) -> RenderableType:
+    """Render the gaps, the status, the time and the usage of an outcome.
 
+    Args:
+        outcome: The outcome.
 
-def render_answer(of: Outcome) -> str:
-    """The answer as a person reads it."""
-    if of.answer is None:
-        return f"No answer: {escape_control(of.reason) or of.status}."
-    return value_text(of.answer, pretty=True)
-
-
-def render_outcome(of: Outcome) -> RenderableType:
-    """How it ended: status, gaps, and what running side by side saved."""
+    Returns:
+        The lines.
+    """
     parts: list[RenderableType] = []
-    if of.gaps:
+    if outcome.gaps:
         parts.append(Text("Not answered:", style="yellow"))
-        parts += _missing_lines(of.gaps)
-    line = Text(of.status, style=STYLE[of.status])
-    if of.reason and of.reason not in render_answer(of) and not _is_redundant(of.reason, of.gaps):
-        line.append(f" ({one_line(of.reason, limit=400)})")
-    line.append(f" in {format_seconds(of.elapsed)}")
-    if of.sequential > of.elapsed:  # otherwise nothing was saved, and it would look like a loss
-        line.append(f"; one after another: {format_seconds(of.sequential)}")
-    if tokens := format_usage(of.usage):
+        parts += _gap_lines(outcome.gaps)
+    line = Text(outcome.status, style=STYLE[outcome.status])
+    if outcome.reason and outcome.reason not in render_answer(outcome) and not _is_redundant(outcome):
+        line.append(f" ({one_line(outcome.reason, limit=400)})")
+    line.append(f" in {format_seconds(outcome.elapsed)}")
+    if outcome.sequential > outcome.elapsed:  # otherwise tasks did not run in parallel
+        line.append(f"; one after another: {format_seconds(outcome.sequential)}")
+    if tokens := format_usage(outcome.usage):
         line.append(f"; {tokens}")
     parts.append(line)
     return Group(*parts)
 
 
-def _missing_lines(gaps: Sequence[Gap]) -> Iterator[Text]:
-    """Each reason once, with all that is missing for it."""
+def _gap_lines(gaps: Sequence[Gap]) -> Iterator[Text]:
+    """Yield a line for each reason, with all tasks that are missing for the reason."""
     tasks: dict[tuple[str, str], list[str]] = {}
     for gap in gaps:
         tasks.setdefault((gap.agent, gap.reason), []).append(gap.task_id)
@@ -162,22 +114,30 @@ def _missing_lines(gaps: Sequence[Gap]) -> Iterator[Text]:
         yield Text(f"  {one_line(', '.join(names), limit=400)} ({agent}): {one_line(reason, limit=400)}")
 
 
-def _is_redundant(reason: str, gaps: Sequence[Gap]) -> bool:
-    """Whether `reason` says no more than what is missing and why."""
-    for gap in gaps:
+def _is_redundant(outcome: Outcome) -> bool:
+    """Return True if the reason repeats the gaps and adds nothing."""
+    reason = outcome.reason
+    for gap in outcome.gaps:
         reason = reason.replace(f"{gap.task_id}: {gap.reason}", "", 1)
     return not reason.strip("; ")
 
 
-def workflow_table(of: Sequence[WorkflowSummary], now: datetime, width: int = 140) -> RenderableType:
-    """The table of `list`. Where there is room for few columns, it has the ids, the status, how long it took where that
-    fits, and the request."""
+def workflow_table(summaries: Sequence[WorkflowSummary], now: datetime, width: int = 140) -> RenderableType:
+    """Render the table of `list`. A narrow table has the id, the status, the request, and the duration if it fits.
+
+    Args:
+        summaries: The workflows.
+        now: The current time.
+        width: Columns of the terminal. Default: 140.
+
+    Returns:
+        The table.
+    """
     columns = ["workflow", "team", "status", "started", "took", "request"]
     if width < NARROW_WIDTH:
         columns = ["workflow", "status", *(("took",) if width >= _DEFAULT_WIDTH else ()), "request"]
     table = _table(*columns)
-    for workflow in of:
-        asked = request_text(workflow.input)
+    for workflow in summaries:
         took = ((workflow.ended_at or now) - workflow.started_at).total_seconds()
         cells: dict[str, str | Text] = {
             "workflow": workflow.id,
@@ -185,7 +145,7 @@ def workflow_table(of: Sequence[WorkflowSummary], now: datetime, width: int = 14
             "status": Text(workflow.status, style=STYLE.get(workflow.status, "")),
             "started": workflow.started_at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             "took": format_seconds(took),
-            "request": Text(one_line(asked, limit=400), no_wrap=True, overflow="ellipsis"),
+            "request": Text(one_line(request_text(workflow.input), limit=400), no_wrap=True, overflow="ellipsis"),
         }
         table.add_row(*(cells[column] for column in columns))
     set_no_wrap(table, 0, columns.index("status"))
@@ -195,12 +155,21 @@ def workflow_table(of: Sequence[WorkflowSummary], now: datetime, width: int = 14
 def render_workflow(
     entries: Sequence[Entry], reports: Sequence[Progress], now: datetime, alive: Collection[str]
 ) -> RenderableType:
-    """A workflow whole: how it stands, its request, every plan, its tasks as they are `now` with the agents that are
-    `alive`, their results, its outcome."""
+    """Render a workflow: its status, request, plans, tasks, results and outcome.
+
+    Args:
+        entries: The log of the workflow.
+        reports: The reports of the agents.
+        now: The current time.
+        alive: The names of live agents and teams.
+
+    Returns:
+        The page.
+    """
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
     asked: dict[str, str] = {}
-    own: set[str] = set()  # the orchestration's own tasks: their results are the plan and the answer
+    own: set[str] = set()  # tasks of roles: their results are the plan and the answer, which are shown anyway
     begins = isinstance(entries[0], WorkflowStarted)
     top = at_time(build_trace(entries, reports), now, alive).children[0] if begins else None
     status = top.status if top else ""
@@ -256,8 +225,8 @@ def render_workflow(
         ]
     else:
         waiting = pending_approvals(entries)
-        stands, style = ("waiting for approval", "bold yellow") if waiting else ("still running", "cyan")
-        parts.append(Text(f"\nIt is {stands}.", style))
+        state, style = ("waiting for approval", "bold yellow") if waiting else ("still running", "cyan")
+        parts.append(Text(f"\nThe workflow is {state}.", style))
         parts += _approval_lines(entries) if waiting else ()
         waits = [
             task for task in (top.children if top else ()) if task.status in (WAITING_FOR_AGENT, WAITING_FOR_RETRY)
@@ -267,13 +236,13 @@ def render_workflow(
 
 
 def _approval_lines(log: Sequence[Entry]) -> Iterator[Text]:
-    """What a person is asked, about what, and the commands that answer."""
+    """Yield the pending approvals, with their subjects and the commands that answer them."""
     if (state := fold_entries(log)) is None:
         return
-    for it in state.approvals.values():
-        yield Text(f"\n{it.id}: the {it.about} {it.tool or it.task_id or ''}".rstrip())
-        yield Text(body_text(approval_subject(state, it)))
-        yield Text(f"`pointsman approve {it.id}` allows it, `pointsman reject {it.id}` does not.", "dim")
+    for pending in state.approvals.values():
+        yield Text(f"\n{pending.id}: the {pending.about} {pending.tool or pending.task_id or ''}".rstrip())
+        yield Text(body_text(approval_subject(state, pending)))
+        yield Text(f"Answer with `pointsman approve {pending.id}` or `pointsman reject {pending.id}`.", "dim")
 
 
 def _task_table(top: TraceNode, now: datetime) -> Table:
@@ -282,7 +251,7 @@ def _task_table(top: TraceNode, now: datetime) -> Table:
     for column in table.columns[3:]:
         column.justify = "right"
     for task in top.children:
-        begun = task.started_at if task.attempt else None  # a task that was skipped took no time
+        begun = task.started_at if task.attempt else None  # a skipped task has no duration
         took = format_seconds(((task.ended_at or now) - begun).total_seconds()) if begun else ""
         used = [f"{task.usage.tokens:,}" if task.usage.tokens else ""]
         used += [format_dollars(task.usage.cost) if task.usage.cost else ""] if costly else []
@@ -291,61 +260,91 @@ def _task_table(top: TraceNode, now: datetime) -> Table:
     return table
 
 
-def approval_table(of: Sequence[Approval], now: datetime) -> RenderableType:
-    """The table of `approvals`."""
+def approval_table(approvals: Sequence[Approval], now: datetime) -> RenderableType:
+    """Render the table of `approvals`.
+
+    Args:
+        approvals: The pending approvals.
+        now: The current time.
+
+    Returns:
+        The table.
+    """
     table = _table("approval", "team", "about", "agent", "left", "what")
-    for it in of:
-        about = f"{it.about} {it.tool or it.task_id or ''}".rstrip()
-        what = one_line(": ".join(filter(None, (it.intent, value_text(it.input)))), limit=400)
-        left = format_seconds(max(0.0, (it.expires_at - now).total_seconds()))
-        table.add_row(it.id, it.team, about, it.agent or "", left, Text(what, no_wrap=True, overflow="ellipsis"))
+    for each in approvals:
+        about = f"{each.about} {each.tool or each.task_id or ''}".rstrip()
+        what = one_line(": ".join(filter(None, (each.intent, value_text(each.input)))), limit=400)
+        left = format_seconds(max(0.0, (each.expires_at - now).total_seconds()))
+        table.add_row(each.id, each.team, about, each.agent or "", left, Text(what, no_wrap=True, overflow="ellipsis"))
     set_no_wrap(table, 0)
     return table
 
 
-def dead_letter_table(of: Sequence[DeadLetterEntry], width: int = 140) -> RenderableType:
-    """The table of `dead list`. Where there is room for few columns, each has two lines, the second with the cause."""
+def dead_letter_table(letters: Sequence[DeadLetterEntry], width: int = 140) -> RenderableType:
+    """Render the table of `dead list`. In a narrow terminal, each dead letter has two lines, the second with the cause.
+
+    Args:
+        letters: The dead letters.
+        width: Columns of the terminal. Default: 140.
+
+    Returns:
+        The table.
+    """
     if width < NARROW_WIDTH:
-        return Group(*(line for letter in of for line in _two_line_table(letter.content)))
+        return Group(*(line for letter in letters for line in _two_lines(letter.content)))
     table = _table("dead letter", "workflow", "origin", "at", "task", "attempts", "cause")
-    for letter in of:
-        it = letter.content
-        at, cause = (
-            it.at.astimezone().strftime("%Y-%m-%d %H:%M:%S"),
-            Text(_cause(it), no_wrap=True, overflow="ellipsis"),
-        )
-        table.add_row(it.id, it.workflow_id or "", it.origin, at, it.task_id or "", str(it.attempts), cause)
+    for letter in letters:
+        of = letter.content
+        at = of.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        cause = Text(_cause(of), no_wrap=True, overflow="ellipsis")
+        table.add_row(of.id, of.workflow_id or "", of.origin, at, of.task_id or "", str(of.attempts), cause)
     set_no_wrap(table, 0, 1)
     return table
 
 
-def _two_line_table(of: DeadLetter) -> tuple[Text, Text]:
-    at = of.at.astimezone().strftime("%m-%d %H:%M:%S")
-    told = Text.assemble((f"  {at}  ", "dim"), f"{of.origin}  {_cause(of)}", no_wrap=True, overflow="ellipsis")
-    return Text("  ".join(filter(None, (of.id, of.workflow_id)))), told
-
-
-def _cause(of: DeadLetter) -> str:
-    return one_line(f"{of.cause.kind}: {of.cause.message}", limit=400)
-
-
-def value_text(value: JsonValue, *, pretty: bool = False) -> str:
-    """JSON data as text: a string as it is, an object with one text as that text, anything else as JSON."""
-    if isinstance(value, dict) and len(value) == 1:
-        (only,) = value.values()
-        value = only if isinstance(only, str) else value
+def _two_lines(letter: DeadLetter) -> tuple[Text, Text]:
+    at = letter.at.astimezone().strftime("%m-%d %H:%M:%S")
+    cause = f"{letter.origin}  {_cause(letter)}"
     return (
-        body_text(value) if pretty or isinstance(value, str) else escape_control(json.dumps(value, ensure_ascii=False))
+        Text("  ".join(filter(None, (letter.id, letter.workflow_id)))),
+        Text.assemble((f"  {at}  ", "dim"), cause, no_wrap=True, overflow="ellipsis"),
     )
 
 
+def _cause(letter: DeadLetter) -> str:
+    return one_line(f"{letter.cause.kind}: {letter.cause.message}", limit=400)
+
+
+def value_text(value: JsonValue, *, pretty: bool = False) -> str:
+    """Return JSON data as text for a reader.
+
+    Args:
+        value: The data. A string, and the only string of an object with one field, are returned without quotes.
+        pretty: Indent other data over several lines. Default: one line.
+
+    Returns:
+        The text, without control characters.
+    """
+    if isinstance(value, dict) and len(value) == 1:
+        (only,) = value.values()
+        value = only if isinstance(only, str) else value
+    if pretty or isinstance(value, str):
+        return body_text(value)
+    return escape_control(json.dumps(value, ensure_ascii=False))
+
+
 def body_text(value: JsonValue) -> str:
-    """JSON data with every key it has, where a wrong one may be what there is to see; a string as it is."""
+    """Return JSON data as indented text with all its keys; a string without quotes."""
     return escape_control(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2))
 
 
 def set_no_wrap(table: Table, *columns: int) -> None:
-    """An id that is cut off is no id: whatever has to give way, these columns do not."""
+    """Keep columns whole in a narrow terminal: an id that is cut cannot be copied.
+
+    Args:
+        table: The table, with all its rows.
+        *columns: The indexes of the columns.
+    """
     for index in columns:
         column = table.columns[index]
         column.no_wrap = True
@@ -357,10 +356,3 @@ def _table(*columns: str) -> Table:
     for column in columns:
         table.add_column(column)
     return table
-
-
-def _line_end(text: str) -> int:
-    """Where the first line of a text that is still growing ends; 0 while it does not."""
-    if (end := text.find("\n") + 1) > 0:
-        return end
-    return text.rfind(" ", 0, _DELTA_LINE_CHARS) + 1 if len(text) > _DELTA_LINE_CHARS else 0

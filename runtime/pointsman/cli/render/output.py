@@ -1,12 +1,12 @@
-"""What every command says and how it ends: JSON lines for programs, clean text for people, exit codes for both.
+"""Output and exit codes of commands: JSON lines for programs, text for people, one line on standard error for errors.
 
 | Code | Meaning |
 |---|---|
-| 0 | done; the workflow completed; the check found nothing wrong; who read the output (`| head -1`) has read enough |
-| 1 | the workflow ended partial, failed or cancelled, or did not end in time; the check found something; refused; |
-|   | what was to be said could not be written |
-| 2 | wrong usage or configuration: what was typed or set does not fit, or the broker refuses the login or a subject |
-| 3 | what was asked for does not exist |
+| 0 | success; the workflow completed; the check found no problem; the reader (`| head -1`) has closed the output |
+| 1 | the workflow ended partial, failed or cancelled, or did not end in time; the check found a problem; the |
+|   | request was refused; the output could not be written |
+| 2 | wrong usage or configuration; the broker refuses the login or a subject |
+| 3 | not found |
 | 4 | the broker cannot be reached or does not answer |
 | 130 | interrupted |
 """
@@ -21,10 +21,8 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
-from functools import partial, wraps
 from io import TextIOWrapper
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any
 
 from pointsman.util.environment import variable
 
@@ -35,10 +33,8 @@ if TYPE_CHECKING:
     from pointsman_schemas.events import Outcome
 
 __all__ = [
-    "EVENT_TEXT_COLUMN",
     "Code",
     "code_for",
-    "command",
     "console",
     "escape_control",
     "exit_code_of",
@@ -54,22 +50,18 @@ __all__ = [
     "write_json",
 ]
 
-P = ParamSpec("P")
-
-_UNBOUNDED_WIDTH = 10_000  # columns of a file or a pipe: nothing is cut or broken there, so that `grep` finds it
+_UNBOUNDED_WIDTH = 10_000  # columns of a file or a pipe: lines are neither cut nor wrapped there, so that `grep` works
 _UNWRITABLE_ERRNOS = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
-EVENT_TEXT_COLUMN = 27  # the column in which an event's own text begins: behind its time, its sign and its agent
+_ASCII_SIGNS = str.maketrans("✓✗■●█▪─━├└│┊…·→↓▶≡‖", "+x#*##-=|`||..>v>=|")
+"""The replacements of signs that the encoding of a terminal lacks. Any other character becomes a question mark."""
 
-_ASCII_SIGNS = str.maketrans("✓✗■●█▪─━├└│…·→↓▶≡‖", "+x#*##-=|`|..>v>=|")
-"""What stands for a sign that a terminal's encoding lacks; a question mark for any other."""
-
-# Escape sequences from an agent's answer would move the cursor or retitle the window; C1 are escape sequences too.
+# Escape sequences in an agent's answer could move the cursor or rename the window. C1 characters begin such sequences.
 _CONTROL_CHARS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Code(IntEnum):
-    """The exit codes of the table above."""
+    """The exit codes."""
 
     OK = 0
     FAILED = 1
@@ -79,32 +71,20 @@ class Code(IntEnum):
     INTERRUPTED = 130
 
 
-def command(function: Callable[P, Code | None]) -> Callable[P, None]:
-    """`function` as a command: its code becomes the exit code, its errors one line on standard error."""
-
-    @wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        import typer
-
-        raise typer.Exit(exit_code_of(partial(function, *args, **kwargs)))
-
-    return run
-
-
 def exit_code_of(function: Callable[[], Code | None]) -> Code:
-    """Its code once it has run; of an error raised on purpose, which is one line on standard error, the error's."""
+    """Call a function and return its exit code; print a `PointsmanError` as one line on standard error."""
     try:
         try:
             return function() or Code.OK
         except (Exception, KeyboardInterrupt):
-            _disable_broken_output()  # what has gone wrong is told, whoever reads the rest
+            _disable_broken_output()  # the error is printed even if standard output is broken
             raise
         finally:
-            sys.stdout.flush()  # here, and not when the interpreter has nobody left to tell
+            sys.stdout.flush()  # here: the interpreter's own flush at exit cannot report an error
     except KeyboardInterrupt:
         print_error("interrupted")
         return Code.INTERRUPTED
-    except SystemExit as end:  # rich and click end the process where a pipe is closed
+    except SystemExit as end:  # rich and click exit the process when a pipe is closed
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         return _output_error_code(end.__context__)
@@ -120,11 +100,11 @@ def exit_code_of(function: Callable[[], Code | None]) -> Code:
 
 
 def _output_error_code(error: OSError) -> Code:
-    """The code where the output cannot go where it should, of which nothing more is tried."""
+    """Stop writing to standard output and return the code for the error."""
     _redirect_to_null()
     if error.errno == errno.EPIPE:
         return Code.OK
-    print_error(f"the output could not be written: {error.strerror}; make room there, or send it elsewhere")
+    print_error(f"the output could not be written: {error.strerror}; free space there, or redirect the output")
     return Code.FAILED
 
 
@@ -136,13 +116,15 @@ def _disable_broken_output() -> None:
 
 
 def _redirect_to_null() -> None:
-    with suppress(OSError, ValueError):  # what is buffered would be written again at the end, and complained about
+    with suppress(OSError, ValueError):  # otherwise the interpreter writes the buffer again at exit, with a traceback
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def use_ascii_signs() -> None:
-    """From now on a sign that the terminal's encoding lacks is a plainer one, and no error; nor is it one to write
-    where whoever started this process has closed the output."""
+    """Replace signs that the encoding of the terminal lacks, from now on.
+
+    Also open the null device in place of a standard stream that is closed.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
@@ -154,12 +136,19 @@ def use_ascii_signs() -> None:
 
 def _replace_unencodable(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError)
-    lacking = error.object[error.start : error.end].translate(_ASCII_SIGNS)
-    return "".join(each if each.isascii() else "?" for each in lacking), error.end
+    replaced = error.object[error.start : error.end].translate(_ASCII_SIGNS)
+    return "".join(each if each.isascii() else "?" for each in replaced), error.end
 
 
 def code_for(error: BaseException) -> Code | None:
-    """The exit code of an error raised on purpose; None for a bug, which shows its traceback."""
+    """Return the exit code for an error.
+
+    Args:
+        error: The error.
+
+    Returns:
+        The code of a `PointsmanError`; None for a bug, whose traceback is printed.
+    """
     from pointsman import errors
 
     match error:
@@ -179,8 +168,10 @@ def code_for(error: BaseException) -> Code | None:
 
 
 def _root_cause(error: BaseException) -> BaseException:
-    """The error itself, where a task group has wrapped the only one there was; of several raised on purpose the first,
-    as when each of its tasks misses the broker."""
+    """Return the error that a task group has wrapped.
+
+    Of several errors with an exit code, return the first: for example, each task lost the connection to the broker.
+    """
     if not isinstance(error, BaseExceptionGroup):
         return error
     causes = [_root_cause(each) for each in error.exceptions]
@@ -188,25 +179,25 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 def outcome_code(outcome: Outcome) -> Code:
-    """0 for a completed workflow, 1 for any other end."""
+    """Return 0 for a completed workflow, 1 for any other outcome."""
     return Code.OK if outcome.status == "completed" else Code.FAILED
 
 
 def print_error(message: str) -> None:
-    """One line on standard error."""
-    with suppress(OSError):  # nobody reads it
+    """Print one line on standard error."""
+    with suppress(OSError):  # standard error may be closed
         print(f"pointsman: {one_line(message, limit=2_000)}", file=sys.stderr)
 
 
 def print_json(value: Any) -> None:
-    """`value`, a model, dataclass or plain data, as one line of JSON on standard output."""
+    """Print a model, a dataclass or plain data as one line of JSON on standard output."""
     from pydantic_core import to_json
 
     print(_escape_unencodable(to_json(value, exclude_none=True).decode()), flush=True)
 
 
 def _escape_unencodable(text: str) -> str:
-    """`text`, which is JSON, with escapes in place of what the encoding of standard output lacks."""
+    """Return JSON text with escapes in place of characters that the encoding of standard output lacks."""
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -217,11 +208,17 @@ def _escape_unencodable(text: str) -> str:
 
 
 def write_json(file: str, text: str) -> None:
-    """`text`, which is JSON, in `file`, or on standard output for `-`.
+    """Write JSON text to a file.
+
+    Args:
+        file: The path; `-` is standard output.
+        text: The JSON text.
 
     Raises:
-        ConfigurationError: it cannot be written.
+        ConfigurationError: The file cannot be written.
     """
+    from pathlib import Path
+
     from pointsman.errors import ConfigurationError
 
     if file == "-":
@@ -230,11 +227,20 @@ def write_json(file: str, text: str) -> None:
     try:
         Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigurationError(f"{file} cannot be written: {error.strerror or error}") from None
+        raise ConfigurationError(
+            f"{file} cannot be written: {error.strerror or error}; give a file in a folder that exists"
+        ) from None
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A terminal that wraps and colours, or plain text where there is none."""
+    """Return a console that wraps and colours on a terminal, and does neither in a file or a pipe.
+
+    Args:
+        stderr: Write to standard error. Default: to standard output.
+
+    Returns:
+        The console.
+    """
     from rich.console import Console
 
     found = Console(stderr=stderr, highlight=False)
@@ -243,22 +249,36 @@ def console(*, stderr: bool = False) -> Console:
     return found
 
 
-def print_event(terminal: Console, line: Text, told_from: int = EVENT_TEXT_COLUMN) -> None:
-    """One event, one line: cut at the edge of a terminal, whole in a file or a pipe. One with `no_wrap=False` is whole
-    on a terminal too, and goes on below where its text begins, at the column `told_from`."""
-    if not terminal.is_terminal:
-        terminal.print(line, soft_wrap=True)
-    elif line.no_wrap is not False or len(line) <= terminal.width or terminal.width < 2 * told_from:
-        terminal.print(line, no_wrap=True, overflow="ellipsis")
-    else:
-        first, rest = line.divide([told_from])
-        for part in rest.wrap(terminal, terminal.width - told_from):
-            terminal.print(first + part, no_wrap=True)
-            first.plain = " " * told_from
+def print_event(terminal: Console, prefix: Text, text: Text, column: int, *, whole: bool = False) -> None:
+    """Print one event.
+
+    In a file or a pipe, an event is one line. On a terminal, all texts begin at the same column: a prefix that does not
+    fit into the columns before the text has a line of its own.
+
+    Args:
+        terminal: The console.
+        prefix: The beginning of the line, such as the time and the name. It ends with a space.
+        text: The text.
+        column: The column at which the text begins.
+        whole: Wrap text that is longer than the line. Default: cut the text at the edge of the terminal.
+    """
+    from rich.text import Text
+
+    if not terminal.is_terminal or terminal.width < 2 * column:
+        terminal.print(prefix + text, soft_wrap=not terminal.is_terminal, no_wrap=True, overflow="ellipsis")
+        return
+    margin = Text(" " * column)
+    if len(prefix) > column:
+        terminal.print(prefix, no_wrap=True, overflow="ellipsis")
+        prefix = margin
+    prefix.pad_right(column - len(prefix))
+    for part in text.wrap(terminal, terminal.width - column) if whole else [text]:
+        terminal.print(prefix + part, no_wrap=True, overflow="ellipsis")
+        prefix = margin
 
 
 def print_table(terminal: Console, table: RenderableType) -> None:
-    """A table: in a file or a pipe without the blanks that make every row as long as the longest."""
+    """Print a table; in a file or a pipe without trailing spaces."""
     if terminal.is_terminal:
         terminal.print(table)
         return
@@ -269,25 +289,33 @@ def print_table(terminal: Console, table: RenderableType) -> None:
 
 
 def print_prose(terminal: Console, text: str, style: str = "") -> None:
-    """Text to read: broken between words on a terminal, as it is in a file or a pipe."""
+    """Print text, wrapped between words on a terminal, unchanged in a file or a pipe."""
     from rich.text import Text
 
     terminal.print(Text(text, style=style), soft_wrap=not terminal.is_terminal)
 
 
 def print_hint(terminal: Console, text: str, style: str = "dim") -> None:
-    """What to do next. A command in it is never broken, so that it can be copied."""
+    """Print the next step. The line is not wrapped, so that a command in the text can be copied."""
     from rich.text import Text
 
     terminal.print(Text(text, style=style), soft_wrap=True)
 
 
 def escape_control(text: str) -> str:
-    """`text` with its control characters made visible; line ends and tabs stay."""
+    """Return text with control characters made visible. Line ends and tabs are kept."""
     return _CONTROL_CHARS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def one_line(text: str, *, limit: int = 200) -> str:
-    """`text` cleaned, on one line, cut at `limit` characters."""
+    """Return text as one line without control characters.
+
+    Args:
+        text: The text.
+        limit: The maximum length, in characters. Default: 200.
+
+    Returns:
+        The line. A line that is too long ends with three dots.
+    """
     line = " ".join(escape_control(text).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."

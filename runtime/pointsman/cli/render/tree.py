@@ -1,8 +1,7 @@
-"""A trace in a terminal: a tree, each node with a bar to scale on one time axis. Values in, a renderable out.
+"""Render a trace as a tree. Each node has a bar on a common time axis.
 
-A task's bar is thick while somebody works on it, in the colour of what came of it, and thin while it waits: for its
-turn, and for a worker until one says that it has begun. An only attempt is no line of its own: what was called in it
-stands below the task.
+The bar of a task is thick while an agent works on it, in the colour of the attempt's status, and thin while the task
+waits. If a task has one attempt, the attempt has no line of its own: its calls are shown below the task.
 """
 
 from __future__ import annotations
@@ -33,30 +32,36 @@ _STATUS_MARKS = {
 }
 _BAR_SIGNS = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _UNDONE_STATUSES = ("failed", "skipped", "abandoned")
-_NAME_WIDTH = 44  # columns of the tree: five levels and the longest name of a shipped tool
-_SHORT_NAME_WIDTH = 40  # columns of the tree below which who is told, not what it is called in a trace
+_NAME_WIDTH = 44  # columns of the names: five levels and the longest name of a shipped tool
+_SHORT_NAME_WIDTH = 40  # columns of the names below which the operation, such as `invoke_agent`, is left out
 _OPERATION_PREFIXES = {"workflow": "invoke_workflow ", "task": "invoke_agent ", "tool": "execute_tool "}
 _BAR_WIDTH = 32  # columns of the time axis
-_NUMBERS_WIDTH = 20  # columns that how long it took and the tokens need, with their margins
-_MAX_NOTE_WIDTH = 120  # columns of what there is to say of a node
-_COST_WIDTH = 9  # columns of money, with their margin: $12.3456
+_NUMBERS_WIDTH = 20  # columns of the duration and the tokens, with margins
+_MAX_NOTE_WIDTH = 120  # columns of the detail of a node
+_COST_WIDTH = 9  # columns of the cost, with the margin: $12.3456
 
 
 def render_tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
-    """The tree, each node with a bar to scale on one time axis, how long it took and the tokens it used, on `width`
-    columns. Where they are few, the details are left out, but what went wrong is told below it. What goes on ends
-    `now`."""
+    """Render a trace as a tree with bars, durations, tokens and costs.
+
+    Details that do not fit into the width are left out; those of failed tasks follow below the tree.
+
+    Args:
+        root: The trace.
+        now: The current time, at which the bars of running tasks end.
+        width: Columns of the terminal. Default: 140.
+
+    Returns:
+        The tree.
+    """
     narrow = width < NARROW_WIDTH
     bars = max(10, min(_BAR_WIDTH, width - _NUMBERS_WIDTH - _NAME_WIDTH)) if narrow else _BAR_WIDTH
     names = max(20, min(_NAME_WIDTH, width - _NUMBERS_WIDTH - bars))
     costly = root.usage.cost > 0
     if costly:
         names = max(20, names - _COST_WIDTH)
-    room = (
-        0
-        if narrow
-        else min(_MAX_NOTE_WIDTH, width - names - bars - _NUMBERS_WIDTH - 1 - (_COST_WIDTH if costly else 0))
-    )
+    rest = width - names - bars - _NUMBERS_WIDTH - 1 - (_COST_WIDTH if costly else 0)
+    room = 0 if narrow else min(_MAX_NOTE_WIDTH, rest)
     start = root.started_at or now
     end = max([start, *(node.ended_at or now for node in _walk(root) if node.started_at)])
     table = Table(box=None, padding=(0, 1, 0, 0), show_edge=False, pad_edge=False, header_style="dim")
@@ -70,25 +75,25 @@ def render_tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableT
     if not narrow:
         table.add_column("", no_wrap=True, overflow="ellipsis", max_width=room)
     for prefix, node in _rows(root, "", ""):
-        counted = node.kind != "publish"  # the workflow below it is the same
+        counted = node.kind != "publish"  # the workflow below has the same numbers
         took = _duration_text(node, now) if counted else ""
         tokens = f"{node.usage.tokens:,}" if counted and node.usage.tokens else ""
         paid = (format_dollars(node.usage.cost) if counted and node.usage.cost else "",) if costly else ()
         style = STYLE[node.status] if node.status in _UNDONE_STATUSES else "dim"
-        said = () if narrow else (Text(one_line(_detail(node), limit=_MAX_NOTE_WIDTH), style=style),)
+        notes = () if narrow else (Text(one_line(_detail(node), limit=_MAX_NOTE_WIDTH), style=style),)
         table.add_row(
             _name(prefix, node, short=names < _SHORT_NAME_WIDTH),
             _bar(node, start, end, now, bars),
             took,
             tokens,
             *paid,
-            *said,
+            *notes,
         )
     return Group(table, *_problems(root, room))
 
 
 def tree_height(root: TraceNode) -> int:
-    """How many lines the tree has, without its head and what stands below it."""
+    """Return the number of lines of the tree, without its header and the failures below it."""
     return sum(1 for _ in _rows(root, "", ""))
 
 
@@ -106,7 +111,7 @@ def _has_only_attempt(node: TraceNode) -> bool:
 
 def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
     name = Text().append(prefix, style="dim")
-    mark = _STATUS_MARKS.get(node.status, "-" if node.ended_at else "·")  # what has no end and nobody at work waits
+    mark = _STATUS_MARKS.get(node.status, "-" if node.ended_at else "·")
     name.append(f"{mark} ", style=STYLE.get(node.status, ""))
     what = node.name.removeprefix(_OPERATION_PREFIXES.get(node.kind, "")) if short else node.name
     name.append(one_line(what, limit=80))
@@ -118,7 +123,7 @@ def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
 
 
 def _duration_text(node: TraceNode, now: datetime) -> Text | str:
-    """How long, until now where it goes on; nothing of what never began."""
+    """Return the duration, until now if the node is running; an empty text if it has not started."""
     if node.started_at is None or node.status == "skipped":
         return ""
     if node.ended_at is None:
@@ -160,17 +165,17 @@ def _bar(node: TraceNode, start: datetime, end: datetime, now: datetime, width: 
 
 
 def _problems(root: TraceNode, room: int) -> Sequence[Text]:
-    """What went wrong, each once and whole, where `room` beside the tree was not enough for it."""
-    told: dict[str, Text] = {}
+    """Return the failures whose details did not fit beside the tree, each once and whole."""
+    lines: dict[str, Text] = {}
     for node in _walk(root):
-        wrong = node.kind not in ("publish", "workflow") and node.status in _UNDONE_STATUSES
-        if not wrong or len(node.detail) <= room or node.detail in told:
+        failed = node.kind not in ("publish", "workflow") and node.status in _UNDONE_STATUSES
+        if not failed or len(node.detail) <= room or node.detail in lines:
             continue
-        who = f"{node.agent or 'nobody'} {node.task_id or ''}".rstrip()
-        who += "" if node.kind == "task" else f", {node.name}"
-        line = Text().append(f"{_STATUS_MARKS.get(node.status, '-')} ", style=STYLE[node.status]).append(one_line(who))
-        told[node.detail] = line.append(f": {one_line(node.detail, limit=1_000)}")
-    return [Text(), *told.values()] if told else []
+        name = f"{node.agent or '(no agent)'} {node.task_id or ''}".rstrip()
+        name += "" if node.kind == "task" else f", {node.name}"
+        line = Text().append(f"{_STATUS_MARKS.get(node.status, '-')} ", style=STYLE[node.status]).append(one_line(name))
+        lines[node.detail] = line.append(f": {one_line(node.detail, limit=1_000)}")
+    return [Text(), *lines.values()] if lines else []
 
 
 def _walk(node: TraceNode) -> Iterator[TraceNode]:

@@ -1,4 +1,4 @@
-"""A trace that grows on a screen that does not: what goes on is shown, what is over gives way."""
+"""Fit a growing trace to the height of a terminal: running tasks are shown, finished and waiting ones are grouped."""
 
 from __future__ import annotations
 
@@ -16,13 +16,24 @@ _GROUP_TEXT = {
     WAITING_FOR_RETRY: WAITING_FOR_RETRY,
     WAITING_FOR_AGENT: WAITING_FOR_AGENT,
     "handed over": "handed over",
-    "waiting": "that wait",
+    "waiting": "waiting",
 }
+"""The tasks that share a line when there is no room, by status, and the text of the line."""
 
 
 def fit_to_lines(root: TraceNode, lines: int) -> TraceNode:
-    """`root` on `lines` lines, as far as that goes: whole; else without what was called in attempts that are over; else
-    with one line for all tasks of a workflow that are done, and one for all that wait for the same."""
+    """Shorten a trace, step by step, until it fits.
+
+    First leave out the calls of finished attempts. Then show finished tasks of a workflow in one line, and waiting
+    tasks in one line for each status.
+
+    Args:
+        root: The trace.
+        lines: Lines of the terminal.
+
+    Returns:
+        The trace. It may still have more lines.
+    """
     shown = root
     for shorter in (_without_calls, _group_similar):
         if tree_height(shown) <= lines:
@@ -32,8 +43,8 @@ def fit_to_lines(root: TraceNode, lines: int) -> TraceNode:
 
 
 def _without_calls(node: TraceNode) -> TraceNode:
-    over = node.kind == "attempt" and node.ended_at is not None
-    children = () if over else tuple(_without_calls(child) for child in node.children)
+    ended = node.kind == "attempt" and node.ended_at is not None
+    children = () if ended else tuple(_without_calls(child) for child in node.children)
     return node.model_copy(update={"children": children})
 
 
@@ -43,11 +54,11 @@ def _group_similar(node: TraceNode) -> TraceNode:
     for child in node.children:
         of = tasks.get(child.status) if child.kind == "task" else None
         others.append(_group_similar(child)) if of is None else of.append(child)
-    done, *waiting = (_group_node(tasks[status], are) for status, are in _GROUP_TEXT.items())
+    done, *waiting = (_group_node(tasks[status], text) for status, text in _GROUP_TEXT.items())
     return node.model_copy(update={"children": (*done, *others, *(each for of in waiting for each in of))})
 
 
-def _group_node(tasks: Sequence[TraceNode], are: str) -> Sequence[TraceNode]:
+def _group_node(tasks: Sequence[TraceNode], text: str) -> Sequence[TraceNode]:
     if len(tasks) < 2:
         return tasks
     usage = Usage()
@@ -55,7 +66,7 @@ def _group_node(tasks: Sequence[TraceNode], are: str) -> Sequence[TraceNode]:
         usage += task.usage
     return [
         TraceNode(
-            name=f"{len(tasks)} tasks {are}",
+            name=f"{len(tasks)} tasks {text}",
             kind="task",
             status=tasks[0].status,
             started_at=min((task.started_at for task in tasks if task.started_at), default=None),

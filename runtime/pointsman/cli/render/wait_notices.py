@@ -1,4 +1,4 @@
-"""What is said on standard error to whoever waits for a workflow, while there is no end of it."""
+"""Notices on standard error while a command waits for a workflow."""
 
 from __future__ import annotations
 
@@ -17,45 +17,56 @@ from pointsman.ports.bus import Bus
 
 __all__ = ["NOTICE_AFTER_S", "notices", "report_missing_agents", "report_outages"]
 
-NOTICE_AFTER_S = 3.0  # seconds without a sign of life before the caller is told what may be missing; admission takes ms
-_BROKER_CHECK_INTERVAL_S = (
-    0.5  # seconds between two looks whether the broker is there: one that is back sooner was not away
-)
-_MAX_CHECK_INTERVAL_S = 60.0  # seconds at most between two looks at whom it waits for: each reads the whole log
+NOTICE_AFTER_S = 3.0  # seconds without progress before a notice is printed; admission takes milliseconds
+_BROKER_CHECK_INTERVAL_S = 0.5  # seconds between two checks of the connection; a shorter outage is not reported
+_MAX_CHECK_INTERVAL_S = 60.0  # seconds between two checks for missing agents at most: a check reads the whole log
 
 
 @asynccontextmanager
-async def notices(*what: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Tell it until the block ends."""
+async def notices(*sources: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run sources of notices until the block ends.
+
+    Args:
+        *sources: Coroutines that print notices.
+
+    Yields:
+        Nothing.
+    """
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(each) for each in what]
+        tasks = [group.create_task(each) for each in sources]
         yield
         for task in tasks:
             task.cancel()
 
 
 async def report_outages(bus: Bus) -> None:
-    """Say once that the broker is away, and once that it is back."""
-    there = True
+    """Print a line when the connection to the broker is lost, and a line when it is back."""
+    connected = True
     while True:
-        if bus.connected is not there:
-            there = not there
-            print_error("the broker is back" if there else "the broker is away; waiting")
+        if bus.connected is not connected:
+            connected = not connected
+            print_error("connected to the broker again" if connected else "lost the broker; waiting for it")
         await asyncio.sleep(_BROKER_CHECK_INTERVAL_S)
 
 
 async def report_missing_agents(client: Client, workflow: Workflow) -> None:
-    """Say it once of each agent that a task waits for while none of its name is alive, and look ever less often."""
-    told: set[str] = set()
-    patience = NOTICE_AFTER_S
+    """Print a line for each task that waits for an agent that is not live.
+
+    The pauses between two checks grow, because a check reads the whole log.
+
+    Args:
+        client: The client.
+        workflow: The workflow.
+    """
+    reported: set[str] = set()
+    pause = NOTICE_AFTER_S
     while True:
-        await asyncio.sleep(patience)
-        patience = min(2 * patience, _MAX_CHECK_INTERVAL_S)
-        with suppress(
-            BusUnavailableError, NotFoundError
-        ):  # nobody has taken it yet; or the broker is away, which others tell
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _MAX_CHECK_INTERVAL_S)
+        # The workflow may not be admitted yet. `report_outages` reports a lost broker.
+        with suppress(BusUnavailableError, NotFoundError):
             root = build_trace(await client.entries(workflow.id))
             for task in tasks_without_agent(at_time(root, datetime.now(UTC), await client.operations.live_names())):
-                if task.detail not in told:
-                    print_error(f"{task.task_id} is {task.detail}; `pointsman worker module:name` starts one")
-                told.add(task.detail)
+                if task.detail not in reported:
+                    print_error(f"{task.task_id} is {task.detail}; start one with `pointsman worker module:name`")
+                reported.add(task.detail)

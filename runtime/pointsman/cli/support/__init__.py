@@ -1,0 +1,1 @@
+"""The session with the broker, ids, teams, and the processes of a local system."""

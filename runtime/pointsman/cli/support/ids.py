@@ -1,4 +1,4 @@
-"""An id as a person types it: whole, or as much of its beginning as is no other's."""
+"""Ids as a person types them: whole, or a unique beginning."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from pointsman_schemas.ids import workflow_id_for
 __all__ = ["resolve_approval_id", "resolve_dead_letter", "resolve_workflow_id"]
 
 _ID_LENGTH = len(workflow_id_for("", ""))
-_MAX_LISTED = 5  # ids that are named where a beginning fits several
+_MAX_LISTED = 5  # ids that an error lists when several have the same beginning
 
 
 async def resolve_workflow_id(client: Client, given: str) -> str:
-    """The id that `given` is or begins; as it was given where none begins so, for what is done with it to say.
+    """Return the id of a workflow.
+
+    Args:
+        client: The client.
+        given: The id, or its beginning with at least one character after `wf_`.
+
+    Returns:
+        The id; or `given`, if no recent workflow has this beginning.
 
     Raises:
-        ConfigurationError: several begin so.
+        ConfigurationError: Several workflows have this beginning.
     """
     if len(given) >= _ID_LENGTH or len(given) <= len("wf_") or not given.startswith("wf_"):
         return given
@@ -27,13 +34,36 @@ async def resolve_workflow_id(client: Client, given: str) -> str:
 
 
 async def resolve_approval_id(client: Client, given: str) -> str:
-    """As `resolve_workflow_id`: the id of an approval is its workflow's, a hyphen and its own part, which is short."""
-    workflow, hyphen, own = given.rpartition("-")
-    return await resolve_workflow_id(client, workflow) + hyphen + own
+    """Return the id of an approval, which is the id of the workflow, a hyphen and a short suffix.
+
+    Args:
+        client: The client.
+        given: The id. The part before the hyphen may be the beginning of the workflow's id.
+
+    Returns:
+        The id.
+
+    Raises:
+        ConfigurationError: Several workflows have this beginning.
+    """
+    workflow, hyphen, suffix = given.rpartition("-")
+    return await resolve_workflow_id(client, workflow) + hyphen + suffix
 
 
 async def resolve_dead_letter(operations: Operations, given: str) -> DeadLetterEntry:
-    """The dead letter that is called `given` or begins so. Raises `NotFoundError`; `ConfigurationError` for several."""
+    """Return a dead letter.
+
+    Args:
+        operations: The operations of the client.
+        given: The id or its beginning.
+
+    Returns:
+        The dead letter.
+
+    Raises:
+        ConfigurationError: Several dead letters have this beginning.
+        NotFoundError: There is no such dead letter.
+    """
     try:
         return await operations.dead_letter(given)
     except NotFoundError:
@@ -43,10 +73,10 @@ async def resolve_dead_letter(operations: Operations, given: str) -> DeadLetterE
     return await operations.dead_letter(_single_match(given, found, "dead letters"))
 
 
-def _single_match(given: str, found: Sequence[str], what: str) -> str:
+def _single_match(given: str, found: Sequence[str], plural: str) -> str:
     if given in found or not found:
         return given
     if len(found) > 1:
-        named = ", ".join(found[:_MAX_LISTED]) + (", ..." if len(found) > _MAX_LISTED else "")
-        raise ConfigurationError(f"{len(found)} {what} begin with {given}: {named}; give more of the id")
+        listed = ", ".join(found[:_MAX_LISTED]) + (", ..." if len(found) > _MAX_LISTED else "")
+        raise ConfigurationError(f"{len(found)} {plural} begin with {given}: {listed}; give more of the id")
     return found[0]

@@ -1,8 +1,9 @@
-"""A whole system of one's own: a broker, a supervisor and agents as child processes, and waiting until all are up."""
+"""A local system: a broker, a supervisor and agents as child processes of a command."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.llm.factory import selected_model
 from pointsman.settings import Settings
 from pointsman.util.child_processes import ChildProcesses
-from pointsman.util.environment import unset_variables
+from pointsman.util.environment import unset_variables, variable
 
 __all__ = [
     "child_processes",
@@ -39,26 +40,58 @@ __all__ = [
 
 T = TypeVar("T")
 
-_CONNECTION_VARIABLES = tuple(
-    f"POINTSMAN_{name}"
-    for name in ("CREDENTIALS", "USER", "PASSWORD", "TOKEN", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_HANDSHAKE_FIRST",
-                 "JETSTREAM_DOMAIN", "REPLICAS")
-)  # fmt: skip
-_READY_TIMEOUT_S = 60.0  # seconds until everybody must be there; six interpreters on one slow core need about ten
-_POLL_INTERVAL_S = 0.05  # seconds between two looks at who is there
+_CONNECTION_SETTINGS = (
+    "CREDENTIALS",
+    "USER",
+    "PASSWORD",
+    "TOKEN",
+    "TLS_CA",
+    "TLS_CERT",
+    "TLS_KEY",
+    "TLS_HANDSHAKE_FIRST",
+    "JETSTREAM_DOMAIN",
+    "REPLICAS",
+)
+_READY_TIMEOUT_S = 60.0  # seconds for all processes to start; six interpreters on one slow core need about ten
+_POLL_INTERVAL_S = 0.05  # seconds between two checks for live agents
+_MIN_NAME_WIDTH = 14  # columns for the names of processes
+
+
+def ignore_connection_settings() -> None:
+    """Unset the variables that describe another broker, for this process and its children.
+
+    The broker of a local system is one server without TLS, login and JetStream domain.
+    """
+    unset_variables(*(f"POINTSMAN_{name}" for name in _CONNECTION_SETTINGS))
 
 
 @asynccontextmanager
-async def local_system(target: str, settings: Settings, home: Path, *, team: bool) -> AsyncIterator[Client]:
-    """A client of a broker of its own, with everything that `target` needs running: its `team`, or its agents alone."""
+async def local_system(
+    target: str, settings: Settings, home: Path, *, team: bool, search_path: Path | None = None
+) -> AsyncIterator[Client]:
+    """Run a broker and the processes of a target until the block ends.
+
+    Args:
+        target: A module or a file.
+        settings: The settings.
+        home: A folder for data and logs.
+        team: Run the team of the target, with its supervisor. If False, run the agents alone.
+        search_path: A folder in which the processes look for modules, too. Default: none.
+
+    Yields:
+        A client of the broker, once all processes are live.
+
+    Raises:
+        ConfigurationError: The target does not define an agent that its team needs.
+    """
     if team:
-        cast = topology_of(target)
-        if cast.missing:
+        topology = topology_of(target)
+        if topology.missing:
             raise ConfigurationError(
-                f"{target} does not define {', '.join(cast.missing)}, which its team needs, and nobody else can run "
-                "what works on a broker of its own; import it there, or do without --embedded"
+                f"{target} does not define {', '.join(topology.missing)}, which its team needs; import the agents in "
+                f"{target}, or start them elsewhere and leave out --embedded"
             )
-        workers, agents, name = cast.workers, cast.agents, cast.team.name
+        workers, agents, name = topology.workers, topology.agents, topology.team.name
     else:
         from pointsman.engine.process.discovery import load_agents
 
@@ -66,7 +99,7 @@ async def local_system(target: str, settings: Settings, home: Path, *, team: boo
         agents = frozenset(agent.card.name for agent in load_agents([target]))
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(EmbeddedBroker(home / "broker"))
-        children = await stack.enter_async_context(child_processes(home, broker, settings))
+        children = await stack.enter_async_context(child_processes(home, broker, settings, search_path))
         await start_children(children, target if team else None, workers)
         client = await stack.enter_async_context(session(broker.url, settings.namespace, create=True))
         waiting = wait_for_all(client, agents, name, json=None, began=time.monotonic())
@@ -74,30 +107,43 @@ async def local_system(target: str, settings: Settings, home: Path, *, team: boo
         yield client
 
 
-def ignore_connection_settings() -> None:
-    """Unset the variables that describe another broker, for this process and its children.
-
-    A broker of one's own is one server without TLS, login and JetStream domain.
-    """
-    unset_variables(*_CONNECTION_VARIABLES)
-
-
 def working_directory(directory: Path | None, prefix: str) -> Path:
-    """`directory`, made if need be, or a temporary folder."""
+    """Create the folder for data and logs.
+
+    Args:
+        directory: The value of `--dir`, or None for a temporary folder.
+        prefix: The beginning of the name of a temporary folder.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ConfigurationError: The folder cannot be created.
+    """
     if directory is None:
         return Path(tempfile.mkdtemp(prefix=prefix))
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"the folder {directory} cannot be made: {error.strerror}; give --dir a place you can write to"
+            f"the folder {directory} cannot be created: {error.strerror}; give --dir a folder that you may write to"
         ) from None
     return directory
 
 
 @contextmanager
 def exclusive_lock(home: Path) -> Iterator[None]:
-    """Nobody else uses `home` meanwhile: two brokers on one store destroy it. The kernel frees it with this process."""
+    """Hold a lock on a folder: two brokers on one store destroy it. The kernel releases the lock with this process.
+
+    Args:
+        home: The folder.
+
+    Yields:
+        Nothing.
+
+    Raises:
+        ConfigurationError: Another process has the lock, or the folder cannot be written to.
+    """
     try:
         import fcntl
     except ImportError:  # Windows
@@ -107,27 +153,48 @@ def exclusive_lock(home: Path) -> Iterator[None]:
         lock = (home / "lock").open("ab")
     except OSError as error:
         raise ConfigurationError(
-            f"the folder {home} cannot be written to: {error.strerror}; give --dir another"
+            f"the folder {home} cannot be written to: {error.strerror}; give --dir another folder"
         ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigurationError(
-                f"another `pointsman up` or `demo` is running on {home}; end it, or give --dir another folder"
+                f"another `pointsman up` or `pointsman demo` uses {home}; stop it, or give --dir another folder"
             ) from None
         yield
 
 
-def child_processes(home: Path, broker: EmbeddedBroker, settings: Settings) -> ChildProcesses:
+def child_processes(
+    home: Path, broker: EmbeddedBroker, settings: Settings, search_path: Path | None = None
+) -> ChildProcesses:
+    """Return a supervisor of child processes that use the broker.
+
+    Args:
+        home: The folder for logs.
+        broker: The broker.
+        settings: The settings of this process.
+        search_path: A folder in which the processes look for modules, too. Default: none.
+
+    Returns:
+        The child processes, none of them started.
+    """
     environment = {"POINTSMAN_URL": broker.url, "POINTSMAN_NAMESPACE": settings.namespace}
     if settings.health_port is not None:
-        environment["POINTSMAN_HEALTH_PORT"] = "0"  # one port cannot be had by all of them
+        environment["POINTSMAN_HEALTH_PORT"] = "0"  # a free port for each: they cannot share one
+    if search_path is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(search_path), variable("PYTHONPATH"))))
     return ChildProcesses(home, environment)
 
 
 async def start_children(children: ChildProcesses, target: str | None, workers: Mapping[str, Sequence[str]]) -> None:
-    """All at once: they find each other over the broker, in whatever order they come up."""
+    """Start all processes at the same time. They find each other over the broker, in any order.
+
+    Args:
+        children: The child processes.
+        target: The module or file of the team; None for no supervisor.
+        workers: The targets of each worker, by the name of the process.
+    """
     await asyncio.gather(
         *([children.start("supervisor", "supervisor", target)] if target is not None else []),
         *(children.start(name, "worker", *targets) for name, targets in workers.items()),
@@ -135,33 +202,58 @@ async def start_children(children: ChildProcesses, target: str | None, workers: 
 
 
 async def wait_for_all(
-    client: Client, agents: frozenset[str], team: str | None, *, json: bool | None, began: float,
-    patience: float = _READY_TIMEOUT_S,
-) -> None:  # fmt: skip
-    """Wait, for `patience` seconds, until the team's consumers exist and the card of every agent is announced. `json`
-    None tells nobody who came up."""
+    client: Client,
+    agents: frozenset[str],
+    team: str | None,
+    *,
+    json: bool | None,
+    began: float,
+    timeout: float = _READY_TIMEOUT_S,
+) -> None:
+    """Wait until the supervisor has its consumers and all agents have announced their cards.
+
+    Args:
+        client: The client.
+        agents: The agents.
+        team: The team; None for no supervisor.
+        json: Print each process that is live, as JSON or as text; None prints nothing.
+        began: The monotonic time at which the command started.
+        timeout: Seconds to wait. Default: 60.
+
+    Raises:
+        BusUnavailableError: A process did not start in time.
+    """
     missing = {*agents, *(["supervisor"] if team is not None else [])}
-    deadline = time.monotonic() + patience
+    width = max(_MIN_NAME_WIDTH, *map(len, missing), 0)
+    deadline = time.monotonic() + timeout
     while missing:
-        there = {card.name for card in await client.operations.agents()} & missing
+        live = {card.name for card in await client.operations.agents()} & missing
         if "supervisor" in missing and team is not None and await _has_supervisor(client, team):
-            there.add("supervisor")
-        for name in sorted(there) if json is not None else ():
-            print_ready(name, began, json=json is True)
-        missing -= there
+            live.add("supervisor")
+        for name in sorted(live) if json is not None else ():
+            print_ready(name, began, json=json is True, width=width)
+        missing -= live
         if missing and time.monotonic() > deadline:
             late = ", ".join(sorted(missing))
-            raise BusUnavailableError(f"{late} did not come up within {patience:.0f} s; look at the logs")
+            raise BusUnavailableError(f"{late} did not start within {timeout:.0f} s; read the logs of the processes")
         if missing:
             await asyncio.sleep(_POLL_INTERVAL_S)
 
 
-def print_ready(name: str, began: float, *, json: bool) -> None:
+def print_ready(name: str, began: float, *, json: bool, width: int = _MIN_NAME_WIDTH) -> None:
+    """Print that a process is live.
+
+    Args:
+        name: The name of the process.
+        began: The monotonic time at which the command started.
+        json: Print JSON instead of text.
+        width: Columns for the name. Default: 14.
+    """
     after = time.monotonic() - began
     if json:
         print_json({"event": "started", "name": name, "after": round(after, 3)})
     else:
-        console().print(Text(f"  ✓ {name:<14} after {format_seconds(after)}", style="dim"))
+        console().print(Text(f"  ✓ {name:<{width}} after {format_seconds(after)}", style="dim"))
 
 
 async def _has_supervisor(client: Client, team: str) -> bool:
@@ -169,24 +261,47 @@ async def _has_supervisor(client: Client, team: str) -> bool:
 
 
 async def or_child_exit(children: ChildProcesses, work: Coroutine[Any, Any, T]) -> T:
-    """`work`, or the error that says which child ended meanwhile."""
-    working, ending = asyncio.ensure_future(work), asyncio.ensure_future(children.wait_for_exit())
+    """Run a coroutine while all child processes run.
+
+    Args:
+        children: The child processes.
+        work: The coroutine.
+
+    Returns:
+        The result of the coroutine.
+
+    Raises:
+        ChildExitedError: A child process exited first.
+    """
+    working, exiting = asyncio.ensure_future(work), asyncio.ensure_future(children.wait_for_exit())
     try:
-        await asyncio.wait([working, ending], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([working, exiting], return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ending.result()
+            raise exiting.result()
         return working.result()
     finally:
-        for task in (working, ending):
+        for task in (working, exiting):
             task.cancel()
 
 
 def print_connection_settings(
     settings: Settings, broker: EmbeddedBroker, home: Path, agents: int, *, kept: bool = True
 ) -> None:
+    """Print the broker, the model and the folders of a local system.
+
+    Args:
+        settings: The settings.
+        broker: The broker.
+        home: The folder for data and logs.
+        agents: The number of agents.
+        kept: The folder is kept after the command. Default: True.
+    """
     terminal, model = console(), selected_model(settings.model)
-    told = "offline: deterministic, no network; OPENAI_API_KEY or ANTHROPIC_API_KEY brings a real one"
-    terminal.print(Text(f"broker  {broker.url}\nmodel   {told if model == 'offline' else model}\nlogs    {home}"))
+    if model == "offline":
+        model = "offline: deterministic, without network; set OPENAI_API_KEY or ANTHROPIC_API_KEY for a real model"
+    terminal.print(Text(f"broker  {broker.url}\nmodel   {model}\nlogs    {home}"))
     if not kept:
-        terminal.print(Text("data    kept until Ctrl-C, logs too; --dir PATH keeps it"))
-    terminal.print(Text(f"a broker, a supervisor and {agents} agent{'' if agents == 1 else 's'}:", style="bold"))
+        terminal.print(Text("data    deleted with the logs after Ctrl-C; --dir PATH keeps both"))
+    terminal.print(
+        Text(f"starting a broker, a supervisor and {agents} agent{'' if agents == 1 else 's'}:", style="bold")
+    )

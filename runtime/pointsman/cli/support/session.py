@@ -1,4 +1,4 @@
-"""How a command meets the broker: settings from options and environment, a bounded wait, quiet logs."""
+"""The session of a command with the broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,16 @@ __all__ = ["default_by", "session", "settings_for"]
 
 
 def settings_for(url: str | None, namespace: str | None, *, log_level: str | None = None) -> Settings:
-    """Settings from the environment, the options on top. `log_level` counts when the environment sets none."""
+    """Load the settings of a command: options first, then the environment.
+
+    Args:
+        url: The value of `--url`, or None.
+        namespace: The value of `--namespace`, or None.
+        log_level: The log level if the environment sets none. Default: `info`.
+
+    Returns:
+        The settings.
+    """
     settings = Settings.load(url=url, namespace=namespace)
     if log_level is None or "log_level" in settings.model_fields_set:
         return settings
@@ -24,12 +33,18 @@ def settings_for(url: str | None, namespace: str | None, *, log_level: str | Non
 
 @asynccontextmanager
 async def session(url: str | None, namespace: str | None, *, create: bool = False) -> AsyncIterator[Client]:
-    """A client for one command. Only errors are logged: what a person should know, the command says itself.
+    """Connect a client for one command. Log errors only: the command prints everything else.
 
-    Commands that look must not make what they look for: a namespace is made by those that `create`.
+    Args:
+        url: The value of `--url`, or None.
+        namespace: The value of `--namespace`, or None.
+        create: Create the namespace if it does not exist. Default: False, for commands that only read.
+
+    Yields:
+        The client.
     """
     for variable, meant in misspelled_variables().items():
-        print_error(f"{variable} is no setting; did you mean {meant}?")
+        print_error(f"{variable} is not a setting; did you mean {meant}?")
     settings = settings_for(url, namespace, log_level="error")
     observed = telemetry.setup("pointsman-cli", settings=settings)
     try:
@@ -40,10 +55,17 @@ async def session(url: str | None, namespace: str | None, *, create: bool = Fals
 
 
 def default_by(given: str | None) -> str:
-    """The name under which a person's answer is kept: as given, else that of who is logged in here."""
+    """Return the name under which the log records a person's answer.
+
+    Args:
+        given: The value of `--by`, or None.
+
+    Returns:
+        The given name, or the name of the login.
+    """
     if given:
         return given
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # in a container a user may have a number and no name
-        return "somebody at the command line"
+    except (KeyError, OSError):  # in a container, a user may have a number and no name
+        return "an unnamed user"

@@ -1,4 +1,4 @@
-"""Who must run for a team: its supervisor, its agents, and each shipped role it needs and does not define."""
+"""The processes that a team needs: its supervisor, its agents, and the shipped roles that it does not define."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from pointsman_schemas.team import Team
 
 __all__ = ["SHIPPED_TEAM", "SHIPPED_WORKERS", "Topology", "demo_topology", "topology_of"]
 
-# By name and not by import: the shipped agents stand above the command line.
+# Names, not imports: the package of shipped agents may not be imported here.
 SHIPPED_TEAM = "pointsman_agents.customer_service"
 _SHIPPED_ROLES = {name: f"pointsman_agents.{name}" for name in ("planner", "synthesizer", "classifier")}
 SHIPPED_WORKERS: Mapping[str, Sequence[str]] = {
     **{name: [_SHIPPED_ROLES[name]] for name in ("planner", "synthesizer")},
     **{name: [f"{SHIPPED_TEAM}.{name}"] for name in ("billing", "technical", "account")},
 }
-"""A process for each of its agents."""
+"""The workers of the demo team: a process for each agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Who must be there: the team, one child process per entry of `workers`: its name and what it runs, and those
-    agents, `missing`, that somebody else would have to run."""
+    """The processes of a team. `workers` maps the name of a child process to the targets that it runs.
+
+    `agents` are the agents of all workers, `missing` the agents that the team needs and that no worker runs.
+    """
 
     team: Team
     target: str
@@ -34,8 +36,14 @@ class Topology:
 
 
 def topology_of(target: str | None) -> Topology:
-    """Who runs for `target`: its teams in a process, its agents in another, and each shipped role they need and it
-    does not define."""
+    """Find the processes for a target: one for its teams, one for its agents, and one for each shipped role it needs.
+
+    Args:
+        target: A module or a file with a team; None for the demo team.
+
+    Returns:
+        The topology.
+    """
     if target in (None, SHIPPED_TEAM):
         return demo_topology()
     from pointsman.engine.process.discovery import installed_agents, load_agents
@@ -54,10 +62,10 @@ def topology_of(target: str | None) -> Topology:
             workers[name] = [name]
         elif name in _SHIPPED_ROLES:
             workers[name] = [_SHIPPED_ROLES[name]]
-    there = frozenset(own | {name for name in workers if name != "agents"})
-    return Topology(team, target, workers, there, tuple(sorted(needed - there)))
+    found = frozenset(own | {name for name in workers if name != "agents"})
+    return Topology(team, target, workers, found, tuple(sorted(needed - found)))
 
 
 def demo_topology() -> Topology:
-    """The team of the demo. Imports it."""
+    """Return the processes of the demo team. Imports the team."""
     return Topology(app.load_team(SHIPPED_TEAM), SHIPPED_TEAM, SHIPPED_WORKERS, frozenset(SHIPPED_WORKERS))

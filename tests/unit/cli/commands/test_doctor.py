@@ -13,6 +13,7 @@ from rich.console import Console
 from support.factory import echo
 
 from pointsman.cli.commands import agents, doctor
+from pointsman.cli.support import checks
 from pointsman.client.client import Client
 from pointsman.core.model.agent_health import Circuit, Circuits
 from pointsman.engine.process.heartbeat import team_card
@@ -25,12 +26,12 @@ NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 def test_doctor_fails_on_a_team_without_a_supervisor(client: Client) -> None:
-    gone = asyncio.run(doctor._check_supervisor(client, "shop"))
+    gone = asyncio.run(checks.check_supervisor(client, "shop"))
     asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
-    there = asyncio.run(doctor._check_supervisor(client, "shop"))
+    there = asyncio.run(checks.check_supervisor(client, "shop"))
 
-    assert [(check.ok, check.finding) for check in gone] == [(False, "none of shop alive")]
-    assert [(check.ok, check.finding) for check in there] == [(True, "1 of shop alive")]
+    assert [(check.ok, check.finding) for check in gone] == [(False, "none of shop live")]
+    assert [(check.ok, check.finding) for check in there] == [(True, "1 of shop live")]
 
 
 def test_doctor_continues_its_output_in_order(
@@ -42,16 +43,16 @@ def test_doctor_continues_its_output_in_order(
 
     lines = capsys.readouterr().out.splitlines()
     (at,) = (index for index, line in enumerate(lines) if line.startswith("ok   streams"))
-    assert lines[at].startswith("ok   streams      the streams hold")
-    assert lines[at + 1].startswith(" " * 18 + "each other")
+    assert lines[at].startswith("ok   streams       no message is")
+    assert lines[at + 1].startswith(" " * 19 + "a limit")
 
 
 def test_a_check_that_found_nothing_gives_no_advice(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     doctor.doctor("shop", url=None, namespace=None, json=True)
 
-    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert {bool(check.get("advice")) for check in checks if check["ok"]} == {False}
-    assert {bool(check.get("advice")) for check in checks if not check["ok"]} == {True}
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {bool(check.get("advice")) for check in found if check["ok"]} == {False}
+    assert {bool(check.get("advice")) for check in found if not check["ok"]} == {True}
 
 
 def test_early_exit_of_a_reader_closes_the_connection_of_doctor(
@@ -67,11 +68,11 @@ def test_early_exit_of_a_reader_closes_the_connection_of_doctor(
         finally:
             owners.append(asyncio.current_task())
 
-    def emit(check: doctor.Check) -> None:
+    def emit(check: checks.Check) -> None:
         if check.name == "broker":
             raise BrokenPipeError
 
-    monkeypatch.setattr(doctor, "session", session)
+    monkeypatch.setattr(checks, "session", session)
     monkeypatch.setattr(doctor, "print_json", emit)
 
     with pytest.raises(BrokenPipeError):
@@ -93,8 +94,8 @@ def test_doctor_fails_on_agents_of_one_name_with_different_schemas(
     assert ("2 versions with different schemas" in capsys.readouterr().out) is told
 
     doctor.doctor(None, url=None, namespace=None, json=True)
-    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    [schemas] = [check for check in checks if check["name"] == "schemas"]
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [schemas] = [check for check in found if check["name"] == "schemas"]
     assert schemas["ok"] is not told
     assert ("tea: 2 versions with different schemas" in schemas["finding"]) is told
 
@@ -121,14 +122,14 @@ def test_doctor_fails_on_supervisors_with_different_team_definitions(
     assert ("2 different definitions; The team shop" in capsys.readouterr().out) is told
 
     doctor.doctor(None, url=None, namespace=None, json=True)
-    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    [definitions] = [check for check in checks if check["name"] == "definitions"]
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [definitions] = [check for check in found if check["name"] == "definitions"]
     assert definitions["ok"] is not told
     assert ("shop: 2 different definitions" in definitions["finding"]) is told
 
 
-@pytest.mark.parametrize(("left", "told"), [((0, 0), ""), ((1, 0), "1 told to stop still runs"),
-                                            ((2, 1), "3 told to stop still run")])  # fmt: skip
+@pytest.mark.parametrize(("left", "told"), [((0, 0), ""), ((1, 0), "1 cancelled handler still running"),
+                                            ((2, 1), "3 cancelled handlers still running")])  # fmt: skip
 def test_doctor_fails_on_handlers_that_ignore_their_stop(
     client: Client, capsys: pytest.CaptureFixture[str], left: tuple[int, int], told: str
 ) -> None:
@@ -137,15 +138,15 @@ def test_doctor_fails_on_handlers_that_ignore_their_stop(
         asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
 
     agents.agents(**NOWHERE)  # type: ignore[arg-type]
-    assert ("still run" in (shown := capsys.readouterr().out)) is bool(told)
+    assert ("still running" in (shown := capsys.readouterr().out)) is bool(told)
     assert told in shown
 
     agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
     assert json.loads(capsys.readouterr().out)["orphaned_handlers"] == sum(left)
 
     doctor.doctor(None, url=None, namespace=None, json=True)
-    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    [handlers] = [check for check in checks if check["name"] == "handlers"]
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [handlers] = [check for check in found if check["name"] == "handlers"]
     assert handlers["ok"] is not bool(told)
     assert told in handlers["finding"]
 
@@ -153,11 +154,11 @@ def test_doctor_fails_on_handlers_that_ignore_their_stop(
 @pytest.mark.parametrize(
     ("alive", "left", "probe", "ok", "seen"),
     [
-        (True, 60, "", False, "tea: keeps failing, is sent no work before "),
-        (True, 60, "w/t/1", False, "tea: keeps failing, is being probed"),
-        (True, 0, "", True, "tea: kept failing, the next task is a probe"),
-        (True, 0, "w/t/1", True, "tea: kept failing, the next task is a probe"),
-        (False, 60, "", True, "every agent is sent work"),
+        (True, 60, "", False, "tea: circuit open, no tasks until "),
+        (True, 60, "w/t/1", False, "tea: circuit open, a probe is running"),
+        (True, 0, "", True, "tea: circuit open, the next task is a probe"),
+        (True, 0, "w/t/1", True, "tea: circuit open, the next task is a probe"),
+        (False, 60, "", True, "all closed"),
     ],
 )
 def test_doctor_fails_on_an_open_circuit_of_a_live_agent(
@@ -170,10 +171,10 @@ def test_doctor_fails_on_an_open_circuit_of_a_live_agent(
         asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update={"instance": "i1"})))
 
     doctor.doctor(None, url=None, namespace=None, json=True)
-    checks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     agents.agents(**NOWHERE)  # type: ignore[arg-type]
 
-    [circuits] = [check for check in checks if check["name"] == "circuits"]
+    [circuits] = [check for check in found if check["name"] == "circuits"]
     assert circuits["ok"] is ok
     assert circuits["finding"].startswith(seen)
     assert (seen.removeprefix("tea: ") in capsys.readouterr().out) is alive

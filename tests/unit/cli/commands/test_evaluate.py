@@ -32,10 +32,10 @@ SUITE = Suite(team="shop", target="shop.py", cases=(Case(input="tea"),))
 @pytest.mark.parametrize(
     ("suite", "who", "looks", "start"),
     [
-        (SUITE, "a supervisor of 'shop'", "pointsman doctor shop", "pointsman supervisor shop.py"),
+        (SUITE, "a supervisor of team shop", "pointsman doctor shop", "pointsman supervisor shop.py"),
         (
             SUITE.model_copy(update={"team": None, "agent": "clerk", "target": None}),
-            "the agent 'clerk'",
+            "the agent clerk",
             "pointsman agents",
             "pointsman worker module:name",
         ),
@@ -51,14 +51,11 @@ async def test_suite_for_a_missing_target_sends_nothing(
     await client.bus.set_up()
 
     with pytest.raises(
-        NotFoundError, match=rf"{who} did not .* nothing was sent; start it, as with `{start}`, .*--embedded"
+        NotFoundError, match=rf"{who} is not live .* no request was sent; start it with `{start}`, or use --embedded"
     ):
         await evaluate._wait_until_served(client, suite)
 
-    assert capsys.readouterr().err == (
-        f"pointsman: nobody is there to take the requests: is {who} running? `{looks}` looks for what is missing; or "
-        "use --embedded\n"
-    )
+    assert capsys.readouterr().err == (f"pointsman: waiting for {who}; check with `{looks}`, or use --embedded\n")
     assert await client.bus.last("work", client.subjects.requests) is None
 
 
@@ -76,8 +73,8 @@ shop = Team(name="shop", strategy=Pipeline(stages=(Stage(agent="clerk"),)))
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"team": "shopp"}, "house.py defines no team 'shopp'; it has shop"),
-        ({"team": None, "agent": "shop"}, "house.py defines no agent 'shop'; it has clerk"),
+        ({"team": "shopp"}, "house.py does not define the team shopp of the suite; it defines shop"),
+        ({"team": None, "agent": "shop"}, "house.py does not define the agent shop of the suite; it defines clerk"),
     ],
 )
 async def test_suite_for_an_undefined_target_starts_nothing(
@@ -87,7 +84,7 @@ async def test_suite_for_an_undefined_target_starts_nothing(
     suite = SUITE.model_copy(update={"target": str(tmp_path / "house.py"), **asked})
 
     with pytest.raises(ConfigurationError, match=said):
-        await evaluate._evaluate(suite, embedded=True, parallel=1, url=None, namespace=None)
+        await evaluate._evaluate(suite, None, embedded=True, parallel=1, url=None, namespace=None)
 
 
 async def test_target_that_starts_meanwhile_is_used(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +106,7 @@ async def test_an_agent_with_the_team_s_name_is_not_the_team(monkeypatch: pytest
     other = Team(name="other", strategy=Pipeline(stages=(Stage(agent="shop"),)))
     async with running_team(other, [shop]) as client:
         await evaluate._wait_until_served(client, SUITE.model_copy(update={"team": None, "agent": "shop"}))
-        with pytest.raises(NotFoundError, match="a supervisor of 'shop'"):
+        with pytest.raises(NotFoundError, match="a supervisor of team shop"):
             await evaluate._wait_until_served(client, SUITE)
 
 
@@ -152,7 +149,7 @@ def test_each_case_is_a_line_with_its_errors_below(
         "    answer:",
         f"✓ {'n' * 97}...  500 ms",
         "",
-        "1 of 4 right: accuracy 25% (at least 20%), routing 33%",
+        "1 of 4 right: accuracy 25% (threshold 20%), routing 33%",
         "1.5 s, 3 model calls, 16 tokens, $0.5000",
     ]
 
@@ -179,7 +176,29 @@ def test_cards_from_a_stopped_broker_are_not_offered(capsys: pytest.CaptureFixtu
     out, err = capsys.readouterr()
     assert "pointsman show" not in out
     assert "routing" not in out
-    assert err == "pointsman: shop is below the threshold of 100%\n"
+    assert err == "pointsman: shop: the accuracy 0% is below the threshold 100%\n"
+
+
+def test_target_of_a_suite_is_a_module_in_the_folder_of_the_suite(stand: Stand) -> None:
+    stand.path.write_text(SUITE_FILE.replace("house.py", "house"))
+
+    evaluate.evaluate_suite(stand.path, **{**OPTIONS, "embedded": True})
+
+    assert stand.asked == [("house", "other", True, True)]
+    assert stand.search_path == stand.path.parent
+
+
+@pytest.mark.parametrize(
+    ("target", "resolved"),
+    [
+        ("house.py", "/suites/house.py"),
+        ("sub/house.py:shop", "/suites/sub/house.py:shop"),
+        ("/elsewhere/house.py:shop", "/elsewhere/house.py:shop"),
+        ("pointsman_agents.customer_service", "pointsman_agents.customer_service"),
+    ],
+)
+def test_files_of_a_suite_are_relative_to_its_folder(target: str, resolved: str) -> None:
+    assert evaluate._resolve_target(target, Path("/suites")) == (resolved, None)
 
 
 SUITE_FILE = '{"team": "shop", "target": "house.py", "threshold": 0.5, "cases": [{"input": "tea"}]}'
@@ -196,9 +215,10 @@ class Stand:
         self.asked: list[Any] = []
         self.suite, self.parallel = SUITE, 0
         self.path = folder / "suite.json"
+        self.house = str(folder / "house.py")
+        self.search_path: Path | None = None
         self.path.write_text(SUITE_FILE)
         (folder / "house.py").write_text(HOUSE)
-        monkeypatch.chdir(folder)
         monkeypatch.setattr(evaluate, "session", self.session)
         monkeypatch.setattr(local_system, "local_system", self.embedded)
         monkeypatch.setattr(evaluate, "_wait_until_served", self.attended)
@@ -210,7 +230,10 @@ class Stand:
         yield "the client"
 
     @asynccontextmanager
-    async def embedded(self, target: str, settings: Settings, home: Path, *, team: bool) -> AsyncIterator[str]:
+    async def embedded(
+        self, target: str, settings: Settings, home: Path, *, team: bool, search_path: Path | None
+    ) -> AsyncIterator[str]:
+        self.search_path = search_path
         self.asked.append((target, settings.namespace, home.name.startswith("pointsman-eval-"), team))
         yield "the client"
 
@@ -229,11 +252,11 @@ def stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Stand:
 
 
 def test_running_target_is_used(stand: Stand, capsys: pytest.CaptureFixture[str]) -> None:
-    code = evaluate.run(stand.path, **OPTIONS)
+    code = evaluate.evaluate_suite(stand.path, **OPTIONS)
 
     assert code == Code.FAILED
     assert stand.asked == [("nats://x:1", "other", True), "the client"]
-    assert (stand.suite.target, stand.suite.threshold, stand.parallel) == ("house.py", 0.5, 3)
+    assert (stand.suite.target, stand.suite.threshold, stand.parallel) == (stand.house, 0.5, 3)
     assert "pointsman show wf_1" in capsys.readouterr().out
 
 
@@ -244,9 +267,9 @@ def test_own_system_is_started_for_the_target_of_the_suite(
     if who == "agent":
         stand.path.write_text(SUITE_FILE.replace('"team": "shop"', '"agent": "clerk"'))
 
-    evaluate.run(stand.path, **{**OPTIONS, "embedded": True})
+    evaluate.evaluate_suite(stand.path, **{**OPTIONS, "embedded": True})
 
-    assert stand.asked == [("house.py", "other", True, who == "team")]
+    assert stand.asked == [(stand.house, "other", True, who == "team")]
     assert "pointsman show" not in capsys.readouterr().out
 
 
@@ -256,7 +279,7 @@ def test_options_override_the_suite_and_results_go_to_their_file(
     junit = tmp_path / "junit.xml"
     options = {**OPTIONS, "threshold": 0.0, "target": "elsewhere.py", "junit": junit, "json": True}
 
-    code = evaluate.run(stand.path, **options)
+    code = evaluate.evaluate_suite(stand.path, **options)
 
     assert code == Code.OK
     assert (stand.suite.target, stand.suite.threshold) == ("elsewhere.py", 0.0)
@@ -264,7 +287,7 @@ def test_options_override_the_suite_and_results_go_to_their_file(
     assert junit.read_bytes() == report.as_junit()
     out, err = capsys.readouterr()
     assert json.loads(out)["cases"][0]["problems"] == list(WRONG.problems)
-    assert err == f"pointsman: {junit} has the results as JUnit's XML; cases: 1\n"
+    assert err == f"pointsman: wrote the results to {junit} as JUnit XML; cases: 1\n"
 
 
 def test_results_there_are_stay_until_there_are_new_ones(
@@ -277,9 +300,9 @@ def test_results_there_are_stay_until_there_are_new_ones(
     (tmp_path / "junit.xml").write_text("<old/>")
 
     with pytest.raises(BusUnavailableError):
-        evaluate.run(stand.path, **{**OPTIONS, "junit": tmp_path / "junit.xml"})
+        evaluate.evaluate_suite(stand.path, **{**OPTIONS, "junit": tmp_path / "junit.xml"})
     with pytest.raises(ConfigurationError, match="cannot be written: Is a directory"):
-        evaluate.run(stand.path, **{**OPTIONS, "junit": tmp_path})
+        evaluate.evaluate_suite(stand.path, **{**OPTIONS, "junit": tmp_path})
 
     assert (tmp_path / "junit.xml").read_text() == "<old/>"
 
@@ -287,6 +310,9 @@ def test_results_there_are_stay_until_there_are_new_ones(
 def test_own_system_needs_a_target_to_start(stand: Stand) -> None:
     stand.path.write_text(SUITE_FILE.replace('"target": "house.py", ', ""))
 
-    with pytest.raises(ConfigurationError, match="--embedded does not know what to start; give --target"):
-        evaluate.run(stand.path, **{**OPTIONS, "embedded": True})
+    with pytest.raises(
+        ConfigurationError,
+        match="--embedded has nothing to start: the suite has no `target`; add one, or give --target",
+    ):
+        evaluate.evaluate_suite(stand.path, **{**OPTIONS, "embedded": True})
     assert stand.asked == []

@@ -118,7 +118,7 @@ async def test_cancelled_call_ends_even_if_the_cancel_cannot_be_sent(failure: Po
     with pytest.raises(asyncio.CancelledError):
         await answer_call(workflow, "shop", "tea", 3.0)
 
-    assert workflow.asked == [("shop", "tea", 3.0), 8.0, "the MCP client gave up"]
+    assert workflow.asked == [("shop", "tea", 3.0), 8.0, "the MCP client cancelled the call"]
 
 
 CAKES = Team(name="cakes", description="Sells cake", strategy=Pipeline(stages=(Stage(agent="echo"),)))
@@ -144,7 +144,7 @@ def offered(
 
     monkeypatch.setattr(mcp_server, "session", session)
     monkeypatch.setattr(MCPServer, "run_stdio_async", talk)
-    code = mcp_server.run(name, timeout=timeout, url="nats://x:1", namespace="other")
+    code = mcp_server.mcp(name, timeout=timeout, url="nats://x:1", namespace="other")
     asked, described, result = seen
     return described, result, [*asked, code]
 
@@ -185,11 +185,11 @@ def test_a_name_that_is_none_is_refused_before_anything_is_looked_for(monkeypatc
     monkeypatch.setattr(mcp_server, "session", None)
 
     with pytest.raises(ContractError, match="no team"):
-        mcp_server.run("no team", timeout=1.0, url=None, namespace=None)
+        mcp_server.mcp("no team", timeout=1.0, url=None, namespace=None)
 
 
 async def test_team_without_a_supervisor_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pointsman.cli.commands.mcp_server.ANSWER_GRACE_S", 0.0)
     async with factory.team(team("echo"), [echo("echo")], settled=True) as client:
-        with pytest.raises(PeerError, match=r"is its supervisor running.*pointsman doctor nobody"):
+        with pytest.raises(PeerError, match=r"check the supervisor with `pointsman doctor nobody"):
             await answer_call(client, "nobody", "tea", 0.05)

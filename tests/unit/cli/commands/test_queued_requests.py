@@ -13,8 +13,9 @@ from support import factory
 from support.core import card
 from support.factory import echo, planner_of, synthesizer
 
-from pointsman.cli.commands import doctor, submit, workflows
+from pointsman.cli.commands import submit, workflows
 from pointsman.cli.render.output import Code
+from pointsman.cli.support import checks
 from pointsman.client.client import Client, Workflow
 from pointsman.engine.process.heartbeat import team_card
 from pointsman_schemas.events import Outcome
@@ -32,7 +33,7 @@ def announce(client: Client, team: str) -> None:
     asyncio.run(client.bus.registry.announce(team_card(Team(name=team), NOW, "s1")))
 
 
-def run(call: Coroutine[Any, Any, doctor.Check]) -> doctor.Check:
+def run(call: Coroutine[Any, Any, checks.Check]) -> checks.Check:
     return asyncio.run(call)
 
 
@@ -71,13 +72,13 @@ def test_unreadable_queued_requests_do_not_hide_the_others(client: Client) -> No
 
 
 def test_doctor_counts_queued_requests_of_a_team_without_a_supervisor(client: Client) -> None:
-    assert run(doctor._check_requests(client)).ok
+    assert run(checks.check_requests(client)).ok
 
     for team in ("shpo", "shpo", "shop"):
         asked(client, team)
     announce(client, "shop")
 
-    check = run(doctor._check_requests(client))
+    check = run(checks.check_requests(client))
     assert not check.ok
     assert check.finding == "1 waits for shop; 2 wait for shpo, which has no supervisor, did you mean shop?"
     assert "`pointsman supervisor MODULE`" in check.advice
@@ -91,10 +92,10 @@ def test_queued_request_with_a_cancel_passes_doctor(client: Client, capsys: pyte
 
     told = capsys.readouterr()
     assert code == Code.OK
-    assert told.out == f"Asked {workflow.id} to end.\n"
-    assert f"team shpo has no supervisor; {workflow.id} ends, with nothing done for it, once one starts" in told.err
+    assert told.out == f"Cancellation of {workflow.id} sent.\n"
+    assert f"team shpo has no supervisor; {workflow.id} ends without any work once a supervisor starts" in told.err
     assert [each.status for each in asyncio.run(client.list())] == ["asked to end"]
-    assert run(doctor._check_requests(client)).ok
+    assert run(checks.check_requests(client)).ok
 
 
 def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
@@ -107,7 +108,7 @@ def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
 
     asyncio.run(submit._explain_silence(client, workflow))
 
-    assert "no team shpo was seen here yet, did you mean shop? Teams seen: newsroom, shop." in capsys.readouterr().err
+    assert "no team is called shpo, did you mean shop? Known teams: newsroom, shop." in capsys.readouterr().err
 
 
 def test_an_agent_that_is_asked_like_a_team_is_called_one(
@@ -120,7 +121,7 @@ def test_an_agent_that_is_asked_like_a_team_is_called_one(
 
     asyncio.run(submit._explain_silence(client, workflow))
 
-    assert "shpo is an agent, and requests go to teams. Teams seen: shop." in capsys.readouterr().err
+    assert "shpo is an agent, and requests go to teams. Known teams: shop." in capsys.readouterr().err
 
 
 def test_a_team_that_has_a_supervisor_is_not_doubted(
@@ -131,7 +132,7 @@ def test_a_team_that_has_a_supervisor_is_not_doubted(
 
     asyncio.run(submit._explain_silence(client, asked(client, "shop")))
 
-    assert "is a supervisor of 'shop' running?" in capsys.readouterr().err
+    assert "is a supervisor of team shop running?" in capsys.readouterr().err
 
 
 async def test_admitted_request_is_no_longer_queued() -> None:
@@ -159,10 +160,10 @@ def test_interrupted_wait_says_that_the_work_continues(
 
     with pytest.raises(asyncio.CancelledError):
         submit.submit(
-            "shop", "hello", input_json=None, request_id="r-1", correlation_id=None, deadline=None, wait=True,
+            "shop", ["hello"], input_json=None, request_id="r-1", correlation_id=None, deadline=None, wait=True,
             watch=False, timeout=None, **HERE,  # type: ignore[arg-type]
         )  # fmt: skip
 
     workflow = asyncio.run(client.list())[0].id
     told = capsys.readouterr().err
-    assert f"`pointsman watch {workflow}` follows it, `pointsman cancel {workflow}` asks for its end" in told
+    assert f"follow it with `pointsman watch {workflow}`, or cancel it with `pointsman cancel {workflow}`" in told

@@ -15,9 +15,10 @@ from support.history import WORKFLOW, at, dispatched, failing, planned, started,
 from support.letters import store_dead_letter
 from support.waiting import until
 
-from pointsman.cli.commands import agents, approvals, dead_letters, doctor, workflows
+from pointsman.cli.commands import agents, approvals, dead_letters, trace, workflows
 from pointsman.cli.render import wait_notices as waiting
 from pointsman.cli.render.follow import print_outcome
+from pointsman.cli.support import checks
 from pointsman.client.client import Client, Workflow
 from pointsman.client.operations import AnswerResult
 from pointsman.engine.process.heartbeat import team_card
@@ -49,11 +50,11 @@ def test_known_dead_letter_causes_are_offered(client: Client, capsys: pytest.Cap
     assert "dead list" not in failed(client, capsys)
 
     asyncio.run(store_dead_letter(client, "d2", "undecodable"))
-    assert "`pointsman dead list --workflow wf_1` shows what was given up on." in failed(client, capsys)
+    assert "`pointsman dead list --workflow wf_1` shows the dead letters." in failed(client, capsys)
 
 
 def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
-    dead_letters.list_(dead_letters.LetterFilter(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.list_(**which, **NOWHERE)  # type: ignore[arg-type]
     return capsys.readouterr().out.strip()
 
 
@@ -65,8 +66,8 @@ def test_a_cause_that_is_not_there_is_answered_with_those_that_are(
     for name, cause in (("d1", "undecodable"), ("d2", "handler_error"), ("d3", "handler_error")):
         asyncio.run(store_dead_letter(client, name, cause))
 
-    assert dead(capsys, cause="foo") == "None with cause foo; causes there are: handler_error (2), undecodable (1)."
-    assert dead(capsys, origin="foo") == "No dead letter fits; `pointsman dead list` shows the ones there are."
+    assert dead(capsys, cause="foo") == "No dead letter has the cause foo. Causes: handler_error (2), undecodable (1)."
+    assert dead(capsys, origin="foo") == "No dead letter matches. `pointsman dead list` shows all."
 
 
 def test_a_cause_is_whole_where_it_is_piped(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,12 +83,12 @@ def listed(capsys: pytest.CaptureFixture[str], team: str | None) -> str:
 
 
 def test_unknown_team_is_answered_with_the_known_teams(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    assert listed(capsys, "sho") == "No workflows of sho, and no supervisor. Teams seen: none."
+    assert listed(capsys, "sho") == "No workflows of sho, and no supervisor. Known teams: none."
 
     asyncio.run(client.bus.registry.announce(team_card(Team(name="shop"), NOW, "s1")))
 
-    assert listed(capsys, "sho") == "No workflows of sho, and no supervisor. Teams seen: shop."
-    assert listed(capsys, "shop") == "No workflows of shop yet. `pointsman submit shop TEXT` starts one."
+    assert listed(capsys, "sho") == "No workflows of sho, and no supervisor. Known teams: shop."
+    assert listed(capsys, "shop") == "No workflows of shop yet. Start one with `pointsman submit shop TEXT`."
 
 
 def test_a_workflow_is_shown_with_its_plan_and_each_that_came_before(
@@ -115,7 +116,7 @@ def test_an_agent_that_is_there_is_not_waited_for(client: Client, capsys: pytest
 
 
 async def test_an_agent_that_comes_ends_the_wait_for_it(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
-    waiting = asyncio.create_task(agents._wait_for_agents(client, ["tea"]))
+    waiting = asyncio.create_task(agents._wait_for_agents(client, ["tea"], 60))
     said: list[str] = []
 
     async def told() -> bool:
@@ -130,15 +131,9 @@ async def test_an_agent_that_comes_ends_the_wait_for_it(client: Client, capsys: 
     await asyncio.wait_for(waiting, 20)
 
 
-async def test_an_agent_that_does_not_come_is_waited_for_only_so_long(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(agents, "_WAIT_NOTICE_AFTER_S", 0.0)
-
-    with pytest.raises(NotFoundError, match=r"^cake, tea did not come up within"):
-        await agents._wait_for_agents(client, ["tea", "cake"])
-    with pytest.raises(NotFoundError, match=r"^tea did not come up within 0\.001 s"):
-        await agents._wait_for_agents(client, ["tea"], 0.001)
+async def test_waiting_for_agents_ends_with_the_names_of_those_missing(client: Client) -> None:
+    with pytest.raises(NotFoundError, match=r"^cake, tea not live after 0\.001 s; start an agent with"):
+        await agents._wait_for_agents(client, ["tea", "cake"], 0.001)
 
 
 def test_an_id_is_printed_as_it_is_typed(
@@ -149,7 +144,7 @@ def test_an_id_is_printed_as_it_is_typed(
 
     monkeypatch.setattr(client.operations, "approve", approve)
 
-    approvals.answer("wf_83a2-a1", approve=True, input_json=None, reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
+    approvals.approve("wf_83a2-a1", by=None, **NOWHERE)  # type: ignore[arg-type]
 
     assert capsys.readouterr().out == "wf_83a2-a1 is approved.\n"
 
@@ -167,7 +162,7 @@ def test_answer_is_stored_under_the_name_of_its_author(
     monkeypatch.setattr(client.operations, "reject", reject)
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
 
-    approvals.answer("wf_1-a1", approve=False, input_json=None, reason="", by=given, **NOWHERE)  # type: ignore[arg-type]
+    approvals.reject("wf_1-a1", by=given, **NOWHERE)  # type: ignore[arg-type]
 
     assert said == [kept]
 
@@ -197,7 +192,7 @@ def test_teams_are_listed_with_their_supervisors_below_the_agents(
 
     first, rest = capsys.readouterr().out.split("\n\n")
     head, shop, *lines = rest.splitlines()
-    assert first.startswith("No agents alive" if alone else "agent ")
+    assert first.startswith("No agents are live" if alone else "agent ")
     assert (head.split()[:3], shop.split()[:2]) == (["team", "supervisors", "waiting"], ["shop", "2"])
     assert [json.loads(line).get("team") for line in lines] == [*([] if alone else [None]), "shop"]
 
@@ -207,7 +202,7 @@ def test_agent_description_fits_the_terminal(client: Client) -> None:
     long = card.model_copy(update={"name": "long", "description": "Makes tea, " * 90})
 
     terminal = Console(file=io.StringIO(), width=180)
-    terminal.print(agents._table({"tea": [card], "long": [long]}, [None, None], {}, 180))
+    terminal.print(agents._agent_table({"tea": [card], "long": [long]}, [None, None], {}, 180))
 
     _, tea, cut = terminal.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert tea.rstrip().endswith("and coffee")
@@ -219,13 +214,13 @@ def test_the_names_and_the_numbers_of_agents_are_never_broken(client: Client, wi
     card = team_card(Team(name="shop"), NOW, "s1").model_copy(update={"description": "Sells all there is " * 5})
 
     terminal = Console(file=io.StringIO(), width=width)
-    terminal.print(agents._table({"billing": [card]}, [QueueDepth(12, 3)], {}, width))
+    terminal.print(agents._agent_table({"billing": [card]}, [QueueDepth(12, 3)], {}, width))
 
     head, row, *more = terminal.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert {"agent", "instances", "waiting"} <= set(head.split())
     assert [row.split()[0], *[cell for cell in row.split() if cell.isdigit()]] == ["billing", "1", "12", "3", "8"]
     assert width == 200 or not more
-    assert width < 60 or "in work" in head
+    assert width < 60 or "running" in head
     assert width in (40, 200) or row.rstrip().endswith("…"), "what it does is seen to be cut"
 
 
@@ -237,11 +232,11 @@ def test_task_with_a_missing_agent_is_waiting_in_every_view(client: Client, caps
 
     workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
     shown = capsys.readouterr().out
-    workflows.trace(WORKFLOW, follow=False, otlp=None, **NOWHERE)  # type: ignore[arg-type]
+    trace.trace(WORKFLOW, follow=False, otlp=None, **NOWHERE)  # type: ignore[arg-type]
     drawn = capsys.readouterr().out
-    gone = asyncio.run(doctor._check_tasks(client, "shop"))
+    gone = asyncio.run(checks.check_tasks(client, "shop"))
     asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
-    there = asyncio.run(doctor._check_tasks(client, "shop"))
+    there = asyncio.run(checks.check_tasks(client, "shop"))
     workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
 
     assert f"t1 is {said}" in shown
@@ -250,7 +245,7 @@ def test_task_with_a_missing_agent_is_waiting_in_every_view(client: Client, caps
     bar = next(line for line in drawn.splitlines() if "t1" in line and "fitter" in line)
     assert "█" not in bar
     assert "─" in bar
-    assert (gone.ok, gone.finding) == (False, "1 waits for an agent named fitter: none is alive")
+    assert (gone.ok, gone.finding) == (False, "1 waits for the agent fitter, which is not live")
     assert there.ok
     assert "waiting" not in capsys.readouterr().out
 
@@ -275,7 +270,7 @@ def test_show_and_trace_use_one_term_for_a_waiting_task(
 
     workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
     shown = capsys.readouterr().out
-    workflows.trace(WORKFLOW, follow=False, otlp=None, **{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    trace.trace(WORKFLOW, follow=False, otlp=None, **{**NOWHERE, "json": True})  # type: ignore[arg-type]
     traced = json.loads(capsys.readouterr().out)["children"][0]["children"][1]
 
     row = next(line for line in shown.split("\nTasks\n")[1].splitlines() if line.startswith("t1"))
@@ -290,18 +285,18 @@ def test_otlp_file_is_announced_on_standard_error(
     file = tmp_path / "spans.json"
     asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))
 
-    workflows.trace(WORKFLOW, follow=False, otlp=str(file), **{**NOWHERE, "json": as_json})  # type: ignore[arg-type]
+    trace.trace(WORKFLOW, follow=False, otlp=str(file), **{**NOWHERE, "json": as_json})  # type: ignore[arg-type]
 
     out, err = capsys.readouterr()
     spans = json.loads(file.read_text())["resourceSpans"][0]["scopeSpans"][0]["spans"]
-    assert err == f"pointsman: {file} has the trace of {WORKFLOW} as OTLP/JSON; spans: {len(spans)}\n"
+    assert err == f"pointsman: wrote the trace of {WORKFLOW} to {file} as OTLP/JSON; spans: {len(spans)}\n"
     assert str(file) not in out
 
 
 def test_otlp_on_standard_output_is_the_only_output(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))
 
-    workflows.trace(WORKFLOW, follow=False, otlp="-", **NOWHERE)  # type: ignore[arg-type]
+    trace.trace(WORKFLOW, follow=False, otlp="-", **NOWHERE)  # type: ignore[arg-type]
 
     out, err = capsys.readouterr()
     assert list(json.loads(out)) == ["resourceSpans"]

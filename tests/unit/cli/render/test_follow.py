@@ -15,7 +15,7 @@ from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.cli.commands import workflows
+from pointsman.cli.commands import trace
 from pointsman.cli.render.follow import follow
 from pointsman.cli.render.live_trace import LiveTrace
 from pointsman.cli.render.tree import tree_height
@@ -50,7 +50,7 @@ async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
 
     async with factory.team(TEAM, [planner_of(*plan), synthesizer, echo("a"), slow(release)], settled=True) as client:
         workflow = await client.submit("crew", "help")
-        drawing = asyncio.ensure_future(workflows._draw_live_trace(client, workflow, screen.console))
+        drawing = asyncio.ensure_future(trace._draw_live_trace(client, workflow, screen.console))
 
         await until(lambda: screen.shows("\u2713 invoke_agent a", "\u2026 invoke_agent slow"))
         assert not drawing.done()
@@ -71,7 +71,7 @@ async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch:
     monkeypatch.setattr(client.operations, "live_names", sometimes)
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
     drawing = asyncio.ensure_future(
-        workflows._draw_live_trace(
+        trace._draw_live_trace(
             client, Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source), screen.console
         )
     )
@@ -109,7 +109,7 @@ async def test_tasks_of_a_nested_team_appear_in_the_tree_as_they_run() -> None:
 
     async with running_team([desk, crew], [echo("a"), slow(release)]) as client:
         workflow = await client.submit("desk", "help")
-        drawing = asyncio.ensure_future(workflows._draw_live_trace(client, workflow, screen.console))
+        drawing = asyncio.ensure_future(trace._draw_live_trace(client, workflow, screen.console))
 
         await until(
             lambda: screen.shows("\u2026 invoke_workflow crew", "\u2713 invoke_agent a", "\u2026 invoke_agent slow")
@@ -123,7 +123,7 @@ async def test_task_with_a_dead_agent_is_drawn_as_waiting() -> None:
     client, screen = Client(MemoryBus()), Screen()
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
     workflow = Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source)
-    drawing = asyncio.ensure_future(workflows._draw_live_trace(client, workflow, screen.console))
+    drawing = asyncio.ensure_future(trace._draw_live_trace(client, workflow, screen.console))
 
     await until(lambda: screen.shows("\u00b7 invoke_agent fitter", "waiting for an agent named fitter"))
 
@@ -136,7 +136,7 @@ async def test_tasks_waiting_for_agents_share_a_line_if_space_is_short() -> None
     handed = [dispatched(f"t{n}", "fitter", 1) for n in range(50)]
     await store(client.bus, started(), *handed)
     workflow = Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source)
-    drawing = asyncio.ensure_future(workflows._draw_live_trace(client, workflow, screen.console))
+    drawing = asyncio.ensure_future(trace._draw_live_trace(client, workflow, screen.console))
 
     await until(lambda: screen.shows("50 tasks waiting for an agent"))
 
@@ -156,7 +156,7 @@ def test_tall_tree_drops_finished_tasks_and_keeps_running_ones() -> None:
     assert "drill" not in names(fit_to_lines(root, tree_height(root) - 1))
     small = fit_to_lines(root, 24)
     assert tree_height(small) <= 24
-    assert names(small)[2:] == ["38 tasks done", "invoke_agent fitter", "2 tasks handed over", "20 tasks that wait"]
+    assert names(small)[2:] == ["38 tasks done", "invoke_agent fitter", "2 tasks handed over", "20 tasks waiting"]
     assert small.usage == root.usage
 
 

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from support.history import at, completed, dispatched, ended, failing, started, succeeded, tool
 
 from pointsman.cli.render import outcome as render
-from pointsman.cli.render.output import EVENT_TEXT_COLUMN, print_event
+from pointsman.cli.render.follow import EVENT_TEXT_COLUMN, EventPrinter
 from pointsman.cli.render.tree import render_tree
 from pointsman.client.client import WorkflowEvent, WorkflowSummary
 from pointsman.core.views.formatting import format_seconds
@@ -40,8 +40,8 @@ def plain(renderable: RenderableType, width: int = 140) -> str:
 
 
 def told(*events: WorkflowEvent) -> list[str]:
-    story = render.EventPrinter()
-    return [line.plain for event in events for line in story.lines(event)]
+    printer = EventPrinter()
+    return [(line.prefix + line.text).plain for event in events for line in printer.lines(event)]
 
 
 def test_timeline_shows_the_plan_the_dispatches_the_tools_and_the_results() -> None:
@@ -201,12 +201,12 @@ def test_show_of_one_that_runs_has_its_tasks_as_they_are_now() -> None:
 
 @pytest.mark.parametrize(("width", "whole"), [(40, False), (80, True), (140, True)])
 def test_error_text_is_not_cut_at_the_terminal_width(width: int, whole: bool) -> None:
-    story = render.EventPrinter()
-    lines = [line for event in failing(message="out of bolts " * 6 + "and nuts") for line in story.lines(event)]
+    printer = EventPrinter()
+    lines = [line for event in failing(message="out of bolts " * 6 + "and nuts") for line in printer.lines(event)]
     terminal = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
 
     for line in lines:
-        print_event(terminal, line)
+        line.print(terminal)
 
     told = terminal.file.getvalue()  # type: ignore[attr-defined]
     assert all(len(line) <= width for line in told.splitlines())
@@ -432,11 +432,11 @@ def test_durations_read_at_a_glance(value: float, text: str) -> None:
 
 
 def test_streamed_text_is_printed_in_whole_lines_without_control_characters() -> None:
-    story = render.EventPrinter()
+    printer = EventPrinter()
 
     def said(text: str) -> list[str]:
         delta = Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="writer", text=text)
-        return [line.plain.split("writer")[1].strip() for line in story.delta_lines(delta)]
+        return [line.text.plain.strip() for line in printer.text_lines(delta)]
 
     assert said("It was a dark") == []
     assert said(" night.\n\x1b[31mThen") == ["It was a dark night."]

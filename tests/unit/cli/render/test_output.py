@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import typer
 
 from pointsman import errors
-from pointsman.cli.render.output import Code, code_for, command, escape_control, one_line, print_json
+from pointsman.cli.render.output import Code, code_for, escape_control, exit_code_of, one_line, print_json
 from pointsman.engine.operations.dead_letters import NotReplayableError
 from pointsman_schemas.events import Usage
 
@@ -30,15 +29,12 @@ def test_exit_code_follows_from_the_responsible_party(error: Exception, code: Co
 
 
 def run(body: object) -> int:
-    @command
-    def it() -> Code | None:
+    def function() -> Code | None:
         if isinstance(body, BaseException):
             raise body
         return body  # type: ignore[return-value]
 
-    with pytest.raises(typer.Exit) as caught:
-        it()
-    return caught.value.exit_code
+    return exit_code_of(function)
 
 
 def test_a_commands_result_is_its_exit_code() -> None:
@@ -77,12 +73,8 @@ def test_ctrl_c_is_130() -> None:
 
 
 def test_a_bug_keeps_its_traceback() -> None:
-    @command
-    def broken() -> Code:
-        raise ZeroDivisionError
-
     with pytest.raises(ZeroDivisionError):
-        broken()
+        run(ZeroDivisionError())
 
 
 def test_control_characters_cannot_reach_the_terminal() -> None:

@@ -11,7 +11,7 @@ from support.history import WORKFLOW, completed, store
 from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.cli.commands import submit, workflows
+from pointsman.cli.commands import submit, trace, workflows
 from pointsman.cli.render import wait_notices
 from pointsman.cli.render.output import print_error
 from pointsman.client.client import Client
@@ -21,7 +21,7 @@ HERE = {"url": None, "namespace": None, "json": True}
 
 def ask(*, watch: bool) -> None:
     submit.submit(
-        "shop", "hello", input_json=None, request_id=None, correlation_id=None, deadline=None, wait=True, watch=watch,
+        "shop", ["hello"], input_json=None, request_id=None, correlation_id=None, deadline=None, wait=True, watch=watch,
         timeout=0.1, **HERE,  # type: ignore[arg-type]
     )  # fmt: skip
 
@@ -32,7 +32,7 @@ def ask(*, watch: bool) -> None:
         lambda: ask(watch=False),
         lambda: ask(watch=True),
         lambda: workflows.watch(WORKFLOW, **HERE),  # type: ignore[arg-type]
-        lambda: workflows.trace(WORKFLOW, follow=True, otlp=None, **HERE),  # type: ignore[arg-type]
+        lambda: trace.trace(WORKFLOW, follow=True, otlp=None, **HERE),  # type: ignore[arg-type]
     ],
     ids=["submit", "submit --watch", "watch", "trace --follow"],
 )
@@ -53,7 +53,7 @@ def test_waiting_command_reports_an_outage_on_standard_error_only(
     command()
 
     said = capsys.readouterr()
-    assert said.err.splitlines().count("pointsman: the broker is away; waiting") == 1
+    assert said.err.splitlines().count("pointsman: lost the broker; waiting for it") == 1
     assert all(json.loads(line) for line in said.out.splitlines())
 
 
@@ -69,5 +69,5 @@ async def test_each_outage_is_reported_once_and_so_is_its_end(
     await asyncio.sleep(0)
     telling.cancel()
 
-    away, back = "pointsman: the broker is away; waiting", "pointsman: the broker is back"
+    away, back = "pointsman: lost the broker; waiting for it", "pointsman: connected to the broker again"
     assert capsys.readouterr().err.splitlines() == [away, back, away, back]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from support.history import WORKFLOW, started, store
@@ -19,7 +20,7 @@ NOWHERE = {"url": None, "namespace": None, "json": False}
 
 
 def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
-    dead_letters.list_(dead_letters.LetterFilter(all=True, **which), **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.list_(**which, **NOWHERE)  # type: ignore[arg-type]
     return capsys.readouterr().out.strip()
 
 
@@ -51,12 +52,12 @@ def test_a_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: 
 def test_id_prefix_works_for_export_and_cancel(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(store(client.bus, started()))
 
-    archive.export(WORKFLOW[:9], "-", url=None, namespace=None, json=False)
+    archive.export(WORKFLOW[:9], Path("-"), url=None, namespace=None, json=False)
     exported = capsys.readouterr().out
     code = workflows.cancel(WORKFLOW[:9], reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
 
     assert json.loads(exported)["workflow_id"] == WORKFLOW
-    assert (code, capsys.readouterr().out) == (0, f"Asked {WORKFLOW} to end.\n")
+    assert (code, capsys.readouterr().out) == (0, f"Cancellation of {WORKFLOW} sent.\n")
 
 
 def test_a_beginning_that_is_of_several_ends_none_of_them(client: Client) -> None:
@@ -84,7 +85,7 @@ def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
     monkeypatch.setattr(client.operations, "reject", reject)
 
     for given in (f"{WORKFLOW[:9]}-a1", f"{WORKFLOW}-a1"):
-        approvals.answer(given, approve=False, input_json=None, reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
+        approvals.reject(given, **NOWHERE)  # type: ignore[arg-type]
 
     assert answered == [f"{WORKFLOW}-a1"] * 2
 
@@ -110,8 +111,8 @@ def test_dead_letters_are_selected_by_prefixes_of_their_ids_or_workflows(
     assert "c0ffee" in capsys.readouterr().out
     assert "c0fa11" not in dead(capsys, workflow=WORKFLOW[:9])
     with pytest.raises(ConfigurationError, match="2 dead letters begin with c0f: c0ffee, c0fa11; give more of the id"):
-        dead_letters.discard(dead_letters.LetterFilter(("c0f",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
-    dead_letters.discard(dead_letters.LetterFilter(("c0fa",)), yes=True, **NOWHERE)  # type: ignore[arg-type]
+        dead_letters.discard(["c0f"], yes=True, **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.discard(["c0fa"], yes=True, **NOWHERE)  # type: ignore[arg-type]
 
     assert capsys.readouterr().out == "c0fa11: discarded\n"
     with pytest.raises(NotFoundError, match="no dead letter 'c0fa'"):

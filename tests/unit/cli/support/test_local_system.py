@@ -30,14 +30,14 @@ def test_uncreatable_folder_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     )  # fmt: skip
 
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
-    assert "cannot be made" in ended.stderr
+    assert "cannot be created" in ended.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no lock there")
 def test_second_system_on_one_folder_is_refused_until_the_first_ends(tmp_path: Path) -> None:
     with (
         local_system.exclusive_lock(tmp_path),
-        pytest.raises(ConfigurationError, match="end it, or give --dir another"),
+        pytest.raises(ConfigurationError, match="stop it, or give --dir another"),
         local_system.exclusive_lock(tmp_path),
     ):
         pass
@@ -116,7 +116,7 @@ async def test_own_broker_is_not_started_for_a_team_without_runnable_agents(
     file = tmp_path / "depot.py"
     file.write_text("from pointsman import Team\nteam = Team(name='depot', agents=('buyer', 'stock'))\n")
 
-    with pytest.raises(ConfigurationError, match=r"depot.py does not define buyer, stock, .* import it there, or do"):
+    with pytest.raises(ConfigurationError, match=r"depot.py does not define buyer, stock, .* import the agents in"):
         async with local_system.local_system(str(file), Settings(), tmp_path / "home", team=True):
             pass
     assert not (tmp_path / "home").exists()

@@ -15,7 +15,7 @@ from pointsman.client.client import Client
 @pytest.mark.parametrize(
     ("variable", "told"),
     [
-        ("POINTSMAN_ACKWAIT", "pointsman: POINTSMAN_ACKWAIT is no setting; did you mean POINTSMAN_ACK_WAIT?\n"),
+        ("POINTSMAN_ACKWAIT", "pointsman: POINTSMAN_ACKWAIT is not a setting; did you mean POINTSMAN_ACK_WAIT?\n"),
         ("POINTSMAN_ACK_WAIT", ""),
         ("POINTSMAN_SERVICE_HOST_OF_SOMEBODY_ELSE", ""),
     ],

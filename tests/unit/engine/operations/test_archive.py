@@ -123,7 +123,7 @@ def test_replay_judges_every_workflow_of_a_file_and_says_which_one_differs(
 ) -> None:
     file = tmp_path / "family.json"
     file.write_text(family.model_dump_json())
-    same = replay(str(file), json=False)
+    same = replay(file, json=False)
     told = capsys.readouterr().out
     child = family.children[0]
     last = [record for record in child.records if ".log." in record.subject][-1]
@@ -132,7 +132,7 @@ def test_replay_judges_every_workflow_of_a_file_and_says_which_one_differs(
     edited = child.model_copy(update={"records": records})
     file.write_text(family.model_copy(update={"children": (edited,)}).model_dump_json())
 
-    different = replay(str(file), json=False)
+    different = replay(file, json=False)
 
     assert (same, different) == (Code.OK, Code.FAILED)
     assert told.startswith("3 workflows, ")

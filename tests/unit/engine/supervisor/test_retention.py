@@ -17,7 +17,7 @@ from support.waiting import in_time, until
 from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.bus.memory.streams import Durable
-from pointsman.cli.commands import doctor
+from pointsman.cli.support import checks
 from pointsman.client.client import Client
 from pointsman.engine.operations.archive import export_workflow, import_workflow
 from pointsman.engine.supervisor import retention
@@ -353,12 +353,12 @@ async def test_doctor_reports_messages_kept_too_long() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     client = Client(broker.connect())
-    nothing = await doctor._check_retention(client, SETTINGS)
+    nothing = await checks.check_retention(client, SETTINGS)
     await client.submit("quick", "hello")
     await clock.advance(8 * DAY + 1)
-    held_up = await doctor._check_retention(client, SETTINGS)
+    held_up = await checks.check_retention(client, SETTINGS)
     await clock.advance(7 * DAY)
-    for_long = await doctor._check_retention(client, SETTINGS)
+    for_long = await checks.check_retention(client, SETTINGS)
 
     assert (nothing.ok, held_up.ok, for_long.ok) == (True, True, False)
     assert "POINTSMAN_WORK holds pointsman.request.quick since " in held_up.finding

@@ -1,0 +1,204 @@
+"""The table of commands. The module of a command is imported when the command is called."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, wraps
+from importlib import import_module
+from inspect import getdoc
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from pointsman.cli.render.output import Code, exit_code_of, use_ascii_signs
+
+__all__ = ["COMMANDS", "Entry", "Group", "app", "load_function", "main"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command: `module:function` in `pointsman.cli.commands`, and the first line of the function's docstring."""
+
+    target: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A command with subcommands."""
+
+    summary: str
+    commands: Mapping[str, Entry]
+
+
+COMMANDS: Mapping[str, Entry | Group] = {
+    "demo": Entry("demo:demo", "Start a broker and a demo team, and answer one request."),
+    "up": Entry("up:up", "Run a broker and a team for development until Ctrl-C."),
+    "dashboard": Entry("serve:dashboard", "Serve the dashboard until SIGTERM or Ctrl-C."),
+    "supervisor": Entry("serve:supervisor", "Run the supervisor of a team until SIGTERM or Ctrl-C."),
+    "worker": Entry("serve:worker", "Run agents in this process until SIGTERM or Ctrl-C."),
+    "mcp": Entry("mcp_server:mcp", "Offer a team as an MCP tool on standard input and output."),
+    "submit": Entry("submit:submit", "Send a request to a team and print the answer."),
+    "watch": Entry("workflows:watch", "Print the events of a workflow, from its start to its end."),
+    "list": Entry("workflows:list_", "List the workflows that were active last, newest first."),
+    "show": Entry("workflows:show", "Show a workflow: request, plans, tasks, results, outcome."),
+    "trace": Entry("trace:trace", "Draw the tasks and calls of a workflow on a time axis."),
+    "cancel": Entry("workflows:cancel", "Cancel a workflow."),
+    "export": Entry("archive:export", "Write a workflow and its child workflows to a file."),
+    "import": Entry("archive:import_", "Load an exported workflow into a namespace, for reading."),
+    "replay": Entry("archive:replay", "Repeat the decisions of an exported workflow, and compare."),
+    "approvals": Entry("approvals:approvals", "List the approvals that wait for a person, oldest first."),
+    "approve": Entry("approvals:approve", "Approve a task, a tool call or a plan."),
+    "reject": Entry("approvals:reject", "Reject a task, a tool call or a plan."),
+    "agents": Entry("agents:agents", "List the live agents and teams with their queues."),
+    "doctor": Entry("doctor:doctor", "Check the broker, the agents and the configuration."),
+    "eval": Entry("evaluate:evaluate_suite", "Run a suite of labelled requests and report the accuracy."),
+    "dead": Group(
+        "List, show, replay and discard unprocessable messages.",
+        {
+            "list": Entry("dead_letters:list_", "List dead letters, oldest first."),
+            "show": Entry("dead_letters:show", "Show the cause and the message of a dead letter."),
+            "replay": Entry("dead_letters:replay", "Process the messages of dead letters again."),
+            "discard": Entry("dead_letters:discard", "Delete dead letters permanently."),
+        },
+    ),
+}
+
+_SECTIONS = re.compile(r"\n\n(?:Args|Returns|Raises):\n.*", re.DOTALL)
+_SURROGATE = re.compile("[\udc80-\udcff]")  # a byte of an argument that is not UTF-8
+
+
+class LazyGroup(TyperGroup):
+    """A group that imports a command when the command is called. Its help needs the table alone."""
+
+    def __init__(self, *, table: Mapping[str, Entry | Group] = COMMANDS, **attributes: Any) -> None:
+        """Create the group.
+
+        Args:
+            table: The commands by name. Default: the commands of `pointsman`.
+            **attributes: The attributes of a `TyperGroup`.
+        """
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in table.items()}
+        self._table = table
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None:
+            command = _load_command(name, self._table[name])
+        return name, command, rest
+
+
+class _Command(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Of click or of Typer's copy of click: the error for an option that is unknown and similar to no option.
+            unknown: Any = error
+            last: Any = next((each for each in reversed(self.params) if each.param_type_name == "argument"), None)
+            if last is not None and not getattr(unknown, "possibilities", True):
+                name = str(last.metavar or last.name).strip("[].").upper()
+                example = f"{ctx.command_path} ... -- {name}"
+                unknown.message += f"; if this is text that begins with a dash, put it last, after --: {example}"
+            raise
+
+
+def _load_command(name: str, entry: Entry | Group) -> Any:
+    if isinstance(entry, Group):
+        return LazyGroup(
+            table=entry.commands, name=name, help=entry.summary, no_args_is_help=True, rich_markup_mode=None
+        )
+    function = load_function(entry)
+    single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    single.command(name, cls=_Command, help=_SECTIONS.sub("", getdoc(function) or ""))(_as_command(function))
+    return typer.main.get_command(single)
+
+
+def load_function(entry: Entry) -> Callable[..., Code]:
+    """Import the function of a command.
+
+    Args:
+        entry: The command.
+
+    Returns:
+        The function. The function returns the exit code.
+    """
+    module, _, function = entry.target.partition(":")
+    found: Callable[..., Code] = getattr(import_module(f"pointsman.cli.commands.{module}"), function)
+    return found
+
+
+def _as_command(function: Callable[..., Code]) -> Callable[..., None]:
+    """Return `function` with the exit code as an exception, and errors as one line on standard error."""
+
+    @wraps(function)
+    def run(**values: Any) -> None:
+        def checked() -> Code:
+            _check_utf8(values)
+            return function(**values)
+
+        raise typer.Exit(exit_code_of(checked))
+
+    return run
+
+
+def _check_utf8(values: Mapping[str, Any]) -> None:
+    """Refuse arguments with bytes that are not UTF-8: they would be replaced on the way, and meet another id or name.
+
+    Paths are not checked: the names of files may be any bytes.
+
+    Raises:
+        ConfigurationError: An argument is not UTF-8.
+    """
+    for value in values.values():
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str) and (found := _SURROGATE.search(text)):
+                from pointsman.errors import ConfigurationError
+
+                shown = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+                raise ConfigurationError(
+                    f"an argument is not UTF-8: the byte 0x{ord(found[0]) - 0xDC00:02x} in '{shown[:80]}'; "
+                    "give the argument as UTF-8 text"
+                )
+
+
+# Help by rich takes 0.7 s of CPU, plain help nearly none. Errors and tracebacks are printed by `exit_code_of`.
+app = typer.Typer(
+    name="pointsman",
+    cls=LazyGroup,
+    help="Run teams of LLM agents over NATS JetStream.",
+    epilog="Exit codes: 0 success; 1 not completed, or a problem was found; 2 wrong usage or configuration; "
+    "3 not found; 4 broker unreachable; 130 interrupted.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("pointsman"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    use_ascii_signs()
+    sys.exit(exit_code_of(partial(app, sys.argv[1:])))

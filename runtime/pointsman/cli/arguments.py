@@ -1,0 +1,158 @@
+"""Arguments and options that several commands share, and the reading of standard input."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from pointsman.errors import ConfigurationError
+
+__all__ = [
+    "ApprovalId",
+    "By",
+    "Deadline",
+    "Json",
+    "Namespace",
+    "OfWorkflow",
+    "Since",
+    "Timeout",
+    "Until",
+    "Url",
+    "WithParent",
+    "WorkflowId",
+    "check_seconds",
+    "parse_time",
+    "read_stdin",
+]
+
+_MIN_SECONDS = 0.001  # less is not a time in which an answer can arrive
+_MAX_SECONDS = 2_592_000.0  # 30 days, the longest deadline of a request
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def check_seconds(value: float | None) -> float | None:
+    """Refuse a duration that cannot be waited for.
+
+    Args:
+        value: Seconds, or None.
+
+    Returns:
+        The same value.
+
+    Raises:
+        typer.BadParameter: The value is no number, or not between 0.001 and 2,592,000.
+    """
+    if value is not None and not _MIN_SECONDS <= value <= _MAX_SECONDS:  # nan is refused, too
+        raise typer.BadParameter(f"{value:g} s; give between {_MIN_SECONDS:g} and {_MAX_SECONDS:.0f} seconds (30 days)")
+    return value
+
+
+Url = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="NATS servers, separated by commas. Default: POINTSMAN_URL, or nats://127.0.0.1:4222.",
+        show_default=False,
+    ),
+]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Namespace: the prefix of all subjects and streams. Default: POINTSMAN_NAMESPACE, or pointsman.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document on each line.")]
+WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True)]  # exit when the parent process has exited
+
+Deadline = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Time limit of the workflow, in seconds. Default: the limit of the team, which is also the maximum.",
+        callback=check_seconds,
+        show_default=False,
+    ),
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Stop waiting after this many seconds. The workflow continues. Default: no limit.",
+        callback=check_seconds,
+        show_default=False,
+    ),
+]
+WorkflowId = Annotated[
+    str, typer.Argument(metavar="WORKFLOW", help="The id of the workflow, wf_..., or a unique beginning of the id.")
+]
+OfWorkflow = Annotated[
+    str | None,
+    typer.Option("--workflow", metavar="ID", help="Only of this workflow. Default: of all.", show_default=False),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="Only from this time on: an age such as 90s, 15m, 2h or 3d, or a time such as 2026-01-31T12:00:00Z.",
+        show_default=False,
+    ),
+]
+Until = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Only before this time, written as for --since.", show_default=False)
+]
+By = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Your name, for the log. Default: the name of your login.", show_default=False),
+]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The id that `pointsman approvals` shows.")]
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Read the value of `--since` or `--until`.
+
+    Args:
+        text: An age such as 90s, 15m, 2h or 3d, or an ISO 8601 time; without a zone, the time is local. Or None.
+
+    Returns:
+        The time, with a zone; None for None.
+
+    Raises:
+        ConfigurationError: The text is neither an age nor a time.
+    """
+    if text is None:
+        return None
+    try:
+        if (age := _AGE.fullmatch(text.strip())) is not None:
+            return datetime.now(UTC) - timedelta(**{_UNITS[age[2]]: float(age[1])})
+        parsed = datetime.fromisoformat(text.strip())
+        return parsed if parsed.tzinfo else parsed.astimezone()
+    except (ValueError, OverflowError):
+        raise ConfigurationError(
+            f"the time is {text[:40]!r}; give an age such as 90s, 15m, 2h or 3d, or a time such as 2026-01-31T12:00:00Z"
+        ) from None
+
+
+def read_stdin() -> str:
+    """Read standard input as UTF-8, whatever the encoding of the terminal. Skip a byte order mark.
+
+    Returns:
+        The text.
+
+    Raises:
+        ConfigurationError: The input is not UTF-8.
+    """
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"standard input is not UTF-8: byte {error.start} is 0x{data[error.start]:02x}; send UTF-8 text, or a "
+            "reference to the data"
+        ) from None

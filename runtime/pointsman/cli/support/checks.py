@@ -1,0 +1,389 @@
+"""The checks of doctor: each compares the state of a namespace or a setting with its expected state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from urllib.parse import urlsplit
+
+from pointsman.cli.support.session import session
+from pointsman.cli.support.teams import (
+    circuit_state,
+    definition_difference,
+    group_by_name,
+    known_teams,
+    orphaned_handlers,
+    schema_difference,
+)
+from pointsman.client.client import QUEUED_STATUS, Client
+from pointsman.clock import SystemClock
+from pointsman.core.model.agent_health import open_circuits
+from pointsman.core.views.formatting import format_seconds
+from pointsman.core.views.trace import build_trace
+from pointsman.core.views.trace_status import at_time, tasks_without_agent
+from pointsman.engine.log.reader import gather_batched
+from pointsman.engine.process.discovery import installed_agents
+from pointsman.engine.supervisor.retention import oldest_message, retention_of
+from pointsman.engine.supervisor.stream_integrity import find_lost_log, find_lost_work, stream_bounds
+from pointsman.errors import ConfigurationError, NotFoundError, PermissionDeniedError, PointsmanError
+from pointsman.llm.factory import selected_model
+from pointsman.ports.bus import QueueDepth, StreamKind
+from pointsman.settings import Settings
+from pointsman.util.environment import variable
+from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.team import ANY, Team
+
+__all__ = ["Check", "check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
+
+_RECHECK_DELAY_S = 0.5  # seconds: a live supervisor takes waiting messages within milliseconds
+_MAX_COUNTED = 1_000  # dead letters that are counted; of more, doctor reports "or more"
+_RETAINED_STREAMS: Sequence[StreamKind] = ("work", "log")
+_RETENTION_TOLERANCE = timedelta(days=1)  # supervisors apply the retention every hour
+_MAX_WORKFLOWS = 100  # workflows whose tasks are checked
+_LATENCY_SAMPLES = 3  # measurements of the broker's latency
+_SLOW_BROKER_S = 0.25  # seconds: 500 times the latency of a broker on the same machine, more than between continents
+_CONNECT_TIMEOUT_S = 2.0  # seconds to connect to the telemetry collector, which is near
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of a check. `advice` is the next step if the check is not `ok`."""
+
+    name: str
+    ok: bool
+    finding: str
+    advice: str = ""
+
+
+async def run_checks(settings: Settings, team: Team | str | None) -> AsyncGenerator[Check, None]:
+    """Run all checks, the local ones first.
+
+    Args:
+        settings: The settings.
+        team: The team whose processes are checked, or its name; None for no team.
+
+    Yields:
+        The result of each check. A broker that cannot be used is the last result.
+    """
+    yield _check_model(settings)
+    yield await _check_telemetry()
+    try:
+        async with session(settings.url, settings.namespace) as client:
+            yield await _check_broker(client, settings)
+            yield await _check_streams(client, team, settings)
+            yield await check_retention(client, settings)
+            for check in await _check_team(client, team):
+                yield check
+            alive = group_by_name(await client.operations.agents())
+            yield await _check_cards(client)
+            yield _check_schemas(alive)
+            yield _check_definitions(group_by_name(await client.operations.teams()))
+            yield _check_handlers(alive)
+            yield await _check_ack_waits(client, alive)
+            yield await check_requests(client)
+            yield await check_tasks(client, team)
+            yield await _check_circuits(client)
+            yield await _check_dead_letters(client)
+    except NotFoundError as error:
+        advice = (
+            "start a supervisor or a worker, which creates the namespace, or give another one with --namespace or "
+            "POINTSMAN_NAMESPACE"
+        )
+        yield Check("namespace", False, str(error), advice)
+    except PermissionDeniedError as error:
+        yield Check("permissions", False, str(error), "docs/security.md describes the permissions")
+    except ConfigurationError as error:
+        yield Check("broker", False, str(error), "docs/settings.md lists the settings of the connection and of streams")
+    except PointsmanError as error:
+        yield Check("broker", False, str(error), "start the broker, and check the network from here")
+
+
+async def _check_broker(client: Client, settings: Settings) -> Check:
+    """Measure the latency of the broker. The best of several samples counts: one long pause is not a slow broker."""
+    clock, samples = SystemClock(), list[float]()
+    for _ in range(_LATENCY_SAMPLES):
+        began = clock.monotonic()
+        await client.bus.time()
+        samples.append(clock.monotonic() - began)
+    latency = min(samples)
+    finding = f"{settings.servers} answers in {format_seconds(latency)}; the streams of {settings.namespace!r} match"
+    if client.bus.domain:
+        own = "" if settings.jetstream_domain else " of this server; POINTSMAN_JETSTREAM_DOMAIN names another"
+        finding += f", in the JetStream domain {client.bus.domain!r}{own}"
+    advice = "each step of a workflow needs several answers: check disk and CPU of the broker, then the network"
+    return Check("broker", latency < _SLOW_BROKER_S, finding, advice)
+
+
+async def _check_streams(client: Client, team: Team | str | None, settings: Settings) -> Check:
+    """Check that no stream has lost messages, and that no stream has a limit that would delete messages."""
+    losses = list(await find_lost_log(client.bus, client.subjects, SystemClock(), settings.retention_days))
+    if team is not None:
+        name, days = _team_name(team), settings.retention_days
+        losses += await find_lost_work(client.bus, client.subjects, name, SystemClock(), days)
+    if losses:
+        advice = "a disk or a restore has lost messages; read docs/durability.md"
+        return Check("streams", False, "; ".join(losses), advice)
+    if bounds := await stream_bounds(client.bus):
+        edits = " and ".join(f"`nats stream edit {bound.partition(' ')[0]}`" for bound in bounds)
+        advice = f"a full stream deletes messages or refuses new ones; remove the limit with {edits}"
+        return Check("streams", False, "; ".join(bounds), advice)
+    return Check("streams", True, "no message is missing, and no stream has a limit")
+
+
+async def check_retention(client: Client, settings: Settings) -> Check:
+    """Check that the streams hold no message for longer than twice its retention period.
+
+    A message of a workflow that has not ended is kept, and all later messages with it.
+
+    Args:
+        client: The client.
+        settings: The settings.
+
+    Returns:
+        The result. Messages that are kept for longer than their retention period are named.
+    """
+    kept, too_long, now = list[str](), False, await client.bus.time()
+    for stream in _RETAINED_STREAMS:
+        period, first = retention_of(stream, settings.retention_days), await oldest_message(client.bus, stream)
+        age = now - first.at if first else timedelta(0)
+        if first and age > period + _RETENTION_TOLERANCE:
+            kept.append(f"{client.bus.stream_name(stream)} holds {first.subject} since {first.at:%Y-%m-%d}")
+            too_long = too_long or age > 2 * period
+    advice = (
+        "a message of a workflow that has not ended is kept: start the supervisor of its team, or end the workflow "
+        "with `pointsman cancel`; without a supervisor: `nats stream purge STREAM --subject SUBJECT`"
+    )
+    finding = "; ".join(kept) or "no message is kept longer than its retention period"
+    return Check("retention", not too_long, finding, advice)
+
+
+def _check_model(settings: Settings) -> Check:
+    try:
+        name = selected_model(settings.model)
+    except ConfigurationError as error:
+        return Check("model", False, str(error), "set POINTSMAN_MODEL to openai:NAME, anthropic:NAME or offline")
+    key = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}.get(name.partition(":")[0])
+    if key is not None and not variable(key):
+        finding = f"the model is {name}, and {key} is not set"
+        return Check("model", False, finding, f"set {key}, or POINTSMAN_MODEL=offline")
+    if name == "offline":
+        return Check("model", True, "offline (no API key is set): deterministic, without network")
+    return Check("model", True, f"{name}, {key} is set" if key else name)
+
+
+async def _check_telemetry() -> Check:
+    endpoint = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or variable("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not endpoint:
+        return Check("telemetry", True, "off; OTEL_EXPORTER_OTLP_ENDPOINT turns it on")
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:  # not an address, or not a port
+        host, port = None, 0
+    if host is None:
+        return Check("telemetry", False, f"the endpoint is {endpoint!r}", "set a URL, such as http://127.0.0.1:4318")
+    address = f"{host}:{port}"
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError) as error:
+        finding = f"no collector answers at {address}: {error or f'no answer within {_CONNECT_TIMEOUT_S:g} s'}"
+        advice = "start the collector, or unset OTEL_EXPORTER_OTLP_ENDPOINT; spans are lost, workflows are not affected"
+        return Check("telemetry", False, finding, advice)
+    writer.close()
+    return Check("telemetry", True, f"{address} accepts connections")
+
+
+async def _check_dead_letters(client: Client) -> Check:
+    count = len(await client.operations.dead_letters(limit=_MAX_COUNTED))
+    finding = f"{count}{' or more' if count == _MAX_COUNTED else ''}; `pointsman dead list`" if count else "none"
+    if full := await client.bus.capacity_problem("dead"):
+        finding += f"; {full}"
+    advice = f"raise the limit with `nats stream edit {client.subjects.dead_letter_stream}`; waiting messages continue"
+    return Check("dead letters", not full, finding, advice)
+
+
+async def check_supervisor(client: Client, team: str) -> Sequence[Check]:
+    """Check that a supervisor of a team is live and takes the waiting messages.
+
+    Args:
+        client: The client.
+        team: The name of the team.
+
+    Returns:
+        The results.
+    """
+    consumers = _team_consumers(team)
+    before = [await client.bus.depth(consumer, "work") for consumer in consumers]
+    if any(depth and _is_stalled(depth) for depth in before):
+        await asyncio.sleep(_RECHECK_DELAY_S)
+    alive = sum(card.name == team for card in await client.operations.teams())
+    advice = f"start the supervisor of {team}: `pointsman supervisor module:name`"
+    checks = [Check("supervisor", alive > 0, f"{alive or 'none'} of {team} live", advice)]
+    for consumer, first in zip(consumers, before, strict=True):
+        depth = await client.bus.depth(consumer, "work") if first and _is_stalled(first) else first
+        if depth is None:  # no supervisor of the team has run in this namespace
+            continue
+        finding = f"{consumer}: {depth.pending} waiting, {depth.in_flight} running"
+        finding += ", and no supervisor takes them" if _is_stalled(depth) else ""
+        checks.append(Check("supervisor", not _is_stalled(depth), finding, advice))
+    return checks
+
+
+def _team_consumers(team: str) -> tuple[str, str]:
+    """Return the names of the consumers of a team's requests and of its results."""
+    return f"request-{team}", f"inbox-{team}"
+
+
+async def check_requests(client: Client) -> Check:
+    """Check that each queued request has a live supervisor. Cancelled requests do not need one.
+
+    Args:
+        client: The client.
+
+    Returns:
+        The result.
+    """
+    queued = [each for each in await client.queued_requests() if each.status == QUEUED_STATUS]
+    counts = Counter(each.team for each in queued)
+    unserved = set(counts) - {card.name for card in await client.operations.teams()}
+    known = await known_teams(client) if unserved else set[str]()
+    meant = {name: get_close_matches(name, known - {name}, 1) for name in unserved - known}
+    finding = "; ".join(
+        f"{count} wait{'s' if count == 1 else ''} for {team}{', which has no supervisor' if team in unserved else ''}"
+        + "".join(f", did you mean {name}?" for name in meant.get(team, ()))
+        for team, count in sorted(counts.items())
+    )
+    advice = (
+        "start the supervisor with `pointsman supervisor MODULE`, or end each workflow that `pointsman list` shows "
+        "with `pointsman cancel ID`"
+    )
+    return Check("requests", not unserved, finding or "no request waits for a supervisor", advice)
+
+
+async def check_tasks(client: Client, team: Team | str | None) -> Check:
+    """Check that the agent of each running task is live, in the running workflows that were active last.
+
+    Args:
+        client: The client.
+        team: The team, or its name; None for all teams.
+
+    Returns:
+        The result.
+    """
+    summaries = await client.list(_team_name(team) if team else None, limit=_MAX_WORKFLOWS)
+    running = [each.id for each in summaries if each.status == "running"]
+    logs, alive = await gather_batched(client.entries(each) for each in running), await client.operations.live_names()
+    now = datetime.now(UTC)
+    waiting = Counter(task.agent for log in logs for task in tasks_without_agent(at_time(build_trace(log), now, alive)))
+    finding = "; ".join(
+        f"{count} wait{'s' if count == 1 else ''} for the agent {name}, which is not live"
+        for name, count in sorted((str(name), count) for name, count in waiting.items())
+    )
+    advice = (
+        "start the agent with `pointsman worker module:name`, or end each workflow that `pointsman list` shows with "
+        "`pointsman cancel ID`"
+    )
+    return Check("tasks", not waiting, finding or "no task waits for an agent that is not live", advice)
+
+
+def _is_stalled(depth: QueueDepth) -> bool:
+    return depth.pending > 0 and depth.in_flight == 0
+
+
+def _team_name(team: Team | str) -> str:
+    return team if isinstance(team, str) else team.name
+
+
+async def _check_team(client: Client, team: Team | str | None) -> Sequence[Check]:
+    """Check that all agents and skills that a team needs are live; without a definition, that any agent is live."""
+    alive = group_by_name(await client.operations.agents())
+    checks = [] if team is None else [*await check_supervisor(client, _team_name(team))]
+    if not isinstance(team, Team):
+        count = sum(len(cards) for cards in alive.values())
+        names = ", ".join(f"{name} ({cards[0].role.value})" for name, cards in alive.items())
+        advice = "start one with `pointsman worker module:name`, or a team with `pointsman up`"
+        return [*checks, Check("agents", bool(alive), f"{count} live: {names}" if alive else "none live", advice)]
+    shipped, teams = installed_agents(), group_by_name(await client.operations.teams())
+    for name, reason in team.required_agents().items():
+        if name in teams:
+            checks.append(Check("team", True, f"{name} ({reason}): {len(teams[name])} live"))
+            continue
+        found = alive.get(name, [])
+        module = shipped[name].module if name in shipped else "module:name"
+        advice = f"start it: `pointsman worker {module}`" + ("" if name in shipped else f", with the agent {name}")
+        checks.append(Check("agent", bool(found), f"{name} ({reason}): {len(found) or 'none'} live", advice))
+    any_agent = team.agents == ANY
+    usable = alive if any_agent else {name: cards for name, cards in {**alive, **teams}.items() if name in team.agents}
+    for skill in team.required_skills():
+        able = [name for name, cards in usable.items() if any(skill in card.skills for card in cards)]
+        finding = f"{skill}: {', '.join(able) or 'no live agent has it'}"
+        advice = "start an agent with this skill: `pointsman worker module:name`"
+        checks.append(Check("skill", bool(able), finding, advice))
+    if any_agent:
+        workers = [name for name, cards in alive.items() if cards[0].role is Role.WORK]
+        finding = f"live agents for tasks: {', '.join(workers) or 'none'}"
+        checks.append(Check("agents", bool(workers), finding, "start agents: `pointsman worker module:name`"))
+    return checks
+
+
+async def _check_cards(client: Client) -> Check:
+    """Check that the registry holds valid cards only."""
+    refused = await client.operations.refused_cards()
+    finding = "; ".join(f"{key}: {reason}" for key, reason in refused.items())
+    advice = "their agents get no tasks: correct the cards, and announce them again"
+    return Check("cards", not refused, finding or "every card in the registry is valid", advice)
+
+
+def _check_schemas(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Check that all instances of an agent have the same schemas: any instance may get a task."""
+    found = [f"{name}: {difference}" for name, cards in alive.items() if (difference := schema_difference(cards))]
+    advice = "tasks go to any instance: stop the old ones, or give one of the agents another name"
+    return Check("schemas", not found, "; ".join(found) or "the same for all instances of each agent", advice)
+
+
+def _check_definitions(teams: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Check that all supervisors of a team have the same definition: any of them may get a request."""
+    found = [f"{name}: {difference}" for name, cards in teams.items() if (difference := definition_difference(cards))]
+    advice = "requests go to any supervisor: start all with one definition, or give one of the teams another name"
+    return Check("definitions", not found, "; ".join(found) or "the same for all supervisors of each team", advice)
+
+
+def _check_handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Check that cancelled handlers have stopped: until then they use memory and CPU."""
+    found = [f"{name}: {orphaned}" for name, cards in alive.items() if (orphaned := orphaned_handlers(cards))]
+    advice = (
+        "check `context.cancelled` in plain functions, and do not catch CancelledError; a restart of the worker stops "
+        "the handlers"
+    )
+    return Check("handlers", not found, "; ".join(found) or "no cancelled handler is still running", advice)
+
+
+async def _check_ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Check that all processes that share a queue have the same acknowledgement deadline: the longest one applies."""
+    teams = sorted({card.name for card in await client.operations.teams()})
+    consumers = [consumer for name in teams for consumer in _team_consumers(name)]
+    depths = await gather_batched(client.bus.depth(consumer, "work") for consumer in consumers)
+    depths += await gather_batched(map(client.operations.queue_depth, alive))
+    found = [
+        f"{name} has {' and '.join(f'{wait:g}' for wait in depth.ack_waits)} s"
+        for name, depth in zip([*consumers, *alive], depths, strict=True)
+        if depth and depth.ack_waits
+    ]
+    advice = "the longest one applies; start all processes that share a queue with the same POINTSMAN_ACK_WAIT"
+    return Check("ack deadlines", not found, "; ".join(found) or "the same for all processes of a queue", advice)
+
+
+async def _check_circuits(client: Client) -> Check:
+    """Check that no live agent has an open circuit."""
+    alive, now = await client.operations.live_names(), await client.bus.time()
+    circuits = {name: each for name, each in sorted((await client.operations.circuits()).items()) if name in alive}
+    finding = ", ".join(f"{name}: {circuit_state(each, now)}" for name, each in circuits.items())
+    advice = (
+        "read the errors with `pointsman dead list` and fix the agent; the next task that succeeds closes the circuit"
+    )
+    return Check("circuits", not open_circuits(circuits, alive, now), finding or "all closed", advice)
