@@ -31,7 +31,7 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.cli.app import app
 from pointsman.client.client import Client, connect
 from pointsman.settings import Settings
-from pointsman_schemas.team import Limits, Team
+from pointsman_schemas.team import Limits, RetryPolicy, Team
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = blocks_of(README)
@@ -205,11 +205,13 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
 
 def test_every_limit_is_in_the_table_with_its_default() -> None:
     _, _, tables = (ROOT / "docs" / "settings.md").read_text().partition("# Limits")
-    of_teams, _, of_agents = tables.partition("`@agent(...)`")
+    of_teams, _, rest = tables.partition("`RetryPolicy(...)`")
+    of_retries, _, of_agents = rest.partition("`@agent(...)`")
     parameters = inspect.signature(inspect.unwrap(agent)).parameters
     given = {name: parameters[name].default for name in _limits(of_agents)}
 
     assert _limits(of_teams) == {name: field.default for name, field in Limits.model_fields.items()}
+    assert _limits(of_retries) == {name: field.default or None for name, field in RetryPolicy.model_fields.items()}
     assert _limits(of_agents) == given
     assert {"timeout", "concurrency", "max_in_flight"} == given.keys()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from pointsman.llm.replies import ParsedReply, model_reply, read_usage, unreadab
 from pointsman.llm.server_sent_events import EventDecoder
 from pointsman.llm.thinking import ThinkingFilter
 from pointsman.ports.model import ModelReply, ModelRequest
-from pointsman.util.environment import variable
+from pointsman.util.environment import variable, variables
 from pointsman_schemas.events import Usage
 from pointsman_schemas.ids import derive_id
 
@@ -223,7 +222,7 @@ class ProviderModel:
                 self._client, self._loop = self._new_client(self._sdk), loop
             return self._client
         except Exception as error:
-            failure = error_from_client(self.provider, error, os.environ)
+            failure = error_from_client(self.provider, error, variables(""))
         raise failure
 
     def _new_client(self, sdk: Any) -> Any:
