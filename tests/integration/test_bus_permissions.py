@@ -23,7 +23,7 @@ from support.configured_server import configured_server, pid_of
 from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
-from pointsman.errors import PermissionDeniedError
+from pointsman.errors import BusUnavailableError, ConfigurationError, PermissionDeniedError
 from pointsman.ports.bus import Service, StoredMessage
 from pointsman.settings import Settings
 
@@ -153,6 +153,58 @@ async def test_a_refused_service_is_reported_once_and_ends_nothing(tmp_path: Pat
                 assert await bus.last("log", "own.log.team.w") is None
 
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["permission_denied"]
+
+
+# Limits
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+async def test_a_limit_of_subscriptions_ends_what_needs_one_more(limit: int, tmp_path: Path) -> None:
+    async with configured_server(tmp_path, f"max_subscriptions: {limit}") as port:
+        bus = await connect(Settings(url=f"nats://127.0.0.1:{port}", namespace="own"), name="test", wait=TIMEOUT_S)
+        await bus.set_up()
+
+        with capture_logs() as lines, pytest.raises(PermissionDeniedError, match="maximum subscriptions exceeded"):
+            await asyncio.wait_for(asyncio.gather(listen(bus), take(bus)), AT_ONCE)
+
+        assert bus.connected
+        assert await bus.last("log", "own.log.team.w") is None
+        await bus.close()
+
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["permission_denied"]
+
+
+async def test_a_limit_of_connections_is_not_told_as_an_absent_broker(tmp_path: Path) -> None:
+    async with configured_server(tmp_path, "max_connections: 1") as port:
+        place = f"127.0.0.1:{port}"
+        first = await connect(Settings(url=f"nats://{place}"), name="test", wait=TIMEOUT_S)
+        with pytest.raises(BusUnavailableError) as caught:
+            await connect(Settings(url=f"nats://{place}"), name="test", wait=1.0)
+        await first.close()
+
+    assert f"the broker at {place} accepts no connection within 1.0 s" in str(caught.value)
+    assert "maximum connections exceeded" in str(caught.value)
+    assert "pointsman up" not in str(caught.value)
+
+
+async def test_a_follower_that_jetstream_refuses_reports_an_error(tmp_path: Path) -> None:
+    limited = "accounts { APP { jetstream: { max_file: 100M, max_mem: 10M, max_consumers: 1 }, users: [ USER ] } }"
+    config = limited.replace("USER", "{ user: ada, password: pw }")
+    async with configured_server(tmp_path, config) as port:
+        bus = await connect(settings(port), name="test", wait=TIMEOUT_S)
+        await bus.set_up()
+        consumer = await bus.consumer("team", "log", "own.log.team.*", ack_wait=30)
+        with capture_logs() as lines:
+            following = asyncio.create_task(drain(bus.follow("log", ["own.log.>"])))
+            await until(lambda: any(line["log_level"] == "error" for line in lines))
+            following.cancel()
+        with pytest.raises(ConfigurationError, match="maximum consumers limit reached"):
+            await bus.consumer("other", "log", "own.log.other.*", ack_wait=30)
+        await consumer.close()
+        await bus.close()
+
+    [line] = [line for line in lines if line["log_level"] == "error"]
+    assert "maximum consumers limit reached" in line["reason"]
 
 
 # Inboxes

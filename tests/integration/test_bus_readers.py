@@ -61,7 +61,7 @@ async def test_reader_refused_by_the_broker_is_reported_once_and_recovers(bus: J
 
     waits = [line for line in lines if line["event"] == "follow_retrying"]
     assert stored.body == b"1"
-    assert [line["log_level"] for line in waits] == ["warning"]
+    assert [line["log_level"] for line in waits] == ["error"]
     assert "maximum consumers" in waits[0]["reason"]
     await bus.api(f"STREAM.DELETE.{stream}")
 

@@ -188,6 +188,23 @@ async def test_a_websocket_without_encryption_does_not_go_with_tls_settings(auth
         await connect(settings, name="test")
 
 
+@pytest.mark.parametrize(("status", "permanent"), [(403, True), (404, True), (503, False)])
+async def test_a_server_that_refuses_the_websocket_is_named(status: int, permanent: bool) -> None:
+    pytest.importorskip("aiohttp")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        place = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        expected = ConfigurationError if permanent else BusUnavailableError
+        with pytest.raises(expected, match=str(status)):
+            await connect(Settings(url=f"ws://{place}"), name="test", wait=1.5)
+
+
 # Settings
 
 

@@ -38,6 +38,8 @@ anywhere, the bytes of its headers, and all of its bytes."""
 _LINE_END_BYTES = len(b"\r\n")
 _ERROR = re.compile(rb"-ERR[ \t]+'(.*?)'[ \t]*\r\n", re.IGNORECASE)
 _DEFAULT_PORT = 4222  # where a NATS server listens unless it is told otherwise
+_REFUSAL_WAIT_S = 0.05  # seconds for what a server writes at once
+_SUBSCRIPTIONS_EXCEEDED = "maximum subscriptions exceeded"
 _HUNG_UP = "the server hung up before it answered CONNECT"
 _DRAIN_TIMEOUT_S = 1.0  # seconds for one round trip, when leaving
 
@@ -87,6 +89,7 @@ class NatsClient(Client):
         self._greeted = False  # by the server that is being connected to
         self._asked_for_certificate = False  # by that server
         self._hung_up: set[str] = set()  # servers that hung up after the TLS handshake, at the last try
+        self._dropped_by: set[str] = set()  # servers that introduced themselves and closed the connection
         self.trying = ""
         """HOST:PORT of the server that was connected to last, or that a connection was last tried to."""
         self.on_refusal: Callable[[Refusal], None] = _ignored
@@ -171,6 +174,11 @@ class NatsClient(Client):
     def unsubscribe(self, subscription: Subscription) -> None:
         self._callbacks.pop(subscription._id, None)
         self._inboxes.pop(subscription._id, None)
+
+    @property
+    def was_greeted(self) -> bool:
+        """Return True if the server that was tried last introduced itself."""
+        return self._greeted
 
     @property
     def is_full(self) -> bool:
@@ -293,10 +301,13 @@ class NatsClient(Client):
                 raise told from error
             raise
         self._hung_up.discard(self.trying)
+        self._dropped_by.discard(self.trying)
 
     def _explained(self, error: BaseException) -> BaseException:
         """Return the error to raise for one with which nats-py ends a try to connect: one that says more, if known."""
         first = bool(self.options["tls_handshake_first"])
+        if isinstance(error, ConnectionError) and self._greeted:
+            self._dropped_by.add(self.trying)
         hung_up = isinstance(error, ConnectionError) or _HUNG_UP in str(error)
         # The server ends the connection once it has seen the certificate, and its alert may be lost with what it had
         # not read. A server that is stopped at that moment looks the same, but not twice.
@@ -317,6 +328,7 @@ class NatsClient(Client):
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         if initial_connection:
             self._greeted = True
+            await self._hear_refusal()
             self._require_tls(info)
         await super()._process_info(info, initial_connection)
         current = self._current_server
@@ -331,6 +343,17 @@ class NatsClient(Client):
                 server.uri = server.uri._replace(scheme="tls")
             if current.tls_name is not None and server.tls_name == current.uri.hostname:
                 server.tls_name = current.tls_name  # the name that was configured, not the address that was named
+
+    async def _hear_refusal(self) -> None:
+        """Raise what a server that takes no more connections writes behind its first line.
+
+        Such a server closes the connection at once. What this side writes then fails, and asyncio reads no more: at the
+        first try the server's words may be lost, so a later try waits for them.
+        """
+        if self.trying in self._dropped_by:
+            await asyncio.sleep(_REFUSAL_WAIT_S)
+        if isinstance(transport := self._transport, _Tcp) and (said := _ERROR.search(transport.unread)):
+            raise nats.errors.Error(f"nats: {said[1].decode('utf-8', 'replace')}")
 
     def _require_tls(self, info: dict[str, Any]) -> None:
         """Raise `TlsRequiredError` unless what is sent next, which is the login, is encrypted, where that is demanded.
@@ -376,7 +399,10 @@ class NatsClient(Client):
         sent = _ERROR.match(self._ps.buf)
         # nats-py passes the text in lower case.
         said = sent[1].decode("utf-8", "replace") if sent else err_msg.strip("'")
-        if (refusal := Refusal.read(said)) is not None:
+        refusal = Refusal.read(said)
+        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # the connection goes on, without the newest
+            refusal = Refusal("subscribe", self._subs[max(self._subs)].subject, said)
+        if refusal is not None:
             self.on_refusal(refusal)
             return
         if "permissions violation" in err_msg.lower() or not self.is_connected:
@@ -406,6 +432,12 @@ class _Tcp(TcpTransport):
 
     def __bool__(self) -> bool:
         return True  # nats-py makes one of its own in place of one that is not connected yet
+
+    @property
+    def unread(self) -> bytes:
+        """Return what the server sent and was not read yet."""
+        reader = self._io_reader
+        return bytes(reader._buffer) if isinstance(reader, _Reader) else b""
 
     @property
     def is_idle(self) -> bool:

@@ -25,6 +25,7 @@ __all__ = ["RECONNECT_INTERVAL_S", "NatsConnection"]
 _log = structlog.get_logger(__name__)
 
 RECONNECT_INTERVAL_S = 0.5  # seconds between tries: a restart takes the broker about one
+_PASSING_STATUSES = (408, 425, 429)  # of HTTP, which a later try may not get
 _MAX_REPORTED = 100  # refused subjects that are logged, each once
 _PING_INTERVAL_S = 2.0  # seconds; at the third without an answer, after 4 to 6 s, a half-open connection is given up
 
@@ -118,6 +119,11 @@ class NatsConnection:
             if self._opening.done():
                 self._opening.result()
             if not trying.done():
+                if self.client.was_greeted:
+                    raise BusUnavailableError(
+                        f"the broker at {settings.servers} accepts no connection within {wait} s: "
+                        f"{self._reason or 'no answer'}"
+                    )
                 raise BusUnavailableError(
                     f"no broker at {settings.servers} within {wait} s: "
                     f"{self._reason or 'no answer'}; `pointsman up` starts one, "
@@ -251,6 +257,9 @@ class NatsConnection:
             return str(error)
         if fault := tls_fault(error):
             return f"TLS to {server} fails: {fault}"
+        status = getattr(error, "status", 0)  # of aiohttp's error for a WebSocket handshake
+        if isinstance(status, int) and 400 <= status < 500 and status not in _PASSING_STATUSES:
+            return f"{server} refuses the WebSocket with HTTP status {status}: look at the address"
         if is_login_refused(said := str(error)):
             return (
                 f"{server} refuses the connection of {self._login}: {said.removeprefix('nats: ')}; "
@@ -286,6 +295,8 @@ class NatsConnection:
 def _advice(refusal: Refusal, settings: Settings) -> str:
     """Return what to do about a refusal."""
     prefix = settings.inbox_prefix
+    if "ermissions" not in refusal.said:
+        return "raise that limit of the server, or of the account"
     if refusal.operation == "subscribe" and refusal.subject.startswith(f"{prefix}."):
         return f"allow the user to subscribe to {prefix}.>, or name an allowed prefix in POINTSMAN_INBOX_PREFIX"
     verb = {"publish": "publish on", "reply": "request for an answer at", "subscribe": "subscribe to"}[

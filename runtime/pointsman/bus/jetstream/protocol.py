@@ -63,7 +63,8 @@ MAX_BYTES_REQUIRED_CODE = 10113  # the account wants streams with a maximum size
 ADVICE = {
     10002: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
     10005: "POINTSMAN_REPLICAS needs as many servers with JetStream and room",
-    10026: "the account needs room for seven streams",
+    10026: "raise max_consumers of the account",
+    10027: "raise max_streams of the account: a namespace needs seven",
     10028: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
     10039: "enable JetStream for the account of this user",
     10047: "give the server, or the account, file storage; the sum of POINTSMAN_STREAM_BYTES must fit into it",

@@ -17,6 +17,7 @@ from pointsman.bus.jetstream.protocol import (
     error_text,
     to_nanoseconds,
     to_stored_message,
+    with_advice,
 )
 from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.errors import BusUnavailableError, ConfigurationError, PermissionDeniedError
@@ -224,10 +225,9 @@ class PullConsumer:
             f"CONSUMER.CREATE.{self._stream}.{self._name}.{self._config['filter_subject']}",
             {"stream_name": self._stream, "config": await self._shared_config()},
         )
-        if error_code(answer):
-            raise ConfigurationError(
-                f"the consumer {self._name} of {self._stream} cannot be made: {error_text(answer)}"
-            )
+        if code := error_code(answer):
+            told = f"the consumer {self._name} of {self._stream} cannot be made: {error_text(answer)}"
+            raise ConfigurationError(with_advice(told, code))
         pull = PullRequest(self._bus, self._stream, self._name)
         pull.on_arrival = self._start_hold_timer
         await pull.open()

@@ -21,6 +21,7 @@ from pointsman.bus.jetstream.protocol import (
     parse_time,
     to_nanoseconds,
     to_stored_message,
+    with_advice,
 )
 from pointsman.bus.jetstream.pull_consumer import PullRequest
 from pointsman.bus.jetstream.refusals import Refusal
@@ -207,18 +208,19 @@ class StreamReader:
         """The answer a follower needs, however long the broker cannot or will not give it; each reason is said once."""
         reason = ""
         while True:
+            report = _log.warning
             try:
                 answer = await ask()
-                if not error_code(answer):
+                if not (code := error_code(answer)):
                     return answer
-                refusal = error_text(answer)
+                refusal = with_advice(error_text(answer), code)
+                if code != NO_STREAM_CODE:  # a lost stream is made again; another refusal may stay
+                    report = _log.error
             except BusUnavailableError as error:
                 if self._bus.closed:
                     raise
                 refusal = str(error)
             if refusal != reason and self._bus.connected:  # a lost connection has its own line
                 reason = refusal
-                _log.warning(
-                    "follow_retrying", stream=stream, subjects=subjects, reason=reason, hint="it is tried again"
-                )
+                report("follow_retrying", stream=stream, subjects=subjects, reason=reason, hint="it is tried again")
             await asyncio.sleep(_RETRY_PAUSE_S)
