@@ -37,7 +37,7 @@ RATE = 5  # W1 a second with `--minutes`
 _WARM_UP = 100
 _MAX_UNCONFIRMED = 20_000  # messages written to the connection before the broker's count is checked
 
-Kept = tuple[str, bytes, bytes]  # subject, header block, body, each of one workflow
+StoredWorkflowMessage = tuple[str, bytes, bytes]  # subject, header block, body, each of one workflow
 
 
 async def main() -> None:
@@ -59,7 +59,7 @@ async def main() -> None:
             return
         await together(system.submit, _WARM_UP, TOGETHER)
         original = await system.submit("W1")
-        kept = await _kept(system, original)
+        kept = await _workflow_messages(system, original)
         await _row(system, processes, 0)
         there = 0
         for finished in given.finished:
@@ -121,9 +121,9 @@ async def _run(system: RealSystem, processes: dict[str, int], count: int) -> Non
     print(f"in 10,000 W1, MiB: {grown}")
 
 
-async def _kept(system: RealSystem, workflow: str) -> Sequence[Kept]:
+async def _workflow_messages(system: RealSystem, workflow: str) -> Sequence[StoredWorkflowMessage]:
     """Return the messages of a workflow, without its schedules: their copies would fire."""
-    found = list[Kept]()
+    found = list[StoredWorkflowMessage]()
     for stream in ("work", "log"):
         async for stored in system.bus.read(stream, f"{system.name}.>"):
             if workflow in stored.subject and f"{system.name}.schedule." not in stored.subject:
@@ -138,7 +138,7 @@ def _elsewhere(subject: str) -> str:
     return ".".join([namespace, kind, "past" if kind in ("inbox", "handoff") else name, *rest])
 
 
-async def _fill(system: RealSystem, workflow: str, kept: Sequence[Kept], numbers: range) -> None:
+async def _fill(system: RealSystem, workflow: str, kept: Sequence[StoredWorkflowMessage], numbers: range) -> None:
     began, (before, _) = perf_counter(), await system.stored()
     sent, old = 0, workflow.encode()
     for number in numbers:

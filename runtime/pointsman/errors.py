@@ -1,28 +1,28 @@
 """The error tree. It says whose fault something is.
 
 PointsmanError
-├── ContractError            an event or a value does not fit the wire contract (pointsman_schemas.errors)
-│   ├── InvalidTokenError         a name cannot stand in a subject
-│   ├── UndecodableEventError     headers or body cannot be read
-│   ├── BodyLostError             a body that is kept apart is gone, or is another one
-│   ├── UnknownEventTypeError     a type or version this release does not know
-│   ├── OversizeEventError        larger than an event may be
-│   └── NotJsonError              a value that strict JSON cannot carry
-├── ConfigurationError       yours: settings, team files, agent definitions, streams that do not fit
-│   └── PermissionDeniedError    the broker refuses the user a subject
-├── NotFoundError                 the workflow, agent or dead letter that was asked for does not exist
-├── PeerError                the other side's: broker or model provider
-│   ├── BusUnavailableError       the broker cannot be reached, or did not answer
-│   │   ├── PublishOutcomeUnknownError   a publish was not answered: it may have been stored
-│   │   └── ConnectionRejectedError  the broker refuses a connection that was lost, or its certificate does not fit
-│   ├── StreamLostError           the broker has lost what it had stored
-│   ├── Conflict             a compare-and-set lost: somebody else wrote first
-│   └── ModelError           a provider failed; `retryable` says whether the same call may succeed later
-│       └── ModelReplyError  a provider's answer cannot be read; `path` names the field
-├── TaskError                raise it in a handler to say how the attempt failed
-│   ├── Refused              the agent will not do this
-│   └── ApprovalRequiredError        a person must allow a tool call first
-└── InvariantError           ours: a bug
+├── ContractError                       an event or a value does not fit the wire contract (pointsman_schemas.errors)
+│   ├── InvalidTokenError               a name cannot stand in a subject
+│   ├── UndecodableEventError           headers or body cannot be read
+│   ├── BodyLostError                   a body that is kept apart is gone, or is another one
+│   ├── UnknownEventTypeError           a type or version this release does not know
+│   ├── OversizeEventError              larger than an event may be
+│   └── NotJsonError                    a value that strict JSON cannot carry
+├── ConfigurationError                  yours: settings, team files, agent definitions, streams that do not fit
+│   └── PermissionDeniedError           the broker refuses the user a subject
+├── NotFoundError                       the workflow, agent or dead letter that was asked for does not exist
+├── PeerError                           the other side's: broker or model provider
+│   ├── BusUnavailableError             the broker cannot be reached, or did not answer
+│   │   ├── PublishOutcomeUnknownError  a publish was not answered: it may have been stored
+│   │   └── ConnectionRejectedError     the broker refuses a connection that was lost, or its certificate does not fit
+│   ├── StreamLostError                 the broker has lost what it had stored
+│   ├── ConflictError                   a compare-and-set lost: somebody else wrote first
+│   └── ModelError                      a provider failed; `retryable` says whether the same call may succeed later
+│       └── ModelReplyError             a provider's answer cannot be read; `path` names the field
+├── TaskError                           raise it in a handler to say how the attempt failed
+│   ├── RefusedError                    the agent will not do this
+│   └── ApprovalRequiredError           a person must allow a tool call first
+└── InvariantError                      ours: a bug
 """
 
 from __future__ import annotations
