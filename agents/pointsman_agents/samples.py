@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeVar
 
-from pointsman import NotFoundError
+from pointsman import TaskError
 from pointsman.llm.offline.keyword_matching import MatchEntry, Matcher
 
 __all__ = ["USE_TOOLS", "best_entries", "format_dollars", "look_up_entry"]
@@ -31,10 +31,10 @@ def look_up_entry(table: Mapping[str, ValueT], key: str, what: str) -> ValueT:
         The entry.
 
     Raises:
-        NotFoundError: The table has no such key. The message lists the keys.
+        TaskError: The table has no such key. The message lists the keys.
     """
     if key not in table:
-        raise NotFoundError(f"there is no {what} {key}; there are {', '.join(table)}")
+        raise TaskError(f"there is no {what} {key}; there are {', '.join(table)}")
     return table[key]
 
 

@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from pointsman.authoring.agent import Agent, agent
     from pointsman.authoring.agent_factory import AgentFactory
     from pointsman.authoring.context import Context
+    from pointsman.authoring.interceptor import (
+        AttemptInvocation,
+        Interceptor,
+        ModelInvocation,
+        Next,
+        ToolInvocation,
+    )
+    from pointsman.authoring.lifespan import Lifespan, lifespan
     from pointsman.authoring.llm_agent import LLMAgent
     from pointsman.authoring.mcp import mcp_tools
     from pointsman.authoring.tools import Tool, tool
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
         RefusedError,
         TaskError,
     )
+    from pointsman.ports.model import ModelReply, ModelRequest
     from pointsman.settings import Settings
     from pointsman_schemas.card import AgentCard, Role
     from pointsman_schemas.events import Approval, Budget, ErrorKind, Gap, Outcome, Progress, TaskReport, Usage
@@ -72,6 +81,7 @@ __all__ = [
     "Approval",
     "ApprovalRequiredError",
     "Archive",
+    "AttemptInvocation",
     "Budget",
     "BusUnavailableError",
     "Check",
@@ -86,10 +96,16 @@ __all__ = [
     "ErrorKind",
     "FanOut",
     "Gap",
+    "Interceptor",
     "JudgeInput",
     "LLMAgent",
+    "Lifespan",
     "Limits",
     "ModelError",
+    "ModelInvocation",
+    "ModelReply",
+    "ModelRequest",
+    "Next",
     "NotFoundError",
     "Operations",
     "Outcome",
@@ -119,6 +135,7 @@ __all__ = [
     "TaskReport",
     "Team",
     "Tool",
+    "ToolInvocation",
     "Usage",
     "Workflow",
     "WorkflowEvent",
@@ -126,6 +143,7 @@ __all__ = [
     "agent",
     "connect",
     "errors",
+    "lifespan",
     "mcp_tools",
     "tool",
 ]
@@ -137,6 +155,17 @@ _NAMES = {
     ),
     "pointsman.authoring.agent_factory": ("AgentFactory",),
     "pointsman.authoring.context": ("Context",),
+    "pointsman.authoring.interceptor": (
+        "AttemptInvocation",
+        "Interceptor",
+        "ModelInvocation",
+        "Next",
+        "ToolInvocation",
+    ),
+    "pointsman.authoring.lifespan": (
+        "Lifespan",
+        "lifespan",
+    ),
     "pointsman.authoring.llm_agent": ("LLMAgent",),
     "pointsman.authoring.mcp": ("mcp_tools",),
     "pointsman.authoring.tools": (
@@ -169,6 +198,10 @@ _NAMES = {
         "PointsmanError",
         "RefusedError",
         "TaskError",
+    ),
+    "pointsman.ports.model": (
+        "ModelReply",
+        "ModelRequest",
     ),
     "pointsman.settings": ("Settings",),
     "pointsman_schemas.card": (

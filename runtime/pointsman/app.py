@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pointsman import telemetry
 from pointsman.bus.jetstream import bus as jetstream
 from pointsman.clock import SystemClock
-from pointsman.engine.process.discovery import load_agents, load_objects
+from pointsman.engine.process.discovery import load_objects, load_worker
 from pointsman.engine.process.health import serve_health
 from pointsman.engine.process.signals import run_until_signal
 from pointsman.engine.worker.engine import Worker
@@ -77,9 +77,13 @@ async def supervise(target: str, settings: Settings) -> int:
 
 
 async def work(targets: Sequence[str], settings: Settings) -> int:
-    """Run the agents that `targets` name in this process until a signal; the exit code."""
-    agents = load_agents(targets)
-    name = "-".join(agent.card.name for agent in agents)
+    """Run the agents that `targets` name in this process until a signal; the exit code.
+
+    Raises:
+        ConfigurationError: `targets` name no agent, or a lifespan or an agent cannot be opened.
+    """
+    parts = load_worker(targets)
+    name = "-".join(agent.card.name for agent in parts.agents)
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
         observed = _start_telemetry(name, settings, stack, exposed=settings.health_port is not None)
@@ -90,7 +94,9 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         bus = await jetstream.connect(settings, name=name, observer=telemetry.bus_observer())
         stack.push_async_callback(bus.close)
         await bus.set_up()
-        worker = Worker(bus, agents, settings, own_loop=True)
+        worker = Worker(
+            bus, parts.agents, settings, own_loop=True, interceptors=parts.interceptors, lifespans=parts.lifespans
+        )
         return await run_until_signal(worker.run, worker.hand_back)
 
 

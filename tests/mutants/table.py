@@ -250,8 +250,8 @@ MUTANTS = (
         "unit/authoring/test_tool_turns.py::test_the_loop_ends_after_its_turns_with_a_reason",
     ),
     _runtime(
-        "M19", "authoring/tools.py", "        except (Exception, SystemExit) as error:",
-        "        except ZeroDivisionError as error:",
+        "M19", "authoring/tools.py", "        except (Exception, SystemExit) as error:\n            text, kind",
+        "        except ZeroDivisionError as error:\n            text, kind",
         "unit/authoring/test_tool_turns.py::test_model_error_is_reported_to_the_model",
         "unit/authoring/test_tools.py::test_exceptions_and_values_that_are_no_json_are_results",
     ),
@@ -425,7 +425,7 @@ MUTANTS = (
     ),
     _runtime(
         "a yes is for one call", "authoring/tools.py",
-        "        state.record.start_approved_call(key, said.tool, said.arguments)", "        pass",
+        "        state.record.start_approved_call(key, verdict.tool, verdict.arguments)", "        pass",
         "unit/engine/operations/test_approvals.py::test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again",
     ),
     _runtime(
@@ -440,7 +440,7 @@ MUTANTS = (
     ),
     _runtime(
         "a yes is for one call, also one of code", "authoring/tools.py",
-        "            kept = self.approval and from_code", "            kept = False",
+        "                recorded = self.approval and from_code", "                recorded = False",
         "unit/engine/worker/test_approved_calls.py::"
         "test_approved_call_is_not_repeated_when_code_restarts",
     ),

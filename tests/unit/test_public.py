@@ -42,16 +42,18 @@ def test_every_export_has_a_docstring() -> None:
 def test_public_names_are_these() -> None:
     assert pointsman.__all__ == [
         "ANY", "Adaptive", "Agent", "AgentCard", "AgentFactory", "AnswerResult",
-        "Approval", "ApprovalRequiredError", "Archive", "Budget", "BusUnavailableError", "Check",
-        "Choreography", "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling", "Context",
-        "ContractError", "DeadLetterEntry", "ErrorKind", "FanOut", "Gap", "JudgeInput",
-        "LLMAgent", "Limits", "ModelError", "NotFoundError", "Operations", "Outcome",
-        "Pipeline", "Plan", "PlanAndExecute", "PlannedTask", "PlannerInput", "PointsmanError",
-        "Progress", "Refinement", "RefinerInput", "RefusedError", "ReplayResult", "RetryPolicy", "Review",
-        "ReviewInput", "Role", "Router", "SelectedAgent", "Selection", "Settings",
-        "Stage", "Synthesis", "SynthesizerInput", "TaskError", "TaskReport", "Team",
-        "Tool", "Usage", "Workflow", "WorkflowEvent", "WorkflowSummary", "agent",
-        "connect", "errors", "mcp_tools", "tool",
+        "Approval", "ApprovalRequiredError", "Archive", "AttemptInvocation", "Budget", "BusUnavailableError",
+        "Check", "Choreography", "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling",
+        "Context", "ContractError", "DeadLetterEntry", "ErrorKind", "FanOut", "Gap",
+        "Interceptor", "JudgeInput", "LLMAgent", "Lifespan", "Limits", "ModelError",
+        "ModelInvocation", "ModelReply", "ModelRequest", "Next", "NotFoundError", "Operations",
+        "Outcome", "Pipeline", "Plan", "PlanAndExecute", "PlannedTask", "PlannerInput",
+        "PointsmanError", "Progress", "Refinement", "RefinerInput", "RefusedError", "ReplayResult",
+        "RetryPolicy", "Review", "ReviewInput", "Role", "Router", "SelectedAgent",
+        "Selection", "Settings", "Stage", "Synthesis", "SynthesizerInput", "TaskError",
+        "TaskReport", "Team", "Tool", "ToolInvocation", "Usage", "Workflow",
+        "WorkflowEvent", "WorkflowSummary", "agent", "connect", "errors", "lifespan",
+        "mcp_tools", "tool",
     ]  # fmt: skip
 
 

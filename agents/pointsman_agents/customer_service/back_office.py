@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from pointsman import NotFoundError
+from pointsman import TaskError
 
 __all__ = ["DEFAULT_CUSTOMER", "CustomerId", "back_office", "customer", "status_page"]
 
@@ -111,11 +111,11 @@ def customer(office: sqlite3.Connection, customer_id: str) -> sqlite3.Row:
         The row.
 
     Raises:
-        NotFoundError: The database has no such customer.
+        TaskError: The database has no such customer.
     """
     row: sqlite3.Row | None = office.execute("SELECT * FROM customers WHERE id = ?", (customer_id,)).fetchone()
     if row is None:
-        raise NotFoundError(f"there is no customer {customer_id}; ask the customer for the id, which looks like C-1001")
+        raise TaskError(f"there is no customer {customer_id}; ask the customer for the id, which looks like C-1001")
     return row
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from pointsman import Context, LLMAgent, NotFoundError, tool
+from pointsman import Context, LLMAgent, TaskError, tool
 from pointsman_agents.customer_service.back_office import (
     DEFAULT_CUSTOMER,
     CustomerId,
@@ -108,7 +108,7 @@ def request_refund(
         office.execute("BEGIN IMMEDIATE")
         charge = office.execute("SELECT * FROM charges_and_twins WHERE id = ?", (charge_id,)).fetchone()
         if charge is None:
-            raise NotFoundError(f"there is no charge {charge_id}; find_charges lists those of a customer")
+            raise TaskError(f"there is no charge {charge_id}; find_charges lists those of a customer")
         twin = charge["twin"]
         office.execute(
             "INSERT OR IGNORE INTO refunds VALUES (?, ?, ?, ?, ?)",

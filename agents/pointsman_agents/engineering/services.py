@@ -56,5 +56,5 @@ ServiceName = Annotated[
 
 
 def service(name: str) -> Service:
-    """Return the service called `name`. Raise `NotFoundError` if it is not in the table."""
+    """Return the service called `name`. Raise `TaskError` if it is not in the table."""
     return look_up_entry(_SERVICES, name.lower(), "service")

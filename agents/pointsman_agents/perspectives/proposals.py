@@ -55,7 +55,7 @@ _PROPOSALS: Final = {
 
 
 def proposal(proposal_id: str) -> Proposal:
-    """Return a proposal by its id. Raise `NotFoundError` if the table does not have it."""
+    """Return a proposal by its id. Raise `TaskError` if the table does not have it."""
     return look_up_entry(_PROPOSALS, proposal_id, "proposal")
 
 

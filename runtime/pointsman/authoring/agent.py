@@ -54,6 +54,13 @@ class Agent(ABC):
             TaskError: The attempt failed, with a kind and with a hint whether another attempt makes sense.
         """
 
+    async def open(self) -> None:  # noqa: B027  # most agents need nothing
+        """Prepare what the agent needs, such as connections, and check it.
+
+        The worker calls it at its start, before it takes work, on the loop that `run` runs on. A `ConfigurationError`
+        ends the worker with exit code 2. Any other exception is logged as a warning.
+        """
+
     async def close(self) -> None:  # noqa: B027  # most agents hold nothing
         """Release what the agent holds, such as connections.
 
@@ -188,7 +195,7 @@ def agent(
         The agent, or a decorator that makes one.
 
     Raises:
-        ConfigurationError: The definition does not fit. The message says what to change.
+        ConfigurationError: The definition does not fit. The message has the change to make.
 
     Example:
         ```python

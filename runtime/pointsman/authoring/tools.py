@@ -1,4 +1,4 @@
-"""A tool is a function a model may call. What the model gets wrong, and what goes wrong, are results it can read."""
+"""Tools: functions that a model may call. Bad arguments and failures are results that the model can read."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pydantic.errors import PydanticUserError
 from pointsman.authoring.agent import first_paragraph
 from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context, state_of
+from pointsman.authoring.interceptor import ToolInvocation, intercept_tool
 from pointsman.authoring.signatures import JsonType, signature_of
 from pointsman.errors import (
     ApprovalRequiredError,
@@ -35,15 +36,15 @@ from pointsman.telemetry import content_capture, get_logger
 from pointsman.util.threads import run_in_thread
 from pointsman_schemas.events import ApprovalVerdict, ErrorKind, Step, ToolApprovalRequest
 from pointsman_schemas.ids import token
-from pointsman_schemas.strict_json import compact_json, describe, parse
+from pointsman_schemas.strict_json import as_json_value, compact_json, describe, parse
 
 __all__ = ["Tool", "ToolResult", "ToolSource", "tool"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_FIRST_PAUSE_S = 0.2  # seconds before the first retry of a call, doubled each time: a model and a person are waiting
-_MAX_PAUSE_S = 10.0  # seconds: an attempt has a deadline, and a provider that asks for more is better told of later
+_FIRST_PAUSE_S = 0.2  # before the first retry of a call, doubled for each further one: a model and a person are waiting
+_MAX_PAUSE_S = 10.0  # an attempt has a deadline; a provider that asks for more is better asked by another attempt
 
 _MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # as in <object at 0x7f0a5c3d1e10>
 
@@ -52,7 +53,13 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a model is told of its call: `text` as it reads it, `data` the value behind it (None for an error)."""
+    """Result of a tool call for a model.
+
+    Attributes:
+        text: Text that the model reads.
+        data: Value of the tool as JSON; None for an error.
+        is_error: True if the call failed.
+    """
 
     text: str
     data: JsonValue = None
@@ -60,19 +67,40 @@ class ToolResult:
 
 
 class ToolSource(Protocol):
-    """Where tools come from that are not known before they are asked for, such as a server's."""
+    """Source of tools that are only known at run time, such as those of a server."""
 
     async def tools(self) -> Sequence[Tool[..., Any]]:
-        """What there is now. Raises `TaskError` when that cannot be found out."""
+        """Return the tools that are available now.
+
+        Returns:
+            The tools.
+
+        Raises:
+            TaskError: The tools cannot be listed.
+        """
         ...
 
     async def close(self) -> None:
-        """Give back what it holds. It may be asked again afterwards."""
+        """Release connections. The source may be used again afterwards."""
         ...
 
 
 class Tool(Generic[P, R]):
-    """A function with a name, a description and a JSON Schema of its arguments. Calling it calls the function."""
+    """Function with a name, a description and a JSON Schema of its arguments. A call of the tool calls the function.
+
+    Args:
+        function: Async or plain function.
+        name: Name of the tool.
+        description: Purpose of the tool, by which models choose it.
+        timeout: Limit of each try, in seconds.
+        retries: Tries after the first one.
+        idempotent: True if the tool may run twice under one `Context.idempotency_key`.
+        approval: True if a person must allow each call.
+        namespace: Local names where the function is defined, for its annotations.
+
+    Raises:
+        ConfigurationError: The definition does not fit. The message has the change to make.
+    """
 
     def __init__(
         self,
@@ -97,8 +125,8 @@ class Tool(Generic[P, R]):
             )
         if retries and not idempotent:
             raise ConfigurationError(
-                f"{owner} is to be retried, but a failed or late try may have done its work; make "
-                "it safe to repeat, by Context.idempotency_key, and say idempotent=True"
+                f"{owner} has retries={retries} and is not idempotent, but a failed or late try may have done its "
+                "work; make it safe to repeat, by Context.idempotency_key, and set idempotent=True"
             )
         signature = signature_of(function, owner, namespace)
         self.name = name
@@ -111,7 +139,7 @@ class Tool(Generic[P, R]):
         self._context = signature.context
         self._names = {f"p{number}": parameter.name for number, parameter in enumerate(signature.parameters)}
         self._output = JsonType[Any](signature.returns, owner)
-        # Parameters may have any name a function's can; a model's fields may not. So the fields are numbered.
+        # A parameter may have a name that a field of a pydantic model may not have. So the fields are numbered.
         fields: dict[str, Any] = {
             key: (parameter.annotation, Field(... if parameter.required else parameter.default, alias=parameter.name))
             for key, parameter in zip(self._names, signature.parameters, strict=True)
@@ -124,44 +152,79 @@ class Tool(Generic[P, R]):
                 f"{owner} takes a type that has no JSON form: {error.message.splitlines()[0]}; use "
                 "pydantic models, text, numbers, lists or dicts"
             ) from None
-        del parameters["title"]  # the tool's name again: every word of a schema costs tokens
+        del parameters["title"]  # it repeats the tool's name, and every word of a schema costs tokens
         self.spec = ToolSpec(name, description, parameters)
         self.__name__ = name
         self.__doc__ = function.__doc__
         self.__wrapped__ = function
 
     async def call(self, arguments: str, context: Context, *, call_id: str = "") -> ToolResult:
-        """Run the tool on the JSON text a model wrote. Everything but cancellation becomes a result, errors
-        too, unless they are not the model's: `ApprovalRequiredError`, and `ConfigurationError`."""
+        """Run the tool on the JSON text that a model wrote. A failure becomes a result that the model can read.
+
+        A `TaskError` is meant for the model, so the result has its text. Of other exceptions the model gets the type;
+        the log of the worker has the rest.
+
+        Args:
+            arguments: JSON text of the arguments.
+            context: Context of the attempt.
+            call_id: Id that the model gave the call.
+
+        Returns:
+            The result for the model.
+
+        Raises:
+            ApprovalRequiredError: A person must allow a call first.
+            ConfigurationError: The author of the tool has to change something.
+        """
         try:
             value = await self._call_reported(lambda: self._parse(arguments), state_of(context), call_id)
         except (ApprovalRequiredError, ConfigurationError):
-            raise  # the one is for the supervisor, the other for the author: neither is for the model
+            raise  # for the supervisor and for the author, not for the model
         except (Exception, SystemExit) as error:
-            said, kind = describe_error(error), error.kind if isinstance(error, TaskError) else ""
+            text, kind = _public_text(error), error.kind if isinstance(error, TaskError) else ""
             if kind == ErrorKind.REJECTED:
-                said = with_do_without(said)
-            return ToolResult(said if kind == ErrorKind.INVALID_INPUT else f"{self.name} failed: {said}", is_error=True)
+                text = with_do_without(text)
+            return ToolResult(text if kind == ErrorKind.INVALID_INPUT else f"{self.name} failed: {text}", is_error=True)
         return ToolResult(value if isinstance(value, str) else compact_json(value).decode(), value)
 
     async def run(self, arguments: Mapping[str, object], context: Context) -> JsonValue:
-        """Run the tool from code and return its value as strict JSON; what fails, raises. See `Context.call`."""
+        """Run the tool from code. See `Context.call`.
+
+        Args:
+            arguments: Arguments by name.
+            context: Context of the caller.
+
+        Returns:
+            The value of the tool as strict JSON.
+        """
         return await self._call_reported(lambda: self._check(arguments), state_of(context), "", from_code=True)
 
     def approval_verdict(
         self, arguments: str, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> ApprovalVerdict | ToolApprovalRequest | None:
-        """What a person said to the call, or the call as a person must allow it first; None when nobody need be asked.
-        Those `ahead` were allowed and have not begun yet."""
+        """Return a person's verdict on a call, or the request for a verdict that was not given yet.
+
+        Args:
+            arguments: JSON text of the arguments.
+            context: Context of the attempt.
+            ahead: Approved calls of the same turn that will be started before this call.
+
+        Returns:
+            The verdict or the request; None if the call needs no approval.
+        """
         if self.approval:
-            with suppress(Exception):  # when the call is made, the model is told what is wrong with them
+            with suppress(Exception):  # the call itself reports bad arguments to the model
                 return self._find_verdict(self._parse(arguments), state_of(context), ahead)
         return None
 
     def count_skipped(self, arguments: str, context: Context) -> None:
-        """Count a call that was made before and is not made again: the next equal one keeps its idempotency key, and
-        is not allowed by what this one was allowed by."""
-        with suppress(Exception):  # as when it was made
+        """Count a call whose result is restored, so that the next equal call gets its own key and its own verdict.
+
+        Args:
+            arguments: JSON text of the arguments.
+            context: Context of the attempt.
+        """
+        with suppress(Exception):  # as when the call was made
             asked = self._parse(arguments)
             self._approved_arguments(asked, state_of(context), self._key(asked, state_of(context)))
 
@@ -175,17 +238,22 @@ class Tool(Generic[P, R]):
         self, read: Callable[[], BaseModel], state: AttemptState, call_id: str, *, from_code: bool = False
     ) -> JsonValue:
         async with state.report_tool(self.name, call_id=call_id, description=self.spec.description) as call:
-            asked = read()
-            key = self._key(asked, state)
-            kept = self.approval and from_code
-            if kept and (made := await state.record.recorded_call(key)) is not None:
-                return self._restored_result(made)
-            checked = self._approved_arguments(asked, state, key)
-            value = await (
-                self._recorded_call(checked, asked, state, key)
-                if kept
-                else self._call_with_retries(checked, state, key)
-            )
+            try:
+                asked = read()
+                key = self._key(asked, state)
+                recorded = self.approval and from_code
+                if recorded and (step := await state.record.recorded_call(key)) is not None:
+                    return self._restored_result(step)
+                checked = self._approved_arguments(asked, state, key)
+                if recorded:
+                    value = await self._recorded_call(checked, asked, state, key)
+                else:
+                    value = await self._intercepted(checked, state, key, call_id)
+            except (TaskError, ConfigurationError, asyncio.CancelledError, GeneratorExit):
+                raise
+            except BaseException as error:  # its text is for operators
+                _log.warning("tool_failed", tool=self.name, agent=state.agent, exc_info=error)
+                raise
             if content_capture.capture_enabled():
                 call.set_attributes(
                     content_capture.tool_attributes(checked.model_dump_json(fallback=repr, by_alias=True), value)
@@ -196,44 +264,57 @@ class Tool(Generic[P, R]):
         self, checked: BaseModel, state: AttemptState, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> ApprovalVerdict | ToolApprovalRequest:
         arguments = self._as_json(checked)
-        if (said := state.record.approval_verdict(self.name, arguments, ahead)) is not None:
-            return said
+        if (verdict := state.record.approval_verdict(self.name, arguments, ahead)) is not None:
+            return verdict
         return ToolApprovalRequest(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
 
     def _approved_arguments(self, asked: BaseModel, state: AttemptState, key: str) -> BaseModel:
-        """The arguments to use, as a person has allowed or changed them."""
+        """Return the arguments to use, as a person has allowed or changed them."""
         if not self.approval:
             return asked
-        said = self._find_verdict(asked, state)
-        if isinstance(said, ToolApprovalRequest):
-            raise ApprovalRequiredError([said])
-        if said.verdict != "approved":
-            no = not_allowed_message(self.name, said.reason, in_time=said.verdict == "expired")
-            raise TaskError(no, kind=ErrorKind.REJECTED)
-        state.record.start_approved_call(key, said.tool, said.arguments)
-        return asked if said.input is None else self._check(said.input)
+        verdict = self._find_verdict(asked, state)
+        if isinstance(verdict, ToolApprovalRequest):
+            raise ApprovalRequiredError([verdict])
+        if verdict.verdict != "approved":
+            reason = not_allowed_message(self.name, verdict.reason, in_time=verdict.verdict == "expired")
+            raise TaskError(reason, kind=ErrorKind.REJECTED)
+        state.record.start_approved_call(key, verdict.tool, verdict.arguments)
+        return asked if verdict.input is None else self._check(verdict.input)
 
     def _key(self, asked: BaseModel, state: AttemptState) -> str:
         plain = json.dumps(self._as_json(asked), sort_keys=True)
         return state.next_key("tool", self.name, plain)
 
     async def _recorded_call(self, checked: BaseModel, asked: BaseModel, state: AttemptState, key: str) -> JsonValue:
-        """What the allowed call gives that code makes, once it is kept: who begins anew what has made it is given the
-        same, for the yes was for one call."""
-        call, own = (key, self.name, self._as_json(asked)), state.for_call()
-        try:
-            value = await self._call_with_retries(checked, own, key)
-        except ApprovalRequiredError:
-            raise  # it has not come to its end
-        except (Exception, SystemExit) as failed:
-            await state.record.record_call(*call, None, describe_error(failed), **own.call_fields)
-            raise
-        return self._restored_result(await state.record.record_call(*call, value, **own.call_fields))
+        """Return the result of an approved call from code, once it is recorded.
 
-    def _restored_result(self, made: Step) -> JsonValue:
-        if made.is_error:
-            raise TaskError(f"{self.name} has run, and is not run again: {made.text}")
-        return made.data
+        The approval was for one call: an attempt that starts again gets the recorded result.
+        """
+        recorded, call = (key, self.name, self._as_json(asked)), state.for_call()
+        try:
+            value = await self._intercepted(checked, call, key, "")
+        except ApprovalRequiredError:
+            raise  # the call has not ended
+        except (Exception, SystemExit) as error:
+            await state.record.record_call(*recorded, None, _public_text(error), **call.call_fields)
+            raise
+        return self._restored_result(await state.record.record_call(*recorded, value, **call.call_fields))
+
+    def _restored_result(self, step: Step) -> JsonValue:
+        if step.is_error:
+            raise TaskError(f"{self.name} has run, and is not run again: {step.text}")
+        return step.data
+
+    async def _intercepted(self, checked: BaseModel, state: AttemptState, key: str, call_id: str) -> JsonValue:
+        if not state.interceptors:
+            return await self._call_with_retries(checked, state, key)
+        given = ToolInvocation(self.name, self._as_json(checked), Context(state), call_id)
+
+        async def call(invocation: ToolInvocation) -> JsonValue:
+            arguments = checked if invocation.arguments is given.arguments else self._check(invocation.arguments)
+            return await self._call_with_retries(arguments, state, key)
+
+        return as_json_value(await intercept_tool(state.interceptors, given, call))
 
     async def _call_with_retries(self, checked: BaseModel, state: AttemptState, key: str) -> JsonValue:
         pause = _FIRST_PAUSE_S
@@ -257,16 +338,16 @@ class Tool(Generic[P, R]):
                 value = await self._invoke(checked, state)
         except TimeoutError:
             if not limit.expired():
-                raise  # the tool's own
+                raise  # it comes from the tool
             raise TaskError(f"no answer within {self.timeout:g} s", kind=ErrorKind.TIMEOUT, retryable=True) from None
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise  # it was asked for: the attempt ends
-            raise TaskError("it was cancelled from inside", retryable=True) from None  # its siblings go on
+                raise  # the attempt ends
+            raise TaskError("it was cancelled from inside", retryable=True) from None  # its siblings continue
         return self._output.to_json(value)
 
     async def _prepare(self) -> None:
-        """Have what a try needs before its time begins; it has a bound of its own."""
+        """Prepare what a try needs, before its timeout starts. It has a limit of its own."""
 
     async def _invoke(self, checked: BaseModel, state: AttemptState) -> object:
         arguments: dict[str, Any] = {name: getattr(checked, key) for key, name in self._names.items()}
@@ -277,7 +358,7 @@ class Tool(Generic[P, R]):
         return await value if inspect.isawaitable(value) else value
 
     def _parse(self, text: str) -> BaseModel:
-        body = text.strip().encode("utf-8", "surrogatepass") or b"{}"  # what providers send for no arguments
+        body = text.strip().encode("utf-8", "surrogatepass") or b"{}"  # providers send an empty text for no arguments
         try:
             return parse(self._arguments, body)
         except ContractError as error:
@@ -290,20 +371,19 @@ class Tool(Generic[P, R]):
             raise self._bad_arguments(describe(error)) from None
 
     def _as_json(self, checked: BaseModel) -> dict[str, JsonValue]:
-        """The arguments as JSON, under their own names: the same call is the same object, whoever makes it, and in
-        whatever process.
+        """Return the arguments as JSON under their own names. Equal calls give equal objects in every process.
 
         Raises:
-            ConfigurationError: one is told apart by where it lies in memory alone.
+            ConfigurationError: A value is distinguished by its address in memory alone.
         """
-        plain = checked.model_dump(mode="json", by_alias=True, fallback=self._result_text)
+        plain = checked.model_dump(mode="json", by_alias=True, fallback=self._repr_of)
         return cast(dict[str, JsonValue], _sort_sets(checked.model_dump(by_alias=True), plain))
 
-    def _result_text(self, value: object) -> str:
+    def _repr_of(self, value: object) -> str:
         if _MEMORY_ADDRESS.search(words := repr(value)):
             raise ConfigurationError(
-                f"the tool {self.name} got {words[:200]} in its arguments, which another process would not know again; "
-                f"give {type(value).__name__} a __repr__ that says its value, or take what has a JSON form"
+                f"the tool {self.name} got {words[:200]} in its arguments, which another process cannot recognise; "
+                f"give {type(value).__name__} a __repr__ with its value, or take a type that has a JSON form"
             )
         return words
 
@@ -314,7 +394,7 @@ class Tool(Generic[P, R]):
 
 
 def _sort_sets(value: object, plain: JsonValue) -> JsonValue:
-    """`plain`, which is `value` as JSON, with every set in one order: their own is another in each process."""
+    """Return `plain`, the JSON form of `value`, with each set sorted. The order of a set differs between processes."""
     match value, plain:
         case Mapping(), dict() if len(value) == len(plain):
             pairs = zip(value.values(), plain.items(), strict=True)
@@ -324,6 +404,16 @@ def _sort_sets(value: object, plain: JsonValue) -> JsonValue:
             return sorted(written, key=compact_json) if isinstance(value, set | frozenset) else written
         case _:
             return plain
+
+
+def _public_text(error: BaseException) -> str:
+    """Return the text for models and callers: that of a `TaskError`, and the type alone of any other exception.
+
+    The text of an exception may quote arguments, addresses and secrets. The log of the worker has it.
+    """
+    if isinstance(error, TaskError):
+        return describe_error(error)
+    return f"{type(error).__name__}; the log of the worker has the reason"
 
 
 def _is_transient(error: Exception) -> bool:
@@ -357,15 +447,25 @@ def tool(
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of an async or plain function: `@tool`, or `@tool(timeout=5)`.
 
-    The name is the function's, the description its docstring's first paragraph, the schema its annotations'
-    (`Annotated[str, Field(description="...")]` describes a parameter). A parameter annotated `Context` is not the
-    model's to fill. `timeout` is in seconds and bounds each try; `retries` counts tries after the first of one call,
-    and needs `idempotent`: running it twice under one `Context.idempotency_key` does the same as running it once.
-    With `approval`, a person must allow each call: the attempt ends, and the task goes on in another one, with the
-    answer. A call that was rejected is an error the model reads.
+    The schema comes from the annotations; `Annotated[str, Field(description="...")]` describes a parameter. A model
+    does not fill a parameter annotated with `Context`. Raise a `TaskError` for a failure whose text the model may read.
+    Of any other exception the model gets the type alone, and the log of the worker has the text.
+
+    Args:
+        function: Function to decorate, for the form without brackets.
+        name: Name of the tool; by default the function's.
+        description: Purpose of the tool; by default the first paragraph of the docstring.
+        timeout: Limit of each try, in seconds.
+        retries: Tries after the first one of a call. They need `idempotent`.
+        idempotent: True if the tool, run twice under one `Context.idempotency_key`, does the same as run once.
+        approval: True if a person must allow each call. The attempt ends, and the task continues in another attempt
+            with the person's answer. A rejected call is an error that the model reads.
+
+    Returns:
+        The tool, or a decorator that makes one.
 
     Raises:
-        ConfigurationError: the definition does not fit; the message says what to change.
+        ConfigurationError: The definition does not fit. The message has the change to make.
     """
     if isinstance(function, str):
         raise ConfigurationError(f"@tool({function!r}) takes its name by keyword; write @tool(name={function!r})")

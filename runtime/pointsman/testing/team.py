@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from pydantic import JsonValue
 
 from pointsman.authoring.agent import Agent
+from pointsman.authoring.interceptor import Interceptor
+from pointsman.authoring.lifespan import Lifespan
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.client.client import Client
 from pointsman.clock import SystemClock
@@ -28,13 +31,28 @@ _POLL_INTERVAL_S = 0.005  # seconds between two looks whether everybody is there
 
 @asynccontextmanager
 async def running_team(
-    team: Team | Sequence[Team], agents: Sequence[Agent], *, settings: Settings | None = None
+    team: Team | Sequence[Team],
+    agents: Sequence[Agent],
+    *,
+    settings: Settings | None = None,
+    interceptors: Sequence[Interceptor] = (),
+    lifespans: Sequence[Lifespan[Any]] = (),
 ) -> AsyncIterator[Client]:
-    """A client of `team` (or several, that hand over to each other) and `agents`, all running in this process.
+    """Run a team and its agents in this process, on a bus in memory, until the block ends.
+
+    Args:
+        team: Team, or several teams that hand over to each other.
+        agents: Agents, those for the roles of the strategy included.
+        settings: Settings of all parts; by default those of the environment without a grace at the end.
+        interceptors: Interceptors of the worker, the outermost first.
+        lifespans: Lifespans of the worker.
+
+    Yields:
+        A client of the team.
 
     Raises:
-        ConfigurationError: there are no agents, two have the same name, or one is missing that a team names, or nobody
-            has a skill that one asks for.
+        ConfigurationError: There are no agents, two have the same name, a team names an agent or a skill that is
+            missing, or a lifespan failed.
     """
     teams = [team] if isinstance(team, Team) else list(team)
     cast: list[AgentCard | Team] = [*(each.card for each in agents), *teams]
@@ -43,7 +61,7 @@ async def running_team(
         _check_agents(each, cast)
     chosen = settings or Settings(shutdown_grace=0.0)
     broker, stop = MemoryBroker(chosen.namespace, max_body=chosen.max_body), asyncio.Event()
-    worker = Worker(broker.connect(), agents, chosen)
+    worker = Worker(broker.connect(), agents, chosen, interceptors=interceptors, lifespans=lifespans)
     supervisors = [SupervisorEngine(broker.connect(), each, chosen, SystemClock()) for each in teams]
     client = Client(broker.connect(), namespace=chosen.namespace)
     tasks = [asyncio.create_task(worker.run(stop)), *(asyncio.create_task(each.run(stop)) for each in supervisors)]
@@ -86,15 +104,29 @@ async def run_team(
     *,
     timeout: float = 10.0,
     settings: Settings | None = None,
+    interceptors: Sequence[Interceptor] = (),
+    lifespans: Sequence[Lifespan[Any]] = (),
 ) -> Outcome:
-    """What `team` (the first of several) makes of `request`, within `timeout` seconds.
+    """Run one request through a team in this process.
+
+    Args:
+        team: Team, or several teams of which the first gets the request.
+        agents: Agents, those for the roles of the strategy included.
+        request: Text or object.
+        timeout: Longest wait for the outcome, in seconds.
+        settings: Settings of all parts; by default those of the environment without a grace at the end.
+        interceptors: Interceptors of the worker, the outermost first.
+        lifespans: Lifespans of the worker.
+
+    Returns:
+        The outcome of the workflow.
 
     Raises:
-        TimeoutError: it was not done by then.
-        ConfigurationError: as `running_team`.
+        TimeoutError: There was no outcome within `timeout`.
+        ConfigurationError: As for `running_team`.
     """
     first = team if isinstance(team, Team) else team[0]
-    async with running_team(team, agents, settings=settings) as client:
+    async with running_team(team, agents, settings=settings, interceptors=interceptors, lifespans=lifespans) as client:
         workflow = await client.submit(first.name, request)
         try:
             return await workflow.outcome(timeout)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, JsonValue
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.ports import RecordingReporter
-from pointsman.errors import NotFoundError, RefusedError
+from pointsman.errors import RefusedError, TaskError
 from pointsman.llm.offline.model import OfflineModel
 from pointsman.llm.offline.words import OFFLINE_NOTE
 from pointsman_agents.classifier import classifier
@@ -239,7 +239,7 @@ def test_the_status_page_can_be_changed_by_its_file(tmp_path: Path) -> None:
 
 
 async def test_tools_report_missing_data_and_never_show_an_address() -> None:
-    with pytest.raises(NotFoundError, match="C-9999"):
+    with pytest.raises(TaskError, match="C-9999"):
         subscription("C-9999")
     suspended = send_reset_link(Context.for_test(), "C-1003")
 

@@ -1,4 +1,4 @@
-"""Agents, and what else an author defines, are found by name: in a module, a file, or an installed package."""
+"""Find agents, teams and other definitions of authors by name: in a module, a file, or an installed package."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from traceback import walk_tb
@@ -13,10 +14,12 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from pointsman.authoring.agent import Agent
+from pointsman.authoring.interceptor import Interceptor, is_interceptor
+from pointsman.authoring.lifespan import Lifespan
 from pointsman.errors import ConfigurationError, describe_error
 from pointsman_schemas.ids import derive_id
 
-__all__ = ["ENTRY_POINT_GROUP", "installed_agents", "load_agents", "load_objects"]
+__all__ = ["ENTRY_POINT_GROUP", "WorkerParts", "installed_agents", "load_agents", "load_objects", "load_worker"]
 
 ENTRY_POINT_GROUP = "pointsman.agents"
 """The entry-point group in which packages say where their agents are."""
@@ -24,15 +27,80 @@ ENTRY_POINT_GROUP = "pointsman.agents"
 T = TypeVar("T")
 
 
-def load_agents(specs: Iterable[str]) -> tuple[Agent, ...]:
-    """The agents that `specs` name, in order, each once.
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """Definitions of authors that one worker runs.
+
+    Attributes:
+        agents: Agents, each once, in the order of the targets.
+        interceptors: Interceptors, the outermost first.
+        lifespans: Lifespans in the order in which they are opened.
+    """
+
+    agents: tuple[Agent, ...]
+    interceptors: tuple[Interceptor, ...] = ()
+    lifespans: tuple[Lifespan[Any], ...] = ()
+
+
+def load_worker(specs: Iterable[str]) -> WorkerParts:
+    """Load the agents, interceptors and lifespans that `specs` name.
+
+    A module brings all of its members, those that it imports included. `module:name` brings one agent, with the
+    interceptors and lifespans of its module. A module may define interceptors and lifespans alone.
+
+    Args:
+        specs: Modules, files and entry points, as for `load_objects`.
+
+    Returns:
+        The parts of the worker, in the order of `specs` and of the definitions within a module.
 
     Raises:
-        ConfigurationError: nothing is there, it cannot be imported, or two different agents have the same name.
+        ConfigurationError: A spec names nothing that a worker runs, a module cannot be imported, two different agents
+            have the same name, there is no agent, or an interceptor's class has no instance.
+    """
+    agents: dict[str, Agent] = {}
+    interceptors: dict[int, Interceptor] = {}
+    lifespans: dict[int, Lifespan[Any]] = {}
+    modules: list[ModuleType] = []
+    specs = tuple(specs)
+    for spec in specs:
+        value, name, module = _resolve(spec)
+        members = _members_of(getattr(value, name, None) if name else value)
+        around = _members_of(module) if module is not None else []
+        modules += [module] if module is not None else []
+        found = [*members, *around]
+        interceptors |= {id(item): item for item in found if is_interceptor(item)}
+        lifespans |= {id(item): item for item in found if isinstance(item, Lifespan)}
+        others = any(is_interceptor(item) or isinstance(item, Lifespan) for item in members)
+        listed = not name and isinstance(getattr(value, "agents", None), list | tuple)
+        if others and not listed and not any(isinstance(item, Agent) for item in members):
+            continue  # interceptors and lifespans alone
+        for agent in _members(value, name, Agent, spec):  # type: ignore[type-abstract]  # for isinstance alone
+            if agents.setdefault(agent.card.name, agent) is not agent:
+                raise ConfigurationError(
+                    f"two agents are called {agent.card.name}, the second one in {spec}; rename one"
+                )
+    if not agents:
+        raise ConfigurationError(f"{', '.join(specs)} defines no Agent; name a module with agents, too")
+    _check_instances(modules, tuple(interceptors.values()))
+    return WorkerParts(tuple(agents.values()), tuple(interceptors.values()), tuple(lifespans.values()))
+
+
+def load_agents(specs: Iterable[str]) -> tuple[Agent, ...]:
+    """Load the agents that `specs` name.
+
+    Args:
+        specs: Modules, files and entry points, as for `load_objects`.
+
+    Returns:
+        The agents in the order of `specs`, each once.
+
+    Raises:
+        ConfigurationError: Nothing is found, a module cannot be imported, or two different agents have the same name.
     """
     found: dict[str, Agent] = {}
     for spec in specs:
-        for agent in load_objects(spec, Agent):  # type: ignore[type-abstract]  # it is only asked about by isinstance
+        for agent in load_objects(spec, Agent):  # type: ignore[type-abstract]  # for isinstance alone
             if found.setdefault(agent.card.name, agent) is not agent:
                 raise ConfigurationError(
                     f"two agents are called {agent.card.name}, the second one in {spec}; rename one"
@@ -41,17 +109,35 @@ def load_agents(specs: Iterable[str]) -> tuple[Agent, ...]:
 
 
 def load_objects(spec: str, kind: type[T]) -> tuple[T, ...]:
-    """What `spec` names that is a `kind`: one object, the members of a list, or all that a module defines.
+    """Load what `spec` names of one type: an object, the members of a list, or the members of a module.
 
-    `spec` is `package.module`, `package.module:name`, `path/file.py`, `path/file.py:name`, or the name of an entry
-    point in the group `pointsman.agents`.
+    Args:
+        spec: `package.module`, `package.module:name`, `path/file.py`, `path/file.py:name`, or the name of an entry
+            point in the group `pointsman.agents`.
+        kind: Type of the objects.
+
+    Returns:
+        The objects.
 
     Raises:
-        ConfigurationError: nothing is there or it cannot be imported; the message says what was looked for, and where.
+        ConfigurationError: Nothing is found or a module cannot be imported. The message has what was looked for, and
+            where.
     """
+    value, name, _ = _resolve(spec)
+    return _members(value, name, kind, spec)
+
+
+def installed_agents() -> dict[str, EntryPoint]:
+    """The entry points that installed packages declare, by name."""
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _resolve(spec: str) -> tuple[Any, str, ModuleType | None]:
+    """Return the value that `spec` names, the name to look up in it, and its module."""
     place, _, name = spec.rpartition(":") if _has_name(spec) else (spec, "", "")
     if place.endswith(".py"):
-        return _members(_from_file(Path(place)), name, kind, spec)
+        module = _from_file(Path(place))
+        return module, name, module
     if not name and (entry := installed_agents().get(place)) is not None:
         try:
             value = entry.load()
@@ -59,13 +145,29 @@ def load_objects(spec: str, kind: type[T]) -> tuple[T, ...]:
             raise ConfigurationError(
                 f"the installed agents {place} ({entry.value}) cannot be loaded: {describe_error(error)}"
             ) from error
-        return _members(value, "", kind, spec)
-    return _members(_from_module(place, spec), name, kind, spec)
+        return value, "", sys.modules.get(entry.module)
+    module = _from_module(place, spec)
+    return module, name, module
 
 
-def installed_agents() -> dict[str, EntryPoint]:
-    """The entry points that installed packages declare, by name."""
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
+def _members_of(value: object) -> list[object]:
+    if isinstance(value, ModuleType):
+        return list(vars(value).values())
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _check_instances(modules: Sequence[ModuleType], interceptors: Sequence[Interceptor]) -> None:
+    """Raise a `ConfigurationError` for an interceptor's class without an instance: it would run nowhere, unnoticed."""
+    for module in modules:
+        for name, item in vars(module).items():
+            if not (isinstance(item, type) and Interceptor in item.__mro__ and item.__module__ == module.__name__):
+                continue
+            if not any(item in type(each).__mro__ for each in interceptors):
+                file = Path(module.__file__).name if module.__file__ else module.__name__
+                raise ConfigurationError(
+                    f"{file} defines the interceptor class {name} and no instance of it, so it would not run; add one "
+                    f"to the module, such as {name.lower()} = {name}()"
+                )
 
 
 def _has_name(spec: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,6 +16,7 @@ from pydantic import JsonValue
 from pointsman.authoring.agent import Agent, FunctionAgent
 from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context
+from pointsman.authoring.interceptor import AttemptInvocation, Interceptor, intercept_attempt
 from pointsman.authoring.ports import RateLimiter, Reporter, StepJournal
 from pointsman.engine.worker.executors import Execution, Executor
 from pointsman.engine.worker.timeout_scheduler import TimeoutScheduler
@@ -75,7 +77,8 @@ class Attempt:
 
     def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, executor: Executor, clock: Clock,
                  timeouts: TimeoutScheduler[Attempt], journal: StepJournal | None = None,
-                 rate_limiter: RateLimiter | None = None, deliveries: int = 1) -> None:  # fmt: skip
+                 rate_limiter: RateLimiter | None = None, deliveries: int = 1,
+                 interceptors: Sequence[Interceptor] = (), deps: Sequence[object] = ()) -> None:  # fmt: skip
         self.handoff = handoff
         self._agent = agent
         self._name = agent.card.name
@@ -83,6 +86,8 @@ class Attempt:
         self._journal = journal
         self._rate_limiter = rate_limiter
         self._deliveries = deliveries
+        self._interceptors = interceptors
+        self._deps = deps
         self._executor = executor
         self._clock = clock
         self._timeouts = timeouts
@@ -219,10 +224,18 @@ class Attempt:
             rate_limiter=self._rate_limiter,
             deliveries=self._deliveries,
             now=self._clock.now,
+            deps=self._deps,
+            interceptors=self._interceptors,
         )
+        context = Context(state)
         try:
-            output = await self._agent.run(self.handoff, Context(state))
-            if type(self._agent) is not FunctionAgent:  # which has written it as JSON, node by node, already
+            if self._interceptors:
+                invocation = AttemptInvocation(self._agent.card, self.handoff, context)
+                output = await intercept_attempt(self._interceptors, invocation, self._call_agent)
+            else:
+                output = await self._agent.run(self.handoff, context)
+            # A FunctionAgent has written its output as JSON, node by node.
+            if self._interceptors or type(self._agent) is not FunctionAgent:
                 output = as_json_value(output)
             return HandlerOutcome("succeeded", output=output)
         except NotJsonError as error:
@@ -251,6 +264,9 @@ class Attempt:
         except BaseException as error:  # a handler's `exit()` ends the attempt, not the worker
             _log.warning("handler_raised", exc_info=error)
             return HandlerOutcome("failed", error=_attempt_error(ErrorKind.HANDLER, error, True, None))
+
+    async def _call_agent(self, invocation: AttemptInvocation) -> JsonValue:
+        return await self._agent.run(invocation.handoff, invocation.context)
 
     def _build_result(self, ending: HandlerOutcome) -> Result:
         now, state = self._clock.now(), self._state

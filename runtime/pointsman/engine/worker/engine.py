@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 from pointsman.authoring.agent import Agent
+from pointsman.authoring.interceptor import Interceptor
+from pointsman.authoring.lifespan import Lifespan
 from pointsman.clock import SystemClock
 from pointsman.engine.process.broker_clock import BrokerClock
 from pointsman.engine.process.handoff_codec import consumer_name
@@ -29,6 +31,7 @@ from pointsman.engine.worker.attempt import CANCEL_GRACE_S
 from pointsman.engine.worker.executors import ThreadExecutor
 from pointsman.engine.worker.handoff_processor import HandoffProcessor, InFlightHandoff
 from pointsman.engine.worker.rate_limiter import BusRateLimiter
+from pointsman.engine.worker.resources import WorkerResources
 from pointsman.errors import (
     BusUnavailableError,
     ConfigurationError,
@@ -66,6 +69,9 @@ class Worker:
     With `own_loop` their code runs on an event loop in a thread of its own, where it may even block without losing its
     messages: what a process of its own should say. Without, it shares the caller's loop, as tests like it.
 
+    `interceptors` see each attempt, tool call and model call, the first of them outermost. `lifespans` are open while
+    the worker runs, and their values are dependencies of its agents.
+
     Raises:
         ConfigurationError: two agents have the same name, or there is none; or the registry would refuse a card.
     """
@@ -79,6 +85,8 @@ class Worker:
         clock: Clock | None = None,
         own_loop: bool = False,
         instance: str | None = None,
+        interceptors: Sequence[Interceptor] = (),
+        lifespans: Sequence[Lifespan[Any]] = (),
     ) -> None:
         cards = [agent.card for agent in agents]
         if not cards:
@@ -97,6 +105,8 @@ class Worker:
         self._in_flight: dict[object, InFlightHandoff] = {}  # by `_handoff_key`
         self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
         self._processor = HandoffProcessor(bus, self._subjects, settings, self._clock, self._cancelled)
+        self._processor.interceptors = tuple(interceptors)
+        self._lifespans = tuple(lifespans)
         self._stopping = False
 
     @property
@@ -118,6 +128,7 @@ class Worker:
         Raises:
             BusUnavailableError: the broker did not answer while starting.
             PermissionDeniedError: the broker refuses a subject that this worker cannot work without.
+            ConfigurationError: a lifespan or an agent cannot be opened.
         """
         async with AsyncExitStack() as stack:
             if self._settings.model_limits:
@@ -128,6 +139,10 @@ class Worker:
             stack.callback(self._processor.start_reports.close)
             if self._own_loop:
                 self._processor.executor = await stack.enter_async_context(ThreadExecutor())
+            resources = WorkerResources(self._lifespans, self._processor.executor)
+            stack.push_async_callback(resources.close, _SHUTDOWN_TIMEOUT_S)
+            if not await _run_unless_stopped(self._open(resources), stop):
+                return
             if (served := await start_with_retry(self._start, self._bus, self._clock, stop)) is None:
                 return
             await stack.enter_async_context(served)
@@ -157,8 +172,16 @@ class Worker:
                 for task in (leaving, keeping_alive, minding):
                     task.cancel()
             await self._close_agents(_seconds_until(gone))
+            await resources.close(_seconds_until(gone))
             await self._processor.executor.close(_seconds_until(gone))
             _log.info("worker_stopped", instance=self.instance)
+
+    async def _open(self, resources: WorkerResources) -> None:
+        """Open the lifespans and then the agents, on the loop of the agents."""
+        await resources.open()
+        self._processor.deps = resources.values
+        openings = [self._processor.executor.start(_open_agent(desk.agent)) for desk in self._slots]
+        await asyncio.gather(*(opening.future for opening in openings))
 
     async def _start(self) -> AsyncExitStack:
         """Hear of cancellations, and have the broker serve every agent's consumer and service until the context that is
@@ -354,6 +377,35 @@ class Worker:
 def _seconds_until(moment: float) -> float:
     """Seconds to `moment`, by the loop's clock; none when it has passed."""
     return max(0.0, moment - asyncio.get_running_loop().time())
+
+
+async def _run_unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
+    """Run `work` to its end and return True; or cancel it and return False when `stop` is set before."""
+    running, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+            return True
+        return False
+    finally:
+        for task in (running, stopped):
+            task.cancel()
+        await asyncio.wait({running, stopped})
+
+
+async def _open_agent(agent: Agent) -> None:
+    try:
+        await agent.open()
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        _log.warning(
+            "agent_open_failed",
+            agent=agent.card.name,
+            error=describe_error(error),
+            hint="the agent takes work all the same, and a task that needs what is missing fails",
+        )
 
 
 async def _close_agent(agent: Agent) -> None:

@@ -12,13 +12,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
 
+from pointsman.authoring.interceptor import Interceptor
 from pointsman.engine.process.dead_lettering import dead_letter
 from pointsman.engine.process.fault_injection import fault_point
 from pointsman.engine.process.handoff_codec import RESENT_HEADER, consumer_name, decode_handoff
@@ -79,6 +80,8 @@ class HandoffProcessor:
     ) -> None:
         self.executor: Executor = InlineExecutor()
         self.rate_limiter: BusRateLimiter | None = None
+        self.interceptors: Sequence[Interceptor] = ()
+        self.deps: Sequence[object] = ()
         self.timeouts = TimeoutScheduler[Attempt](clock, lambda attempt: attempt.interrupt("timeout"))
         self.start_reports = TimeoutScheduler[Attempt](clock, Attempt.report_started)
         self.since: datetime | None = None
@@ -224,7 +227,7 @@ class HandoffProcessor:
         )
         in_flight.attempt = attempt = Attempt(
             slots.agent, handoff, reporter, self.executor, self._clock, self.timeouts, journal, self.rate_limiter,
-            delivery.delivered,
+            delivery.delivered, self.interceptors, self.deps,
         )  # fmt: skip
         if maybe_known and await self._has_result(handoff):
             await in_flight.delivery.ack()

@@ -11,7 +11,7 @@ import pytest
 
 from pointsman.authoring.agent import Agent
 from pointsman.engine.process import discovery
-from pointsman.engine.process.discovery import load_agents, load_objects
+from pointsman.engine.process.discovery import load_agents, load_objects, load_worker
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.team import Team
 
@@ -144,3 +144,80 @@ def test_error_in_a_module_is_reported_with_its_line(file: Path, monkeypatch: py
 def test_missing_team_is_not_answered_with_advice_about_functions() -> None:
     with pytest.raises(ConfigurationError, match=r"json defines no Team; give it one: Team\(\.\.\.\)"):
         load_objects("json", Team)
+
+
+AROUND = """
+from pointsman import Interceptor, lifespan
+
+class Guard(Interceptor):
+    pass
+
+@lifespan
+async def database():
+    yield "database"
+
+second_guard, guard = Guard(), Guard()
+"""
+
+
+def test_a_module_brings_its_interceptors_and_lifespans_in_the_order_of_their_definition(file: Path) -> None:
+    file.write_text(file.read_text() + AROUND)
+
+    parts = load_worker([str(file), f"{file}:first"])
+
+    assert [each.card.name for each in parts.agents] == ["first", "second"]
+    module = sys.modules[type(parts.interceptors[0]).__module__]
+    assert parts.interceptors == (module.second_guard, module.guard)
+    assert [each.name for each in parts.lifespans] == ["database"]
+
+
+def test_one_agent_of_a_module_comes_with_the_interceptors_and_lifespans_of_its_module(file: Path) -> None:
+    file.write_text(file.read_text() + AROUND)
+
+    parts = load_worker([f"{file}:second"])
+
+    assert [each.card.name for each in parts.agents] == ["second"]
+    assert (len(parts.interceptors), len(parts.lifespans)) == (2, 1)
+
+
+def test_a_module_of_interceptors_alone_stands_around_the_agents_of_others(file: Path) -> None:
+    alone = file.with_name(f"{file.stem}_around.py")
+    alone.write_text(AROUND)
+
+    before, after, one = (load_worker(specs) for specs in (
+        [str(alone), str(file)], [str(file), str(alone)], [str(file), f"{alone}:guard"]
+    ))  # fmt: skip
+
+    assert [len(parts.agents) for parts in (before, after, one)] == [2, 2, 2]
+    assert len(before.interceptors) == len(after.interceptors) == len(one.interceptors) == 2
+    assert one.interceptors[0] is before.interceptors[1]  # what is named stands before the rest of its module
+    with pytest.raises(ConfigurationError, match=r"_around\.py defines no Agent; name a module with agents, too"):
+        load_worker([str(alone)])
+
+
+def test_an_installed_package_brings_what_stands_around_its_agents(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(file.read_text() + AROUND)
+    monkeypatch.syspath_prepend(str(file.parent))
+    entry = EntryPoint("reader", f"{file.stem}:both", discovery.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(discovery, "entry_points", lambda group: [entry])
+
+    parts = load_worker(["reader"])
+
+    assert (len(parts.agents), len(parts.interceptors), len(parts.lifespans)) == (2, 2, 1)
+
+
+def test_an_interceptor_without_an_instance_is_named(file: Path) -> None:
+    file.write_text(file.read_text() + AROUND.replace("second_guard, guard = Guard(), Guard()", ""))
+
+    with pytest.raises(ConfigurationError, match=r"\.py defines the interceptor class Guard and no instance"):
+        load_worker([str(file)])
+
+
+@pytest.mark.parametrize("spec", ["json", "json:nothing", "nowhere.py"])
+def test_a_worker_without_anything_to_run_says_so_as_ever(spec: str) -> None:
+    with pytest.raises(ConfigurationError) as worker:
+        load_worker([spec])
+    with pytest.raises(ConfigurationError) as agents:
+        load_agents([spec])
+
+    assert str(worker.value) == str(agents.value)
