@@ -119,7 +119,7 @@ async def test_unfetchable_body_is_redelivered_and_others_do_not_wait(
             raise BusUnavailableError("not now")
         return await fetch(claim)
 
-    monkeypatch.setattr(bus._claim_check, "_get", fetch_later)
+    monkeypatch.setattr(bus._claim_check, "_load_body", fetch_later)
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
     await bus.publish(f"{namespace}.handoff.writer.w.t.1", large, {})
     await bus.publish(f"{namespace}.handoff.writer.w.t.2", b"small", {})
