@@ -1,4 +1,4 @@
-"""`python -m pointsman` is `pointsman`; a Ctrl-C while it is still being imported ends it as a later one does."""
+"""The entry point of `pointsman` and `python -m pointsman`. It handles Ctrl-C during the imports, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """The command line; exit code 130 when it is interrupted before a command runs."""
+    """Run the command line. An interruption before a command runs ends the process with exit code 130."""
     try:
         from pointsman.cli.app import main as run
 

@@ -38,13 +38,19 @@ __all__ = [
 
 T = TypeVar("T")
 
-_GC_THRESHOLD = (
-    10_000  # containers made and kept until the collector looks: some ten workflows' worth, a few MB at most
-)
+_GC_THRESHOLD = 10_000
+"""New containers until the garbage collector runs: those of about ten workflows, a few MB at most."""
 
 
 async def supervise(target: str, settings: Settings) -> int:
-    """Run a supervisor for each team that `target` names, in this process, until a signal; the exit code.
+    """Run a supervisor for each team that `target` names, in this process, until a signal.
+
+    Args:
+        target: `module:name`, a module or a file.
+        settings: The settings.
+
+    Returns:
+        The exit code.
 
     Raises:
         ConfigurationError: `target` names no team, or two under one name.
@@ -63,7 +69,7 @@ async def supervise(target: str, settings: Settings) -> int:
         try:
             await asyncio.gather(*runs)
         finally:
-            stop.set()  # one that fails ends the process, and the others have what they took in hand
+            stop.set()  # an engine that fails ends the process; the others finish their inputs first
             await asyncio.wait(runs)
 
     async with AsyncExitStack() as stack:
@@ -77,7 +83,14 @@ async def supervise(target: str, settings: Settings) -> int:
 
 
 async def work(targets: Sequence[str], settings: Settings) -> int:
-    """Run the agents that `targets` name in this process until a signal; the exit code.
+    """Run the agents that `targets` name, in this process, until a signal.
+
+    Args:
+        targets: Modules, files or `module:name`, each with agents.
+        settings: The settings.
+
+    Returns:
+        The exit code.
 
     Raises:
         ConfigurationError: `targets` name no agent, or a lifespan or an agent cannot be opened.
@@ -101,17 +114,25 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
 
 
 async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable[[str], None]) -> int:
-    """Serve the dashboard until a signal; the exit code. `ready` is told its address.
+    """Serve the dashboard until a signal.
+
+    Args:
+        settings: The settings.
+        hosts: Names of hosts that a request may have.
+        ready: Called with the address once the dashboard listens.
+
+    Returns:
+        The exit code.
 
     Raises:
-        ConfigurationError: the extra `dashboard` is not installed, the port cannot be had, or a token is missing.
+        ConfigurationError: the extra `dashboard` is not installed, the port is in use, or a token is missing.
     """
     if not has_dashboard():
         raise ConfigurationError("the dashboard needs starlette and uvicorn: pip install 'pointsman[dashboard]'")
     from pointsman.client.client import Client
     from pointsman.web.server import check_access, serve
 
-    check_access(settings.dashboard_host, settings.dashboard_token)  # before a broker is waited for
+    check_access(settings.dashboard_host, settings.dashboard_token)  # before the process waits for a broker
     async with AsyncExitStack() as stack:
         observed = _start_telemetry("dashboard", settings, stack)
         bus = await jetstream.connect(settings, name="dashboard", observer=telemetry.bus_observer())
@@ -135,7 +156,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
 
 
 def has_dashboard() -> bool:
-    """Whether what the dashboard needs is installed."""
+    """Return True if the packages of the dashboard are installed."""
     return all(find_spec(name) is not None for name in ("starlette", "uvicorn"))
 
 
@@ -148,7 +169,7 @@ def _health(
 
 
 def _start_telemetry(name: str, settings: Settings, stack: AsyncExitStack, *, exposed: bool = False) -> Telemetry:
-    """Telemetry until the end of `stack`; its first line is of what was meant for the settings and is none."""
+    """Start telemetry until the end of `stack`, and warn of variables that look like misspelled settings."""
     observed = telemetry.setup(name, settings=settings, exposed=exposed)
     stack.push_async_callback(observed.shutdown)
     for variable, meant in misspelled_variables().items():
@@ -159,18 +180,26 @@ def _start_telemetry(name: str, settings: Settings, stack: AsyncExitStack, *, ex
 
 
 def _freeze_imports() -> None:
-    """What was imported stays: the collector need not look through it again and again, up to a tenth of all CPU. What
-    is made for a message is mostly free of cycles, and is looked through less often than Python would."""
+    """Exclude imported objects from garbage collection, which would scan them for up to a tenth of all CPU time.
+
+    Objects that belong to a message have few cycles, so the collector also runs less often than by default.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD, 20, 20)
 
 
 def load_team(target: str) -> Team:
-    """The team that `target` names; of several in a module, the one it calls `team`.
+    """Load the team that `target` names: the only team of a module, or the one in its variable `team`.
+
+    Args:
+        target: `module:name`, a module or a file.
+
+    Returns:
+        The team.
 
     Raises:
-        ConfigurationError: there is none, or several and none is called so.
+        ConfigurationError: `target` names no team, or several and none is in a variable `team`.
     """
     teams = load_teams(target)
     if len(teams) == 1:
@@ -188,7 +217,17 @@ def load_team(target: str) -> Team:
 
 
 def load_teams(target: str) -> tuple[Team, ...]:
-    """All teams that `target` names. Raises `ConfigurationError` when there is none, or two have the same name."""
+    """Load all teams that `target` names.
+
+    Args:
+        target: `module:name`, a module or a file.
+
+    Returns:
+        The teams, in order.
+
+    Raises:
+        ConfigurationError: `target` names no team, or two of one name.
+    """
     from pointsman_schemas.team import Team
 
     teams = load_objects(target, Team)
@@ -198,8 +237,20 @@ def load_teams(target: str) -> tuple[Team, ...]:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a service's `main` on the fastest loop there is. SIGTERM ends it as Ctrl-C does, unless `main` says how. So
-    does SIGINT in what a script has started with `&`, which inherits it as ignored."""
+    """Run a service's `main` on the fastest installed event loop.
+
+    SIGTERM ends the service as Ctrl-C does, unless `main` handles SIGTERM. SIGINT works also in a process that a script
+    started with `&`, which inherits SIGINT as ignored.
+
+    Args:
+        main: The coroutine of the service.
+
+    Returns:
+        The result of `main`.
+
+    Raises:
+        KeyboardInterrupt: a signal ended `main`.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,10 +1,10 @@
-"""The error tree. It says whose fault something is.
+"""The tree of errors, by the side that is at fault.
 
 PointsmanError
 ├── ContractError                       an event or a value does not fit the wire contract (pointsman_schemas.errors)
-│   ├── InvalidTokenError               a name cannot stand in a subject
+│   ├── InvalidTokenError               a name is not a token of a subject
 │   ├── UndecodableEventError           headers or body cannot be read
-│   ├── BodyLostError                   a body that is kept apart is gone, or is another one
+│   ├── BodyLostError                   a body in the object store is missing or differs
 │   ├── UnknownEventTypeError           a type or version this release does not know
 │   ├── OversizeEventError              larger than an event may be
 │   └── NotJsonError                    a value that strict JSON cannot carry
@@ -16,11 +16,11 @@ PointsmanError
 │   │   ├── PublishOutcomeUnknownError  a publish was not answered: it may have been stored
 │   │   └── ConnectionRejectedError     the broker refuses a connection that was lost, or its certificate does not fit
 │   ├── StreamLostError                 the broker has lost what it had stored
-│   ├── ConflictError                   a compare-and-set lost: somebody else wrote first
-│   └── ModelError                      a provider failed; `retryable` says whether the same call may succeed later
+│   ├── ConflictError                   a compare-and-set lost: another process wrote first
+│   └── ModelError                      a provider failed; `retryable` is True if a repeated call may succeed
 │       └── ModelReplyError             a provider's answer cannot be read; `path` names the field
-├── TaskError                           raise it in a handler to say how the attempt failed
-│   ├── RefusedError                    the agent will not do this
+├── TaskError                           raise it in a handler to end the attempt with a reason
+│   ├── RefusedError                    the agent refuses the task
 │   └── ApprovalRequiredError           a person must allow a tool call first
 └── InvariantError                      ours: a bug
 """
@@ -76,7 +76,7 @@ MAX_ERROR_CHARS = 500
 
 
 class ConfigurationError(PointsmanError):
-    """Settings, a team file, an agent definition or an existing stream does not fit. It says what to change."""
+    """Settings, a team file, an agent definition or an existing stream does not fit. The message names the change."""
 
     kind = "configuration"
 
@@ -88,7 +88,7 @@ class PermissionDeniedError(ConfigurationError):
 
 
 class NotFoundError(PointsmanError):
-    """What was asked for does not exist."""
+    """The workflow, agent, dead letter or namespace does not exist."""
 
     kind = "not_found"
 
@@ -108,7 +108,7 @@ class BusUnavailableError(PeerError):
 class ConnectionRejectedError(BusUnavailableError):
     """A lost connection cannot be restored: the broker refuses the login, or TLS fails. Nothing was sent.
 
-    Another try may succeed, once the credentials, the certificate or the broker's configuration is mended.
+    Another try may succeed, once the credentials, the certificate or the broker's configuration is corrected.
     """
 
     kind = "connection_rejected"
@@ -127,7 +127,7 @@ class StreamLostError(PeerError):
 
 
 class ConflictError(PeerError):
-    """A publish expected the subject to end at another sequence: somebody else wrote first. Nothing was stored."""
+    """A publish expected the subject to end at another sequence: another process wrote first. Nothing was stored."""
 
     kind = "conflict"
 
@@ -184,10 +184,14 @@ class ModelReplyError(ModelError):
 
 
 class TaskError(PointsmanError):
-    """Raise it in a handler to end the attempt with a reason of your own.
+    """Raise this error in a handler to end the attempt with your own reason.
 
-    `retryable` asks for another attempt; `retry_after` (seconds) for a pause before it. `made` is text that was made
-    and cannot be used: the workflow's log keeps it for whoever looks into the failure, and nobody else is shown it.
+    Args:
+        message: The reason. Callers and models may read it.
+        retryable: True to request another attempt.
+        retry_after: The delay before that attempt, in seconds; None for the delay of the retry policy.
+        kind: The kind of the error; None for `handler_error`.
+        unusable_output: Text of a model that cannot be used. Only the workflow's log holds it.
     """
 
     kind = "handler_error"
@@ -199,24 +203,28 @@ class TaskError(PointsmanError):
         retryable: bool = False,
         retry_after: float | None = None,
         kind: str | None = None,
-        made: str | None = None,
+        unusable_output: str | None = None,
     ) -> None:
         super().__init__(message)
         self.retryable = retryable
         self.retry_after = retry_after
-        self.effects = made
+        self.unusable_output = unusable_output
         if kind is not None:
             self.kind = kind
 
 
 class RefusedError(TaskError):
-    """The agent understands the task and will not, or may not, do it."""
+    """The agent understands the task and refuses it."""
 
     kind = "refused"
 
 
 class ApprovalRequiredError(TaskError):
-    """The attempt ends here; the task goes on in another one, once a person has said yes or no to each of `calls`."""
+    """A person must approve tool calls. This attempt ends, and the task continues in a new attempt after the answers.
+
+    Args:
+        calls: The tool calls that need an approval.
+    """
 
     kind = "needs_approval"
 
@@ -227,13 +235,20 @@ class ApprovalRequiredError(TaskError):
 
 
 class InvariantError(PointsmanError):
-    """A bug in Pointsman: something that can never be was seen."""
+    """A bug in Pointsman: a state that cannot occur."""
 
     kind = "bug"
 
 
 def describe_error(error: BaseException) -> str:
-    """`error` in one short text that can always be sent: its type, unless it is ours, and its message."""
+    """Describe an exception in one short text that every event can carry.
+
+    Args:
+        error: The exception.
+
+    Returns:
+        The message, after the type's name where the type is not one of Pointsman's.
+    """
     try:
         text = describe(error) if isinstance(error, ValidationError) else str(error)
     except Exception as unprintable:

@@ -280,7 +280,7 @@ class LLMAgent(Agent):
         return TaskError(
             f"the answer of agent {self._card.name} cannot be used, and its repair neither: {problem}",
             kind=ErrorKind.INVALID_OUTPUT,
-            made=truncate(reply.text, MAX_UNUSABLE_CHARS),
+            unusable_output=truncate(reply.text, MAX_UNUSABLE_CHARS),
         )
 
 

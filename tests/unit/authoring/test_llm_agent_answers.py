@@ -85,7 +85,7 @@ async def test_an_answer_that_stays_wrong_is_invalid_output_after_two_calls() ->
 
     assert isinstance(error, TaskError)
     assert (error.kind, error.retryable, len(model.requests)) == ("invalid_output", False, 2)
-    assert error.effects == f"{'still no' * 500}... (4000 characters more)"
+    assert error.unusable_output == f"{'still no' * 500}... (4000 characters more)"
 
 
 @pytest.mark.parametrize("output", [None, Place])

@@ -252,7 +252,7 @@ class Attempt:
             return HandlerOutcome("failed", error=cause, approvals=error.calls)
         except TaskError as error:
             made = (
-                error.effects and error.effects.encode("utf-8", "replace").decode()
+                error.unusable_output and error.unusable_output.encode("utf-8", "replace").decode()
             )  # half a surrogate could not be sent
             return HandlerOutcome("failed", made, _attempt_error(error.kind, error, error.retryable, error.retry_after))
         except ModelError as error:
