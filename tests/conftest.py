@@ -34,8 +34,7 @@ logs._install("warning")  # the state of a process before `setup`, without cachi
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort files into parts by name, so that each worker has some tests that wait for processes. The longest tests of a
-    part run first, so that no worker ends late. So that none has all those that wait for processes, files are
-    dealt out by their names; and so that nobody waits for the last one, what may take longest begins first."""
+    part run first, so that no worker ends late."""
 
     def place(item: pytest.Item) -> tuple[int, float]:
         file = crc32(item.path.relative_to(item.config.rootpath).as_posix().encode())

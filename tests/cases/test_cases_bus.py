@@ -175,8 +175,7 @@ def _peak_memory(pid: int) -> int:
 @pytest.mark.parametrize("kept_apart", [False, True])
 async def test_result_near_the_size_limit_arrives_or_fails_at_once(settings: Settings, kept_apart: bool) -> None:
     """Return the largest size of a message, its neighbours, and the size at which only headers are too large. With the
-    object
-    store none of it is a bound: there is a higher one, and the one result above that fails."""
+    object store none of it is a bound: there is a higher one, and the one result above that fails."""
     settings = settings if kept_apart else settings.model_copy(update={"max_body": 1_048_576})
     runs: Counter[int] = Counter()
 

@@ -100,8 +100,7 @@ async def _try_all_names(system: System) -> None:
 
 def _commands(data: bytes) -> Iterator[tuple[str, str]]:
     """Yield each command of the NATS protocol in `data` with its subject; raise `AssertionError` for other text. The
-    last may be
-    cut off."""
+    last may be cut off."""
     while data and b"\r\n" in data:
         line, _, data = data.partition(b"\r\n")
         verb, *words = line.decode().split(" ")

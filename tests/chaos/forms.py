@@ -125,8 +125,7 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
 
 async def _becomes_ready(supervisor: Service, patience: float) -> float:
     """Return the seconds from its first answer to the answer that reports ready. Raises `AssertionError` where that is
-    the first:
-    there is always something left to do."""
+    the first: there is always something left to do."""
     port, began = int((await supervisor.logged("health_served"))["port"]), time.monotonic()
     first, _ = await ask(port, "/readyz")
     assert first == 503, f"{supervisor.name} was ready at once"

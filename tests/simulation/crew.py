@@ -46,8 +46,7 @@ WORKERS = tuple(card.name for card in CARDS.values() if card.role is Role.WORK)
 
 class SimulatedAgents:
     """The behaviour of every agent of one world. `crash` may kill the process it is given. With `asks`, some tasks and
-    calls
-    need a person's yes."""
+    calls need a person's yes."""
 
     def __init__(self, seed: int, crash: Callable[[SimulatedProcess, str], bool], *, asks: bool) -> None:
         self._seed = seed
