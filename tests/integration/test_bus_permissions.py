@@ -394,5 +394,5 @@ async def test_doctor_names_the_refused_subject(tmp_path: Path) -> None:
         ran = await asyncio.to_thread(command, port, "doctor", folder=tmp_path)
 
     assert ran.returncode == 1
-    assert "BAD  permissions  127.0.0.1:" in ran.stdout
+    assert "BAD  permissions   127.0.0.1:" in ran.stdout
     assert 'Permissions Violation for Publish to "$JS.API.STREAM.INFO.' in ran.stdout

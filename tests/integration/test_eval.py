@@ -48,7 +48,7 @@ async def test_agent_below_the_threshold_exits_with_code_1_and_the_reason(tmp_pa
     ran = await run("suite.json", "--embedded", folder=tmp_path)
 
     assert ran.code == 1, ran.output + ran.errors
-    assert "1 of 2 right: accuracy 50% (at least 90%)" in ran.output
+    assert "1 of 2 right: accuracy 50% (threshold 90%)" in ran.output
     assert "the answer does not contain 'bye'" in ran.output
     assert "below the threshold" in ran.errors
 

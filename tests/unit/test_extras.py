@@ -61,7 +61,7 @@ def without(missing: list[str], arguments: list[str], folder: Path) -> subproces
 @pytest.mark.parametrize(
     ("extra", "arguments", "said"),
     [
-        ("mcp", ["mcp", "shop"], "offering a team needs the MCP SDK"),
+        ("mcp", ["mcp", "shop"], "the command mcp needs the MCP SDK"),
         ("mcp", ["worker", "librarian.py"], "tools of MCP servers need the MCP SDK"),
         ("eval", ["eval", "suite.yaml"], "suite.yaml is YAML, which needs PyYAML"),
         ("dashboard", ["dashboard"], "the dashboard needs starlette and uvicorn"),

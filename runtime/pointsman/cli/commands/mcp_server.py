@@ -51,9 +51,7 @@ def mcp(
             from mcp.server import MCPServer
             from mcp.server.mcpserver.exceptions import ToolError
         except ModuleNotFoundError:
-            raise ConfigurationError(
-                "the MCP SDK is not installed; install it with pip install 'pointsman[mcp]'"
-            ) from None
+            raise ConfigurationError("the command mcp needs the MCP SDK: pip install 'pointsman[mcp]'") from None
         async with session(url, namespace, create=True) as client:
             description = next((card.description for card in await client.operations.teams() if card.name == team), "")
 
