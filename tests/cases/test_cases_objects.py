@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 from pydantic import JsonValue
+from support import factory
 from support.broker import remove_streams
 from support.crew import CREW, steps
 from support.processes import System, wait_for
 
-from pointsman.client.client import Workflow
 from pointsman.errors import PointsmanError
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard
@@ -181,10 +181,7 @@ async def _letters(system: System, bird: Canary) -> None:
 
     letters = await wait_for(buried, f"{len(wrong)} dead letters")
     again = await system.command("dead", "replay", "--all", "--yes", "--json")
-    sent_again = [
-        Workflow(client.bus, client.subjects, document["workflow"], "crew", source=client.source)
-        for document in again.documents
-    ]
+    sent_again = [factory.workflow_of(client, document["workflow"]) for document in again.documents]
     outcomes += await asyncio.gather(*(workflow.outcome(40) for workflow in sent_again))
 
     assert {outcome.status for outcome in outcomes} == {"failed"}

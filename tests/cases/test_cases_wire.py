@@ -11,11 +11,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from support import factory
 from support.crew import CREW, steps
 from support.processes import System
 from support.proxy import Proxy
 
-from pointsman.client.client import Workflow
 from pointsman.errors import InvalidTokenError, PointsmanError
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
@@ -79,9 +79,7 @@ async def _try_all_names(system: System) -> None:
         request = Request(input=steps("t1"), metadata={name: name}, correlation_id=name)
         envelope = Envelope(id=name, type=Request.event_type, source=name, time=datetime.now(UTC), subject=name)
         await bus.publish(to, dump(request), encode(envelope))
-        outcome = await Workflow(
-            client.bus, client.subjects, workflow_id_for(to, name, name), "crew", source=client.source
-        ).outcome(20)
+        outcome = await factory.workflow_of(client, workflow_id_for(to, name, name)).outcome(20)
         assert (outcome.status, outcome.correlation_id) == ("completed", name)
     task = {"id": "t1", "agent": "worker", "intent": "do", "input": {"say": 1}}
     plans = [{"tasks": [task | {what: name}]} for what in ("id", "agent") for name in NAMES]

@@ -102,7 +102,7 @@ async def check_replays(client: Client, request: Workflow, task: Workflow, open_
     await asyncio.to_thread(mended.touch)
     again = await store.replay(by_subject["request"])
     renewed = await store.replay(failed, as_new=True)
-    outcome = await Workflow(client.bus, client.subjects, renewed.workflow, "crew", source=client.source).outcome(20)
+    outcome = await factory.workflow_of(client, renewed.workflow).outcome(20)
     untouched = await open_ended.outcome(10)
 
     assert kept == sorted(

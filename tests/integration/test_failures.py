@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from pydantic import JsonValue
+from support import factory
 from support.broker import remove_streams
 from support.crew import CREW, steps
 from support.processes import System, wait_for
 
 from pointsman.bus.embedded_server import EmbeddedBroker
-from pointsman.client.client import Workflow
 from pointsman.settings import Settings
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import DeadLetter, Handoff, Result
@@ -89,9 +89,7 @@ async def test_a_request_that_cannot_be_processed_fails_its_workflow_and_is_kept
     headers = headers_of(name, bad.event_type) if bad.event_type else {"Nats-Msg-Id": name}
 
     workflow = await _publish(system, subjects.request("crew"), bad.body, headers)
-    outcome = await Workflow(
-        system.client.bus, system.client.subjects, workflow, "crew", source=system.client.source
-    ).outcome(20)
+    outcome = await factory.workflow_of(system.client, workflow).outcome(20)
     (letter,) = await letters_of(system, workflow)
 
     assert outcome.status == "failed"
@@ -241,15 +239,7 @@ async def test_finished_workflow_is_replayed_as_a_new_one_or_not_at_all(system: 
     renewed = await system.command("dead", "replay", letter.id, "--as-new", "--keep", "--json")
     discarded = await system.command("dead", "discard", letter.id, "--yes", "--json")
     gone = await system.command("dead", "show", letter.id)
-    outcome = await (
-        Workflow(
-            system.client.bus,
-            system.client.subjects,
-            renewed.documents[0]["workflow"],
-            "crew",
-            source=system.client.source,
-        )
-    ).outcome(20)
+    outcome = await (factory.workflow_of(system.client, renewed.documents[0]["workflow"])).outcome(20)
 
     assert refused.code == 1
     assert "has ended: failed" in refused.errors

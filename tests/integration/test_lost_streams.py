@@ -103,7 +103,7 @@ async def test_work_that_was_lost_is_sent_again_from_the_log(tmp_path: Path, err
             (loss,) = await find_lost_work(client.bus, client.subjects, "crew", SystemClock(), 30)
         released.touch()
         async with factory.team(team, CREW, on=settings) as client:
-            outcome = await Workflow(client.bus, client.subjects, work.id, "crew", source=client.source).outcome(20)
+            outcome = await factory.workflow_of(client, work.id).outcome(20)
     finally:
         await store.stop()
 

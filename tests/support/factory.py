@@ -10,6 +10,7 @@
 | `worker` | a `Worker` that does not run yet |
 | `running` | runs supervisors and workers until the block ends |
 | `team` | supervisors, a worker and a client, announced and running, in memory or on JetStream |
+| `workflow_of` | a handle for a workflow whose id is known |
 | `planner_of`, `synthesizer`, `echo`, `shaky` | agents for a team |
 
 Processes of the operating system are made by `support.processes.System`; a workflow of the core without a bus by
@@ -27,7 +28,7 @@ from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.bus.jetstream.bus import connect
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
-from pointsman.client.client import Client
+from pointsman.client.client import Client, Workflow
 from pointsman.clock import SystemClock
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker.engine import Worker
@@ -56,6 +57,7 @@ __all__ = [
     "synthesizer",
     "team",
     "worker",
+    "workflow_of",
 ]
 
 CREW = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.05))
@@ -139,6 +141,11 @@ async def running(
         if ready:
             await until(all_ready)
         yield stop
+
+
+def workflow_of(client: Client, workflow: str, team: str = "crew") -> Workflow:
+    """Return the workflow called `workflow`, which may not have started yet."""
+    return Workflow(client.bus, client.subjects, workflow, team, source=client.source)
 
 
 class RunningTeam(Client):

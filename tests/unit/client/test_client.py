@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support import factory
 from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing, started, store, tool
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.client.client import Client, Workflow
+from pointsman.client.client import Client
 from pointsman.errors import (
     BusUnavailableError,
     ContractError,
@@ -123,7 +124,7 @@ async def test_an_outcome_is_waited_for_while_the_broker_is_away(monkeypatch: py
     bus.absences = 1
 
     client = Client(bus)
-    outcome = await Workflow(client.bus, client.subjects, WORKFLOW, TEAM, source=client.source).outcome(timeout=5)
+    outcome = await factory.workflow_of(client, WORKFLOW, TEAM).outcome(timeout=5)
 
     assert outcome == ended("completed", 3).outcome
 
@@ -179,7 +180,7 @@ async def test_invalid_request_is_never_sent(
 
 
 async def test_late_waiter_gets_the_same_outcome(bus: MemoryBus, client: Client) -> None:
-    workflow = Workflow(client.bus, client.subjects, WORKFLOW, TEAM, source=client.source)
+    workflow = factory.workflow_of(client, WORKFLOW, TEAM)
     waiting = asyncio.create_task(workflow.outcome(timeout=5))
     await asyncio.sleep(0)
 
@@ -192,7 +193,7 @@ async def test_an_outcome_that_does_not_come_in_time_is_a_timeout(client: Client
     with pytest.raises(
         TimeoutError, match=f"{WORKFLOW} of the team {TEAM} had no outcome .* `pointsman show {WORKFLOW}`"
     ):
-        await Workflow(client.bus, client.subjects, WORKFLOW, TEAM, source=client.source).outcome(timeout=0.01)
+        await factory.workflow_of(client, WORKFLOW, TEAM).outcome(timeout=0.01)
 
 
 async def test_events_are_entries_and_reports_in_order_until_the_workflow_ends(bus: MemoryBus, client: Client) -> None:
@@ -203,10 +204,7 @@ async def test_events_are_entries_and_reports_in_order_until_the_workflow_ends(b
     await report(bus, tool("too_late", 7, 8))
 
     async with asyncio.timeout(5):
-        events = [
-            event
-            async for event in Workflow(client.bus, client.subjects, WORKFLOW, TEAM, source=client.source).events()
-        ]
+        events = [event async for event in factory.workflow_of(client, WORKFLOW, TEAM).events()]
 
     assert events == [*log[:7], tool("find_bolts", 2, 3), *log[7:]]
 
@@ -216,10 +214,7 @@ async def test_domain_events_of_another_shape_are_left_out(bus: MemoryBus, clien
     await store(bus, *completed())
 
     async with asyncio.timeout(5):
-        events = [
-            event
-            async for event in Workflow(client.bus, client.subjects, WORKFLOW, TEAM, source=client.source).events()
-        ]
+        events = [event async for event in factory.workflow_of(client, WORKFLOW, TEAM).events()]
 
     assert events == completed()
     assert await client.progress(WORKFLOW) == []

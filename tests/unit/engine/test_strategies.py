@@ -15,7 +15,7 @@ from support.factory import echo, planner_of, synthesizer
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
-from pointsman.client.client import Client, Workflow
+from pointsman.client.client import Client
 from pointsman.core.views.trace import TraceNode
 from pointsman.engine.process.heartbeat import team_card
 from pointsman.errors import NotFoundError, TaskError
@@ -164,13 +164,7 @@ async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytes
         await workflow.cancel("a mistake")
         await workflow.outcome(10)
         async with supervising(broker, refunds):
-            child = Workflow(
-                client.bus,
-                client.subjects,
-                child_id_for("refunds", workflow.id, "refunds", 1),
-                "refunds",
-                source=client.source,
-            )
+            child = factory.workflow_of(client, child_id_for("refunds", workflow.id, "refunds", 1), "refunds")
             below = await child.outcome(10)
 
     assert (below.status, ran) == ("cancelled", [])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support import factory
 from support.factory import echo
 from support.history import WORKFLOW, at, dispatched, failing, planned, started, store, tool
 from support.letters import store_dead_letter
@@ -19,7 +20,7 @@ from pointsman.cli.commands import agents, approvals, dead_letters, trace, workf
 from pointsman.cli.render import wait_notices as waiting
 from pointsman.cli.render.follow import print_outcome
 from pointsman.cli.support import checks
-from pointsman.client.client import Client, Workflow
+from pointsman.client.client import Client
 from pointsman.client.operations import AnswerResult
 from pointsman.engine.process.heartbeat import team_card
 from pointsman.errors import NotFoundError
@@ -330,11 +331,7 @@ async def test_waiting_caller_is_told_once_which_agent_is_missing(
 
     monkeypatch.setattr(client.operations, "live_names", looked)
 
-    telling = asyncio.create_task(
-        waiting.report_missing_agents(
-            client, Workflow(client.bus, client.subjects, WORKFLOW, "shop", source=client.source)
-        )
-    )
+    telling = asyncio.create_task(waiting.report_missing_agents(client, factory.workflow_of(client, WORKFLOW, "shop")))
     await until(lambda: len(looks) > 2)
     telling.cancel()
 

@@ -20,7 +20,7 @@ from pointsman.cli.render.follow import follow
 from pointsman.cli.render.live_trace import LiveTrace
 from pointsman.cli.render.tree import tree_height
 from pointsman.cli.render.viewport import fit_to_lines
-from pointsman.client.client import Client, Workflow
+from pointsman.client.client import Client
 from pointsman.core.views.trace import TraceNode, build_trace
 from pointsman.errors import BusUnavailableError
 from pointsman.testing import running_team
@@ -71,9 +71,7 @@ async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch:
     monkeypatch.setattr(client.operations, "live_names", sometimes)
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
     drawing = asyncio.ensure_future(
-        trace._draw_live_trace(
-            client, Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source), screen.console
-        )
+        trace._draw_live_trace(client, factory.workflow_of(client, WORKFLOW), screen.console)
     )
 
     await until(lambda: screen.shows("invoke_agent fitter"))
@@ -122,7 +120,7 @@ async def test_tasks_of_a_nested_team_appear_in_the_tree_as_they_run() -> None:
 async def test_task_with_a_dead_agent_is_drawn_as_waiting() -> None:
     client, screen = Client(MemoryBus()), Screen()
     await store(client.bus, started(), dispatched("t1", "fitter", 1))
-    workflow = Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source)
+    workflow = factory.workflow_of(client, WORKFLOW)
     drawing = asyncio.ensure_future(trace._draw_live_trace(client, workflow, screen.console))
 
     await until(lambda: screen.shows("\u00b7 invoke_agent fitter", "waiting for an agent named fitter"))
@@ -135,7 +133,7 @@ async def test_tasks_waiting_for_agents_share_a_line_if_space_is_short() -> None
     client, screen = Client(MemoryBus()), Screen()
     handed = [dispatched(f"t{n}", "fitter", 1) for n in range(50)]
     await store(client.bus, started(), *handed)
-    workflow = Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source)
+    workflow = factory.workflow_of(client, WORKFLOW)
     drawing = asyncio.ensure_future(trace._draw_live_trace(client, workflow, screen.console))
 
     await until(lambda: screen.shows("50 tasks waiting for an agent"))
@@ -169,7 +167,7 @@ async def test_nested_team_that_never_starts_does_not_delay_the_end() -> None:
     handed = dispatched("t1", "desk", 1).model_copy(update={"team": True})
     client = Client(MemoryBus())
     await store(client.bus, started(), handed, ended("cancelled", 3))
-    growing = LiveTrace(client, Workflow(client.bus, client.subjects, WORKFLOW, "crew", source=client.source))
+    growing = LiveTrace(client, factory.workflow_of(client, WORKFLOW))
 
     await asyncio.wait_for(growing.follow(), 20)
 

@@ -18,7 +18,7 @@ from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
-from pointsman.client.client import Client, Workflow
+from pointsman.client.client import Client
 from pointsman.core.model.state import State
 from pointsman.engine.log.reader import read_commit
 from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
@@ -194,13 +194,7 @@ async def test_request_with_a_forbidden_reply_subject_is_refused(subject: str) -
     async with crew() as client:
         body = b'{"input": "x", "reply_to": "%s"}' % subject.encode()
         await client.bus.publish(client.subjects.request("crew"), body, {"Nats-Msg-Id": "1"})
-        outcome = await Workflow(
-            client.bus,
-            client.subjects,
-            workflow_id_for(client.subjects.request("crew"), "1"),
-            "crew",
-            source=client.source,
-        ).outcome(10)
+        outcome = await factory.workflow_of(client, workflow_id_for(client.subjects.request("crew"), "1")).outcome(10)
 
     assert outcome.status == "failed"
     assert "reply_to" in outcome.reason
@@ -279,12 +273,8 @@ async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
 
     async with crew(SETTINGS, 2, broker=broker):
         outcomes = [
-            await Workflow(
-                client.bus,
-                client.subjects,
-                workflow_id_for(client.subjects.request("crew"), f"r{number}", client.source),
-                "crew",
-                source=client.source,
+            await factory.workflow_of(
+                client, workflow_id_for(client.subjects.request("crew"), f"r{number}", client.source)
             ).outcome(10)
             for number in range(20)
         ]
@@ -296,7 +286,7 @@ async def test_unknown_workflow_cannot_be_cancelled() -> None:
     async with crew() as client:
         await client.submit("crew", "another")
         with pytest.raises(NotFoundError):
-            await Workflow(client.bus, client.subjects, "wf_unknown", "crew", source=client.source).cancel()
+            await factory.workflow_of(client, "wf_unknown").cancel()
         control = client.subjects.control("crew", "wf_unknown", "c1")
         envelope = Envelope(id="c1", type=Control.event_type, source="/test", time=datetime.now(UTC))
         await client.bus.publish(control, dump(Control(action="cancel")), encode(envelope))

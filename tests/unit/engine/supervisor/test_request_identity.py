@@ -71,7 +71,7 @@ async def test_different_request_under_a_used_id_is_a_dead_letter(ended: bool) -
         outcome = await first.outcome(10)
         [letter] = await all_settled(client)
         replayed = await DeadLetters(client.bus, client.subjects).replay(letter)
-        again = await Workflow(client.bus, client.subjects, replayed.workflow, "crew", source=client.source).outcome(10)
+        again = await factory.workflow_of(client, replayed.workflow).outcome(10)
 
     assert outcome.status == again.status == "completed"
     assert letter.content.cause.kind == "request_id_taken"

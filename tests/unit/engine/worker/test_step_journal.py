@@ -22,7 +22,7 @@ from pointsman.ports.model import ModelReply, ModelRequest
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman.testing.models import Script, ScriptedModel, text_reply, tool_reply
-from pointsman_schemas.events import Handoff, Step, Usage
+from pointsman_schemas.events import Handoff, Result, Step, Usage
 from pointsman_schemas.strict_json import parse
 
 SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.0)
@@ -105,6 +105,12 @@ async def lost_in_an_answer(
     return handoff
 
 
+async def resumed(desk: SupervisorDouble, shop: Shop, handoff: Handoff, model: ScriptedModel) -> Result:
+    """Return the result of `handoff` from another worker, with `model`."""
+    async with factory.running(factory.worker(desk.bus, shop.agent(model), settings=SETTINGS)):
+        return await desk.result(handoff)
+
+
 async def test_resumed_attempt_repeats_only_unfinished_work() -> None:
     desk, shop = SupervisorDouble(MemoryBus()), Shop()
     handoff = await interrupted(
@@ -115,8 +121,7 @@ async def test_resumed_attempt_repeats_only_unfinished_work() -> None:
     )
 
     second = ScriptedModel(text_reply("all there"))
-    async with factory.running(factory.worker(desk.bus, shop.agent(second), settings=SETTINGS)):
-        result = await desk.result(handoff)
+    result = await resumed(desk, shop, handoff, second)
 
     assert (result.status, result.output) == ("succeeded", "all there")
     assert result.usage.calls == 3  # all three were paid for, two of them by the worker before
@@ -151,10 +156,7 @@ async def test_usage_of_a_finished_tool_is_reported_by_a_successor() -> None:
     shop.tools += [guess, fail]
     handoff = await interrupted(desk, shop, tool_reply(("guess", {}), ("fail", {})), tool_reply(("slow", {})))
 
-    async with factory.running(
-        factory.worker(desk.bus, shop.agent(ScriptedModel(text_reply("done"))), settings=SETTINGS)
-    ):
-        result = await desk.result(handoff)
+    result = await resumed(desk, shop, handoff, ScriptedModel(text_reply("done")))
 
     assert shop.names == ["guess", "slow", "slow"]
     assert (result.output, result.confidence, result.replan_hint) == ("done", 0.4, "the shelf is empty")
@@ -168,10 +170,7 @@ async def test_usage_of_failed_model_calls_is_counted_by_a_successor() -> None:
     dropped = ModelError("dropped", retryable=True, retry_after=0, usage=Usage(calls=1, input_tokens=5_000, cost=0.5))
     handoff = await interrupted(desk, shop, dropped, tool_reply(("slow", {})))
 
-    async with factory.running(
-        factory.worker(desk.bus, shop.agent(ScriptedModel(text_reply("done"))), settings=SETTINGS)
-    ):
-        result = await desk.result(handoff)
+    result = await resumed(desk, shop, handoff, ScriptedModel(text_reply("done")))
 
     assert (result.output, shop.names) == ("done", ["slow", "slow"])
     assert (result.usage.calls, result.usage.input_tokens, result.usage.cost) == (3, 5_000 + 2 * 10, 0.5)
@@ -182,8 +181,7 @@ async def test_a_worker_that_died_while_its_model_answered_leaves_that_call_coun
     handoff = await lost_in_an_answer(desk, shop, tool_reply(("look", {"what": "tea"})))
 
     second = ScriptedModel(text_reply(""), text_reply("all there"))
-    async with factory.running(factory.worker(desk.bus, shop.agent(second), settings=SETTINGS)):
-        result = await desk.result(handoff)
+    result = await resumed(desk, shop, handoff, second)
 
     assert (result.output, result.usage.calls) == ("all there", 4)
     assert result.usage.input_tokens == 3 * 10 + estimate_input_tokens(second.requests[0])
@@ -194,10 +192,7 @@ async def test_each_worker_that_died_while_its_model_answered_leaves_one_call_co
     handoff = await lost_in_an_answer(desk, shop)
     await lost_in_an_answer(desk, shop, tool_reply(("look", {"what": "tea"})), handoff=handoff)
 
-    async with factory.running(
-        factory.worker(desk.bus, shop.agent(ScriptedModel(text_reply("all there"))), settings=SETTINGS)
-    ):
-        result = await desk.result(handoff)
+    result = await resumed(desk, shop, handoff, ScriptedModel(text_reply("all there")))
 
     assert (result.output, result.usage.calls) == ("all there", 2 + 2)
 
@@ -217,10 +212,7 @@ async def test_refused_call_was_not_in_progress_at_the_crash(asked: list[ModelRe
     handoff = await lost_in_an_answer(desk, shop, *asked)
     paid = len(shop.runs)
 
-    async with factory.running(
-        factory.worker(desk.bus, shop.agent(ScriptedModel(text_reply("done"))), settings=SETTINGS)
-    ):
-        result = await desk.result(handoff)
+    result = await resumed(desk, shop, handoff, ScriptedModel(text_reply("done")))
 
     assert (result.output, len(shop.runs)) == ("done", paid)
     assert result.usage.calls == len(asked) + 2  # the one that was under way, and the last
@@ -269,8 +261,7 @@ async def test_interrupted_non_idempotent_tool_ends_the_attempt_as_unknown() -> 
     handoff = await interrupted(desk, shop, tool_reply(("pay", {}), ("look", {"what": "tea"})))
 
     second = ScriptedModel()
-    async with factory.running(factory.worker(desk.bus, shop.agent(second), settings=SETTINGS)):
-        result = await desk.result(handoff)
+    result = await resumed(desk, shop, handoff, second)
 
     assert result.error is not None
     assert (result.status, result.error.kind, result.error.retryable) == ("failed", "outcome_unknown", False)
@@ -333,8 +324,7 @@ async def test_recorded_result_stands_even_if_its_tool_changed() -> None:
 
     shop.tools = [tool(approval=True)(inspect.unwrap(shop.tools[2]))]  # in a later release
     second = ScriptedModel(text_reply("done"))
-    async with factory.running(factory.worker(desk.bus, shop.agent(second), settings=SETTINGS)):
-        result = await desk.result(handoff)
+    result = await resumed(desk, shop, handoff, second)
 
     assert (result.output, shop.runs) == ("done", paid)
     assert [turn.text for turn in second.requests[0].turns[2:]] == ["tea is there", "pay is done"]
