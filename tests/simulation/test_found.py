@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
@@ -14,7 +16,7 @@ from pointsman.core.evolve import fold_entries
 from pointsman.engine.log.workflow_log import WorkflowLog
 from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
 from pointsman.engine.supervisor.engine import SupervisorEngine
-from pointsman.errors import BusUnavailableError
+from pointsman.errors import BusUnavailableError, ConflictError, PublishOutcomeUnknownError
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.settings import Settings
 from pointsman.testing.simulation import SimulatedClock, simulate
@@ -40,12 +42,13 @@ def supervised(
     request: bytes = b'{"input": "do it"}',
     clock: SimulatedClock | None = None,
     max_running: int = 1000,
+    retention_days: float = 30.0,
 ) -> Callable[[], Coroutine[Any, Any, None]]:
     """Run `test` while a supervisor works on `bus`, where `request` has been published."""
 
     async def main() -> None:
         stop = asyncio.Event()
-        settings = Settings(namespace="sim", ack_wait=3.0, max_running=max_running)
+        settings = Settings(namespace="sim", ack_wait=3.0, max_running=max_running, retention_days=retention_days)
         engine = SupervisorEngine(bus, TEAM, settings, clock or SimulatedClock())
         await bus.registry.announce(AgentCard(name="a", instance="1", description="Lets it begin"))
         running = asyncio.create_task(engine.run(stop))
@@ -210,3 +213,61 @@ def test_a_cancel_finds_its_waiting_request_however_many_wait_behind_it(monkeypa
         assert broker.stream("log").last_sequence_of(SUBJECTS.outcome("team", waiting))
 
     simulate(supervised(bus, test, max_running=1), steps=STEPS)
+
+
+class LateFirstCommit(MemoryBus):
+    """Answers the second first commit of the log late: it is stored after the log was removed.
+
+    Until then no other compare-and-set on the log is answered, as on a replicated stream.
+    """
+
+    first_commits = 0
+    pending = False
+    unreadable = 0
+    """How many times the log cannot be read after the unanswered commit."""
+
+    async def publish(self, subject: str, *message: Any, **more: Any) -> int:
+        if subject != SUBJECTS.log("team", WORKFLOW) or more.get("expect") != 0:
+            return await super().publish(subject, *message, **more)
+        self.first_commits += 1
+        if self.first_commits == 2:
+            self.pending = True
+            storing = functools.partial(super().publish, subject, *message, **more)
+            asyncio.get_running_loop().call_later(3, lambda: asyncio.ensure_future(self._store(storing())))
+        if self.pending:
+            await asyncio.sleep(1)
+            raise PublishOutcomeUnknownError("no answer")
+        return await super().publish(subject, *message, **more)
+
+    async def _store(self, storing: Awaitable[int]) -> None:
+        self.pending = False
+        with contextlib.suppress(ConflictError):
+            await storing
+
+    async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
+        if self.first_commits == 2 and self.unreadable and subject == SUBJECTS.log("team", WORKFLOW):
+            self.unreadable -= 1
+            raise BusUnavailableError("the broker is away")
+        async for stored in super().read(stream, subject, after=after):
+            yield stored
+
+
+@pytest.mark.parametrize("unreadable", [0, 1], ids=["same delivery", "next delivery"])
+def test_first_commit_that_is_stored_after_the_log_was_removed_has_an_outcome(unreadable: int) -> None:
+    broker = MemoryBroker("sim", SimulatedClock())
+    bus = LateFirstCommit(broker=broker)
+    bus.unreadable = unreadable
+    log, outcome = SUBJECTS.log("team", WORKFLOW), SUBJECTS.outcome("team", WORKFLOW)
+
+    async def test() -> None:
+        await asyncio.sleep(130)  # the broker and the supervisor have forgotten the first request
+        await bus.publish(SUBJECTS.request("team"), b"?", {"Nats-Msg-Id": "r1"})
+        await asyncio.sleep(2.5)
+        broker.purge("log", log)
+        broker.purge("log", outcome)
+        await asyncio.sleep(20)
+
+        assert bool(broker.stream("log").last_sequence_of(log)) == bool(broker.stream("log").last_sequence_of(outcome))
+        assert bus.first_commits > 2
+
+    simulate(supervised(bus, test, request=b"?", retention_days=60 / 86_400), steps=STEPS)

@@ -14,7 +14,7 @@ from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
 from pointsman.engine.process.fault_injection import fault_point
 from pointsman.engine.supervisor.agent_load import AgentLoads
 from pointsman.engine.supervisor.circuit_breaker import CircuitBreaker
-from pointsman.engine.supervisor.inbound import InboundInput, refuse_oversized
+from pointsman.engine.supervisor.inbound import InboundInput, is_request, refuse_oversized
 from pointsman.engine.supervisor.outbox_publisher import EncodedMessage
 from pointsman.engine.supervisor.stream_integrity import LogWatch
 from pointsman.errors import (
@@ -75,6 +75,7 @@ class Committer:
 
     async def commit(self, workflow: str, head: LogHead, inbound: Sequence[InboundInput]) -> CommitResult:
         raced = False
+        unanswered = any(is_request(each.input) and each.delivery.delivered > 1 for each in inbound)
         for _ in range(_MAX_RACES):
             cards = tuple(await self._bus.registry.cards())
             now, bound = self._clock.now(), self._bus.max_body
@@ -85,6 +86,12 @@ class Committer:
             draft = make_decision(head.state, inputs, around)
             entries, state = tuple(draft.entries), draft.current
             if not entries or state is None:
+                if head.state is not None and head.state.ended and unanswered:
+                    # A first commit for these inputs, here or in a process that died, may not have reached the broker
+                    # yet. Stored after retention has removed this log, it would begin the log again, and no supervisor
+                    # would continue it. The answer to another first commit shows that none is on its way.
+                    head, raced, unanswered = LogHead(), True, False
+                    continue
                 if head.state is not None and head.state.ended:
                     return CommitResult(head, had_conflict=raced)  # nothing follows
                 # Nothing is committed, so nothing has shown that the head is the newest. What means nothing to an older
@@ -115,6 +122,7 @@ class Committer:
                 _log.info("commit_rejected", workflow_id=workflow, reason=error.kind)
                 raced = True
                 if isinstance(error, PublishOutcomeUnknownError):
+                    unanswered = unanswered or head.sequence == 0
                     await self._clock.sleep(_UNKNOWN_AGENT_PAUSE_S)
                 after = await self._reload(workflow, head, error)
                 if isinstance(error, ConflictError) or after.state != copy_with(state, commits=state.commits + 1):
