@@ -1,4 +1,7 @@
-"""What the engine needs from the world, as Protocols. Each has a real adapter and an in-memory twin."""
+"""The port of the bus: streams, consumers, schedules and a registry of one namespace.
+
+`JetStreamBus` is the real adapter and `MemoryBus` its in-memory twin. Both pass one contract suite.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,12 @@ StreamKind = Literal["work", "handoffs", "log", "dead", "limits", "artifacts"]
 
 
 class Server(NamedTuple):
-    """Where a server of the broker listens: its host, as it was configured or as the cluster told it, and its port."""
+    """The address of a server of the broker.
+
+    Attributes:
+        address: The host, from the configuration or from the cluster.
+        port: The port.
+    """
 
     address: str
     port: int
@@ -37,8 +45,15 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """A message as a stream holds it. `sequence` is its place there, `at` the broker's own time of storing it.
-    `headers` are as they were sent."""
+    """A message of a stream.
+
+    Attributes:
+        subject: The subject.
+        body: The body.
+        headers: The headers as the publisher sent them.
+        sequence: The sequence number in the stream.
+        at: The time at which the broker stored the message, by the broker's clock.
+    """
 
     subject: str
     body: bytes
@@ -48,90 +63,149 @@ class StoredMessage:
 
 
 class Delivery(Protocol):
-    """A message handed to a durable consumer, to be settled once. `delivered` is 1 the first time.
+    """A message that a durable consumer delivered, to be acknowledged once.
 
-    Settling is at-least-once: a lost acknowledgement means the message comes again. None of the methods waits for the
-    broker, and none raises while disconnected.
+    Acknowledgement is at-least-once: if one is lost, the message is delivered again. No method waits for the broker,
+    and no method raises while the connection is lost.
     """
 
     @property
-    def message(self) -> StoredMessage: ...
+    def message(self) -> StoredMessage:
+        """Return the message."""
+        ...
+
     @property
-    def delivered(self) -> int: ...
+    def delivered(self) -> int:
+        """Return the number of deliveries of the message, from 1."""
+        ...
+
     async def ack(self) -> None:
-        """It is dealt with."""
+        """Acknowledge the message."""
         ...
 
     async def nak(self, delay: float = 0.0) -> None:
-        """Hand it to somebody again, not before `delay` seconds."""
+        """Return the message for another delivery.
+
+        Args:
+            delay: The shortest time until that delivery, in seconds.
+        """
         ...
 
     async def term(self, reason: str) -> None:
-        """Never deliver it again; the broker publishes an advisory with `reason`."""
+        """Refuse all further deliveries of the message.
+
+        Args:
+            reason: The reason, which the broker publishes in an advisory.
+        """
         ...
 
     async def in_progress(self) -> None:
-        """Still at it: the acknowledgement deadline starts anew."""
+        """Restart the acknowledgement deadline, because the work continues."""
         ...
 
     async def forward(self, name: str) -> bool:
-        """Leave it, and its settling, to whoever receives as `name`: see `Bus.receive_forwarded`. False: nobody did of
-        late, and it is still the caller's. If nobody does now, or it is lost on the way, it comes again."""
+        """Forward the delivery, and its acknowledgement, to another process; see `Bus.receive_forwarded`.
+
+        If the other process has stopped, or the message is lost on the way, the broker delivers it again.
+
+        Args:
+            name: The name under which the other process receives.
+
+        Returns:
+            False if no process received under that name recently: the delivery stays with the caller.
+        """
         ...
 
 
 class Consumer(Protocol):
-    """One durable pull consumer, shared with every process that opens the same name.
+    """A durable pull consumer, shared by all processes that open its name.
 
-    `take` keeps one long-lived pull open and never has more than the room it was given outstanding, so a message is
-    only ever delivered to somebody who can start on it now. It survives reconnects by itself.
+    `take` keeps one long-lived pull request open and never has more messages outstanding than the caller has room for,
+    so each message goes to a process that can start on it at once. The consumer survives reconnects.
     """
 
     async def take(self, room: int) -> Sequence[Delivery]:
-        """1 to `room` deliveries, waiting for the first as long as it takes; several when they are there at once."""
+        """Wait for deliveries, without a time limit.
+
+        Args:
+            room: The greatest number of deliveries.
+
+        Returns:
+            1 to `room` deliveries; more than one if they are available at once.
+        """
         ...
 
     def set_rank(self, rank: int) -> None:
-        """Of a consumer that is opened as `ranked`, who has a higher one is only delivered what those with a lower one
-        have no room for, or are not there for: from 0 to 9, 0 at first. What was asked for before may come by the old
-        one for some seconds."""
+        """Set the priority of this process at a consumer that was opened as `ranked`.
+
+        A process receives only messages for which no process of a lower rank has room. Pull requests that are open keep
+        their old rank for some seconds.
+
+        Args:
+            rank: The rank from 0 to 9; 0 at first.
+        """
         ...
 
     @property
     def bound(self) -> bool:
-        """Whether the broker is serving this consumer now, as far as can be known."""
+        """Return True if the broker serves this consumer now, as far as this process can know."""
         ...
 
     async def close(self) -> None:
-        """Stop pulling. Deliveries already taken can still be settled; those not yet taken are handed back."""
+        """Stop pulling and return deliveries that were not taken. Deliveries that were taken can still be settled."""
         ...
 
 
 class Registry(Protocol):
-    """The agents alive now. A card goes when its instance withdraws it, or stops refreshing it for its time to live."""
+    """The cards of the live agents.
+
+    A card is removed when its instance withdraws it, or does not refresh it for its time to live.
+    """
 
     async def announce(self, card: AgentCard) -> None:
-        """Publish or refresh `card`, keyed by its name and instance."""
+        """Publish or refresh a card.
+
+        Args:
+            card: The card; its name and instance are the key.
+        """
         ...
 
     async def withdraw(self, card: AgentCard) -> None:
-        """Take it off at once."""
+        """Remove a card at once.
+
+        Args:
+            card: The card.
+        """
         ...
 
     async def cards(self) -> Sequence[AgentCard]:
-        """Every live instance's card, sorted by name and instance; kept current by a watch, so a call costs nothing."""
+        """Return the cards of all live instances. A watch keeps them current, so a call sends no request.
+
+        Returns:
+            The cards, sorted by name and instance.
+        """
         ...
 
     async def refused(self) -> Mapping[str, str]:
-        """Return the entries that are not valid cards and count for nothing: the reason by key."""
+        """Return the entries that are not valid cards; they are ignored.
+
+        Returns:
+            The reason by key.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """What a durable consumer has before it: messages never delivered, and delivered but not settled. All of its
-    messages up to the sequence `settled_through` are settled. `ack_waits`, in seconds, are those that were asked for
-    where the last who opened it asked for another than was there; the longest counts."""
+    """The backlog of a durable consumer.
+
+    Attributes:
+        pending: Messages that were never delivered.
+        in_flight: Messages that were delivered and are not settled.
+        settled_through: All messages up to this sequence are settled.
+        ack_waits: The acknowledgement deadlines that processes asked for, in seconds, if the newest differs from the
+            one in force. The longest is in force.
+    """
 
     pending: int
     in_flight: int
@@ -140,7 +214,13 @@ class QueueDepth:
 
 
 class TraceHopStep(NamedTuple):
-    """A server received a message from `where`, handed it on to it, or stored it in that stream, or refused to."""
+    """A step of a message through one server.
+
+    Attributes:
+        kind: The server received the message, passed it on, stored it, or refused it.
+        at: The time by the server's clock.
+        where: The connection, the server or the stream on the other side of the step.
+    """
 
     kind: Literal["received", "handed_on", "stored", "refused"]
     at: datetime
@@ -149,7 +229,15 @@ class TraceHopStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TraceHop:
-    """What one `server` of the broker did with one message, by its own clock. `error` is why it did not store it."""
+    """The way of one message through one server of the broker.
+
+    Attributes:
+        subject: The subject.
+        headers: The headers of the message.
+        server: The server's name.
+        steps: The steps, in order, by the server's clock.
+        error: The reason why the server did not store the message; empty if it did.
+    """
 
     subject: str
     headers: Mapping[str, str]
@@ -159,91 +247,129 @@ class TraceHop:
 
 
 class BusObserver(Protocol):
-    """Is told what goes over a bus. It must be quick, and raise nothing."""
+    """An observer of the traffic of a bus. Its methods must be quick and must not raise."""
 
     def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
-        """A message was stored at `server` in `seconds`, or was not: `error` is the kind of what was raised."""
+        """Observe the end of a publish.
+
+        Args:
+            subject: The subject.
+            server: The server; None if there is no connection.
+            seconds: The duration.
+            error: The kind of the error; None if the message was stored.
+        """
         ...
 
     def on_received(self, subject: str, server: Server | None, consumer: str, amount: int) -> None:
-        """The durable consumer `consumer` handed out `amount` messages of `subject`, which may be a wildcard."""
+        """Observe a delivery of messages.
+
+        Args:
+            subject: The consumer's subject, which may have wildcards.
+            server: The server; None if there is no connection.
+            consumer: The durable consumer.
+            amount: The number of messages.
+        """
         ...
 
     def on_hop(self, hop: TraceHop) -> None:
-        """A message of ours, one of a sampled trace, went over a server. Only told where `trace_broker` is set."""
+        """Observe the way of a message of a sampled trace through a server. Only called if `trace_broker` is set.
+
+        Args:
+            hop: The hop.
+        """
         ...
 
 
 class Bus(Protocol):
-    """Streams, subjects and consumers of one namespace. `{ns}_WORK`, `{ns}_LOG`, `{ns}_DEAD` and `{ns}_LIMITS`
-    are its streams; the last keeps the newest message of each subject. Handoffs, and those that wait for their time,
-    are in `{ns}_WORK`, or in `{ns}_HANDOFFS` where the namespace was made so: ask for them as `handoffs`.
+    """The streams, subjects and consumers of one namespace.
 
-    What is published is what is read, whether it fits into one message or not: a body that does not is kept in the
-    object store `{ns}_ARTIFACTS`, stored before the message that refers to it. Should it not be there any more when the
-    message is read, that has its `ce-dataref` and no body, which `decode` refuses as `BodyLostError`.
+    The streams are `{ns}_WORK`, `{ns}_LOG`, `{ns}_DEAD` and `{ns}_LIMITS`; the last one keeps the newest message of
+    each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or in `{ns}_HANDOFFS` if the namespace was created
+    so: name their stream `handoffs`.
 
-    Every method raises `BusUnavailableError` when the broker does not answer within the configured time.
+    A body that does not fit into one message is stored in the object store `{ns}_ARTIFACTS` before the message that
+    refers to it, and read back with the message. If the object is missing then, the message has its `ce-dataref` and no
+    body, which `decode` refuses with `BodyLostError`.
+
+    Every method raises `BusUnavailableError` if the broker does not answer within the configured time.
     """
 
     @property
     def connected(self) -> bool:
-        """Whether the broker can be spoken to now. A lost connection is restored by itself, however long it takes."""
+        """Return True if the connection is up. A lost connection is restored without a time limit."""
         ...
 
     @property
     def closed(self) -> bool:
-        """Whether this side has left, for good."""
+        """Return True if `close` was called."""
         ...
 
     @property
     def server(self) -> Server | None:
-        """The server this side speaks to, or spoke to last; None where there is none."""
+        """Return the server of the connection, or of the last connection; None before the first."""
         ...
 
     @property
     def handoffs_unsynced(self) -> bool:
-        """Whether a broker that is started anew may have lost the latest handoffs it had acknowledged, and where its
-        consumers of them stood: they are not synced. Known after `set_up`."""
+        """Return True if handoffs are not synced to disk, so that a restarted broker may have lost the newest.
+
+        The broker may also have lost the position of the handoff consumers. Known after `set_up`.
+        """
         ...
 
     @property
     def restarts(self) -> int:
-        """How often this side has come back to a broker that had been started anew."""
+        """Return the number of reconnects to a broker that had restarted."""
         ...
 
     async def restarted(self, seen: int) -> None:
-        """Return when `restarts` is more than `seen`."""
+        """Wait until the broker has restarted again.
+
+        Args:
+            seen: The value of `restarts` that the caller has seen.
+        """
         ...
 
     @property
     def max_payload(self) -> int:
-        """Bytes that headers and body of one message may have together; above, the body is kept apart."""
+        """Return the most bytes of headers and body in one message. A larger body goes to the object store."""
         ...
 
     @property
     def domain(self) -> str:
-        """The JetStream domain of the streams, known after `set_up`; empty if the broker has none."""
+        """Return the JetStream domain of the streams, known after `set_up`; empty if the broker has none."""
         ...
 
     @property
     def max_body(self) -> int:
-        """Bytes that headers and body of one event may have together, wherever the body is kept."""
+        """Return the most bytes of headers and body of one event, also of one with its body in the object store."""
         ...
 
     @property
-    def registry(self) -> Registry: ...
+    def registry(self) -> Registry:
+        """Return the registry."""
+        ...
 
     def stream_name(self, stream: StreamKind) -> str:
-        """The name of a stream at the broker. That of `handoffs` is known after `set_up`."""
+        """Return the name of a stream at the broker. That of `handoffs` is known after `set_up`.
+
+        Args:
+            stream: The stream.
+
+        Returns:
+            The name.
+        """
         ...
 
     async def set_up(self, *, create: bool = True) -> None:
-        """Create the streams and buckets that are missing. Idempotent, and safe from many processes at once.
+        """Check the streams and buckets, and create missing ones. Idempotent, and safe from many processes at once.
+
+        Args:
+            create: False to refuse a namespace with missing streams.
 
         Raises:
-            NotFoundError: one is missing and it is not to be created; the message names the namespaces there are.
-            ConfigurationError: what exists does not fit, or the server is too old; one line that says what to change.
+            NotFoundError: a stream is missing and `create` is False; the message names the namespaces that exist.
+            ConfigurationError: an existing stream does not fit, or the server is too old; the message names the change.
         """
         ...
 
@@ -256,64 +382,144 @@ class Bus(Protocol):
         expect: int | None = None,
         message_id: str | None = None,
     ) -> Coroutine[Any, Any, int]:
-        """Store one message in the stream that has `subject` and return its sequence. It may be under way before it is
-        awaited, so that many are in flight at once; not awaited, it may never be.
+        """Store one message in the stream of `subject`.
 
-        `expect` is the sequence the subject must end at now, 0 for none yet: the compare-and-set. `message_id` lets the
-        broker drop a second publish within its de-duplication window (the sequence of the first is returned).
+        The publish may start before the coroutine is awaited, so that many can be in flight. If the coroutine is never
+        awaited, the publish may never start.
+
+        Args:
+            subject: The subject.
+            body: The body.
+            headers: The headers.
+            expect: Compare-and-set: the sequence of the subject's newest message, 0 for an empty subject.
+            message_id: An id by which the broker ignores a repeated publish within its de-duplication window.
+
+        Returns:
+            The sequence of the message; for a repeated `message_id`, the sequence of the first.
 
         Raises:
             ConflictError: the subject does not end at `expect`. Nothing was stored.
             OversizeEventError: headers and body exceed `max_body`. Nothing was sent.
             InvalidTokenError: the subject holds white space, control characters, wildcards or an empty token.
-            PublishOutcomeUnknownError: no answer in time; it may have been stored.
+            PublishOutcomeUnknownError: no answer in time; the message may have been stored.
         """
         ...
 
     def schedule(
         self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
     ) -> Coroutine[Any, Any, bool]:
-        """Have the broker publish the message on `target` at `at`; durable, once, at once when `at` is past.
+        """Schedule one durable publish. A repeated call after a crash is safe, also if the schedule has fired.
 
-        `name` is a `schedule` subject; a schedule that still waits there is replaced. False when `target` already holds
-        a message: repeating the call after a crash is safe, whenever the first one fires.
+        Args:
+            name: The subject of the schedule; a schedule that waits there is replaced.
+            at: The time of the publish; a past time means at once.
+            target: The subject of the publish.
+            body: The body.
+            headers: The headers.
+
+        Returns:
+            False if `target` holds a message already.
         """
         ...
 
     async def purge(self, stream: StreamKind, subject: str) -> None:
-        """Remove all that `subject` holds, and a schedule of that name."""
+        """Delete all messages of a subject, and the schedule of that name.
+
+        Args:
+            stream: The stream.
+            subject: The subject.
+        """
         ...
 
     async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
-        """Remove what is stored under `subject` (wildcards allowed) up to the sequence `last`."""
+        """Delete the messages of a subject up to a sequence.
+
+        Args:
+            stream: The stream.
+            subject: The subject; wildcards are allowed.
+            last: The last sequence that is deleted.
+        """
         ...
 
     async def time(self) -> datetime:
-        """The broker's own time: what it puts on messages, and fires schedules by."""
+        """Return the time by the broker's clock, which stamps messages and fires schedules.
+
+        Returns:
+            The time.
+        """
         ...
 
     async def capacity_problem(self, stream: StreamKind) -> str:
-        """The bound for which the stream may refuse the next message, or drops its oldest; empty if there is none."""
+        """Return the bound for which a stream refuses the next message or deletes its oldest.
+
+        Args:
+            stream: The stream.
+
+        Returns:
+            The bound in words; empty if the stream has room.
+        """
         ...
 
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
-        """The subjects under `subject` (wildcards allowed) that hold a message, sorted. Their messages are not read."""
+        """List the subjects that hold a message, without reading messages.
+
+        Args:
+            stream: The stream.
+            subject: The subject; wildcards are allowed.
+
+        Returns:
+            The subjects, sorted.
+        """
         ...
 
     async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
-        """The newest message of a subject (wildcards allowed), read from the stream's leader."""
+        """Read the newest message of a subject from the stream's leader.
+
+        Args:
+            stream: The stream.
+            subject: The subject; wildcards are allowed.
+
+        Returns:
+            The message; None if there is no message.
+        """
         ...
 
     async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
-        """The message at `sequence`, or None when it is gone."""
+        """Read one message.
+
+        Args:
+            stream: The stream.
+            sequence: The sequence.
+
+        Returns:
+            The message; None if it was deleted.
+        """
         ...
 
     def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
-        """What a subject (wildcards allowed) holds now, in order, above the sequence `after`; then it ends."""
+        """Read the present messages of a subject, in order.
+
+        Args:
+            stream: The stream.
+            subject: The subject; wildcards are allowed.
+            after: Only messages with a greater sequence.
+
+        Returns:
+            An iterator that ends after the message that is the newest now.
+        """
         ...
 
     def follow(self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0) -> AsyncIterator[StoredMessage]:
-        """What the subjects hold, in order, then what comes, until it is closed. Survives reconnects without a gap."""
+        """Read the messages of subjects, in order, and wait for further ones. Reconnects leave no gap.
+
+        Args:
+            stream: The stream.
+            subjects: The subjects; wildcards are allowed.
+            after: Only messages with a greater sequence.
+
+        Returns:
+            An iterator that goes on until it is closed.
+        """
         ...
 
     async def consumer(
@@ -326,58 +532,126 @@ class Bus(Protocol):
         max_in_flight: int = 1000,
         ranked: bool = False,
     ) -> Consumer:
-        """Open the durable pull consumer `name` with the one filter `subject`, creating it if it is missing.
+        """Open a durable pull consumer, and create a missing one.
 
-        All who open it say alike whether it is `ranked`; if it is there, it becomes so.
+        The number of deliveries is unlimited: a process that takes a message checks `delivered` and dead-letters it.
 
-        `ack_wait` is in seconds: an unsettled message is delivered again after that. Of those that share the consumer
-        the longest counts; it is shortened by who opens it when nobody else has it. Deliveries are unlimited: whoever
-        takes a message looks at `delivered` and gives up on it in the open.
+        Args:
+            name: The consumer's name.
+            stream: The stream.
+            subject: The one filter subject.
+            ack_wait: The acknowledgement deadline in seconds; a message that is not settled by then is delivered again.
+                The longest of those that processes ask for is in force. It is shortened only by a process that opens
+                the consumer alone.
+            max_in_flight: The most unsettled messages of all processes together.
+            ranked: True to use ranks, see `Consumer.set_rank`. All processes must pass the same value; an existing
+                consumer is changed.
+
+        Returns:
+            The consumer.
         """
         ...
 
     async def receive_forwarded(
         self, name: str, on_delivery: Callable[[Delivery], None]
     ) -> AbstractAsyncContextManager[None]:
-        """Call `on_delivery` with every delivery that is handed on to `name`, a token, until the context ends; what was
-        on its way then is still received. Nothing is kept for who is not there: it goes back to its consumer."""
+        """Receive the deliveries that other processes forward.
+
+        A delivery that is forwarded while no process receives goes back to its consumer.
+
+        Args:
+            name: The name of the receiver, a token.
+            on_delivery: Called with each delivery.
+
+        Returns:
+            A context manager. Deliveries that are on their way when it is left are still received.
+        """
         ...
 
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
-        """How much the durable consumer `name` has before it; None when there is no such consumer."""
+        """Read the backlog of a durable consumer.
+
+        Args:
+            name: The consumer's name.
+            stream: The stream.
+
+        Returns:
+            The backlog; None if the consumer does not exist.
+        """
         ...
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
-        """Remove one message. False when it was gone already."""
+        """Delete one message.
+
+        Args:
+            stream: The stream.
+            sequence: The sequence.
+
+        Returns:
+            False if the message had been deleted already.
+        """
         ...
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
-        """Tell whoever listens now; nothing is kept and nobody may hear it."""
+        """Publish a message to the present subscribers. The message is not stored.
+
+        Args:
+            subject: The subject.
+            body: The body.
+            headers: The headers.
+        """
         ...
 
     async def listen(
         self, subject: str, on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
-        """Call `on_message` for every message on `subject` (wildcards allowed) until the context ends. `sequence` is 0.
+        """Subscribe to a subject (core NATS, at most once).
 
-        Broadcasts are heard, and so is what is published to a stream, at the moment it is sent: it may not be stored
-        yet, and what the stream refuses is heard too.
+        The subscription also receives messages that are published to a stream, at the moment of their publish: such a
+        message may not be stored yet, and the stream may refuse it.
+
+        Args:
+            subject: The subject; wildcards are allowed.
+            on_message: Called with each message; its `sequence` is 0.
+
+        Returns:
+            A context manager that unsubscribes.
         """
         ...
 
     async def serve(self, service: Service) -> AbstractAsyncContextManager[None]:
-        """Answer `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS` for `service` until the context ends (NATS ADR-32)."""
+        """Answer `$SRV.PING`, `$SRV.INFO` and `$SRV.STATS` for a service (NATS ADR-32).
+
+        Args:
+            service: The service.
+
+        Returns:
+            A context manager that stops the answers.
+        """
         ...
 
     async def close(self) -> None:
-        """Flush what was published and leave. Bounded in time; safe to call twice."""
+        """Flush pending publishes and disconnect. Bounded in time; safe to call twice."""
         ...
 
 
 @dataclass(slots=True)
 class Service:
-    """What the NATS micro protocol says of an agent. The counters are read when somebody asks; times are in seconds.
-    `orphaned_handlers` counts the threads and handlers that were told to stop and still run."""
+    """The description and the counters of an agent for the NATS micro protocol.
+
+    Attributes:
+        name: The name.
+        id: The id of the instance.
+        version: The version.
+        description: The description.
+        subject: The subject of the endpoint.
+        metadata: The metadata.
+        requests: The number of handoffs.
+        errors: The number of failed attempts.
+        last_error: The newest error.
+        processing_time: The time of all attempts, in seconds.
+        orphaned_handlers: Returns the number of threads and handlers that still run after their cancellation.
+    """
 
     name: str
     id: str

@@ -9,14 +9,28 @@ __all__ = ["Clock"]
 
 
 class Clock(Protocol):
-    """Time. `now` is for what crosses processes, `monotonic` for durations inside one."""
+    """A clock. `now` is for times that cross processes, `monotonic` for durations inside one process."""
 
     def now(self) -> datetime:
-        """The time, with zone UTC."""
+        """Return the time.
+
+        Returns:
+            The time, with zone UTC.
+        """
         ...
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start that never step back."""
+        """Return the seconds since an arbitrary start, which never step back.
+
+        Returns:
+            The seconds.
+        """
         ...
 
-    async def sleep(self, seconds: float) -> None: ...
+    async def sleep(self, seconds: float) -> None:
+        """Wait.
+
+        Args:
+            seconds: The duration in seconds.
+        """
+        ...

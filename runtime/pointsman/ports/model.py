@@ -15,7 +15,13 @@ __all__ = ["Model", "ModelReply", "ModelRequest", "ToolCall", "ToolSpec", "Turn"
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """A tool as a model is told of it. `parameters` is the JSON Schema of its arguments, an object."""
+    """The description of a tool for a model.
+
+    Attributes:
+        name: The name.
+        description: The description.
+        parameters: The JSON Schema of the arguments, which are an object.
+    """
 
     name: str
     description: str
@@ -24,7 +30,13 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A model's wish to use a tool. `arguments` is the raw text it wrote, to be parsed and checked by the caller."""
+    """A model's request to run a tool.
+
+    Attributes:
+        id: The id of the call.
+        name: The tool's name.
+        arguments: The raw text of the arguments, which the caller parses and checks.
+    """
 
     id: str
     name: str
@@ -35,8 +47,14 @@ class ToolCall:
 class Turn:
     """One message of a conversation.
 
-    `user` and `assistant` carry `text`; an assistant turn may carry `calls`; a `tool` turn answers the call `call_id`.
-    `provider_state` is that of the reply the turn was made of: the provider needs it back with the results.
+    Attributes:
+        role: The side that the message is from.
+        text: The text; of a `tool` turn, the tool's result.
+        calls: The tool calls of an `assistant` turn.
+        call_id: The id of the call that a `tool` turn answers.
+        is_error: True if the tool of a `tool` turn failed.
+        provider_state: The state of the reply that an `assistant` turn was made from. The provider needs the state back
+            with the results.
     """
 
     role: Literal["user", "assistant", "tool"]
@@ -49,10 +67,19 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One model call. `output_schema` asks for a JSON object of that schema by the provider's native way.
+    """One model call.
 
-    With `on_text` the answer is streamed, and each piece of text told to it as it comes. What was told is no answer
-    before the reply is there: a stream may break off, and the call be made again.
+    Attributes:
+        model: The model, by its provider's name.
+        instructions: The system prompt.
+        turns: The conversation.
+        tools: The tools that the model may call.
+        output_schema: The JSON Schema of the answer, an object, by the provider's native means; None for text.
+        output_name: The name of that schema.
+        max_tokens: The most tokens of the answer.
+        temperature: The temperature; None for the provider's default.
+        on_text: Called with each piece of text of a streamed answer; None to disable streaming. The pieces are no
+            answer until the reply is complete: a stream may break off, and the call may be repeated.
     """
 
     model: str
@@ -68,10 +95,18 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What a model answered. `data` is the parsed structured output when a schema was asked for.
+    """The answer of a model.
 
-    `finish` is `stop`, `tool_calls`, `length` or `refusal`. `provider_state` is opaque data that the provider needs
-    back with the next turn, such as thinking blocks and signatures; None where there is none.
+    Attributes:
+        text: The text.
+        calls: The tool calls.
+        data: The parsed structured output, if a schema was requested.
+        usage: The calls, tokens and cost.
+        finish: `stop`, `tool_calls`, `length` or `refusal`.
+        model: The model that answered, by its provider's name.
+        id: The provider's id of the answer.
+        provider_state: Opaque data that the provider needs back with the next turn, such as thinking blocks and
+            signatures; None if the provider needs no data.
     """
 
     text: str
@@ -89,21 +124,27 @@ class Model(Protocol):
 
     @property
     def provider(self) -> str:
-        """`openai`, `anthropic`, `offline`: the GenAI conventions' provider name."""
+        """Return the provider's name by the GenAI conventions: `openai`, `anthropic` or `offline`."""
         ...
 
     @property
     def name(self) -> str:
-        """The model as its provider calls it."""
+        """Return the model's name at its provider."""
         ...
 
     @property
     def account(self) -> str:
-        """A name for the key and the server it is used at, which does not give the key away; empty without one."""
+        """Return a name for the key and its server that does not reveal the key; empty without a key."""
         ...
 
     async def complete(self, request: ModelRequest) -> ModelReply:
-        """One call, one reply. A refusal or a truncated answer is a reply, too: it has used tokens; see its `finish`.
+        """Make one call. A refusal and a truncated answer are replies, too, since they used tokens: see `finish`.
+
+        Args:
+            request: The request.
+
+        Returns:
+            The reply.
 
         Raises:
             ModelError: with `retryable` set for rate limits, overload, time-outs and dropped connections, and not set
@@ -111,4 +152,6 @@ class Model(Protocol):
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
