@@ -277,7 +277,7 @@ class NatsClient(Client):
     async def _connect_to_server(self, s: Any) -> None:
         self.trying = s.uri.netloc
         if s.uri.scheme in ("ws", "wss"):
-            if not self._transport:
+            if not isinstance(self._transport, _WebSocket) or self._transport._client is None:
                 self._transport = _WebSocket()
         elif self._transport is None:
             self._transport = _Tcp(self.consume_messages)

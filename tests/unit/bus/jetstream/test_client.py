@@ -262,3 +262,25 @@ def _come(client: NatsClient, data: bytes) -> None:
     reader = getattr(client._transport, "_io_reader", None)
     assert isinstance(reader, asyncio.StreamReader)
     reader.feed_data(data)
+
+
+@pytest.mark.parametrize(
+    ("url", "demanded", "expected"),
+    [("wss://a:1", False, "wss"), ("ws://a:1", False, "ws"), ("tls://a:1", True, "tls"), ("nats://a:1", True, "tls"),
+     ("nats://a:1", False, "nats")],
+)  # fmt: skip
+async def test_discovered_servers_are_as_secure_as_the_server_that_names_them(
+    url: str, demanded: bool, expected: str
+) -> None:
+    client = NatsClient()
+    client._setup_server_pool([url])
+    client._current_server = client._server_pool[0]
+    client.options |= {"tls_handshake_first": False, "dont_randomize": True}
+    client._demands_tls = demanded
+
+    await client._process_info({"connect_urls": ["b:2", "c:3"]})
+    await client._process_info({"connect_urls": ["b:2", "c:3", "d:4"]})
+
+    discovered = [server.uri for server in client._server_pool if server.discovered]
+    assert [uri.netloc for uri in discovered] == ["b:2", "c:3", "d:4"]
+    assert {uri.scheme for uri in discovered} == {expected}
