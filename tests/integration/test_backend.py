@@ -131,7 +131,7 @@ def _whole(spans: Sequence[Span]) -> bool:
 
 
 def _tree(spans: Sequence[Span]) -> set[tuple[str, str]]:
-    """Every span under its parent. Those of inputs that happened to come together, or again, are left out."""
+    """Yield every span with its parent. Spans of inputs that were batched or redelivered by chance are left out."""
     names = {span.span_id: _short(span.name) for span in spans}
     return {
         (_short(span.name), names.get(span.parent_id, "?"))

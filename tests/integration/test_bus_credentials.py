@@ -1,8 +1,8 @@
 """Local faults of a login are distinguished from network faults before any connection.
 
-Class of fault: a credentials file or an optional package that cannot be used is told as a broker that is away, as a
-traceback, or not at all, because the file is first read while a connection is made; and the parts of a URL are sent as
-they are written, encoded.
+Class of fault: an unusable credentials file or optional package is reported as an unavailable broker, as a traceback,
+or not at all, because the file is first read while a connection is made; and the parts of a URL are sent percent-
+encoded.
 """
 
 from __future__ import annotations

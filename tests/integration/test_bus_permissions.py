@@ -1,7 +1,7 @@
 """A refusal by the broker ends the question that it belongs to: it is not silence, and not an absent broker.
 
-Class of fault: the broker tells of a refused subject in an asynchronous error, beside the connection, and gives the
-question no answer. Whoever waits for the answer waits in vain, and is then told of a time-out.
+Class of fault: the broker reports a refused subject in an asynchronous error beside the connection, and the request
+gets no answer. The caller waits in vain and then gets a time-out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMESPACE = "own"
 
 
 def users(**permissions: str) -> str:
-    """Return the block `authorization`: `ada`, who may do everything but what is denied, and `root`."""
+    """Return the block `authorization`: `ada`, who may do everything except the denied subjects, and `root`."""
     rules = " ".join(f"{what}: {{ deny: {denied} }}" for what, denied in permissions.items())
     return f"""
 authorization {{ users: [

@@ -1,8 +1,8 @@
 """A refusal of JetStream is reported at once, in the broker's words; a refusal that no waiting cures ends the process.
 
-Class of fault: an error that JetStream gives as its own failure (5xx) counts as a broker that is away, whatever its
-number, so that a process waits for what never comes; and a JetStream that is not the server's own, or that demands a
-maximum size, cannot be used at all.
+Class of fault: an error that JetStream reports as its own failure (5xx) counts as an unavailable broker whatever its
+number, so that a process waits for ever; and a JetStream of another domain, or one that demands a maximum size, cannot
+be used.
 """
 
 from __future__ import annotations
@@ -329,7 +329,7 @@ async def test_doctor_names_what_keeps_services_from_starting(
 
 
 async def test_a_broker_of_ones_own_does_not_take_the_settings_of_another(tmp_path: Path) -> None:
-    """`demo` starts a server without TLS, login and domains, whatever the environment says of another one."""
+    """`demo` starts a server without TLS, login and domains, whatever the environment sets for another server."""
     code, out, error = await command(
         "demo", folder=tmp_path, POINTSMAN_URL="tls://elsewhere.example", POINTSMAN_TLS_CA="no-such-file",
         POINTSMAN_CREDENTIALS="no-such-file", POINTSMAN_JETSTREAM_DOMAIN="hub", POINTSMAN_REPLICAS="3",

@@ -30,7 +30,7 @@ async def test_readers_leave_no_consumers_behind(bus: JetStreamBus, namespace: s
 
 
 def count_tries(bus: JetStreamBus, stream: str) -> list[str]:
-    """Grows with every try to make a consumer."""
+    """The delay grows with every try to create a consumer."""
     tries: list[str] = []
     ask = bus.api
 

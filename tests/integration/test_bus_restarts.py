@@ -21,7 +21,7 @@ from pointsman_schemas.card import AgentCard
 
 @pytest.fixture
 def info_logged(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Lines of level `info` are logged, which telemetry leaves out until it is set up, whoever imported it first."""
+    """Log lines of level `info`, which telemetry omits before its set-up."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("info"))
     for module in (connection, pull_consumer):  # a logger keeps the level at which it was used first: these are new
@@ -103,7 +103,7 @@ async def test_a_publish_waits_for_a_broker_that_is_back_in_time(own_broker: Emb
 async def test_processes_continue_after_a_restart_with_an_empty_store(
     own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
-    """Nobody starts anew: the streams are made again, and what counts from lower than before is seen all the same."""
+    """No process starts again: the streams are created again, and lower sequences are still seen."""
     settings = own_settings(own_broker, heartbeat=60.0)
     bus, agent = (
         await connect(settings, name="bus", wait=TIMEOUT_S),

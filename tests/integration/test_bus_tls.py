@@ -1,7 +1,7 @@
 """A scheme that promises TLS is a demand, and a TLS fault is named as such.
 
-Class of fault: `tls://`, `wss://` or a TLS setting is only a wish, so that a server without TLS, the first or one that
-the cluster names, is sent the login in clear; and a fault of a certificate is told as a broker that is away.
+Class of fault: `tls://`, `wss://` or a TLS setting is not enforced, so that a server without TLS, the first or one that
+the cluster names, gets the login in clear; and a certificate fault is reported as an unavailable broker.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.settings import Settings
 
-AT_ONCE = 2.0  # seconds; a fault that no waiting cures is told long before the time-out of a connection
+AT_ONCE = 2.0  # seconds; a fault that waiting cannot cure is reported long before the time-out of a connection
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ async def test_a_websocket_connects_over_a_private_ca(tmp_path: Path, authority:
 
 
 async def faulty(settings: Settings) -> str:
-    """Return what is told, at once, of a connection that cannot be had."""
+    """Return the error of a connection that fails at once."""
     with pytest.raises(ConfigurationError) as refused:
         await asyncio.wait_for(connect(settings, name="test"), AT_ONCE)
     told = str(refused.value)

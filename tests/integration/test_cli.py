@@ -36,7 +36,7 @@ CREW = (planner_of(*TASKS), synthesizer, echo("a"), echo("b"))
 
 
 def breaking() -> Agent:
-    """An agent that fails for good."""
+    """Return an agent that always fails."""
 
     @agent(name="a", description="Has no luck")
     async def unlucky(request: str) -> str:
@@ -47,7 +47,7 @@ def breaking() -> Agent:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one command did."""
+    """The result of one command."""
 
     code: int
     out: str

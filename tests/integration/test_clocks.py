@@ -60,8 +60,8 @@ async def test_deadlines_backoff_and_heartbeats_are_as_long_as_they_are(settings
 
 
 async def played(settings: Settings, off: float) -> tuple[Outcome, bool]:
-    """How a workflow ends whose supervisor's clock is off by so many seconds and its worker's by as many the other
-    way, and whether the agents' cards are there then."""
+    """Return the outcome of a workflow whose supervisor's clock is off by `off` seconds and its worker's by as many the
+    other way, and whether the agents' cards exist at its end."""
     ours, theirs = SetClock(off), SetClock(-off)
     agents = [planner_of(*PLAN), mends, silent]
     on = settings.model_copy(update={"grace": 0.0})

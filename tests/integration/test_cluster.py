@@ -52,7 +52,7 @@ async def test_team_answers_without_and_after_the_stream_leader_node(tmp_path: P
 
 
 async def _placed(bus: JetStreamBus, stream: str) -> list[str]:
-    """The nodes a stream stands on, its leader first."""
+    """Return the nodes of a stream, its leader first."""
     cluster = (await bus.api(f"STREAM.INFO.{stream}"))["cluster"]
     return [cluster["leader"], *(replica["name"] for replica in cluster["replicas"])]
 

@@ -26,12 +26,12 @@ REQUEST: dict[str, Any] = {
 """Three tasks side by side, and two that follow one another."""
 
 PASSAGES = {"supervisor.committed": 3, "supervisor.sent": 6, "supervisor.emitted": 2, "worker.ran": 4}
-"""Which passage of a place is the last one: the first unless it stands here. A plan's handoffs are the third to the
-sixth message sent, the planner's being the first; with it goes the wake-up."""
+"""The number of the last passage of each point; 1 unless it is listed. A plan's handoffs are the third to the sixth
+message sent, the planner's being the first; with it goes the wake-up."""
 
 
 async def crash(settings: Settings, folder: Path, point: str, number: int) -> Outcome:
-    """The outcome of `REQUEST` when a process dies at that passage of `point` and another takes its place."""
+    """Return the outcome of `REQUEST` when a process dies at that passage of `point` and another takes its place."""
     part = point.partition(".")[0]
     name = f"{settings.namespace}-{point.replace('.', '-')}-{number}"
     # A card outlives its worker by three heartbeats: the plan is checked against it while there is no worker.
@@ -54,7 +54,7 @@ async def crash(settings: Settings, folder: Path, point: str, number: int) -> Ou
 
 
 def seen(outcome: Outcome) -> tuple[Any, ...]:
-    """What a caller sees, without times and ids."""
+    """Return the caller's view, without times and ids."""
     tasks = [(task.task_id, task.agent, task.status, task.attempts) for task in outcome.tasks]
     return outcome.status, outcome.answer, outcome.gaps, tasks
 

@@ -47,7 +47,7 @@ TASKS: list[dict[str, Any]] = [
 
 
 class Crew:
-    """Two agents: one that waits to be let go, one that fails until it is mended."""
+    """Return two agents: one waits for a signal, one fails until it is repaired."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.go = asyncio.Event()
@@ -69,7 +69,7 @@ class Crew:
 
 @asynccontextmanager
 async def dashboard(settings: Settings, *, port: int = 0, token: str | None = None) -> AsyncIterator[str]:
-    """The dashboard on a connection of its own: its address."""
+    """Serve the dashboard on a connection of its own and yield its address."""
     bus = await connect(settings, name="dashboard", wait=5.0)
     await bus.set_up()
     try:

@@ -164,7 +164,7 @@ async def test_workflow_links_to_the_workflows_of_its_teams(browser: Browser) ->
 
 
 def plans() -> Iterator[dict[str, list[str]]]:
-    """What each task needs: a chain with short cuts, a column that goes on beside itself, and what chance makes."""
+    """Return the dependencies of each task: a chain with short cuts, a parallel column, and random ones."""
     yield {f"t{n}": [f"t{at}" for at in range(n)] for n in range(6)}
     yield {"first": [], **{f"m{n}": ["first"] for n in range(40)}, "last": [f"m{n}" for n in range(40)] + ["first"]}
     draw = Random(1)
@@ -266,7 +266,7 @@ async def test_dark_theme_follows_the_system_until_the_user_chooses(browser: Bro
 
 
 class Watched(MemoryBus):
-    """A bus whose broker can be away, as its connection says."""
+    """A bus that can simulate an outage."""
 
     away = False
 

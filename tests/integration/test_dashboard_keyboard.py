@@ -30,7 +30,7 @@ FOCUSED = """() => {
 
 
 async def focused(page: Page) -> tuple[str, str, bool]:
-    """What has the focus: its name, its element, and whether it can be seen there."""
+    """Return the focused element: its name, its tag, and whether it is visible."""
     name, element, seen = await page.evaluate(FOCUSED)
     return name, element, seen
 

@@ -48,8 +48,8 @@ async def fill(bus: JetStreamBus, client: Client, kind: str) -> None:
 
 
 async def send_what_nobody_can_process(client: Client, mended: Path) -> tuple[Workflow, Workflow, Workflow]:
-    """A request and a task that fail; a workflow that runs and has a control that nobody can read; and a handoff that
-    nobody can read."""
+    """Publish a request and a task that fail, a running workflow with an unreadable control, and an unreadable
+    handoff."""
     bus, subjects = client.bus, client.subjects
     request = await client.workflow_from_sequence(await bus.publish(subjects.request("crew"), b"not json", {}))
     task = await client.submit("crew", steps("t1", from_attempt=9, mended_by=str(mended)))
@@ -66,7 +66,7 @@ async def settled(client: Client) -> bool:
 
 
 async def is_kept(client: Client, name: str) -> bool:
-    """Whether the first of what cannot be processed that the consumer `name` has had is not acknowledged."""
+    """Return True if the first unprocessable message of the consumer `name` is not acknowledged."""
     subjects = client.subjects
     first = {
         "request-crew": subjects.request("crew"),
@@ -89,9 +89,9 @@ async def all_letters(client: Client) -> Sequence[DeadLetterEntry]:
 
 
 async def check_replays(client: Client, request: Workflow, task: Workflow, open_ended: Workflow, mended: Path) -> None:
-    """Each letter is there once, and what belongs to a workflow can be replayed."""
+    """Check that each letter exists once and that letters of workflows can be replayed."""
     letters = await until(lambda: all_letters(client))
-    # The one handoff in work is that of the workflow that waits for what is to be mended.
+    # The one handoff in progress belongs to the workflow that waits for the repair.
     await until(lambda: settled(client))
     by_subject = {letter.content.subject.split(".")[1]: letter for letter in await letters_of(client)}
     kept = sorted((letter.content.workflow_id, letter.content.subject.split(".")[1]) for letter in letters)

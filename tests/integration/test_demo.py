@@ -23,7 +23,7 @@ _OFFLINE = {"POINTSMAN_MODEL": "offline", "OPENAI_API_KEY": "", "ANTHROPIC_API_K
 
 @asynccontextmanager
 async def pointsman(*arguments: str, **environment: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The command as a process of its own, which does not outlive the test."""
+    """Start the command as a process of its own that ends with the test."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pointsman", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **_OFFLINE, **environment},
@@ -64,7 +64,7 @@ async def test_three_agents_answer_the_sample_request_side_by_side_in_one_trace(
 
 
 def key_of(name: str, provider: FakeProvider) -> dict[str, str]:
-    """What the environment of somebody with a key of the provider `name` has."""
+    """Return the environment of a user with a key of the provider `name`."""
     place = {"OPENAI_BASE_URL": provider.openai_url, "ANTHROPIC_BASE_URL": provider.url}
     return {f"{name.upper()}_API_KEY": "sk-test-key", "POINTSMAN_MODEL": "", **place}
 
@@ -92,7 +92,7 @@ async def test_with_a_key_it_runs_on_that_provider() -> None:
 
 
 async def test_unservable_request_is_answered_with_a_reason() -> None:
-    """With a key of the other provider, whose model finds that; the offline one does in `test_customer_service`."""
+    """Run with a key of the other provider, whose model must find the plan."""
     async with FakeProvider.saying() as provider:
         provider.when("You plan for a team", Answer(data={"tasks": [], "cannot": "no agent here can help"}))
         code, lines = await demo("Which mountain is the highest on Mars?", **key_of("anthropic", provider))
@@ -187,7 +187,7 @@ async def gone(directory: Path) -> None:
 
 
 def processes(directory: Path) -> list[int]:
-    """The processes whose standard error is a file in `directory`."""
+    """Return the processes whose standard error is a file in `directory`."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

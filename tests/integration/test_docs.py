@@ -2,8 +2,8 @@
 
 A Python block is saved under the name in its first line and run, unless something else runs it. A shell block is run
 line by line; a line that ends in `&` goes on in the background, and what must be there first the block waits for
-itself. What would build an environment is checked, not run: `make` targets must exist, and what `pip` installs must be
-an extra of this project. Nor is the plain `pointsman demo`, which is what `test_demo` runs.
+itself. Blocks that build an environment are checked and not run: `make` targets must exist, and `pip` must install an
+extra of this project. The plain `pointsman demo` is not run either; `test_demo` runs it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ BLOCKS = blocks_of(README)
 
 @pytest.fixture
 async def settings(tmp_path: Path) -> AsyncIterator[Settings]:
-    """A broker with the default namespace, for this test alone."""
+    """Yield settings of a broker with the default namespace, for this test alone."""
     async with EmbeddedBroker(tmp_path / "broker") as broker:
         yield Settings(url=broker.url)
 
 
 @pytest.fixture
 async def client(settings: Settings, tmp_path: Path) -> AsyncIterator[Client]:
-    """A client of a system with everybody whom `pointsman up` starts, the agents in one process."""
+    """Yield a client of a system like that of `pointsman up`, with the agents in one process."""
     workers = [f"pointsman_agents.{role}" for role in ("planner", "synthesizer")]
     workers += [f"pointsman_agents.customer_service.{name}" for name in ("billing", "technical", "account")]
     commands = ("supervisor pointsman_agents.customer_service", f"worker {' '.join(workers)}")
@@ -80,7 +80,7 @@ asyncio.run(main())
 async def test_a_system_that_was_away_reads_the_outcomes_that_came_meanwhile(
     client: Client, settings: Settings
 ) -> None:
-    """It is a process of its own: nats-py by itself."""
+    """The block is a process of its own that uses nats-py alone."""
 
     async def shop(*arguments: str) -> str:
         command = [sys.executable, "-c", AWAY, settings.url, *arguments]
@@ -153,7 +153,7 @@ async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_an
 
 
 def test_no_document_has_a_block_that_no_test_runs() -> None:
-    """`test_guide`, `test_runbook` and `test_strategies_guide` run those that are not run here."""
+    """`test_guide`, `test_runbook` and `test_strategies_guide` run the other blocks."""
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in documents}
 

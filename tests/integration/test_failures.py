@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def system(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[System]:
-    """A supervisor and a worker, each a process."""
+    """Yield a supervisor and a worker, each a process."""
     folder = tmp_path_factory.mktemp("failures")
     settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}", ack_wait=2.0, max_body=1_048_576)
     async with System(folder, settings, CREW_JOURNAL=str(folder / "journal")) as system:
@@ -48,7 +48,7 @@ def headers_of(name: str, event_type: str) -> dict[str, str]:
 
 
 async def letters_of(system: System, workflow: str, *, count: int = 1) -> list[DeadLetter]:
-    """The dead letters of a workflow, once there are `count` of them."""
+    """Return the dead letters of a workflow, once `count` of them exist."""
     bus, subject = system.client.bus, system.client.subjects.dead_letters_for(workflow=workflow)
 
     async def look() -> list[DeadLetter]:
@@ -252,7 +252,7 @@ async def test_finished_workflow_is_replayed_as_a_new_one_or_not_at_all(system: 
 
 
 def runs(system: System, workflow: str, task: str = "t1", what: str = "start") -> list[dict[str, Any]]:
-    """The runs of a task that its agent wrote down."""
+    """Return the recorded runs of a task."""
     lines = [json.loads(line) for line in (system.folder / "journal").read_text().splitlines()]
     return [line for line in lines if (line["workflow"], line["task"], line["what"]) == (workflow, task, what)]
 

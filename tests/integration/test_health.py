@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 async def text(port: int, path: str) -> str:
-    """The body that `path` is answered with."""
+    """Return the body of the answer to `path`."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())

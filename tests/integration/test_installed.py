@@ -23,7 +23,7 @@ _WHEELS = ("--only-binary", ":all:")
 
 
 def _run(*command: str | Path, cwd: Path, path: str | None = None) -> str:
-    """What it prints. It knows nothing of this process: neither its sources, nor its settings; `path` is its PATH."""
+    """Return its output. It has neither the sources nor the settings of this process; `path` is its PATH."""
     telling = ("PYTHON", "POINTSMAN_", "OTEL_", "VIRTUAL_ENV")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(telling)}
     environment |= {"PATH": path} if path else {}
@@ -44,7 +44,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _see_that_it_works(environment: Path, folder: Path) -> None:
-    """Every command is there, and the demo's broker, supervisor and agents answer from what is installed."""
+    """Check that every command exists and that the demo answers from the installed packages."""
     python, pointsman = environment / "bin" / "python", environment / "bin" / "pointsman"
     run = partial(_run, cwd=folder, path=os.defpath)  # a PATH of the system alone, which lends no broker
     where = run(python, "-c", "import pointsman; print(pointsman.__file__)")
@@ -57,7 +57,7 @@ def _see_that_it_works(environment: Path, folder: Path) -> None:
 
 
 def test_a_team_runs_from_the_installed_wheel(wheel: Path, tmp_path: Path) -> None:
-    """With what is there already, so that no package index is asked."""
+    """Dependencies are already installed, so no package index is used."""
     environment = tmp_path / "environment"
     python = environment / "bin" / "python"
     _run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=tmp_path)

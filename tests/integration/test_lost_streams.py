@@ -33,7 +33,7 @@ NOON = "2026-01-31T12:00:00Z"
 
 @pytest.fixture
 def errors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The errors that supervisors log from now on."""
+    """Collect the errors that supervisors log from now on."""
     said: list[str] = []
     monkeypatch.setattr(engine._log, "error", lambda event, **more: said.append(event))
     return said
@@ -142,7 +142,7 @@ async def _in_work(bus: Bus, count: int) -> bool:
 
 
 async def _handed_later(desk: SupervisorDouble) -> Handoff:
-    """The first handoff that a broker takes which is about to come back."""
+    """Return the first handoff that a restoring broker accepts."""
     while True:
         with suppress(BusUnavailableError, ConflictError):
             return await desk.publish_handoff("worker", {"say": "new"}, task="t2")

@@ -183,7 +183,7 @@ def test_the_parser_is_not_fooled_by_values_that_look_like_structure() -> None:
 
 
 async def _run(code: str, environment: dict[str, str], *arguments: str) -> tuple[list[str], list[dict[str, object]]]:
-    """The lines on standard output, and the log."""
+    """Return the lines on standard output, and the log."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "POINTSMAN_"))}
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-W", "error", "-c", code, *arguments),
@@ -203,7 +203,7 @@ async def _run(code: str, environment: dict[str, str], *arguments: str) -> tuple
 
 @asynccontextmanager
 async def _collector(manner: str) -> AsyncIterator[tuple[str, set[bytes]]]:
-    """An endpoint, and the paths that were posted to."""
+    """Serve an endpoint and record the posted paths."""
     paths: set[bytes] = set()
     status = b"200 OK" if manner == "works" else b"503 Service Unavailable"
 

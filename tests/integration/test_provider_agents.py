@@ -126,7 +126,7 @@ IDS: dict[Connect, str] = {openai: "chatcmpl-test", responses: "resp_test", anth
 
 @pytest.fixture
 def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The spans of everybody, whoever opens them: the SDKs' own, too."""
+    """Collect the spans of the process, including those of the SDKs."""
     import opentelemetry.trace as otel
 
     exporter, provider = InMemorySpanExporter(), TracerProvider()

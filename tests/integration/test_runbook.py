@@ -127,7 +127,7 @@ async def test_every_command_of_the_runbook_runs(
             result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
             ran[command] = (result.exit_code, result.stdout + result.stderr)
 
-    # The workflow has ended, which `cancel` and the replay of its letter say, and doctor finds the letter.
+    # The workflow has ended: `cancel` and the replay of its letter report that, and doctor finds the letter.
     may_find = ("pointsman cancel", "pointsman dead replay", "pointsman doctor")
     assert [(command, said) for command, (code, said) in ran.items()
             if code > (1 if command.startswith(may_find) else 0)] == []  # fmt: skip

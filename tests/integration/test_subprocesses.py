@@ -78,7 +78,7 @@ async def all_gone(path: Path) -> bool:
 
 
 def parent_of(them: list[int]) -> int:
-    """The process that started one of `them` and is not itself one of them."""
+    """Return the process that started one of `them` and is not one of them."""
     parents = [int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in them]
     return next(parent for parent in parents if parent not in them)
 

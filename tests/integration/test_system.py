@@ -55,7 +55,7 @@ FAILING = {
         ]
     },
 }
-"""A plan that is refused, an attempt that fails, a task that fails for good and one that is skipped for it."""
+"""A refused plan, a failed attempt, a failed task and a skipped one."""
 
 
 async def test_a_supervisor_may_be_killed_at_every_kind_of_entry(settings: Settings, tmp_path: Path) -> None:
@@ -136,14 +136,14 @@ async def test_a_broker_that_is_killed_again_and_again_loses_no_workflow(setting
 
 
 async def _result_of(system: System, task: str) -> object:
-    """A result of that task in any workflow, if the broker is there to say so."""
+    """Return a result of that task in any workflow, if the broker answers."""
     with suppress(BusUnavailableError):
         return await system.client.bus.last("work", f"{system.settings.namespace}.inbox.crew.*.result.worker.{task}.1")
     return None
 
 
 async def _crash(broker: EmbeddedBroker, store: Path, port: int) -> EmbeddedBroker:
-    """SIGKILL, and the next one on the same port and store."""
+    """Kill the broker with SIGKILL and start the next on the same port and store."""
     assert broker.pid is not None
     os.kill(broker.pid, signal.SIGKILL)
     await broker.stop()

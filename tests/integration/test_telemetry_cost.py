@@ -57,11 +57,11 @@ async def test_telemetry_adds_few_calls_and_fewer_while_its_collector_is_away(
 
 
 async def _calls(settings: Settings) -> float:
-    """For one workflow, of everybody in it and its caller, who is not watched."""
+    """Return the calls for one workflow of all its processes; its caller is not counted."""
     async with _running(settings) as caller, aclosing(_outcomes(caller, settings)) as outcomes:
 
         async def play(count: int) -> None:
-            """One after the other: together, their inputs would meet in other ways each time."""
+            """One workflow after the other, because concurrent inputs would be batched differently each time."""
             for _ in range(count):
                 await caller.publish(f"{settings.namespace}.request.crew", b'{"input": "hello"}', {})
                 assert b'"status":"completed"' in await anext(outcomes)
@@ -94,7 +94,7 @@ async def _running(settings: Settings) -> AsyncIterator[JetStreamBus]:
 
 @contextmanager
 def _counting() -> Iterator[list[int]]:
-    """The calls inside, of this thread."""
+    """Count the calls of this thread inside the block."""
     counted = [0]
 
     def note(frame: FrameType, event: str, given: Any) -> None:

@@ -78,7 +78,7 @@ def notes(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def start(settings: Settings, bus: JetStreamBus, notes: Path) -> AsyncIterator[StartWorker]:
-    """Starts worker processes that take handoffs when it returns, and ends those still there afterwards."""
+    """Yield a function that starts a worker and waits until it takes handoffs; all workers end afterwards."""
     started: list[asyncio.subprocess.Process] = []
 
     async def start_one(grace: float = 2.0, ack_wait: float = 2.0) -> asyncio.subprocess.Process:

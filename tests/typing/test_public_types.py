@@ -51,7 +51,7 @@ async def translated_count(text: str, context: Context) -> int:
 
 
 async def tell(context: Context, counts: dict[str, list[int]]) -> None:
-    """What is JSON is given as it is typed, models of pydantic as they are."""
+    """JSON values keep their declared types, and pydantic models stay models."""
     context.progress("counted", counts=counts)
     await context.emit("counted", counts)
 

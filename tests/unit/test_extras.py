@@ -49,7 +49,7 @@ EXTRAS = {
 
 
 def without(missing: list[str], arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """`pointsman` with `arguments`, where the modules `missing` cannot be imported, nor a broker be found."""
+    """Run `pointsman` with `arguments`, without the modules `missing` and without a broker."""
     environment = {**os.environ, "POINTSMAN_URL": "nats://127.0.0.1:9", "PATH": ""}
     code = MISSING.format(missing=missing, arguments=arguments)
     return subprocess.run(

@@ -26,7 +26,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
 
 
 def defined_in(section: str) -> dict[str, Any]:
-    """What the only block of a section of the guide defines."""
+    """Return the names that the only block of a section of the guide defines."""
     (text,) = [text for text in re.split(r"^## ", GUIDE, flags=re.MULTILINE) if text.startswith(f"{section}\n")]
     (block,) = [block for block in BLOCKS if block in text]
     defined: dict[str, Any] = {}
@@ -35,7 +35,7 @@ def defined_in(section: str) -> dict[str, Any]:
 
 
 def says(name: str, *answers: Any, heard: list[Handoff] | None = None, **card: Any) -> Agent:
-    """An agent that gives its answers in their order, the last of them from then on; one that is an error is raised."""
+    """Return an agent that gives its answers in order and repeats the last; an error is raised."""
     left = list(answers)
 
     @agent(name=name, description=f"Answers as {name}", **card)
@@ -55,7 +55,7 @@ def doing(*names: str) -> list[Agent]:
 
 
 def plan(*agents: str, needs: Mapping[str, str] | None = None, **given: Any) -> dict[str, Any]:
-    """A task for each of `agents`, called like it; `needs` says which one depends on which."""
+    """Return a plan with a task for each of `agents`, of the same name; `needs` has the dependencies."""
     tasks = [
         {
             "id": f"by-{name}",
@@ -90,7 +90,7 @@ def synthesizer(heard: list[Handoff] | None = None) -> Agent:
 async def play(
     teams: Team | Sequence[Team], agents: Sequence[Agent], request: str | dict[str, Any] = "Please do"
 ) -> tuple[Outcome, list[str]]:
-    """The outcome, and who was handed something, in that order; after a team, who was by it."""
+    """Return the outcome and the agents in order of their handoffs; the agents of a team follow the team."""
     first = teams if isinstance(teams, Team) else teams[0]
     async with running_team(teams, agents) as client:
         workflow = await client.submit(first.name, request)

@@ -71,7 +71,7 @@ def menu() -> tuple[AvailableAgent, ...]:
 
 
 async def serve(request: str, metadata: dict[str, JsonValue] | None = None) -> tuple[Plan, str, list[str]]:
-    """The plan, the answer and the tools used for `request`, as the supervisor would have it."""
+    """Return the plan, the answer and the used tools for `request`."""
     asked = PlannerInput(request=request, metadata=metadata or {}, agents=menu())
     plan = Plan.model_validate(await hand(planner, "plan", data(asked)))
     used: list[str] = []

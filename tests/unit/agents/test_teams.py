@@ -38,7 +38,7 @@ def agents_of(module: Any) -> list[Agent]:
 
 
 class Asked:
-    """One request to a team, and all that came of it."""
+    """One request to a team and its result."""
 
     def __init__(self, outcome: Outcome, entries: list[Entry], tree: TraceNode) -> None:
         self.outcome = outcome
@@ -207,7 +207,7 @@ async def test_failure_of_a_subtask_is_stated_in_the_final_answer() -> None:
 
 
 def _depth(node: TraceNode) -> int:
-    """How many workflows are below each other."""
+    """Return the depth of nested workflows."""
     return (node.kind == "workflow") + max((_depth(child) for child in node.children), default=0)
 
 

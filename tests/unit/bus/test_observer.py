@@ -16,7 +16,7 @@ from pointsman.settings import Settings
 
 
 class Broken:
-    """Raises whatever it is told."""
+    """Raises on every call."""
 
     def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         raise RuntimeError("the meter is broken")
@@ -29,7 +29,7 @@ class Broken:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, answer: object) -> JetStreamBus:
-    """A bus whose broker gives this answer to everything."""
+    """A bus whose broker gives this answer to every request."""
 
     async def answered() -> bytes:
         return json.dumps(answer).encode()

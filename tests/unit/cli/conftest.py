@@ -23,7 +23,7 @@ from pointsman.client.client import Client
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    """A client of an in-memory broker, which every command gets in place of one of its own."""
+    """Return a client of an in-memory broker that every command gets."""
     found = Client(MemoryBroker("pointsman").connect())
 
     @asynccontextmanager

@@ -51,7 +51,7 @@ def python(code: str, *, stdout: int = subprocess.PIPE, environment: Mapping[str
 
 
 async def writing_to(output: IO[bytes], *arguments: str) -> tuple[int, str]:
-    """The exit code of `pointsman ARGUMENTS`, and what it says on standard error."""
+    """Return the exit code of `pointsman ARGUMENTS` and its standard error."""
     words = ["-m", "pointsman", *arguments]
     environment = {**os.environ, "POINTSMAN_REQUEST_TIMEOUT": "0.2"}
     with TemporaryFile() as errors:

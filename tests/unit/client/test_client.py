@@ -41,7 +41,7 @@ def client(bus: MemoryBus) -> Client:
 
 
 class SilentBus(MemoryBus):
-    """Stores what is published and does not say so, the first `silences` times."""
+    """Stores messages without an answer, the first `silences` times."""
 
     def __init__(self, silences: int) -> None:
         super().__init__()
@@ -277,7 +277,7 @@ DECIDED = ApprovalDecided(at=at(2), event_id="e", approval=TOKEN, verdict="rejec
 
 
 async def asking(bus: MemoryBus, expires_at: datetime, *more: Entry) -> None:
-    """A workflow that asks about its plan, and what came after that; the newest commit still waits for an answer."""
+    """Return a workflow with an open plan approval and later entries; the newest commit still waits."""
     question = ApprovalRequested(at=at(1), approval=TOKEN, about="plan", expires_at=expires_at)
     await store(bus, started(), question, *more, pending_approvals=(TOKEN,))
     asked = Approval(id=TOKEN, workflow_id=WORKFLOW, team=TEAM, about="plan", asked_at=at(1), expires_at=expires_at,

@@ -85,7 +85,7 @@ def test_only_a_cancel_keeps_a_request_that_it_came_with_from_beginning() -> Non
 
 
 def broken() -> WorkflowDriver:
-    """`a` failed for good, what needs it is skipped, `x` still runs."""
+    """Return a workflow in which `a` failed for good, its dependents are skipped, and `x` still runs."""
     story = WorkflowDriver(retry=RetryPolicy(attempts=1)).planned(
         task("a"), task("b", needs=["a"]), task("c", needs=["b"]), task("x"), task("y", needs=["x"])
     )

@@ -19,7 +19,7 @@ from pointsman.core.model.state import State, copy_with
 from pointsman_schemas.log import WorkflowStarted
 
 _COMMITS = 8
-"""In which the results of a wide plan come: as many as they are, they are folded where they come together."""
+"""Deliver the results of a wide plan in batches, which are folded together."""
 
 
 def test_deciding_a_result_costs_the_same_in_plans_of_200_and_1000_tasks() -> None:
@@ -27,8 +27,7 @@ def test_deciding_a_result_costs_the_same_in_plans_of_200_and_1000_tasks() -> No
 
 
 def test_folding_asks_of_no_entry_which_of_the_classes_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells them apart by their kind: twenty classes of models, tried one after the other, cost more than all else
-    that folding does."""
+    """Entries are distinguished by kind: testing twenty model classes in turn would cost more than the fold."""
     story = WorkflowDriver().planned(task("t1"), task("join", needs=["t1"]))
     story.complete_task("t1")
     story.complete_task("join")
@@ -49,7 +48,7 @@ def test_folding_asks_of_no_entry_which_of_the_classes_it_is(monkeypatch: pytest
 
 
 def lines_for_each_of(width: int) -> float:
-    """Lines of the core for each of so many parallel tasks, which one task then needs all of."""
+    """Return the executed lines of the core for a plan of parallel tasks with one common dependent."""
     names = [f"t{number}" for number in range(width - 1)]
     story = WorkflowDriver().planned(*map(task, names), task("join", needs=names))
     state, context = story.state, DecisionContext(story.now, story.cards)
@@ -69,7 +68,7 @@ def _parts(names: Sequence[str], count: int) -> Iterator[Sequence[str]]:
 
 @contextmanager
 def lines_of_core() -> Iterator[list[int]]:
-    """The lines of `pointsman.core` that are executed inside, as they come."""
+    """Yield the executed lines of `pointsman.core` inside the block."""
     lines: list[int] = []
 
     def line(frame: FrameType, event: str, given: Any) -> Callable[..., Any]:

@@ -235,7 +235,7 @@ def test_the_armed_timer_is_a_message_for_later() -> None:
 
 @pytest.mark.parametrize("days", [0.9, 1, 8, 30])
 def test_no_timer_sleeps_longer_than_a_stream_keeps_it(days: float) -> None:
-    """The broker drops what is older than the work stream keeps anything, a schedule that has not fired, too."""
+    """The broker drops messages older than the retention of the work stream, including pending schedules."""
     seconds = days * 86_400
     story = WorkflowDriver(cards=(card("worker", approval="required"),), limits=Limits(approval=seconds)).planned(
         task("a")

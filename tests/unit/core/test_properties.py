@@ -81,7 +81,7 @@ def test_when_everything_succeeds_the_answer_does_not_depend_on_how_results_arri
 
 
 def _output(handoff: Handoff) -> Any:
-    """What follows from the task and from what it was given."""
+    """Return an output that is a function of the task and its input."""
     given = {each.task_id: each.output for each in handoff.context}
     return {"answer": str(given)} if handoff.task_id == "synthesis" else {"of": handoff.task_id, "given": given}
 

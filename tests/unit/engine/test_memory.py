@@ -26,7 +26,7 @@ _TASKS: list[dict[str, Any]] = [
     {"id": "t2", "agent": "a", "intent": "then", "depends_on": ["t1"]},
 ]
 _SPARE = 10
-"""Entries that one count may have and another not, whatever was done between: what a timer or a task has at hand."""
+"""Allowed difference between two counts: entries of a running timer or task."""
 
 
 def test_the_caches_that_decide_a_figure_are_empty_when_it_is_taken() -> None:

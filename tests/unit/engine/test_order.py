@@ -55,7 +55,7 @@ def state_of(broker: MemoryBroker) -> State | None:
 
 
 class Witness:
-    """Sees what is published and what is acknowledged, and says what came too early."""
+    """Records publishes and acks, and reports those that came too early."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self.broker = broker

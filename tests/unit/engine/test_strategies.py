@@ -143,7 +143,7 @@ async def test_a_team_that_hands_to_itself_ends_at_its_depth() -> None:
 
 async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def lost(*_: object) -> None:
-        """What is taken back from the queue is not always gone: its supervisor may have died before."""
+        """A purged handoff may still be processed: its supervisor may have died before the purge."""
 
     monkeypatch.setattr(MemoryBus, "purge", lost)
     ran: list[str] = []

@@ -40,7 +40,7 @@ def test_the_corpus_has_whole_streamed_and_broken_shapes_of_each_dialect() -> No
 
 
 def as_data(reply: ModelReply) -> dict[str, Any]:
-    """What a case of the corpus may expect of a reply."""
+    """The expected reply of a case of the corpus."""
     return {
         "text": reply.text,
         "calls": [[call.id, call.name, json.loads(call.arguments)] for call in reply.calls],
@@ -86,7 +86,7 @@ def test_a_recorded_shape_is_read_as_it_is_meant(case: Case) -> None:
 
 @pytest.mark.parametrize("dialect", MODELS)
 async def test_the_corpus_is_read_over_a_connection_by_the_real_sdk(dialect: str) -> None:
-    """The same shapes, with one client and one server for all of them."""
+    """Serve the same shapes with one client and one server."""
     ours = [case for case in CASES if case.dialect == dialect]
     async with FakeProvider(deque(Answer(body=case.sent) for case in ours)) as provider:
         model = MODELS[dialect]("m", api_key="a-key-that-is-long-enough", base_url=provider.openai_url, timeout=5)
@@ -112,7 +112,7 @@ async def test_the_corpus_is_read_over_a_connection_by_the_real_sdk(dialect: str
 
 
 def next_turns(reply: ModelReply) -> tuple[Turn, ...]:
-    """The conversation after a reply: the results of its tools, or a question about its answer."""
+    """Return the conversation after a reply: tool results, or a question about its answer."""
     calls = tuple(
         ToolCall(call.id or f"own_{place}", call.name, call.arguments) for place, call in enumerate(reply.calls)
     )
@@ -281,7 +281,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all that is in a value, its own among them."""
+    """Yield the paths of all parts of a value, its own included."""
     found = [path]
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in pairs:
@@ -350,7 +350,7 @@ def test_mutated_reply_is_a_reply_or_a_model_error(found: tuple[Case, Any]) -> N
 
 
 def step_of(reply: ModelReply) -> Step:
-    """The reply's state, as the journal gives it back."""
+    """Return the reply's state after a journal round trip."""
     step = Step(workflow_id="wf_1", task_id="t1", attempt=1, agent="a", name="answer-1", at=datetime.now(UTC),
                 provider_state=dict(reply.provider_state) if reply.provider_state is not None else None)  # fmt: skip
     return parse(Step, dump(step))

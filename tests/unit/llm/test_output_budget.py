@@ -57,7 +57,7 @@ class Priced:
 
 
 class Wordy(Priced):
-    """A model that has always more to say."""
+    """A model whose answer never ends."""
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         self.asked.append(request)
@@ -81,7 +81,7 @@ def calls(*models: Model, tokens: int | None = None) -> ModelCalls:
 
 
 async def ask(asking: ModelCalls, state: AttemptState) -> None:
-    """As often as the allowance has something for it."""
+    """Call as often as the budget allows."""
     for _ in range(60):
         try:
             await asking.complete(REQUEST, state)

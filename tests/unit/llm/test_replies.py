@@ -25,7 +25,7 @@ def asking(**more: Any) -> ModelRequest:
 
 
 def chat(body: Mapping[str, Any], **more: Any) -> ModelReply:
-    """`body` are the fields of the only choice, `message` among them, and of the completion beside it."""
+    """`body` has the fields of the only choice, `message` among them, and of the completion."""
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": None}, **body}
     whole = {"id": "c1", "model": "m-1", "choices": [choice], "usage": None, **body}
     return OpenAIModel("m", api_key=KEY).reply(Field(whole), asking(**more))
@@ -42,7 +42,7 @@ def messages(body: Mapping[str, Any], **more: Any) -> ModelReply:
 
 
 def called(**more: Any) -> dict[str, Any]:
-    """A message of chat completions with one call."""
+    """Return a message of chat completions with one call."""
     function = {"id": "t1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     return {"role": "assistant", "content": None, "tool_calls": [{**function, **more}]}
 

@@ -31,7 +31,7 @@ def part(index: Any, name: str | None, arguments: Any, id: Any = None, **more: A
 
 
 def calling(*parts: dict[str, Any]) -> tuple[ToolCall, ...]:
-    """The calls of a streamed answer with these pieces of calls, one a chunk."""
+    """Return the calls of a streamed answer with these pieces, one a chunk."""
     return streamed(*(delta(tool_calls=[each]) for each in parts), delta("tool_calls")).calls
 
 

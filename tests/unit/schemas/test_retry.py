@@ -1,4 +1,4 @@
-"""A retry policy says how often, after which errors and after which delays a task is tried again."""
+"""A retry policy sets the number of tries, the retried errors and the delays."""
 
 from __future__ import annotations
 

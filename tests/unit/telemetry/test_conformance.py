@@ -41,7 +41,7 @@ TEAM = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0
 
 @dataclass(frozen=True)
 class Rule:
-    """What a span of that name must be."""
+    """Requirements of a span of that name."""
 
     name: str
     kind: str
@@ -107,7 +107,7 @@ def exported() -> Iterator[InMemorySpanExporter]:
 
 
 async def run(*agents: Agent, planner: Agent | None = None, team: Team = TEAM) -> Outcome:
-    """What comes of one request with a task for each agent."""
+    """Return the spans of one request with a task for each agent."""
     plan = [{"id": f"t{n}", "agent": each.card.name, "intent": "help"} for n, each in enumerate(agents, 1)]
     async with factory.team(team, [planner or planner_of(*plan), synthesizer, *agents], settled=True) as client:
         return await (await client.submit("crew", "help me", correlation_id="order-7")).outcome(20)

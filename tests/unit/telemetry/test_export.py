@@ -30,7 +30,7 @@ TASK = {"id": "t1", "agent": "a", "intent": "help"}
 
 @pytest.fixture(autouse=True)
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is set, before and after: a reader that is left would export amid some other test, a minute later."""
+    """Clear the state before and after: a left-over reader would export during a later test."""
     monkeypatch.setattr(telemetry.logs, "configure", lambda settings: None)
     yield
     traces.configure(None)

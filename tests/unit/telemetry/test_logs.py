@@ -48,7 +48,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 @contextmanager
 def root_logger(*handlers: logging.Handler) -> Iterator[logging.Logger]:
-    """The root logger as a new process has it: without the handlers of pytest, which come back after the block."""
+    """Replace the root logger by that of a new process, without the handlers of pytest."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     root.handlers[:] = handlers

@@ -160,7 +160,7 @@ class TestHistogramsThatAreKeptHere:
         assert made == [[(3, 8, 7)]] * 2
 
     def test_nested_measurement_counts_once(self) -> None:
-        """A generator that is collected meanwhile measures in the same thread, wherever that is."""
+        """A collected generator measures in the same thread, wherever that is."""
         kept, labels, added = metrics.histograms(), metrics.labels({}), 0
 
         def collect(frame: FrameType, event: str, _: object) -> None:
@@ -211,7 +211,7 @@ class TestHistogramsThatAreKeptHere:
 
 
 def _described(reader: InMemoryMetricReader) -> list[Any]:
-    """Each point of the histogram, without its times, and what is said of it."""
+    """Return each point of the histogram with its attributes, without times."""
     data: Any = reader.get_metrics_data()
     found = [metric for resource in data.resource_metrics for scope in resource.scope_metrics
              for metric in scope.metrics if metric.name == semconv.TASK_DURATION]  # fmt: skip

@@ -40,7 +40,7 @@ def no_tracing() -> None:
 
 
 async def streaming(name: str, waits: asyncio.Event | None = None) -> AsyncGenerator[int]:
-    """Numbers from within a span. With `waits`, which then says so, it waits in vain before the second."""
+    """Yield numbers from within a span. With `waits`, it waits for ever before the second number."""
     with span(name):
         yield 1
         if waits is not None:
@@ -308,7 +308,7 @@ class TestOff:
 
 
 def test_unencodable_text_is_sent_escaped(exported: InMemorySpanExporter) -> None:
-    """One exception that names a file of another encoding must not lose the 511 spans beside it."""
+    """An exception that names a file of another encoding must not lose the other 511 spans."""
     odd = {"k\ud800": "\ud800", "many": ["\ud800"]}
     with span("n\ud800", attributes=odd) as opened:
         opened.add_event("e\ud800", odd)
@@ -334,7 +334,7 @@ def test_unencodable_text_is_sent_escaped(exported: InMemorySpanExporter) -> Non
 
 
 class Ending:
-    """A way that another thread ends as it is asked."""
+    """A sink that another thread stops during a call."""
 
     def __init__(self, *, there: bool) -> None:
         self._there = there

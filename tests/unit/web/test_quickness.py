@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(120)  # 10,000 workflows are written first
 
 
 def size(event: Event) -> int:
-    """Bytes on the wire, near enough."""
+    """Return the approximate bytes on the wire."""
     return len(json.dumps(event.data))
 
 
@@ -35,7 +35,7 @@ class ListCost:
 
 
 async def cost_of_list(workflows: int, monkeypatch: pytest.MonkeyPatch) -> ListCost:
-    """Two pages of a log of so many workflows are opened, then one workflow ends."""
+    """Open two pages of a log of so many workflows and end one workflow."""
     bus = MemoryBus()
     for number in range(workflows):
         name = f"wf_{number:024}"
@@ -73,7 +73,7 @@ async def test_list_of_10_000_workflows_costs_the_same_as_of_200(monkeypatch: py
 
 
 async def views_of_plan(tasks: int) -> tuple[int, list[int], int]:
-    """A plan of so many tasks is open on a page, and all of them end at once: the bytes of each view, and the lines."""
+    """Open a plan of so many tasks on a page and end all at once; return the bytes of each view and the lines."""
     bus = MemoryBus()
     names = [f"t{number}" for number in range(tasks)]
     plan = [PlannedTask(id=name, agent="fitter", intent="fit") for name in names]

@@ -75,7 +75,7 @@ async def test_recreated_log_is_read_from_its_start() -> None:
     await store(new, started("wf_9"), workflow="wf_9")
 
     class Restored(MemoryBus):
-        """A bus whose log is another one after it was away."""
+        """A bus whose log was replaced during an outage."""
 
         here = old
 

@@ -19,7 +19,7 @@ _LIMIT = 1 << 20  # bytes that a client keeps for a server that does not read
 
 
 class Server:
-    """Greets a client, answers its first PING, and reads on when it is told to."""
+    """Greets a client, answers its first PING, and reads on when released."""
 
     def __init__(self) -> None:
         self.reads = asyncio.Event()
@@ -61,7 +61,7 @@ async def connected(
 
 
 async def test_the_answer_to_a_flush_that_was_given_up_does_no_harm() -> None:
-    """It ended the connection: whoever left a call before its time did that to all others in the process."""
+    """A cancelled flush ended the connection, and with it all other calls of the process."""
     told, answer, left = list[Exception](), asyncio.Event(), asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -258,7 +258,7 @@ async def test_removed_subscription_receives_nothing_more() -> None:
 
 
 def _come(client: NatsClient, data: bytes) -> None:
-    """As if the socket had given that."""
+    """Feed data as the socket would."""
     reader = getattr(client._transport, "_io_reader", None)
     assert isinstance(reader, asyncio.StreamReader)
     reader.feed_data(data)

@@ -24,7 +24,7 @@ class Inbox:
 
 
 class Broker:
-    """A connection whose other end says what a test wants it to say."""
+    """A connection with a scripted other end."""
 
     connected = True
 

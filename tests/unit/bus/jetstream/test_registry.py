@@ -20,7 +20,7 @@ LIVES = 15.0  # seconds that a card lives unless it is refreshed
 
 
 class Bucket:
-    """A key-value stream without times to live: a test says when the broker lets a card go."""
+    """A key-value stream without times to live: the test expires cards."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock

@@ -209,7 +209,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Stand:
-    """What `eval` calls, in place of it: who was asked for, and the report it is given."""
+    """A stand-in for the calls of `eval`: it records the target and returns the given report."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.asked: list[Any] = []

@@ -34,7 +34,7 @@ async def tables(request: str) -> dict[str, Any]:
 
 
 def team(first: str, *more: str) -> Team:
-    """The members of a fan-out, or one stage."""
+    """Return the members of a fan-out, or one stage."""
     strategy = FanOut(synthesizer=None) if more else Pipeline(stages=(Stage(agent=first),))
     return Team(
         name="shop", agents=(first, *more), strategy=strategy, limits=Limits(deadline=30), retry=RetryPolicy(attempts=1)
@@ -127,7 +127,7 @@ CAKES = Team(name="cakes", description="Sells cake", strategy=Pipeline(stages=(S
 def offered(
     monkeypatch: pytest.MonkeyPatch, shop: Team, *agents: Any, name: str = "shop", timeout: float = 20.0
 ) -> tuple[str | None, mcp.types.CallToolResult, list[object]]:
-    """How a server says what it offers, what it answers, and what it was started for."""
+    """Record the offers, the answers and the target of a server."""
     seen: list[Any] = []
 
     @asynccontextmanager

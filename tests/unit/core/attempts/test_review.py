@@ -36,7 +36,7 @@ STOP = {"verdict": "stop", "reason": "It threatens the customer."}
 
 
 def written(**given: Any) -> WorkflowDriver:
-    """A pipeline whose second stage has made something."""
+    """Return a pipeline whose second stage has a result."""
     story = WorkflowDriver(strategy=STAGES, cards=AGENTS, **given).start("refund me")
     story.complete_task("find", {"charge": "ch-1"})
     story.complete_task("write", "Dear customer")

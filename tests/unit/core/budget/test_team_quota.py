@@ -245,7 +245,7 @@ def test_child_time_and_usage_stay_within_the_parents() -> None:
 
 
 class Tree:
-    """Workflows of teams that hand tasks to teams, each decided by the core. What is sent is late, or lost."""
+    """Workflows of teams that hand tasks to teams, each decided by the core. Messages are late or lost."""
 
     def __init__(self, chance: Random) -> None:
         self.chance, self.now = chance, T0
@@ -351,7 +351,7 @@ class Tree:
 
 
 def planned_by_all(tree: Tree) -> PlanUsage:
-    """What every workflow of the tree has planned, counted without the tree's own counting."""
+    """Return the planned tasks of every workflow of the tree, counted independently."""
     whole = defaultdict[str, int](int)
     for state in tree.flows.values():
         whole["tasks"] += sum(1 for each in state.tasks.values() if each.role is Role.WORK)

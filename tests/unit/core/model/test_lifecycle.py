@@ -56,7 +56,7 @@ def running() -> State:
 
 
 def entry_to(status: TaskStatus) -> Entry:
-    """An entry that would bring task `a` to `status`."""
+    """Return an entry that moves task `a` to `status`."""
     error = failure()
     match status:
         case TaskStatus.RUNNING:

@@ -18,7 +18,7 @@ from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Router
 
 
 def asked(story: WorkflowDriver, task_id: str) -> Any:
-    """What the planner is given."""
+    """Return the input of the planner."""
     return story.handoff(task_id).input
 
 

@@ -27,7 +27,7 @@ PLANNER = card("planner", role=Role.PLAN)
 
 
 def early(strategy: Strategy, **given: Any) -> WorkflowDriver:
-    """A request that was there first."""
+    """Return a request that arrived before its agents."""
     return WorkflowDriver(strategy=strategy, **{"cards": (), **given}).start()
 
 

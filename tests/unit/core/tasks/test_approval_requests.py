@@ -23,7 +23,7 @@ FIRST, SECOND = f"{WORKFLOW}-a1", f"{WORKFLOW}-a2"
 
 
 def guarded(*more: dict[str, Any], **given: Any) -> WorkflowDriver:
-    """A workflow whose task `pay` needs a person."""
+    """Return a workflow whose task `pay` needs approval."""
     return WorkflowDriver(cards=GUARDED, **given).planned(task("pay", "guarded"), *more)
 
 
@@ -36,7 +36,7 @@ def approve(story: WorkflowDriver, name: str = FIRST, **given: Any) -> None:
 
 
 def of_team(**given: Any) -> WorkflowDriver:
-    """A workflow of a team that wants its plans approved."""
+    """Return a workflow of a team that approves its plans."""
     story = WorkflowDriver(**given)
     admitted = admission(story.strategy, story.limits)
     team = Team(name="team", strategy=story.strategy, limits=story.limits, approve_plan=True)
@@ -358,7 +358,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integ
 
 
 def calls(story: WorkflowDriver, *wanted: dict[str, Any]) -> None:
-    """The agent of `t1` asks for these calls."""
+    """Let the agent of `t1` ask for approval of these calls."""
     asking = [{"tool": "refund", "arguments": each, "input_schema": SCHEMA} for each in wanted]
     story.fail_task("t1", error=None, approvals=asking)
 

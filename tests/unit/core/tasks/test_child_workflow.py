@@ -40,7 +40,7 @@ def handoff(**changes: Any) -> Handoff:
 
 
 def child(strategy: PlanAndExecute | Pipeline | None = None, limits: Limits | None = None) -> WorkflowDriver:
-    """A workflow that was started for a parent's task."""
+    """Return a workflow that was started for a parent's task."""
     story = WorkflowDriver(strategy=strategy or PlanAndExecute(), limits=limits or Limits(), cards=cards("worker"))
     given = replace(admission(story.strategy, story.limits), parent=PARENT, depth=1)
     story.decide_and_apply(RequestReceived(given, Request(input="refund charge 7", deadline=50)))
@@ -48,7 +48,7 @@ def child(strategy: PlanAndExecute | Pipeline | None = None, limits: Limits | No
 
 
 def result_of(story: WorkflowDriver) -> Result:
-    """What the parent is told."""
+    """Return the result for the parent."""
     sent = {message.subject: message.event for message in messages(story.state)}
     told = sent[PARENT.return_to]
     assert isinstance(told, Result)

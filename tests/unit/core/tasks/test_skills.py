@@ -30,7 +30,7 @@ def asked(*ids: str, skill: str = "translation") -> list[dict[str, Any]]:
 
 
 def got(story: WorkflowDriver) -> dict[str, str]:
-    """Who was handed which task of the plan first."""
+    """Return the first agent of each task of the plan."""
     return {
         entry.task_id: entry.agent for entry in reversed(story.entries_of(TaskDispatched)) if entry.task_id != "plan-1"
     }

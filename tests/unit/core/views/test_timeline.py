@@ -32,7 +32,7 @@ def test_every_recorded_entry_has_a_text_with_its_agent(log: Path) -> None:
 
 
 def begun(*times: float) -> TimelineLine:
-    """The last line about an attempt that was begun at these times."""
+    """Return the last line about an attempt that began at these times."""
     story = Timeline()
     story.render(dispatched("t1", "fitter", 1))
     return [story.render(tool(ATTEMPT_STARTED, each, each, kind="progress")) for each in times][-1]

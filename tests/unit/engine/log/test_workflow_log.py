@@ -15,7 +15,7 @@ from pointsman.ports.bus import Bus
 
 
 class Wire:
-    """A connection of which only publishing is known: it writes when the turn of the loop is over, and says so."""
+    """A connection that only publishes, at the end of the loop turn."""
 
     def __init__(self, happened: list[str]) -> None:
         self.happened = happened

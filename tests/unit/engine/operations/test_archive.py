@@ -43,7 +43,7 @@ async def lost(request: str, context: Context) -> str:
 
 @pytest.fixture
 async def archive() -> Archive:
-    """A workflow with a result, a report, a failure and its dead letter."""
+    """Return a workflow with a result, a report, a failure and its dead letter."""
     agents: list[Agent] = [
         planner_of({"id": "t1", "agent": "a", "intent": "help"}, {"id": "t2", "agent": "lost", "intent": "find"}),
         synthesizer, echo("a"), lost,
@@ -75,7 +75,7 @@ async def test_it_is_the_same_workflow_in_another_namespace(archive: Archive) ->
 
 @pytest.fixture
 async def family() -> Archive:
-    """A workflow that handed a task to a team, whose workflow did so, too."""
+    """Return a workflow with a nested team whose workflow has a nested team."""
     desk = Team(name="desk", agents=("refunds",), strategy=Pipeline(stages=(Stage(agent="refunds"),)))
     refunds = Team(name="refunds", strategy=Pipeline(stages=(Stage(agent="books"), Stage(agent="a"))))
     books = Team(name="books", strategy=Pipeline(stages=(Stage(agent="b"),)))

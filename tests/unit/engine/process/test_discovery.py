@@ -41,7 +41,7 @@ number = 7
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[Path]:
-    """A file with two agents, and a neighbour it imports."""
+    """Return a file with two agents and an imported neighbour."""
     before, modules = list(sys.path), set(sys.modules)
     stem = "m" + tmp_path.name.replace("-", "_")
     (tmp_path / f"helper_of_{stem}.py").write_text('SKILL = "reading"')

@@ -30,7 +30,7 @@ PLANNER = planner_of({"id": "t1", "skill": "translation", "intent": "translate i
 
 
 class StillClock:
-    """A clock that stands until it is moved."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -46,7 +46,7 @@ class StillClock:
 
 
 class CountingBus(MemoryBus):
-    """It says that five wait and two are worked on in every queue but that of "new", and counts who asks."""
+    """Reports five pending and two in flight in every queue except "new", and counts its calls."""
 
     asked = 0
     away = False

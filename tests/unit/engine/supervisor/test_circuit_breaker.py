@@ -47,7 +47,7 @@ SETTINGS = Settings(ack_wait=2, circuit_failures=3, circuit_open=0.2)
 
 @dataclass
 class Patient:
-    """An agent that is ill until it is mended."""
+    """An agent that fails until it is repaired."""
 
     error: Exception | None = field(default_factory=lambda: TaskError("the provider is down", retryable=True))
     calls: int = 0
@@ -98,7 +98,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Unanswering(MemoryBus):
-    """Stores what is committed, and does not say so."""
+    """Stores commits without an answer."""
 
     async def publish(self, subject: str, body: bytes, headers: Mapping[str, str], **more: Any) -> int:
         sequence = await super().publish(subject, body, headers, **more)
@@ -268,7 +268,7 @@ async def test_agent_under_review_counts_as_healthy() -> None:
 async def sharing(
     *buses: MemoryBus, failures: int = 2, clock: Clock | None = None
 ) -> AsyncIterator[list[CircuitBreaker]]:
-    """What supervisors share, one for each bus."""
+    """Yield shared circuits, one for each bus."""
     clock = clock or SystemClock()
     all_of_them = [CircuitBreaker(bus, Subjects(), clock, failures=failures, seconds=60) for bus in buses]
     running = [asyncio.create_task(each.run()) for each in all_of_them]
@@ -306,7 +306,7 @@ async def test_circuits_are_shared_by_all_supervisors_after_an_outage_too() -> N
 
 
 class Belated(MemoryBus):
-    """Hears of the first change alone, and of that when others have followed."""
+    """Receives only the first change, after later ones."""
 
     goes_on: asyncio.Event
 

@@ -331,7 +331,7 @@ GARBAGE = {
 @pytest.mark.parametrize("supervisors", [1, 2])
 @pytest.mark.parametrize("garbage", GARBAGE)
 async def test_foreign_message_at_the_outcome_subject_hides_nothing(garbage: str, supervisors: int) -> None:
-    """Nor is it taken for one by who waits for it."""
+    """A waiter does not take it for the outcome either."""
     gate, begun = asyncio.Event(), asyncio.Event()
 
     @agent(name="a", description="Waits until it may")
@@ -361,7 +361,7 @@ async def test_foreign_message_at_the_outcome_subject_hides_nothing(garbage: str
 async def test_successor_sends_the_outcome_of_a_dead_supervisor(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The outcome is sent last: where something else stands in its place, the rest is not there."""
+    """The outcome is published last: if another message is at its subject, the rest is missing."""
     broker, sent = MemoryBroker(), OutboxPublisher.publish_new
     client = Client(broker.connect())
 

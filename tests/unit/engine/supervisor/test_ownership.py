@@ -112,7 +112,7 @@ async def test_followers_forward_first_deliveries_except_requests(subject: str, 
 
 @dataclass
 class Given:
-    """A delivery that is only to be handed on."""
+    """A delivery that is only forwarded."""
 
     message: StoredMessage
     delivered: int
@@ -129,7 +129,7 @@ class Given:
 
 
 async def supervisors(count: int, clock: VirtualClock | None = None) -> tuple[Bus, list[Ownership]]:
-    """A bus and those who share a team there, the oldest first. Their names are in no order."""
+    """Return a bus and the members of a team on it, the oldest first. Their names are in no order."""
     bus, clock = MemoryBroker().connect(), clock or VirtualClock()
     names = ["m", "z", "a"][:count]
     for age, name in enumerate(names):

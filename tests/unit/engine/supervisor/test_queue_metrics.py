@@ -19,7 +19,7 @@ from pointsman_schemas.card import AgentCard
 
 
 def depths(figures: object) -> dict[str, float]:
-    """What the gauge tells of what waits, by queue."""
+    """Return the gauge of pending messages by queue."""
     shown = samples(figures).get("pointsman_queue_depth", ())  # type: ignore[arg-type]
     return {
         str(labels["pointsman_queue"]): depth for labels, depth in shown if labels["pointsman_queue_state"] == "waiting"

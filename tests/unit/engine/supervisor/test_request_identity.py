@@ -31,7 +31,7 @@ def event(*, source: str = "/shop", type: str = Request.event_type) -> dict[str,
 
 
 async def ask(client: Client, body: bytes, headers: Mapping[str, str]) -> Workflow:
-    """The workflow of a request as another system publishes it."""
+    """Return the workflow of a request from another system."""
     return await client.workflow_from_sequence(await client.bus.publish(client.subjects.request("crew"), body, headers))
 
 
@@ -40,7 +40,7 @@ async def outcome_of(client: Client, body: bytes, headers: Mapping[str, str]) ->
 
 
 async def all_settled(client: Client) -> Sequence[DeadLetterEntry]:
-    """The dead letters, once every request is settled."""
+    """Return the dead letters, once every request is settled."""
 
     async def settled() -> bool:
         depth = await client.bus.depth("request-crew", "work")

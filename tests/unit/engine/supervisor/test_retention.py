@@ -54,7 +54,7 @@ def supervised(
 
 
 async def trimmed(broker: MemoryBroker, clock: VirtualClock, days: float = 0.0, *, by: str = "other") -> None:
-    """`days` pass, and then a supervisor trims, somebody else's."""
+    """Let `days` pass, and then let a supervisor of another team apply its retention."""
     await clock.advance(days * DAY)
     await RetentionJob(broker.connect(), SUBJECTS, clock, by, SETTINGS.retention_days).apply()
 
@@ -64,7 +64,7 @@ async def held(client: Client) -> dict[str, int]:
 
 
 async def complete(client: Client, clock: VirtualClock, text: str) -> str:
-    """The status of a workflow that has ended, and whose wake-up has come and was settled."""
+    """Return the status of an ended workflow whose timer has fired and was settled."""
     outcome = await in_time(clock, (await client.submit("quick", text)).outcome(20))
     await clock.advance(120)
     return outcome.status

@@ -14,7 +14,7 @@ NEWEST, ACK_WAIT, LOOK = 10, 2.0, 0.5
 
 @dataclass
 class Inbox:
-    """What the broker says of it: two of its ten messages were in hand when somebody died."""
+    """The state at the broker: two of ten messages were in flight when the process died."""
 
     clock: VirtualClock = field(default_factory=VirtualClock)
     depth_now: QueueDepth = field(default_factory=lambda: QueueDepth(0, 2, 8))
@@ -29,7 +29,7 @@ class Inbox:
         return StartupBacklog(cast(Bus, self), self.clock, "inbox-crew", ACK_WAIT)
 
     async def looked_at(self, backlog: StartupBacklog, seconds: float, *in_hand: int) -> bool:
-        """Whether there is something left after looks for that long."""
+        """Return True if a backlog remains after polls for that long."""
         for _ in range(int(seconds / LOOK)):
             await self.clock.advance(LOOK)
             await backlog.refresh(in_hand)

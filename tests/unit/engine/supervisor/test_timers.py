@@ -75,7 +75,7 @@ async def forge(client: Client, workflow: str, name: str, due: datetime | None =
 
 
 async def begun(client: Client, id: str) -> Workflow:
-    """A workflow whose task has been handed over. No time passes meanwhile."""
+    """Return a workflow whose task has been handed over. No time passes meanwhile."""
     workflow = await client.submit("crew", "hello", request_id=id)
 
     async def at_work() -> bool:
@@ -93,8 +93,8 @@ async def ended(clock: VirtualClock, client: Client, id: str = "r1") -> Outcome:
 async def test_message_in_hand_beyond_the_ack_deadline_is_not_redelivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A plan of two thousand tasks over a slow network: each result came again before the last task was sent, and then
-    all was sent again on its account, which took as long."""
+    """Scenario: with a plan of two thousand tasks over a slow network, each result was redelivered before the last task
+    was sent, and then everything was sent again."""
     clock, deliveries = VirtualClock(), list[int]()
     send, read = OutboxPublisher.publish_new, InboundDecoder.decode
 
@@ -237,7 +237,7 @@ async def test_a_brokers_clock_that_is_set_fires_and_holds_up_nothing(monkeypatc
             side_by_side.create_task(set_at_the_broker(off))
 
 
-# What the state owes the bus, and what it does not owe any more
+# Messages that a state owes the bus
 
 
 def sender(bus: MemoryBus) -> OutboxPublisher:

@@ -31,7 +31,7 @@ def test_a_worker_without_agents_says_so() -> None:
 
 
 async def crowd(workers: int, at_once: int, **bounds: Any) -> tuple[int, int, int]:
-    """Of ten handoffs for `workers` of an agent: the most side by side; those in flight and waiting when full."""
+    """Return, for ten handoffs and `workers` workers of an agent, the most concurrent runs and the full queue."""
     desk = SupervisorDouble(MemoryBus())
     inside, most = 0, 0
     release = asyncio.Event()

@@ -23,7 +23,7 @@ from pointsman_schemas.events import ApprovalVerdict, Handoff, Usage
 
 
 class Bank:
-    """A tool that a person must allow, others that use it, and who was paid how much under which key."""
+    """A tool that needs approval, others that call it, and the payments by key."""
 
     def __init__(self) -> None:
         self.paid: list[tuple[int, str]] = []
@@ -78,7 +78,7 @@ def context_of(desk: SupervisorDouble, handoff: Handoff) -> Context:
 
 
 async def worked(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Script) -> JsonValue | list[JsonValue]:
-    """What a worker's model answered, or what a person was asked about."""
+    """Return the answer of a worker's model, or the amounts of an approval request."""
     clerk = LLMAgent(name="clerk", description="d", instructions="i", tools=bank.tools, model=ScriptedModel(*script))
     try:
         return await clerk.run(handoff, context_of(desk, handoff))
@@ -87,7 +87,7 @@ async def worked(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: 
 
 
 async def died(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Script) -> None:
-    """A worker does what the script says, and is gone when its model is asked for more."""
+    """Let a worker follow the script and die at the next model call."""
     with pytest.raises(ConfigurationError, match="no answer for call"):
         await worked(desk, handoff, bank, *script)
 

@@ -28,7 +28,7 @@ def interrupt() -> None:
 
 
 def in_a_task(what: Callable[[], None]) -> None:
-    """What an author may write who does not know that an exit in a task of its own leaves the loop."""
+    """Code of an author who does not know that an exit in a task leaves the loop."""
 
     async def task() -> None:
         what()

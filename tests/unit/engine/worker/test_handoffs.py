@@ -59,7 +59,7 @@ async def test_redelivered_handoff_in_progress_runs_once() -> None:
     settled: list[int] = []
 
     class Noted:
-        """A delivery that says which one it was when it is acknowledged."""
+        """A delivery that records its acknowledgement."""
 
         def __init__(self, delivery: Delivery) -> None:
             self._delivery = delivery

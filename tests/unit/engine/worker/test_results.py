@@ -160,7 +160,7 @@ async def test_a_result_too_large_for_the_broker_fails_the_attempt_once() -> Non
 
 
 class Unreliable(MemoryBus):
-    """Answers the first `silent` publishes of results with silence; each second one was stored all the same."""
+    """Gives no answer to the first `silent` publishes of results; every second one was stored."""
 
     silent = 4
     tried = 0

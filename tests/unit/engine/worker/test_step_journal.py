@@ -29,7 +29,7 @@ SETTINGS = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.0)
 
 
 class Shop:
-    """Tools that say what was done with them. `gate` holds up `slow` and `pay` the first time."""
+    """Tools that record their calls. `gate` holds up `slow` and `pay` the first time."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, str]] = []
@@ -76,7 +76,7 @@ async def steps(desk: SupervisorDouble, handoff: Handoff) -> list[Step]:
 async def interrupted(
     desk: SupervisorDouble, shop: Shop, *replies: Script, own_loop: bool = False, **more: Any
 ) -> Handoff:
-    """A handoff whose worker left while a tool was under way."""
+    """Return a handoff whose worker left during a tool call."""
     first = ScriptedModel(*replies)
     async with factory.running(
         factory.worker(desk.bus, shop.agent(first, **more), settings=SETTINGS, own_loop=own_loop)
@@ -89,7 +89,7 @@ async def interrupted(
 async def lost_in_an_answer(
     desk: SupervisorDouble, shop: Shop, *replies: ModelReply, handoff: Handoff | None = None
 ) -> Handoff:
-    """A handoff, or this one again, whose worker left while its model, after `replies`, did not answer."""
+    """Return a handoff whose worker left during a model call after `replies`."""
     asked = asyncio.Event()
 
     class Silent(ScriptedModel):

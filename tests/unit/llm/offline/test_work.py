@@ -190,7 +190,7 @@ async def test_output_type_is_filled_from_other_results_or_the_input() -> None:
 
 
 def called(reply: ModelReply, *results: tuple[str, bool]) -> tuple[Turn, ...]:
-    """The reply's tool calls and what came of each: a text, and whether it is an error."""
+    """Return the reply's tool calls and their results: a text, and whether it is an error."""
     ends = (
         Turn("tool", text, call_id=call.id, is_error=is_error)
         for call, (text, is_error) in zip(reply.calls, results, strict=True)

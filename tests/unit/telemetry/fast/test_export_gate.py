@@ -55,7 +55,7 @@ class Place:
         self.door = ExportGate("spans", self.exporter, 100, monotonic=self.clock)
 
     def enter(self, amount: int) -> int:
-        """How many of them got in."""
+        """Return the number of admitted spans."""
         return sum(self.door.try_enter() for _ in range(amount))
 
     def fail(self) -> None:
@@ -245,7 +245,7 @@ def test_value_error_of_an_http_client_is_the_collectors(place: Place) -> None:
 
 
 class TestSpans:
-    """No span is made for a collector that is away."""
+    """No span is created for an unavailable collector."""
 
     @pytest.fixture
     def exporter(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Exporter]:

@@ -39,7 +39,7 @@ def off_afterwards() -> Iterator[None]:
 
 
 class Collector:
-    """What an exporter sends to, instead of a server."""
+    """The target of an exporter instead of a server."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -53,7 +53,7 @@ class Collector:
     def shutdown(self) -> None: ...
 
     def spans(self) -> dict[str, Any]:
-        """All of them by name."""
+        """Return all of them by name."""
         found = {}
         for body in self.bodies:
             for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
@@ -103,7 +103,7 @@ def recorded() -> None:
 
 
 def by_others() -> None:
-    """What a tool's author may do with the span it runs in."""
+    """Calls that a tool's author may make on the current span."""
     with span("ours", parent=PARENT, attributes={"kept": 1}):
         current = otel.get_current_span()
         assert current.is_recording()
@@ -131,7 +131,7 @@ def by_others() -> None:
 
 
 def wrongly() -> None:
-    """What types forbid, and some do all the same."""
+    """Values that types forbid and authors still pass."""
     with span("wrong", parent=PARENT):
         current = otel.get_current_span()
         current.set_attribute(1, "a number's")  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ async def test_lean_span_equals_the_sdk_span_on_the_wire(
 
 
 def _plain(found: dict[str, Any], name: str, *, timed: bool) -> Any:
-    """Without what is drawn or measured; whoever has a drawn parent has its name instead."""
+    """Drop unsampled spans; their children are attached to the next sampled parent."""
     one, *context = found[name]
     names = {other.span_id: other.name for other, *_ in found.values()}
     plain = type(one).FromString(one.SerializeToString())

@@ -26,7 +26,7 @@ from pointsman_schemas.team import Team
 
 
 async def told(bus: MemoryBus) -> dict[str, Any]:
-    """What the page of agents is told once the only workflow was read."""
+    """Return the page of agents after the only workflow was read."""
     async with watching(bus) as dashboard:
         await until_read(dashboard, 1)
         async with event_stream(dashboard.app, "/api/live/agents") as page:

@@ -23,7 +23,7 @@ from pointsman_schemas.strict_json import dump
 
 @asynccontextmanager
 async def watching(bus: MemoryBus, *, letters: int) -> AsyncIterator[Dashboard]:
-    """A dashboard that has seen so many letters."""
+    """Return a dashboard that has read so many letters."""
     dashboard = Dashboard(Client(bus))
     folding = asyncio.create_task(dashboard.run_projections())
 
