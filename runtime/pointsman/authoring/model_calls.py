@@ -187,10 +187,11 @@ class ModelCalls:
         if budget is not None:
             limits += [("calls", used.calls, budget.calls), ("tokens", used.tokens, budget.tokens)]
             if budget.cost is not None and used.cost >= budget.cost:
-                raise TaskError(f"the budget of ${budget.cost:g} is used up", kind=ErrorKind.LIMIT)
-        for what, spent, limit in limits:
+                raise TaskError(f"${used.cost:g} used of ${budget.cost:g} allowed", kind=ErrorKind.LIMIT)
+        for name, spent, limit in limits:
             if limit is not None and spent >= limit:
-                raise TaskError(f"{spent} {what} are used up of the {limit} there were", kind=ErrorKind.LIMIT)
+                counted = name.removesuffix("s") if spent == 1 else name
+                raise TaskError(f"{spent} {counted} used of {limit} allowed", kind=ErrorKind.LIMIT)
 
     async def _fit_to_budget(self, model: Model, request: ModelRequest, state: AttemptState) -> ModelRequest:
         """Return `request` for `model` with an answer as long as the budget allows, or raise a `TaskError`."""

@@ -132,7 +132,7 @@ async def test_call_interrupted_by_a_worker_crash_counts_its_input(provider: str
 async def test_a_worker_that_dies_at_each_answer_uses_up_the_budget() -> None:
     model, context = ScriptedModel(text_reply("here")), new_context(update={"budget": Budget(calls=2)}, deliveries=3)
 
-    with pytest.raises(TaskError, match="2 calls are used up of the 2"):
+    with pytest.raises(TaskError, match="2 calls used of 2 allowed"):
         await teller(model).run(context.handoff, context)
 
     assert model.requests == []
