@@ -41,14 +41,16 @@ _SECRET_FIELDS = {
     "password",
     "token",
     "dashboard_token",
-}  # whose values no message repeats
+}  # no message repeats the values of these fields
 _MAX_SHOWN_CHARS = 80  # characters of a value that a message repeats
 _MAX_INBOX_PREFIX = 128  # characters
 
 
 class Settings(Options, BaseModel):
-    """How a process finds its broker and behaves there: as it is told, else as the environment says. Times are in
-    seconds."""
+    """Settings of a process: the address of its broker, limits, intervals and output.
+
+    A value given in code or on the command line replaces the value of the environment. Times are in seconds.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True)
 
@@ -76,74 +78,78 @@ class Settings(Options, BaseModel):
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
     """Copies the broker keeps of each stream this process creates. 3 on a cluster of three."""
     unsynced_handoffs: bool = False
-    """Whether a namespace that this process makes keeps handoffs in a stream of their own, which the broker syncs to
-    the disk when it likes, whatever its `sync_interval`: what it forgets of them is sent again from the log. For one
-    node with `sync_interval: always`. A namespace that is there stays as it was made."""
+    """Create a new namespace with a separate stream for handoffs, which the broker syncs to disk later than
+    `sync_interval: always` requires. The supervisor sends handoffs that the broker loses again, from the log. For a
+    broker of one node with `sync_interval: always`. The setting does not change a namespace that exists."""
     ack_wait: Annotated[float, Field(gt=0)] = 20.0
-    """A message nobody settles or reports progress on for this long is handed to somebody else."""
+    """Seconds after which a message is delivered again, if its consumer neither settles it nor reports progress."""
     max_deliveries: Annotated[int, Field(ge=1)] = 5
-    """Times a handoff may be delivered without a result before it is given up as one that kills its worker. Handing it
-    back on a restart counts too. As many `ack_wait` as this are less than a task's time by default, 120 s: the cause
-    is found out before the time is over."""
+    """Deliveries of a handoff without a result after which its attempt fails as `crashed`: the handoff seems to kill
+    its workers. A handoff that a worker returns when it restarts counts as a delivery, too. By default,
+    `max_deliveries` times `ack_wait` is 100 s, less than a task's time of 120 s: the attempt fails with this cause
+    before the task times out."""
     request_timeout: Annotated[float, Field(gt=0)] = 5.0
-    """How long one answer of the broker is waited for."""
+    """Maximum time to wait for one answer of the broker."""
     heartbeat: Annotated[float, Field(gt=0)] = 5.0
-    """How often an agent refreshes its card; it counts as gone after three times that."""
+    """Interval at which an agent refreshes its card. The agent counts as unavailable after three intervals."""
     shutdown_grace: Annotated[float, Field(ge=0)] = 10.0
-    """How long running work may go on after the first SIGTERM."""
+    """Time that running work has to finish after the first SIGTERM."""
     circuit_failures: Annotated[int, Field(ge=0)] = 5
-    """Tasks in a row that may fail at an agent, as one supervisor sees it, before the agent is sent no more: one task
-    in ten failing by chance opens a circuit once in 100,000 tasks. 0: it is sent work whatever happens."""
+    """Consecutive failed tasks of an agent after which a supervisor opens the agent's circuit and sends no tasks to it.
+    5 is rarely reached by chance: if one task in ten fails at random, a circuit opens once in 100,000 tasks. 0: no
+    circuit opens."""
     circuit_open: Annotated[float, Field(gt=0)] = 10.0
-    """How long it is then sent nothing, before one task is a probe; twice as long after each that fails, up to five
-    minutes. A worker that was restarted, or a provider's minute that is over, is found out about soon."""
+    """Time that a circuit stays open before the supervisor sends one task as a probe. The time doubles after each
+    failed probe, up to five minutes. It is short at first because the cause is often short: a restart of the worker,
+    or a rate limit of the provider that ends with the minute."""
     max_running: Annotated[int, Field(ge=1)] = 1000
-    """Workflows one supervisor process admits before it stops taking requests."""
+    """Running workflows at which a supervisor process stops accepting requests."""
     retention_days: Annotated[float, Field(gt=0)] = 30.0
-    """How long logs are kept after the end of their workflow, and dead letters. What was done for it is kept for 7 days
-    at most."""
+    """Days to keep the log of a workflow after its end, and to keep dead letters. Handoffs and results are kept for 7
+    days at most."""
     max_body: Annotated[int, Field(ge=1024)] = MAX_BODY_BYTES
-    """Bytes of headers and body that one event may have. What does not fit into one message of the broker is kept in
-    the object store. A process holds the bodies it works on, and reads JSON at some 50 MB a second."""
+    """Maximum size in bytes of the headers and the body of one event. A body that does not fit into one message of the
+    broker is kept in the object store. A process holds the bodies that it works on in memory, and parses JSON at some
+    50 MB a second."""
     artifacts_bytes: Annotated[int, Field(gt=0)] | None = None
-    """Bytes the object store may take when this process creates it; unset: as much as there is. When it is full, what
-    is large waits until something has aged out."""
+    """Maximum size in bytes of the object store, if this process creates it. Unset: no limit but the account's. While
+    the store is full, large bodies wait until older ones have expired."""
     stream_bytes: Annotated[int, Field(ge=1_048_576)] | None = None
     """Maximum size in bytes of each stream that this process creates, for accounts that require one. Unset: no limit
     but the account's. The object store takes `artifacts_bytes` instead, if that is set."""
     model_limits: dict[str, ModelLimits] = {}
-    """What the model providers allow, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
+    """Rate limits of the model providers, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
     "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
-    the same key keep them together; where one is told to wait, all do."""
+    the same API key share the limits. If the provider asks one worker to wait, all of them wait."""
     journal: bool = True
-    """Whether the steps of an agent's tool loop are kept on the bus, so that another worker continues an attempt whose
-    worker has died. False saves a message for each of them; such an attempt then begins anew."""
+    """Keep the steps of an agent's tool loop on the bus, so that another worker can continue the attempt of a worker
+    that has died. False saves one message for each step, and such an attempt then starts from its beginning."""
     health_port: Annotated[int, Field(ge=0, le=65_535)] | None = None
-    """Where `/healthz` and `/readyz` are answered. 0 is a free port, which the log names; unset: nowhere."""
+    """Port of `/healthz` and `/readyz`. 0: any free port, which the log names. Unset: neither is served."""
     health_host: str = "127.0.0.1"
-    """The address they are answered on."""
+    """Address of `/healthz` and `/readyz`."""
     dashboard_host: str = "127.0.0.1"
-    """The address of the dashboard. One that others can reach needs a token."""
+    """Address of the dashboard. An address that other hosts can reach requires `dashboard_token`."""
     dashboard_port: Annotated[int, Field(ge=0, le=65_535)] = 8400
-    """Its port; 0 is a free one."""
+    """Port of the dashboard. 0: any free port."""
     dashboard_token: str | None = None
-    """What somebody must know to see the dashboard; at least 16 characters."""
+    """Token that the dashboard asks for, of at least 16 characters."""
     model: str | None = None
-    """`openai:NAME`, `openai-responses:NAME`, `anthropic:NAME` or `offline`, for the agents that name none. Unset:
-    chosen by the keys that are set."""
+    """Model of the agents that name none: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME` or `offline`.
+    Unset: chosen by the API keys that are set."""
     trace_broker: bool = False
-    """Whether each server of the broker that a message goes over is a span as well. It takes nats-server 2.11."""
+    """Record a span for each server of the broker that a message passes. Needs nats-server 2.11."""
     capture_content: Literal["none", "redacted", "full"] | None = None
-    """Whether prompts, answers and tool arguments stand on spans. Unset: as
-    `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` says, by default not."""
+    """Record prompts, answers and tool arguments on spans. Unset: the value of
+    `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, by default none."""
     redact_emails: bool = False
-    """Where they are redacted: hide e-mail addresses as well as keys, tokens and passwords."""
+    """With `capture_content` `redacted`: hide e-mail addresses, too, not only keys, tokens and passwords."""
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property
     def servers(self) -> str:
-        """The addresses in `url`, without credentials: what a message or a log line may show."""
+        """The addresses in `url` without credentials, for messages and log lines."""
         urls = (url if "//" in url else f"//{url}" for url in self.url.split(","))
         return ", ".join(urlsplit(url).netloc.rpartition("@")[2] for url in urls)
 
@@ -164,16 +170,19 @@ class Settings(Options, BaseModel):
     def _check_url(cls, url: str) -> str:
         urls = [each.strip() for each in url.split(",") if each.strip()]
         if not urls:
-            raise ValueError("there is no address in it; expected nats://HOST:PORT")
+            raise ValueError("it contains no address; expected nats://HOST:PORT")
         for each in urls:
             scheme, found, _ = each.partition("://")
             try:
                 urlsplit(each if found else f"//{each}")
             except ValueError:
-                said = "an address cannot be read; expected nats://HOST:PORT, and a password with [ or ] beside it"
-                raise ValueError(f"{said}, by {_PREFIX}USER and {_PREFIX}PASSWORD") from None
+                problem = "an address cannot be parsed; expected nats://HOST:PORT"
+                advice = f"give a password with [ or ] by {_PREFIX}USER and {_PREFIX}PASSWORD"
+                raise ValueError(f"{problem}; {advice}") from None
             if found and scheme not in _SCHEMES:
-                raise ValueError(f"{scheme}:// is not of a NATS server; expected nats://HOST:PORT, or tls, ws, wss")
+                raise ValueError(
+                    f"{scheme}:// is not the scheme of a NATS server; expected nats://HOST:PORT, or tls, ws, wss"
+                )
         if len({each.startswith(("ws://", "wss://")) for each in urls}) > 1:
             raise ValueError("ws:// and wss:// cannot be mixed with nats:// and tls://; use one kind")
         return ",".join(urls)
@@ -185,7 +194,9 @@ class Settings(Options, BaseModel):
             raise ValueError("expected names joined by dots, without wildcards, such as _INBOX.worker")
         namespace = info.data.get("namespace")
         if prefix.split(".")[0] == namespace:
-            raise ValueError(f"the streams of the namespace {namespace!r} would store what arrives there")
+            raise ValueError(
+                f"the streams of the namespace {namespace!r} would store the answers; use a name outside the namespace"
+            )
         return prefix
 
     @field_validator("model_limits", mode="before")
@@ -200,22 +211,37 @@ class Settings(Options, BaseModel):
 
     @classmethod
     def load(cls, **overrides: object) -> Settings:
-        """Settings from the environment, with `overrides` that are not None on top.
+        """Read the settings from the environment, and replace some of them.
+
+        Args:
+            overrides: Values by field name. They replace those of the environment. A value of None is ignored.
+
+        Returns:
+            The settings.
 
         Raises:
-            ConfigurationError: a value is not of the form its field needs.
+            ConfigurationError: A value does not have the form that its field requires.
         """
         given = {name: value for name, value in overrides.items() if value is not None}
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            told = "; ".join(_problem_text(problem, given) for problem in error.errors(include_url=False)[:3])
-            raise ConfigurationError(told) from None
+            problems = "; ".join(_problem_text(problem, given) for problem in error.errors(include_url=False)[:3])
+            raise ConfigurationError(problems) from None
 
 
 def misspelled_variables(environment: Mapping[str, str] | None = None) -> Mapping[str, str]:
-    """The variables that are set and no setting, but like one: each with what it is like. Others are of somebody
-    else: agents have their own, and Kubernetes sets some for a service of that name."""
+    """Return the variables with our prefix that are no setting but resemble one.
+
+    Variables that resemble no setting are left out: agents have variables of their own, and Kubernetes sets some for
+    each service, so also for a service with the name `pointsman`.
+
+    Args:
+        environment: The variables to look at. Default: the environment of this process.
+
+    Returns:
+        The name of the setting that was probably meant, by the name of the variable.
+    """
     known = {name.upper() for name in Settings.model_fields}
     found = variables(_PREFIX) if environment is None else variables(_PREFIX, environment)
     given = sorted(name.removeprefix(_PREFIX) for name in found)
@@ -224,12 +250,12 @@ def misspelled_variables(environment: Mapping[str, str] | None = None) -> Mappin
 
 
 def _problem_text(problem: ErrorDetails, given: Container[str]) -> str:
-    """Which setting it is, under the name it was given by, its value, and what it should be."""
+    """Return a sentence with the name of the setting as the user wrote it, its value, and the expected form."""
     name, *path = (str(part) for part in problem["loc"])
-    told = name if name in given else f"{_PREFIX}{name.upper()}"
+    setting = name if name in given else f"{_PREFIX}{name.upper()}"
     inside = f", {'.'.join(path)}," if path else ""
     value = "" if name in _SECRET_FIELDS else f" is {str(problem['input'])[:_MAX_SHOWN_CHARS]!r}"
     if problem["type"] == "string_pattern_mismatch":  # of a Token, the only field that has a pattern
-        return f"{told}{value}: it should be 1 to 64 letters, digits, - and _"
+        return f"{setting}{value}: it should be 1 to 64 letters, digits, - and _"
     allowed = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
-    return f"{told}{inside}{value}: {allowed}"
+    return f"{setting}{inside}{value}: {allowed}"

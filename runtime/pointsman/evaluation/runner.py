@@ -1,4 +1,4 @@
-"""How good a team or an agent is: labelled requests go through it side by side, and what came is held against them."""
+"""Send labelled requests to a team or an agent, and compare the answers with the labels."""
 
 from __future__ import annotations
 
@@ -26,13 +26,25 @@ from pointsman_schemas.strict_json import as_json_value, compact_json, dump, par
 
 __all__ = ["NO_AGENT", "Case", "CaseResult", "EvaluationReport", "Suite", "evaluate", "load_suite"]
 
-NO_AGENT = "(nobody)"
-"""What stands in the confusion table for an agent that was expected and not used, or used and not expected."""
+NO_AGENT = "(none)"
+"""Entry of the confusion table for an agent that was expected and not used, or used and not expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """What came of a case. It is right when there are no `problems`. `elapsed` is in seconds."""
+    """Result of a case. The case has passed if there are no `problems`.
+
+    Attributes:
+        name: The name of the case; by default its number and the start of its input.
+        problems: The differences between the result and the labels, each a sentence.
+        expected: The agents that the case expects; None if it expects none in particular.
+        agents_used: The agents that worked on the case.
+        answer: The answer, or the output of the agent; None without an answer.
+        status: The final status; `running` if the case did not end within the suite's `timeout`.
+        workflow_id: The id of the workflow.
+        elapsed: Duration of the case in seconds.
+        usage: Tokens, calls and cost of the case.
+    """
 
     name: str
     problems: tuple[str, ...]
@@ -47,23 +59,30 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationReport:
-    """All cases of a suite. Times are in seconds."""
+    """Results of all cases of a suite.
+
+    Attributes:
+        name: The name of the team or the agent.
+        threshold: The share of cases that must pass, from 0 to 1.
+        results: The results, in the order of the suite's cases.
+        elapsed: Duration of the evaluation in seconds.
+        confusion: The number of cases for each pair of expected agent and used agent.
+    """
 
     name: str
     threshold: float
     results: Sequence[CaseResult]
     elapsed: float
     confusion: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """How often, by the agent that was expected and the one that was used."""
 
     @property
     def accuracy(self) -> float:
-        """The share of cases that are right."""
+        """The share of cases that passed, from 0 to 1."""
         return sum(not each.problems for each in self.results) / len(self.results)
 
     @property
     def routing_accuracy(self) -> float | None:
-        """The share of the cases with expected agents in which just those worked; None when there are none."""
+        """The share of the cases with expected agents in which exactly those agents worked; None without such cases."""
         labelled = [each for each in self.results if each.expected is not None]
         if not labelled:
             return None
@@ -71,16 +90,20 @@ class EvaluationReport:
 
     @property
     def passed(self) -> bool:
-        """Whether as many are right as the suite wants."""
+        """True if the share of passed cases reaches the suite's threshold."""
         return self.accuracy >= self.threshold
 
     @property
     def usage(self) -> Usage:
-        """What all of them have used."""
+        """The usage of all cases together."""
         return sum((each.usage for each in self.results), Usage())
 
     def as_json(self) -> dict[str, JsonValue]:
-        """It whole, for programs."""
+        """Return the whole report for programs.
+
+        Returns:
+            An object with the totals, the confusion table and all cases.
+        """
         return {
             "name": self.name,
             "passed": self.passed,
@@ -111,7 +134,11 @@ class EvaluationReport:
         }
 
     def as_junit(self) -> bytes:
-        """It as JUnit's XML, which CI systems read."""
+        """Return the report in the XML format of JUnit, which CI systems read.
+
+        Returns:
+            The document, in UTF-8.
+        """
         failures = sum(bool(each.problems) for each in self.results)
         suite = ElementTree.Element(
             "testsuite", name=self.name, tests=str(len(self.results)), failures=str(failures), errors="0",
@@ -129,11 +156,21 @@ class EvaluationReport:
 
 
 async def evaluate(suite: Suite, client: Client, *, parallel: int = 8) -> EvaluationReport:
-    """Send every case of `suite`, `parallel` at a time, and judge what comes. A case that does not end in time is wrong
-    and says so.
+    """Send every case of a suite and compare the results with the labels.
+
+    A case that does not end within the suite's `timeout` fails, with a problem that names the time.
+
+    Args:
+        suite: The cases, and the team or agent that receives them.
+        client: A connected client in the namespace of the team or agent.
+        parallel: Number of cases that run at the same time. Default: 8.
+
+    Returns:
+        The report.
 
     Raises:
-        PointsmanError: a case could not be sent: it is too large, or the broker is away.
+        PointsmanError: A case could not be sent: it is too large, or the broker is unavailable. The other cases are
+            cancelled.
     """
     began, room = asyncio.get_running_loop().time(), asyncio.Semaphore(parallel)
 
@@ -144,7 +181,7 @@ async def evaluate(suite: Suite, client: Client, *, parallel: int = 8) -> Evalua
     try:
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(one(place, case)) for place, case in enumerate(suite.cases, 1)]
-    except ExceptionGroup as failed:  # the others are given up, too
+    except ExceptionGroup as failed:  # the group has cancelled the other cases
         raise failed.exceptions[0] from None
     scored = [task.result() for task in running]
     confusion: Counter[tuple[str, str]] = Counter()
@@ -164,7 +201,7 @@ async def _run_case(suite: Suite, place: int, case: Case, client: Client) -> Cas
     workflow = ""
     try:
         if suite.team is not None:
-            request = cast(str | dict[str, JsonValue], case.input)  # as the suite has looked
+            request = cast(str | dict[str, JsonValue], case.input)  # checked by the suite
             submitted = await client.submit(suite.team, request, deadline=suite.timeout)
             workflow = submitted.id
             came = await submitted.outcome(suite.timeout)
@@ -172,7 +209,7 @@ async def _run_case(suite: Suite, place: int, case: Case, client: Client) -> Cas
             workflow = f"eval_{uuid4().hex[:20]}"
             came = await _ask_agent(client, suite.agent, workflow, case.input, suite.timeout)
     except TimeoutError:
-        problems.append(f"it had not ended after {suite.timeout:g} s")
+        problems.append(f"the case had not ended after {suite.timeout:g} s")
     answer = came.answer if isinstance(came, Outcome) else came.output if came is not None else None
     status = came.status if came is not None else "running"
     if isinstance(came, Result) and came.status == "succeeded":
@@ -207,9 +244,9 @@ def _find_problems(
     if status != case.status:
         error = came.error.message if isinstance(came, Result) and came.error is not None else ""
         why = error or (came.reason if isinstance(came, Outcome) else "")
-        problems.append(f"it ended {status}, expected {case.status}" + (f": {why}" if why else ""))
+        problems.append(f"the status is {status}, expected {case.status}" + (f": {why}" if why else ""))
     if case.agents is not None and set(used) != set(case.agents):
-        problems.append(f"{', '.join(used) or NO_AGENT} worked on it, expected {', '.join(case.agents) or NO_AGENT}")
+        problems.append(f"the agents used are {_names(used)}, expected {_names(case.agents)}")
     if isinstance(case.answer, dict):
         there = answer if isinstance(answer, dict) else {}
         problems += [
@@ -227,23 +264,27 @@ def _find_problems(
     return problems
 
 
+def _names(agents: Sequence[str]) -> str:
+    return ", ".join(agents) or NO_AGENT
+
+
 async def _run_check(case: Case, came: Outcome | Result) -> list[str]:
     if (check := case.load_check()) is None:
         return []
-    bad = f"{_check_name(case.check)} says it is not good"
+    bad = f"{_check_name(case.check)} rejected the result"
     try:
         found = check(came)
         if inspect.isawaitable(found):
             found = await found
     except AssertionError as error:
         return [str(error) or bad]
-    except (Exception, SystemExit) as error:  # no check ends the evaluation of the others
+    except (Exception, SystemExit) as error:  # a check that fails must not end the evaluation of the other cases
         return [f"{_check_name(case.check)} failed: {describe_error(error)}"]
     return [found or bad] if found is False or isinstance(found, str) else []
 
 
 def _confusion_cells(each: CaseResult) -> list[tuple[str, str]]:
-    """The cells of the confusion table that a case counts in."""
+    """Return the cells of the confusion table in which the case is counted."""
     if each.expected is None:
         return []
     expected, used = set(each.expected), set(each.agents_used)
@@ -256,7 +297,7 @@ def _confusion_cells(each: CaseResult) -> list[tuple[str, str]]:
 
 
 async def _ask_agent(client: Client, agent: str, workflow: str, input: JsonValue, timeout: float) -> Result:
-    """What `agent` makes of `input`, handed over without a supervisor."""
+    """Hand `input` to `agent` without a supervisor, and return the result."""
     subjects, now = client.subjects, datetime.now(UTC)
     back = subjects.result("eval", workflow, agent, "T1", 1)
     handoff = Handoff(
@@ -295,5 +336,5 @@ def _shorten(value: JsonValue) -> str:
 
 
 def _xml_text(text: str) -> str:
-    """Without what XML has no way to say."""
+    """Return `text` without the control characters that XML does not allow."""
     return "".join(letter for letter in text if letter in "\t\n" or letter >= " ")

@@ -19,16 +19,17 @@ from pointsman_schemas.strict_json import describe, parse_json
 __all__ = ["Case", "Check", "Suite", "load_suite"]
 
 Check: TypeAlias = Callable[[Any], object]
-"""It is given the `Outcome` (or an agent's `Result`), and may be async. False, a text or an AssertionError says that it
-is not good."""
+"""Function that judges the `Outcome` of a team, or the `Result` of an agent. The function may be async. False, a text
+or an AssertionError rejects the result."""
 
 
 class Case(BaseModel):
-    """A request, and what is right for it. What is not given is not looked at.
+    """A request and its labels. Labels that are not given are not compared.
 
-    `agents` are those who must work on it, and no others. `answer` is the golden answer: a text or a value, equal
-    but for case and spaces, or an object, whose fields must be equal and may be joined by others. `contains` are texts
-    that the answer must have in it, in any case. `check` is a function in Python, as `module:function` or itself.
+    `agents` are the agents that must work on the request, and no others. `answer` is the golden answer: a text or a
+    value that must be equal except for case and white space, or an object with fields that must be equal; the answer
+    may have more fields. `contains` are texts that the answer must contain, in upper or lower case. `status` is the
+    final status. `check` is a Python function, or its name as `module:function`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -42,7 +43,14 @@ class Case(BaseModel):
     check: str | Check | None = None
 
     def load_check(self) -> Check | None:
-        """The function that `check` names or is. Raises `ConfigurationError` when it is not there."""
+        """Return the function of `check`, and import it if `check` is a name.
+
+        Returns:
+            The function; None if the case has no check.
+
+        Raises:
+            ConfigurationError: The function does not exist, or its module cannot be imported.
+        """
         if self.check is None or not isinstance(self.check, str):
             return self.check
         module, _, name = self.check.partition(":")
@@ -50,11 +58,12 @@ class Case(BaseModel):
             found: Check = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, TypeError, ValueError) as error:  # `./checks.py` is a TypeError
             raise ConfigurationError(
-                f"the check {self.check!r} is not there: {error}; expected module:function"
+                f"the check {self.check!r} does not exist: {error}; expected module:function"
             ) from None
         except Exception as error:
             raise ConfigurationError(
-                f"the check {self.check!r} cannot be had: its module raised {describe_error(error)}; mend {module}"
+                f"the check {self.check!r} cannot be imported: its module raised {describe_error(error)}; "
+                f"correct {module}"
             ) from error
         if not callable(found):
             raise ConfigurationError(f"the check {self.check!r} is a {type(found).__name__}; expected a function")
@@ -64,8 +73,8 @@ class Case(BaseModel):
 class Suite(BaseModel):
     """Labelled requests for `team`, or for one `agent`.
 
-    `target` says what `--embedded` runs: `module` or `file.py`. `threshold` is the share of cases that must be right.
-    `timeout`, in seconds, bounds each case.
+    `target` is what `--embedded` runs: `module` or `file.py`. `threshold` is the share of cases that must pass, from 0
+    to 1, by default 1. `timeout` is the limit of each case in seconds, by default 120.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -80,18 +89,26 @@ class Suite(BaseModel):
     @model_validator(mode="after")
     def _check_target(self) -> Self:
         if (self.team is None) == (self.agent is None):
-            raise ValueError("a suite is for a team or for an agent: give one of them")
+            raise ValueError("a suite has either a team or an agent: give one of them")
         for place, case in enumerate(self.cases if self.team is not None else ()):
             if not isinstance(case.input, str | dict):
-                raise ValueError(f"the input of cases.{place} is no text and no object, as a team's request is")
+                raise ValueError(f"the input of cases.{place} is neither a text nor an object; a team takes only those")
         return self
 
 
 def load_suite(path: Path) -> Suite:
-    """The suite in a YAML, JSON or Python file. Checks are found beside it, too.
+    """Read the suite in a YAML, JSON or Python file.
+
+    The folder of the file is added to the import path, so that checks can be in modules beside the file.
+
+    Args:
+        path: The path of the file.
+
+    Returns:
+        The suite.
 
     Raises:
-        ConfigurationError: it is not there, cannot be read, or does not fit.
+        ConfigurationError: The file does not exist, cannot be parsed, or does not have the form of a suite.
     """
     if not path.is_file():
         raise ConfigurationError(f"there is no file {path}; give a suite in YAML, JSON or Python")
@@ -111,19 +128,18 @@ def load_suite(path: Path) -> Suite:
                 f"the suite {path} is {seen}; expected an object with a `team` or an `agent`, and `cases`"
             )
         if unknown := _unknown_field(value):
-            raise ConfigurationError(f"the suite {path} does not fit: {unknown}")
+            raise ConfigurationError(f"the suite {path} is not valid: {unknown}")
         suite = Suite.model_validate(value)
     except (ContractError, ValidationError) as error:
-        said = describe(error) if isinstance(error, ValidationError) else str(error)
-        raise ConfigurationError(f"the suite {path} does not fit: {said}") from None
+        problem = describe(error) if isinstance(error, ValidationError) else str(error)
+        raise ConfigurationError(f"the suite {path} is not valid: {problem}") from None
     for case in suite.cases:
-        case.load_check()  # a check that is not there is told before anything is paid for
+        case.load_check()  # a missing check is reported before any model call is paid for
     return suite
 
 
 def _unknown_field(value: object) -> str:
-    """The first name in a suite's data that it does not know, and what may have been meant; nothing when there is
-    none."""
+    """Return a message on the first unknown field of a suite's data, with the closest known one; "" without any."""
     cases = value.get("cases") if isinstance(value, dict) else None
     parts: list[tuple[str, type[BaseModel], object]] = [("it", Suite, value)]
     parts += [(f"cases.{place}", Case, case) for place, case in enumerate(cases if isinstance(cases, list) else ())]
@@ -142,4 +158,4 @@ def _yaml(text: bytes, path: Path) -> object:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path} is no YAML: {error}") from None
+        raise ConfigurationError(f"{path} is not valid YAML: {error}") from None

@@ -1,4 +1,4 @@
-"""Several processes of one machine, as children of this one: started again when they crash, ended when it leaves."""
+"""Run several processes as children of this one: restart them when they crash, and end them when this process exits."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from pointsman.errors import PointsmanError
 __all__ = ["ChildExitedError", "ChildProcesses", "exit_message", "exit_with_parent"]
 
 _STOP_TIMEOUT_S = (
-    5.0  # seconds children have to drain before they are killed; agents of a demo or a laptop are done in one
+    5.0  # seconds that children have to drain before they are killed; agents of a demo or a laptop need about one
 )
 _FIRST_PAUSE_S = 0.5  # seconds before a crashed child is started again; doubled each time
 _MAX_PAUSE_S = 30.0
-_STABLE_AFTER_S = 30.0  # seconds after which a child is taken to have started well, and the pauses begin anew
+_STABLE_AFTER_S = 30.0  # seconds after which a start counts as successful, and the pause is reset
 _LOG_TAIL_CHARS = 400  # characters of a log that an error repeats
 
 
 class ChildExitedError(PointsmanError):
-    """A process that was to run has ended. The message holds the last thing it said and where the rest is."""
+    """A child process has exited. The message has the last line of the log, and the path of the log."""
 
     kind = "child_exited"
 
@@ -47,8 +47,8 @@ class _Child:
 class ChildProcesses:
     """Children that run `pointsman` commands, each with a log file in `directory`. Leaving the context ends them all.
 
-    Each has a session of its own, so that the terminal's Ctrl-C reaches this process alone and it decides who ends
-    when; each ends by itself when this process is gone.
+    Each child has a session of its own, so that the terminal's Ctrl-C reaches only this process, which decides when
+    each child ends. A child ends by itself when this process has exited.
     """
 
     def __init__(self, directory: Path, environment: Mapping[str, str]) -> None:
@@ -73,7 +73,7 @@ class ChildProcesses:
         self._children.append(_Child(name, arguments, log, process, time.monotonic()))
 
     async def stop(self) -> None:
-        """End all children: asked first, killed after a bounded wait. Safe to call twice."""
+        """End all children: send SIGTERM, and SIGKILL after a bounded wait. Safe to call twice."""
         self._stopping = True
         running = [child.process for child in self._children if child.process.returncode is None]
         for process in running:
@@ -88,7 +88,7 @@ class ChildProcesses:
                 await asyncio.wait(left)
 
     async def wait_for_exit(self) -> ChildExitedError:
-        """Wait for the first child that ends, and return what it said last."""
+        """Wait for the first child that ends, and return an error with the last line of its log."""
         waits = {asyncio.ensure_future(child.process.wait()): child for child in self._children}
         try:
             done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -97,27 +97,27 @@ class ChildProcesses:
                 wait.cancel()
         return _exit_message(waits[done.pop()])
 
-    async def keep_running(self, told: Callable[[ChildExitedError, float], None]) -> None:
-        """Start again whoever ends, after a growing pause that `told` hears of. Never returns."""
+    async def keep_running(self, on_exit: Callable[[ChildExitedError, float], None]) -> None:
+        """Restart each child that ends, after a growing pause in seconds that `on_exit` receives. Never returns."""
         async with asyncio.TaskGroup() as group:
             for child in self._children:
-                group.create_task(self._keep_running(child, told))
+                group.create_task(self._keep_running(child, on_exit))
 
-    async def _keep_running(self, child: _Child, told: Callable[[ChildExitedError, float], None]) -> None:
+    async def _keep_running(self, child: _Child, on_exit: Callable[[ChildExitedError, float], None]) -> None:
         while True:
             await child.process.wait()
             if self._stopping:
                 return
             if time.monotonic() - child.started > _STABLE_AFTER_S:
                 child.pause = _FIRST_PAUSE_S
-            told(_exit_message(child), child.pause)
+            on_exit(_exit_message(child), child.pause)
             await asyncio.sleep(child.pause)
             child.pause = min(_MAX_PAUSE_S, child.pause * 2)
             child.process = await self._spawn(child.arguments, child.log)
             child.started = time.monotonic()
 
     async def _spawn(self, arguments: Sequence[str], log: Path) -> asyncio.subprocess.Process:
-        with log.open("ab") as said:
+        with log.open("ab") as output:
             return await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -125,17 +125,18 @@ class ChildProcesses:
                 *arguments,
                 "--with-parent",
                 stdin=subprocess.PIPE,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 env=self._environment,
                 start_new_session=True,
             )
 
 
 def exit_with_parent() -> None:
-    """Ask this process to stop when its standard input closes.
+    """Send SIGTERM to this process when its standard input closes.
 
-    The parent holds the other end and never writes: when it is gone, killed or not, the kernel closes it.
+    The parent holds the other end and never writes. When the parent exits, also when it is killed, the kernel closes
+    that end.
     """
 
     def wait() -> None:
@@ -147,9 +148,16 @@ def exit_with_parent() -> None:
 
 
 def exit_message(name: str, code: int, log: Path) -> ChildExitedError:
-    """How the process `name` ended: a negative `code` is the signal that killed it, as in `subprocess`.
+    """Return an error that describes the end of the process `name`.
 
-    Only a positive one is the process's own word, which the last line of its log then explains.
+    Args:
+        name: The name of the process, for the message.
+        code: The exit code. A negative code is the number of the signal that killed the process, as in `subprocess`.
+        log: The log of the process. The message repeats its last line if `code` is positive: only then did the process
+            choose to exit with an error.
+
+    Returns:
+        The error, not raised.
     """
     if code < 0:
         return ChildExitedError(f"the process {name} was killed by signal {-code}; its log is {log}")
@@ -159,7 +167,7 @@ def exit_message(name: str, code: int, log: Path) -> ChildExitedError:
         lines = log.read_text(errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    last = lines[-1][-_LOG_TAIL_CHARS:] if lines else "it said nothing"
+    last = lines[-1][-_LOG_TAIL_CHARS:] if lines else "its log is empty"
     return ChildExitedError(f"the process {name} ended with code {code}: {last}; its log is {log}")
 
 

@@ -31,28 +31,30 @@ def read_file(setting: str, path: str) -> str:
         The whole text.
 
     Raises:
-        ConfigurationError: There is no file, or it cannot be read, or it is no text of at most 1 MiB.
+        ConfigurationError: The file does not exist, cannot be read, or is not a text of at most 1 MiB.
     """
     where = expand(path)
     try:
         status = where.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise _unreadable(setting, path, "is a directory")
+            raise ConfigurationError(_problem_text(setting, path, "is a directory"))
         if not stat.S_ISREG(status.st_mode):  # a pipe would block, and could not be read again
-            raise _unreadable(setting, path, "is not a regular file")
+            raise ConfigurationError(_problem_text(setting, path, "is not a regular file"))
         if status.st_size > _MAX_BYTES:
-            raise _unreadable(setting, path, f"has {status.st_size} bytes, more than such a file has")
+            seen = f"has {status.st_size} bytes; expected at most {_MAX_BYTES}"
+            raise ConfigurationError(_problem_text(setting, path, seen))
         return where.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise _unreadable(setting, path, "does not exist") from None
+        raise ConfigurationError(_problem_text(setting, path, "does not exist")) from None
     except OSError as error:
-        raise _unreadable(setting, path, f"cannot be read: {error.strerror or error}") from None
+        seen = f"cannot be read: {error.strerror or error}"
+        raise ConfigurationError(_problem_text(setting, path, seen)) from None
     except UnicodeDecodeError:
-        raise _unreadable(setting, path, "is not text") from None
+        raise ConfigurationError(_problem_text(setting, path, "is not text")) from None
     except ValueError:  # a NUL in the path
-        raise _unreadable(setting, path, "is not a path") from None
+        raise ConfigurationError(_problem_text(setting, path, "is not a path")) from None
 
 
-def _unreadable(setting: str, path: str, seen: str) -> ConfigurationError:
+def _problem_text(setting: str, path: str, seen: str) -> str:
     where = str(expand(path))
-    return ConfigurationError(f"{setting}: {path}{'' if where == path else f' ({where})'} {seen}")
+    return f"{setting}: {path}{'' if where == path else f' ({where})'} {seen}"

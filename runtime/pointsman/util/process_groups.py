@@ -1,6 +1,7 @@
-"""A command that runs as a process group of its own, and is gone, children and all, when nobody waits for it any more.
+"""Run a command in a process group of its own, and end the whole group when the caller is cancelled.
 
-SIGTERM asks the group to end, SIGKILL ends it. What leaves its group on purpose (a daemon) is not followed.
+The group receives SIGTERM, and SIGKILL some time later. A process that leaves its group on purpose, such as a daemon,
+is not ended.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pathlib import Path
 __all__ = ["CompletedProcess", "kill_groups", "run_process", "wait_until_ended"]
 
 _TERMINATE_TIMEOUT_S = (
-    0.75  # seconds between SIGTERM and SIGKILL: within the second that a worker waits for a handler it cancelled
+    0.75  # seconds between SIGTERM and SIGKILL: a worker waits one second for a handler that it has cancelled
 )
-_POLL_INTERVAL_S = 0.02  # seconds between two looks whether a group is gone; nobody is told of a grandchild's end
+_POLL_INTERVAL_S = 0.02  # between two checks of a group: the kernel does not report the end of a grandchild
 
 _groups: set[int] = set()
 _ending_tasks: set[asyncio.Task[None]] = set()
@@ -26,7 +27,7 @@ _ending_tasks: set[asyncio.Task[None]] = set()
 
 @dataclass(frozen=True, slots=True)
 class CompletedProcess:
-    """What a command left: its exit code, minus the signal's number when a signal ended it, and what it wrote."""
+    """Exit code and output of a command. `code` is minus the number of the signal, if a signal ended the command."""
 
     code: int
     output: bytes
@@ -36,13 +37,22 @@ class CompletedProcess:
 async def run_process(
     *command: str, input: bytes = b"", cwd: Path | str | None = None, env: Mapping[str, str] | None = None
 ) -> CompletedProcess:
-    """Run `command` to its end. Cancelling ends it and all that it started, within a second.
+    """Run `command` to its end. Cancelling ends the command and all processes of its group within a second.
+
+    Args:
+        command: The program and its arguments.
+        input: Bytes for the standard input. Default: none.
+        cwd: Working directory. Default: that of this process.
+        env: Environment variables. Default: those of this process.
+
+    Returns:
+        The exit code and the output.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: The command cannot be started.
     """
-    # Both ends in tasks of their own. Whoever is cancelled while it starts would never know its group, and whoever is
-    # cancelled twice must not leave a process behind.
+    # The start and the end run in tasks of their own. A caller that is cancelled during the start would not get the
+    # number of the group, and a caller that is cancelled twice would leave a process behind.
     starting = asyncio.ensure_future(_start(command, cwd, env))
     try:
         process = await asyncio.shield(starting)
@@ -56,13 +66,13 @@ async def run_process(
 
 
 def kill_groups() -> None:
-    """End everything that runs now, at once: for a process that leaves without waiting."""
+    """Kill all groups that run now, for a process that exits without waiting."""
     for group in tuple(_groups):
         _signal_group(group, signal.SIGKILL)
 
 
 async def wait_until_ended() -> None:
-    """Return when nothing is left of the commands that were ended: for a loop that is about to close."""
+    """Return when all processes of cancelled commands have exited. Call it before the event loop closes."""
     while _ending_tasks:
         await asyncio.wait(tuple(_ending_tasks))
 
@@ -84,10 +94,10 @@ async def _start(
 
 
 async def _end_group(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
-    """Return when nobody is left in the group, if it started."""
+    """Return when all processes of the group have exited, if the command started."""
     try:
         process = await starting
-    except OSError:  # whoever wanted it is told
+    except OSError:  # `run_process` raises it
         return
     group = process.pid
     try:
@@ -103,9 +113,9 @@ async def _end_group(starting: asyncio.Future[asyncio.subprocess.Process]) -> No
 
 
 def _signal_group(group: int, number: int) -> bool:
-    """Whether there was somebody in the group."""
+    """Send a signal to the group, and return True if the group had a process."""
     try:
         os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):  # gone; or, on macOS, only a zombie is left
+    except (ProcessLookupError, PermissionError):  # no process is left; or, on macOS, only a zombie
         return False
     return True

@@ -1,7 +1,7 @@
-"""A blocking function gets a thread of its own, with the caller's context variables, and never holds up an exit.
+"""Run a blocking function in a thread of its own, with the caller's context variables, without delaying an exit.
 
 The loop's default executor is not used: a few stuck functions would fill it, and the interpreter joins its threads
-before it may leave. A daemon thread for each call costs about a tenth of a millisecond and is gone with the call.
+before it exits. A daemon thread for each call costs about a tenth of a millisecond and ends with the call.
 """
 
 from __future__ import annotations
@@ -27,16 +27,28 @@ _running_threads: contextvars.ContextVar[list[threading.Thread]] = contextvars.C
 
 
 def collect_running_threads() -> list[threading.Thread]:
-    """A list that gets the threads which are left running by what is called from now on in this context."""
+    """Return a list to which `run_in_thread` adds the threads that a cancelled call in this context leaves running."""
     left: list[threading.Thread] = []
     _running_threads.set(left)
     return left
 
 
 async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `function` returns, or raises, when called in a thread of its own.
+    """Call `function` in a thread of its own and return its result. Raise what it raises.
 
-    Cancelling ends the wait at once; the thread itself cannot be stopped, runs on to its own end, and is reported.
+    A thread cannot be stopped: when the caller is cancelled, the wait ends at once, and the thread runs on to its end.
+    Such a thread is logged, and added to the list of `collect_running_threads`.
+
+    Args:
+        function: The function to call.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        The result of `function`.
+
+    Raises:
+        CancelledError: The caller was cancelled.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -48,11 +60,11 @@ async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.
             settle = partial(_set_result, answer, call())
         except Exception as error:
             settle = partial(_set_exception, answer, error)
-        except BaseException as error:  # SystemExit and its like end a thread, they must not end the loop
+        except BaseException as error:  # SystemExit and the like end a thread; they must not end the loop
             settle = partial(
                 _set_exception, answer, RuntimeError(f"{type(error).__name__} raised in a thread: {error}")
             )
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits for the result
             loop.call_soon_threadsafe(settle)
 
     name = getattr(function, "__name__", "call")
@@ -62,7 +74,7 @@ async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.
         return await answer
     except asyncio.CancelledError:
         if not answer.done() or answer.cancelled():
-            hint = "a thread cannot be stopped: let the function look at `context.cancelled` now and then"
+            hint = "a thread cannot be stopped: let the function read `context.cancelled` from time to time"
             _log.warning("thread_orphaned", function=name, hint=hint)
             _running_threads.get([]).append(thread)
         raise
@@ -76,6 +88,6 @@ def _set_result(answer: asyncio.Future[T], value: T) -> None:
 def _set_exception(answer: asyncio.Future[T], error: Exception) -> None:
     if answer.done():
         return
-    if isinstance(error, StopIteration):  # a future refuses it: it would end a generator somewhere else
+    if isinstance(error, StopIteration):  # a future refuses it, because it would end the generator that awaits it
         error = RuntimeError(f"StopIteration raised in a thread: {error}")
     answer.set_exception(error)

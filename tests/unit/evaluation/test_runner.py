@@ -76,7 +76,7 @@ async def test_routing_accuracy_and_confusion_are_measured() -> None:
     assert report.confusion == {
         ("tea", "tea"): 2, ("cake", "cake"): 2, ("tea", "cake"): 1, (NO_AGENT, "tea"): 1, ("tea", NO_AGENT): 1,
     }  # fmt: skip
-    assert report.results[2].problems == ("cake worked on it, expected tea",)
+    assert report.results[2].problems == ("the agents used are cake, expected tea",)
     assert report.results[1].agents_used == ("cake", "tea")
 
 
@@ -112,21 +112,21 @@ HELD: list[tuple[Case, tuple[str, ...]]] = [
     (Case(input="tea", contains=("milk",)), ("the answer does not contain 'milk'",)),
     (Case(input="tea", check=lambda outcome: True), ()),
     (Case(input="tea", check=lambda outcome: None), ()),
-    (Case(input="tea", check=lambda outcome: False), ("<lambda> says it is not good",)),
+    (Case(input="tea", check=lambda outcome: False), ("<lambda> rejected the result",)),
     (Case(input="tea", check=too_cheap), ("it should cost 9",)),
     (Case(input="tea", check=raises), ("raises failed: ZeroDivisionError: oh",)),
     (Case(input="tea", check=leaves), ("leaves failed: SystemExit: 3",)),
     (Case(input="tea", check=awaits), ("it should be green",)),
-    (Case(input="tea", check=says_nothing), ("says_nothing says it is not good",)),
+    (Case(input="tea", check=says_nothing), ("says_nothing rejected the result",)),
     (Case(input="tea", check=lambda outcome: outcome.workflow_id != ""), ()),
-    (Case(input="tea", status="partial"), ("it ended completed, expected partial",)),
-    (Case(input="tea", agents=()), ("tea worked on it, expected (nobody)",)),
+    (Case(input="tea", status="partial"), ("the status is completed, expected partial",)),
+    (Case(input="tea", agents=()), ("the agents used are tea, expected (none)",)),
     (Case(input="please", agents=(), status="failed"), ()),
     (
         Case(input="please", agents=("tea",)),
         (
-            "it ended failed, expected completed: nobody can",
-            "(nobody) worked on it, expected tea",
+            "the status is failed, expected completed: nobody can",
+            "the agents used are (none), expected tea",
         ),
     ),
 ]
@@ -180,7 +180,7 @@ async def test_agent_failure_is_reported_or_expected() -> None:
         report = await evaluate(Suite(agent="closed", cases=cases), client)
 
     assert [each.problems for each in report.results] == [
-        ("it ended failed, expected completed: the shop is closed",), (),
+        ("the status is failed, expected completed: the shop is closed",), (),
     ]  # fmt: skip
     assert (report.name, report.routing_accuracy) == ("closed", 1.0)
 
@@ -255,7 +255,7 @@ async def test_missing_agent_is_a_wrong_case() -> None:
             reports = await asyncio.gather(*(evaluate(suite, client) for suite in suites))
 
     for report in reports:
-        assert report.results[0].problems == ("it had not ended after 0.2 s",)
+        assert report.results[0].problems == ("the case had not ended after 0.2 s",)
         assert (report.results[0].status, report.results[0].agents_used, report.usage) == ("running", (), Usage())
 
 
@@ -338,8 +338,8 @@ def test_a_suite_s_folder_is_where_checks_are_looked_for_once(tmp_path: Path, mo
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.json", '{"team": "shop", ', "a.json does not fit: "),
-        ("a.json", '{"team": "shop", "team": "shop", "cases": [{"input": "x"}]}', "a.json does not fit: .*team"),
+        ("a.json", '{"team": "shop", ', "a.json is not valid: "),
+        ("a.json", '{"team": "shop", "team": "shop", "cases": [{"input": "x"}]}', "a.json is not valid: .*team"),
         ("a.py", "", "a.py defines no Suite; give it one"),
         (
             "a.py",
@@ -367,15 +367,18 @@ def test_a_suite_of_any_form_that_cannot_be_read_says_why(name: str, text: str, 
         ("team: shop\ncases: [{input: x, check: 'fine'}]\n", "module:function"),
         ("team: shop\ncases: [{input: x, check: ':fine'}]\n", "module:function"),
         ("team: shop\ncases: [{input: x, check: 'json:nothing'}]\n", "has no attribute 'nothing'; expected module:fun"),
-        ("team: shop\ncases: [{input: x}, {input: 3}]\n", r"the input of cases\.1 is no text and no object"),
-        ("team: shop\ncases: 3\n", r"fit: cases: a list is expected$"),
-        ("team: shop\ncases: [3]\n", r"fit: cases\.0: an object is expected|fit: cases\.0: .*instance of Case"),
+        ("team: shop\ncases: [{input: x}, {input: 3}]\n", r"the input of cases\.1 is neither a text nor an object"),
+        ("team: shop\ncases: 3\n", r"valid: cases: a list is expected$"),
+        ("team: shop\ncases: [3]\n", r"valid: cases\.0: an object is expected|fit: cases\.0: .*instance of Case"),
         ("!!python/object/apply:os.getcwd []\n", "no YAML"),
         ("team: shop\ncases: [{input: x, check: 'json:decoder'}]\n", "json:decoder.* is a module; expected a function"),
-        ("team: shop\ncases: [{input: x, agent: a}]\n", r"fit: cases\.0 has no 'agent'; did you mean agents\?$"),
-        ("team: shop\nsize: 1\ncases: [{input: x}]\n", "fit: it has no 'size'; it has team, agent, target, threshold,"),
-        ("team: shop\ncases: [{input: x, agents: a}]\n", r"fit: cases\.0\.agents: a list is expected$"),
-        ("team: shop\ncases: []\n", r"fit: cases: at least one is expected$"),
+        ("team: shop\ncases: [{input: x, agent: a}]\n", r"valid: cases\.0 has no 'agent'; did you mean agents\?$"),
+        (
+            "team: shop\nsize: 1\ncases: [{input: x}]\n",
+            "valid: it has no 'size'; it has team, agent, target, threshold,",
+        ),
+        ("team: shop\ncases: [{input: x, agents: a}]\n", r"valid: cases\.0\.agents: a list is expected$"),
+        ("team: shop\ncases: []\n", r"valid: cases: at least one is expected$"),
         (
             "team: shop\ncases: [{input: x, status: succeeded}]\n",
             r"cases\.0\.status: .*'completed', 'partial', 'failed'",

@@ -114,7 +114,7 @@ WRONG = CaseResult(
     "where\nis it", ("the answer does not contain '04:12'", "x" * 500), None, (), "It is\nat noon. " * 40, "completed",
     "wf_1", 1.25, Usage(calls=2, input_tokens=10, output_tokens=5, cost=0.5),
 )  # fmt: skip
-MUTE = CaseResult("mute", ("it had not ended after 1 s",), ("tea",), (), None, "running", "", 1.0, Usage())
+MUTE = CaseResult("mute", ("the case had not ended after 1 s",), ("tea",), (), None, "running", "", 1.0, Usage())
 AGENT = CaseResult("agent", ("no",), ("tea",), ("cake",), "", "completed", "eval_1", 1.0, Usage())
 GOOD = CaseResult("n" * 120, (), ("tea",), ("tea",), "yes", "completed", "wf_2", 0.5, Usage(calls=1, input_tokens=1))
 CONFUSION = {("tea", "tea"): 11, ("tea", NO_AGENT): 1, ("tea", "cake"): 2}
@@ -143,7 +143,7 @@ def test_each_case_is_a_line_with_its_errors_below(
         f"    answer: {answer[:197]}...",
         "    pointsman show wf_1",
         "✗ mute  1.0 s",
-        "    it had not ended after 1 s",
+        "    the case had not ended after 1 s",
         "✗ agent  1.0 s",
         "    no",
         "    answer:",
@@ -160,7 +160,7 @@ def test_table_has_expected_agents_in_rows_and_used_agents_in_columns(
     lines = told(EvaluationReport("shop", 1.0, [GOOD], 1.0, CONFUSION), True, capsys)
 
     assert [line.split() for line in lines[2:5]] == [
-        ["expected", "↓", "used", "→"], ["cake", "tea", "(nobody)"], ["tea", "2", "11", "1"],
+        ["expected", "↓", "used", "→"], ["cake", "tea", "(none)"], ["tea", "2", "11", "1"],
     ]  # fmt: skip
     whole = told(EvaluationReport("shop", 1.0, [GOOD], 1.0, {("tea", "tea"): 1, ("cake", "cake"): 1}), True, capsys)
     assert [line.split() for line in whole[2:6]] == [
