@@ -69,6 +69,7 @@ __all__ = [
     "UndecodableEventError",
     "UnknownEventTypeError",
     "describe_error",
+    "error_text",
 ]
 
 MAX_ERROR_CHARS = 500
@@ -249,10 +250,23 @@ def describe_error(error: BaseException) -> str:
     Returns:
         The message, after the type's name where the type is not one of Pointsman's.
     """
+    text = error_text(error)
+    if not isinstance(error, PointsmanError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text[:MAX_ERROR_CHARS]
+
+
+def error_text(error: BaseException) -> str:
+    """Return the message of an exception without its type, in a short text that every event can carry.
+
+    Args:
+        error: The exception.
+
+    Returns:
+        The message, cut off at `MAX_ERROR_CHARS`.
+    """
     try:
         text = describe(error) if isinstance(error, ValidationError) else str(error)
     except Exception as unprintable:
         text = f"its message cannot be shown: {type(unprintable).__name__}"
-    if not isinstance(error, PointsmanError):
-        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return text.encode("utf-8", "replace").decode()[:MAX_ERROR_CHARS]

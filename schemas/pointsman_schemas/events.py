@@ -164,11 +164,25 @@ class AttemptError(Part):
     """The error of a failed attempt."""
 
     kind: str = Field(description="The kind of error, such as `timeout` or `handler_error`.")
-    message: str = Field(description="The error for operators, in one or two sentences.")
+    message: str = Field(description="The error in one or two sentences.")
+    detail: str = Field(
+        default="",
+        description="The text of the exception behind the error, for operators. Models and callers do not receive it.",
+    )
     retryable: bool = Field(default=False, description="True if another attempt may succeed.")
     retry_after: Annotated[float, Field(ge=0, le=MAX_RETRY_AFTER_S)] | None = Field(
         default=None, description="Seconds to wait before the next attempt, as requested by a provider or an agent."
     )
+
+    @property
+    def for_operators(self) -> str:
+        """The message, with the detail if there is one."""
+        return f"{self.message}: {self.detail}" if self.detail else self.message
+
+    @property
+    def for_agents(self) -> AttemptError:
+        """The error without its detail."""
+        return self.model_copy(update={"detail": ""}) if self.detail else self
 
 
 def _text_or_object(value: object) -> object:

@@ -242,7 +242,7 @@ def _find_problems(
 ) -> list[str]:
     problems: list[str] = []
     if status != case.status:
-        error = came.error.message if isinstance(came, Result) and came.error is not None else ""
+        error = came.error.for_operators if isinstance(came, Result) and came.error is not None else ""
         why = error or (came.reason if isinstance(came, Outcome) else "")
         problems.append(f"the status is {status}, expected {case.status}" + (f": {why}" if why else ""))
     if case.agents is not None and set(used) != set(case.agents):

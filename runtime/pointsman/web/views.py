@@ -169,7 +169,7 @@ def dead_letter_row(of: DeadLetter) -> dict[str, Any]:
         "workflow": of.workflow_id,
         "task": of.task_id,
         "kind": of.cause.kind,
-        "message": of.cause.message[:_MAX_CAUSE_CHARS],
+        "message": of.cause.for_operators[:_MAX_CAUSE_CHARS],
         "attempts": of.attempts,
         "subject": of.subject,
         "at": of.at,

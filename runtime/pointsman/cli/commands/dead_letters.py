@@ -175,7 +175,7 @@ def show(
             return Code.OK
         terminal, content = console(), letter.content
         print_table(terminal, dead_letter_table([letter], terminal.width))
-        print_prose(terminal, f"\n{content.cause.kind}: {escape_control(content.cause.message)}", style="red")
+        print_prose(terminal, f"\n{content.cause.kind}: {escape_control(content.cause.for_operators)}", style="red")
         print_prose(terminal, f"\nSubject  {escape_control(content.subject)}")
         for header, value in content.headers.items():
             print_prose(terminal, f"{escape_control(header)}: {escape_control(value)}", style="dim")

@@ -169,6 +169,7 @@ def render_workflow(
     parts: list[RenderableType] = []
     results: dict[str, JsonValue] = {}
     asked: dict[str, str] = {}
+    errors: dict[str, None] = {}  # in order, each once
     own: set[str] = set()  # tasks of roles: their results are the plan and the answer, which are shown anyway
     begins = isinstance(entries[0], WorkflowStarted)
     top = at_time(build_trace(entries, reports), now, alive).children[0] if begins else None
@@ -209,10 +210,14 @@ def render_workflow(
                 parts.append(Text(f"\n{what}", "green" if entry.verdict == "approved" else "red"))
             case "task_added":
                 own.add(entry.task_id)
+            case "attempt_failed" | "task_failed" if entry.error.detail:
+                errors.setdefault(f"{entry.task_id}: {entry.error.for_operators}")
             case "task_succeeded" if entry.task_id not in own:
                 results[entry.task_id] = entry.result.output
     if top and top.children:
         parts += [Text("\nTasks", style="bold"), _task_table(top, now)]
+    if errors:
+        parts += [Text("\nErrors", style="bold"), *(Text(one_line(each, limit=800), "red") for each in errors)]
     for task_id, output in results.items():
         parts += [Text(f"\nResult of {task_id}", style="bold"), Text(value_text(output, pretty=True))]
     last = entries[-1]
@@ -312,7 +317,7 @@ def _two_lines(letter: DeadLetter) -> tuple[Text, Text]:
 
 
 def _cause(letter: DeadLetter) -> str:
-    return one_line(f"{letter.cause.kind}: {letter.cause.message}", limit=400)
+    return one_line(f"{letter.cause.kind}: {letter.cause.for_operators}", limit=400)
 
 
 def value_text(value: JsonValue, *, pretty: bool = False) -> str:

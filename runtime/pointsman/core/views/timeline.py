@@ -101,7 +101,7 @@ class Timeline:
                 return "‖", "warn", self._agent(entry.task_id), "waits in", what
             case "attempt_failed":
                 nth = f"{self._task(entry.task_id)}, attempt {entry.attempt}"
-                what = f"{nth}: {entry.error.kind}: {entry.error.message}"
+                what = f"{nth}: {entry.error.kind}: {entry.error.for_operators}"
                 return "✗", "bad", self._agent(entry.task_id), "failed at", what
             case "retry_scheduled":
                 self._agents[entry.task_id] = entry.agent
@@ -129,7 +129,7 @@ class Timeline:
             case "review_requested":
                 return "", "plain", entry.judge, "is to judge", self._task(entry.task_id)
             case "task_failed":
-                what = f"{self._task(entry.task_id)} given up after {entry.attempts}: {entry.error.message}"
+                what = f"{self._task(entry.task_id)} given up after {entry.attempts}: {entry.error.for_operators}"
                 return "✗", "bad", self._agent(entry.task_id), "has", what
             case "task_skipped":
                 what = f"{self._task(entry.task_id)} skipped: {entry.reason or entry.unmet_dependency}"

@@ -445,4 +445,4 @@ def _review_text(output: JsonValue) -> str:
 
 
 def _error_text(error: AttemptError) -> str:
-    return f"{error.kind}: {error.message}"
+    return f"{error.kind}: {error.for_operators}"

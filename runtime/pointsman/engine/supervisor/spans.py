@@ -258,7 +258,7 @@ def _export_task(
         )
 
     trace = state.trace
-    error = (task.error.kind, task.error.message) if task.error and task.status is TaskStatus.FAILED else None
+    error = (task.error.kind, task.error.for_operators) if task.error and task.status is TaskStatus.FAILED else None
     record(
         about,
         context=trace_context(trace, task.span_id),

@@ -29,6 +29,7 @@ from pointsman.errors import (
     RefusedError,
     TaskError,
     describe_error,
+    error_text,
 )
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
@@ -263,7 +264,13 @@ class Attempt:
             raise
         except BaseException as error:  # a handler's `exit()` ends the attempt, not the worker
             _log.warning("handler_raised", exc_info=error)
-            return HandlerOutcome("failed", error=_attempt_error(ErrorKind.HANDLER, error, True, None))
+            cause = AttemptError(
+                kind=ErrorKind.HANDLER,
+                message=f"agent {self._name} raised {type(error).__name__}",
+                detail=error_text(error),
+                retryable=True,
+            )
+            return HandlerOutcome("failed", error=cause)
 
     async def _call_agent(self, invocation: AttemptInvocation) -> JsonValue:
         return await self._agent.run(invocation.handoff, invocation.context)

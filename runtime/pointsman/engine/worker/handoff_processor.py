@@ -158,12 +158,12 @@ class HandoffProcessor:
             asks = result.approvals if handoff.role is Role.WORK else ()
             error = None if asks else result.error
             if error is not None:
-                spot.set_failed(error.kind, error.message)
+                spot.set_failed(error.kind, error.for_operators)
                 _log.warning(
                     "attempt_failed",
                     status=result.status,
                     kind=error.kind,
-                    error=error.message,
+                    error=error.for_operators,
                     retryable=error.retryable,
                 )
             elif asks:

@@ -73,7 +73,7 @@ class LetterIndex(Projection):
             content.origin,
             content.workflow_id or "",
             content.cause.kind,
-            content.cause.message[:_SEARCHED_CHARS],
+            content.cause.for_operators[:_SEARCHED_CHARS],
         )
         hay = " ".join(searched).casefold()
         self._rows[stored.subject] = LetterRow(stored.sequence, content.id, views.dead_letter_row(content), hay)
