@@ -6,27 +6,11 @@ import json
 from typing import Any
 
 import pytest
-from support.adapters import LIMITS, SCHEMA, WEATHER_TOOL, Connect, anthropic, asking, every, openai, responses, talking
+from support.adapters import SCHEMA, WEATHER_TOOL, Connect, anthropic, asking, every, openai, responses, talking
 from support.providers import Answer, stream_of
 
 from pointsman.errors import ModelError
 from pointsman.ports.model import ToolCall, Turn
-from pointsman_schemas.events import Usage
-
-
-@every
-async def test_a_text_comes_back_with_its_usage_and_its_price(connect: Connect) -> None:
-    async with talking(connect, Answer("Good day.", usage=(1000, 100))) as (provider, model):
-        reply = await model.complete(asking(temperature=0.0, max_tokens=50))
-
-    price = 0.0028 if model.provider == "openai" else 0.0015
-    assert (reply.text, reply.finish, reply.calls, reply.model) == ("Good day.", "stop", (), model.name)
-    assert reply.usage.model_copy(update={"cost": 0.0}) == Usage(calls=1, input_tokens=1000, output_tokens=100)
-    assert reply.usage.cost == pytest.approx(price)
-    sent = provider.calls[0].body
-    assert (sent["model"], sent["temperature"]) == (model.name, 0.0)
-    assert [sent[name] for name in LIMITS if name in sent] == [50]
-
 
 CALLED = (
     Turn("user", "hello"),
@@ -140,25 +124,6 @@ async def test_fake_provider_refuses_a_result_without_its_call(
     async with talking(connect, Answer("never said")) as (_, model):
         with pytest.raises(ModelError, match="has no call"):
             await model.complete(asking(turns=turns))
-
-
-@every
-async def test_tools_may_be_used_before_the_structured_answer(connect: Connect) -> None:
-    wanted = Answer(calls=(("weather", {"city": "Oslo"}),))
-    async with talking(connect, wanted, Answer(data={"city": "Oslo"})) as (provider, model):
-        first = await model.complete(asking(output_schema=SCHEMA, output_name="place", tools=(WEATHER_TOOL,)))
-        turns = (
-            Turn("user", "hello"),
-            Turn("assistant", "", first.calls),
-            Turn("tool", "rain", call_id=first.calls[0].id),
-        )
-        second = await model.complete(
-            asking(output_schema=SCHEMA, output_name="place", tools=(WEATHER_TOOL,), turns=turns)
-        )
-
-    assert (first.finish, first.data) == ("tool_calls", None)
-    assert second.data == {"city": "Oslo"}
-    assert "weather" in provider.calls[0].tools
 
 
 @every

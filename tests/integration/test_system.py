@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import signal
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from support.sizes import SIZE, sized
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.client.client import Client, Workflow
 from pointsman.engine.log.reader import read_commit
-from pointsman.errors import BusUnavailableError, NotFoundError
+from pointsman.errors import NotFoundError
 from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 from pointsman_schemas.events import Outcome
@@ -101,55 +99,6 @@ async def test_a_supervisor_may_be_killed_at_every_kind_of_entry(settings: Setti
         "retry_scheduled", "task_succeeded", "task_failed", "task_skipped", "workflow_ended",
     }  # fmt: skip
     assert deaths >= 6
-
-
-async def test_a_broker_that_is_killed_again_and_again_loses_no_workflow(settings: Settings, tmp_path: Path) -> None:
-    store = tmp_path / "broker"
-    broker = EmbeddedBroker(store)
-    await broker.start()
-    settings = settings.model_copy(update={"url": broker.url, "ack_wait": 1.0, "request_timeout": 2.0})
-    port = int(broker.url.rpartition(":")[2])
-    try:
-        async with System(tmp_path / "processes", settings) as system:
-            supervisor, crew = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
-            request = steps("a", "b", "c", serial=True, seconds=0.3)
-            workflows = [await system.client.submit("crew", request) for _ in range(20)]
-
-            await wait_for(lambda: _result_of(system, "a"), "result of a first task")
-            broker = await _crash(broker, store, port)
-            await wait_for(lambda: _result_of(system, "b"), "result of a second task")
-            await supervisor.kill()
-            supervisor = await system.supervisor(CREW)
-            broker = await _crash(broker, store, port)  # while it takes up what its predecessor left
-            outcomes = await asyncio.gather(*(workflow.outcome(60) for workflow in workflows))
-            for workflow in workflows:
-                await check(system, workflow)
-
-            assert crew.alive
-            assert supervisor.alive
-            assert len(crew.lines("bus_disconnected")) == len(crew.lines("bus_reconnected")) == 2
-            assert len(crew.lines(level="warning")) < 100
-    finally:
-        await broker.stop()
-
-    assert {(outcome.status, outcome.answer) for outcome in outcomes} == {("completed", "a b c")}
-
-
-async def _result_of(system: System, task: str) -> object:
-    """Return a result of that task in any workflow, if the broker answers."""
-    with suppress(BusUnavailableError):
-        return await system.client.bus.last("work", f"{system.settings.namespace}.inbox.crew.*.result.worker.{task}.1")
-    return None
-
-
-async def _crash(broker: EmbeddedBroker, store: Path, port: int) -> EmbeddedBroker:
-    """Kill the broker with SIGKILL and start the next on the same port and store."""
-    assert broker.pid is not None
-    os.kill(broker.pid, signal.SIGKILL)
-    await broker.stop()
-    following = EmbeddedBroker(store, port=port)
-    await following.start()
-    return following
 
 
 MOMENTS: dict[str, type[Any]] = {"begun": WorkflowStarted, "planned": PlanAccepted, "half done": TaskSucceeded}
