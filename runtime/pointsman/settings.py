@@ -44,6 +44,11 @@ _SECRET_FIELDS = {
 }  # no message repeats the values of these fields
 _MAX_SHOWN_CHARS = 80  # characters of a value that a message repeats
 _MAX_INBOX_PREFIX = 128  # characters
+_MIN_S, _MAX_S = 0.01, 86_400  # seconds: shorter than an answer of the broker; a day
+_MIN_DAYS, _MAX_DAYS = 1 / 86_400, 36_500  # one second; a hundred years, which the broker's nanoseconds can hold
+_MAX_COUNT = 1_000_000
+_MAX_EVENT_BYTES = 1 << 30
+_MAX_STREAM_BYTES = (1 << 63) - 1  # the broker's integers
 
 
 class Settings(Options, BaseModel):
@@ -81,40 +86,40 @@ class Settings(Options, BaseModel):
     """Create a new namespace with a separate stream for handoffs, which the broker syncs to disk later than
     `sync_interval: always` requires. The supervisor sends handoffs that the broker loses again, from the log. For a
     broker of one node with `sync_interval: always`. The setting does not change a namespace that exists."""
-    ack_wait: Annotated[float, Field(gt=0)] = 20.0
+    ack_wait: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 20.0
     """Seconds after which a message is delivered again, if its consumer neither settles it nor reports progress."""
-    max_deliveries: Annotated[int, Field(ge=1)] = 5
+    max_deliveries: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 5
     """Deliveries of a handoff without a result after which its attempt fails as `crashed`: the handoff seems to kill
     its workers. A handoff that a worker returns when it restarts counts as a delivery, too. By default,
     `max_deliveries` times `ack_wait` is 100 s, less than a task's time of 120 s: the attempt fails with this cause
     before the task times out."""
-    request_timeout: Annotated[float, Field(gt=0)] = 5.0
+    request_timeout: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 5.0
     """Maximum time to wait for one answer of the broker."""
-    heartbeat: Annotated[float, Field(gt=0)] = 5.0
+    heartbeat: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 5.0
     """Interval at which an agent refreshes its card. The agent counts as unavailable after three intervals."""
-    shutdown_grace: Annotated[float, Field(ge=0)] = 10.0
+    shutdown_grace: Annotated[float, Field(ge=0, le=_MAX_S)] = 10.0
     """Time that running work has to finish after the first SIGTERM."""
-    circuit_failures: Annotated[int, Field(ge=0)] = 5
+    circuit_failures: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 5
     """Consecutive failed tasks of an agent after which a supervisor opens the agent's circuit and sends no tasks to it.
     5 is rarely reached by chance: if one task in ten fails at random, a circuit opens once in 100,000 tasks. 0: no
     circuit opens."""
-    circuit_open: Annotated[float, Field(gt=0)] = 10.0
+    circuit_open: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 10.0
     """Time that a circuit stays open before the supervisor sends one task as a probe. The time doubles after each
     failed probe, up to five minutes. It is short at first because the cause is often short: a restart of the worker,
     or a rate limit of the provider that ends with the minute."""
-    max_running: Annotated[int, Field(ge=1)] = 1000
+    max_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 1000
     """Running workflows at which a supervisor process stops accepting requests."""
-    retention_days: Annotated[float, Field(gt=0)] = 30.0
+    retention_days: Annotated[float, Field(ge=_MIN_DAYS, le=_MAX_DAYS)] = 30.0
     """Days to keep the log of a workflow after its end, and to keep dead letters. Handoffs and results are kept for 7
     days at most."""
-    max_body: Annotated[int, Field(ge=1024)] = MAX_BODY_BYTES
+    max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = MAX_BODY_BYTES
     """Maximum size in bytes of the headers and the body of one event. A body that does not fit into one message of the
     broker is kept in the object store. A process holds the bodies that it works on in memory, and parses JSON at some
     50 MB a second."""
-    artifacts_bytes: Annotated[int, Field(gt=0)] | None = None
+    artifacts_bytes: Annotated[int, Field(gt=0, le=_MAX_STREAM_BYTES)] | None = None
     """Maximum size in bytes of the object store, if this process creates it. Unset: no limit but the account's. While
     the store is full, large bodies wait until older ones have expired."""
-    stream_bytes: Annotated[int, Field(ge=1_048_576)] | None = None
+    stream_bytes: Annotated[int, Field(ge=1_048_576, le=_MAX_STREAM_BYTES)] | None = None
     """Maximum size in bytes of each stream that this process creates, for accounts that require one. Unset: no limit
     but the account's. The object store takes `artifacts_bytes` instead, if that is set."""
     model_limits: dict[str, ModelLimits] = {}

@@ -125,13 +125,17 @@ class PlanUsage(Part):
 class Budget(Options, Part):
     """Upper limits of usage. In a handoff it is the share of the attempt. A limit of None is unlimited."""
 
-    calls: int | None = Field(default=None, description="Model calls.")
-    tokens: int | None = Field(default=None, description="Tokens of prompts and answers.")
-    cost: float | None = Field(default=None, description="Cost in US dollars.")
-    tasks: Annotated[int, Field(ge=0)] | None = Field(
+    calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
+    tokens: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None, description="Tokens of prompts and answers."
+    )
+    cost: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="Cost in US dollars."
+    )
+    tasks: Annotated[int, Field(strict=True, ge=0)] | None = Field(
         default=None, description="Tasks of a team and of all teams below it."
     )
-    replans: Annotated[int, Field(ge=0)] | None = Field(
+    replans: Annotated[int, Field(strict=True, ge=0)] | None = Field(
         default=None, description="Re-plans of a team and of all teams below it."
     )
 
@@ -201,7 +205,7 @@ class Request(Event):
     input: Annotated[Annotated[str, Field(min_length=1)] | dict[str, JsonValue], BeforeValidator(_text_or_object)] = (
         Field(description="The request: a text, or an object for teams that expect fields.")
     )
-    deadline: Annotated[float, Field(gt=0, le=2_592_000)] | None = Field(
+    deadline: Annotated[float, Field(strict=True, ge=0.001, le=2_592_000)] | None = Field(
         default=None,
         description="Seconds from the start of the workflow to its deadline; at most the team's limit, the default.",
     )

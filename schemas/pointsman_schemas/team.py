@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, assert_never
+from typing import Annotated, Literal, assert_never
 
 from pydantic import BaseModel, Field, field_validator
 from pydantic_core import PydanticCustomError
@@ -50,22 +50,33 @@ class Limits(Options, Frozen):
     the limits of those teams. Each attempt reserves a share of the rest when it starts.
     """
 
-    deadline: float = Field(default=600.0, gt=0, description="Time limit of a workflow, in seconds.")
-    task_timeout: float = Field(default=120.0, gt=0, description="Time limit of an attempt, in seconds.")
+    deadline: float = Field(
+        default=600.0, strict=True, ge=0.001, le=2_592_000, description="Time limit of a workflow, in seconds."
+    )
+    task_timeout: float = Field(
+        default=120.0, strict=True, ge=0.001, le=2_592_000, description="Time limit of an attempt, in seconds."
+    )
     approval: float = Field(
         default=86_400.0,
-        gt=0,
+        strict=True,
+        ge=0.001,
         le=2_592_000,
         description="Seconds to wait for a person's answer. This time does not count against the deadline.",
     )
-    tasks: int = Field(default=1_000, ge=1, description="Tasks of all plans.")
-    depth: int = Field(default=100, ge=1, description="Longest chain of dependencies in a plan.")
-    nesting: int = Field(default=5, ge=0, le=20, description="Number of teams that may be above a team.")
-    replans: int = Field(default=0, ge=0, description="Plans made again after a failure or at the request of a result.")
-    plan_repairs: int = Field(default=2, ge=0, description="Rejected plans returned to the planner.")
-    calls: int | None = Field(default=None, description="Model calls.")
-    tokens: int | None = Field(default=None, description="Tokens of prompts and answers.")
-    cost: float | None = Field(default=None, description="Cost in US dollars.")
+    tasks: int = Field(default=1_000, strict=True, ge=1, description="Tasks of all plans.")
+    depth: int = Field(default=100, strict=True, ge=1, description="Longest chain of dependencies in a plan.")
+    nesting: int = Field(default=5, strict=True, ge=0, le=20, description="Number of teams that may be above a team.")
+    replans: int = Field(
+        default=0, strict=True, ge=0, description="Plans made again after a failure or at the request of a result."
+    )
+    plan_repairs: int = Field(default=2, strict=True, ge=0, description="Rejected plans returned to the planner.")
+    calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
+    tokens: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None, description="Tokens of prompts and answers."
+    )
+    cost: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="Cost in US dollars."
+    )
 
 
 class Team(Options, Frozen):

@@ -52,6 +52,30 @@ def test_invalid_variable_is_named_with_its_value_and_the_choices(
     assert allowed in str(caught.value)
 
 
+TIMES = ("ACK_WAIT", "HEARTBEAT", "REQUEST_TIMEOUT", "CIRCUIT_OPEN", "RETENTION_DAYS", "SHUTDOWN_GRACE")
+COUNTS = ("MAX_RUNNING", "MAX_DELIVERIES", "CIRCUIT_FAILURES", "MAX_BODY", "ARTIFACTS_BYTES")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in TIMES for value in ("inf", "-inf", "nan", "1e308", "-1")),
+        *((name, "1e-9") for name in TIMES[:-1]),
+        *((name, "9" * 30) for name in COUNTS),
+        *(
+            ("MODEL_LIMITS", f'{{"openai": {{"{name}": {value}}}}}')
+            for name in ("requests", "tokens", "concurrency")
+            for value in ("true", "1e308", "0", "-1", '"5"')
+        ),
+    ],
+)
+def test_number_that_no_process_can_use_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(f"POINTSMAN_{name}", value)
+
+    with pytest.raises(ConfigurationError, match=rf"^POINTSMAN_{name}\b.* is '.*': it should be "):
+        Settings.load()
+
+
 def test_invalid_item_inside_a_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_MODEL_LIMITS", '{"openai": {"requests": -1}}')
 

@@ -15,6 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 __all__ = ["BucketState", "ModelLimits", "acquire", "release"]
 
 _MINUTE_S = 60.0
+_MAX_RATE = 1e12  # a minute: more than any provider allows
 _BURST_SHARE = 1 / 6  # of a minute's worth that may be used at once
 _POLL_INTERVAL_S = 0.1  # seconds between two looks for the end of somebody else's call
 
@@ -24,9 +25,9 @@ class ModelLimits(BaseModel):
 
     model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
 
-    requests: Annotated[float, Field(gt=0)] | None = None
-    tokens: Annotated[float, Field(gt=0)] | None = None
-    concurrency: Annotated[int, Field(ge=1)] | None = None
+    requests: Annotated[float, Field(strict=True, gt=0, le=_MAX_RATE)] | None = None
+    tokens: Annotated[float, Field(strict=True, gt=0, le=_MAX_RATE)] | None = None
+    concurrency: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] | None = None
 
 
 class BucketState(BaseModel):
