@@ -301,8 +301,8 @@ async def test_doctor_names_the_domain_that_it_looks_at(tmp_path: Path) -> None:
             "doctor", folder=tmp_path, **{**at_leaf, "POINTSMAN_NAMESPACE": "other"}, POINTSMAN_JETSTREAM_DOMAIN="hub"
         )
 
-    assert "streams of 'own' fit, in the JetStream domain 'leaf' of this server" in own
-    assert "streams of 'own' fit, in the JetStream domain 'hub'\n" in chosen
+    assert "streams of 'own' match, in the JetStream domain 'leaf' of this server" in own
+    assert "streams of 'own' match, in the JetStream domain 'hub'\n" in chosen
     assert "there is no namespace 'other' at" in absent
     assert "in the JetStream domain 'hub'" in absent
 
