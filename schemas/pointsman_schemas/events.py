@@ -203,7 +203,10 @@ class Request(Event):
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
     input: Annotated[Annotated[str, Field(min_length=1)] | dict[str, JsonValue], BeforeValidator(_text_or_object)] = (
-        Field(description="The request: a text, or an object for teams that expect fields.")
+        Field(
+            description="The request: a text, or an object for teams that expect fields. Of an object, a team with a "
+            "fixed plan reads the inputs of its tasks in `inputs`, by task id."
+        )
     )
     deadline: Annotated[float, Field(strict=True, ge=0.001, le=2_592_000)] | None = Field(
         default=None,

@@ -30,6 +30,7 @@ from pointsman_schemas.role_io import (
     Synthesis,
     SynthesizerInput,
 )
+from pointsman_schemas.strategies import FixedInput
 
 __all__ = ["MODELS", "files", "json_schema", "main", "to_yaml"]
 
@@ -46,6 +47,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "refinement": Refinement,
     "judge-input": JudgeInput,
     "ruling": ConflictRuling,
+    "fixed-input": FixedInput,
 }
 """The models with a schema file, by the name of the file."""
 

@@ -7,10 +7,25 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pointsman_schemas.base import Frozen, Options
-from pointsman_schemas.ids import AgentName, Skill, TaskId, Token, as_token
+from pointsman_schemas.ids import TOKEN_PATTERN, AgentName, Skill, TaskId, Token, as_token, is_token
+from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.plan_checks import find_graph_faults
 from pointsman_schemas.retry import RetryPolicy
+from pointsman_schemas.strict_json import JsonValue
 
-__all__ = ["Adaptive", "Check", "Choreography", "FanOut", "Pipeline", "PlanAndExecute", "Router", "Stage", "Strategy"]
+__all__ = [
+    "Adaptive",
+    "Check",
+    "Choreography",
+    "FanOut",
+    "Fixed",
+    "FixedInput",
+    "Pipeline",
+    "PlanAndExecute",
+    "Router",
+    "Stage",
+    "Strategy",
+]
 
 
 class _SynthesizedStrategy(Options, Frozen):
@@ -190,6 +205,55 @@ class Choreography(_SynthesizedStrategy):
     )
 
 
+class Fixed(_SynthesizedStrategy):
+    """The tasks of a plan that the author of the team wrote. No planner is asked.
+
+    An object request may name inputs of the tasks in its field `inputs` (`FixedInput`).
+    """
+
+    kind: Literal["fixed"] = Field(default="fixed", description="The kind of strategy.")
+    plan: Plan = Field(description="The plan. Its tasks name agents or skills, and no cycle of dependencies.")
+    checks: dict[TaskId, Check] = Field(default={}, description="Requirements on the outputs of tasks, by task id.")
+    synthesizer: AgentName | None = Field(
+        default=None, description="The agent that writes the answer; null for the plain results."
+    )
+
+    @model_validator(mode="after")
+    def _can_run(self) -> Self:
+        faults = find_graph_faults(self.plan, check_agent=_agent_faults, allow_equal_tasks=True)
+        if not self.plan.tasks:
+            faults.append("the plan has no tasks")
+        if self.plan.cannot or self.plan.done:
+            faults.append("`cannot` and `done` are answers of a planner; a fixed plan has neither")
+        if unknown := sorted(self.checks.keys() - {task.id for task in self.plan.tasks}):
+            faults.append(f"the checks name {', '.join(unknown)}, which the plan does not have")
+        if faults:
+            raise ValueError(f"the fixed plan cannot run: {'; '.join(faults)}")
+        return self
+
+
+def _agent_faults(task: PlannedTask) -> list[str]:
+    if bool(task.agent) == bool(task.skill):
+        return [f"task {task.id!r} names an agent, or a skill that its agent must have: give one of them"]
+    if task.agent and not is_token(task.agent):
+        return [f"task {task.id!r} names the agent {task.agent!r}, which does not match {TOKEN_PATTERN}"]
+    return []
+
+
+class FixedInput(Frozen):
+    """The fields of an object request that a team with a fixed plan reads.
+
+    A task without an input receives the other fields of the request and its metadata.
+    """
+
+    inputs: dict[TaskId, JsonValue] = Field(
+        default={},
+        description="The inputs of tasks, by task id. An input replaces the input that the plan has for the task; if "
+        "both are objects, their fields are merged, and those of the request count. An id that is not a task of the "
+        "plan refuses the request.",
+    )
+
+
 Strategy: TypeAlias = Annotated[
-    PlanAndExecute | Adaptive | Router | Pipeline | FanOut | Choreography, Field(discriminator="kind")
+    PlanAndExecute | Adaptive | Router | Pipeline | FanOut | Choreography | Fixed, Field(discriminator="kind")
 ]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal, Self, assert_never
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.base import Frozen, Options
 from pointsman_schemas.ids import AgentName, TeamName, is_token
+from pointsman_schemas.plan_checks import find_graph_faults
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strategies import (
     Adaptive,
     Check,
     Choreography,
     FanOut,
+    Fixed,
     Pipeline,
     PlanAndExecute,
     Router,
@@ -29,6 +31,7 @@ __all__ = [
     "Check",
     "Choreography",
     "FanOut",
+    "Fixed",
     "Limits",
     "Pipeline",
     "PlanAndExecute",
@@ -121,6 +124,14 @@ class Team(Options, Frozen):
             return given
         raise PydanticCustomError("strategy", "a strategy is expected, such as Supervisor()")
 
+    @model_validator(mode="after")
+    def _limits_allow_its_plan(self) -> Self:
+        if isinstance(self.strategy, Fixed):
+            size = self.limits.tasks, self.limits.depth
+            if faults := find_graph_faults(self.strategy.plan, *size, allow_equal_tasks=True):
+                raise ValueError(f"the limits do not allow the fixed plan: {'; '.join(faults)}")
+        return self
+
     def required_agents(self) -> Mapping[AgentName, str]:
         """Return the agents that the team names.
 
@@ -142,6 +153,10 @@ class Team(Options, Frozen):
             case Pipeline():
                 roles = [(stage.check.judge, "judges") for stage in strategy.stages]
                 roles += [(stage.agent, "works") for stage in strategy.stages]
+            case Fixed():
+                roles = [(check.judge, "judges") for check in strategy.checks.values()]
+                roles += [(task.agent or None, "works") for task in strategy.plan.tasks]
+                roles.append((strategy.synthesizer, "synthesizes"))
             case FanOut() | Choreography():
                 roles = [(strategy.synthesizer, "synthesizes")]
             case _:
@@ -159,5 +174,7 @@ class Team(Options, Frozen):
                 return tuple(dict.fromkeys(stage.skill for stage in stages if stage.skill))
             case FanOut(skills=skills):
                 return tuple(dict.fromkeys(skills))
+            case Fixed(plan=plan):
+                return tuple(dict.fromkeys(task.skill for task in plan.tasks if task.skill))
             case _:
                 return ()

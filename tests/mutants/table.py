@@ -67,12 +67,13 @@ MUTANTS = (
         "planning/test_planner.py::test_a_refused_plan_goes_back_with_every_reason",
     ),
     _core(
-        "M5", "planning/validation.py", "    elif task.agent not in agents:", "    elif False:",
+        "M5", "planning/validation.py", "    if task.agent in agents:", "    if True:",
         "planning/test_validation.py::test_each_fault_is_named",
     ),
-    _core(
-        "M5", "planning/validation.py", "    if stuck := [task_id for task_id in needs if open_needs[task_id]]:",
-        "    if stuck := []:", "planning/test_validation.py::test_each_fault_is_named",
+    Mutant(
+        "M5", "schemas/pointsman_schemas/plan_checks.py",
+        "    if stuck := [task_id for task_id in needs if open_needs[task_id]]:", "    if stuck := []:",
+        ("unit/core/planning/test_validation.py::test_each_fault_is_named",),
     ),
     _core(
         "M5", "planning/acceptance.py", "    if state.rejections <= state.limits.plan_repairs:", "    if state.rejections < 99:",
@@ -145,6 +146,16 @@ MUTANTS = (
         "M11", "engine/supervisor/committer.py",
         "            if draft.probes and not await self._circuits.claim_probes(draft.probes, draft.now):",
         "            if False:", "unit/engine/supervisor/test_circuit_breaker.py::test_three_supervisors_send_one_probe_between_them",
+    ),
+    _core(
+        "a fixed plan refuses inputs of unknown tasks", "strategies/fixed.py",
+        "    if unknown := [task_id for task_id in inputs if task_id not in ids]:", "    if unknown := []:",
+        "strategies/test_fixed.py::test_inputs_that_do_not_fit_the_plan_refuse_the_request",
+    ),
+    _core(
+        "a task of a fixed plan receives its input of the request", "tasks/handoff_input.py",
+        "    if isinstance(inputs, dict) and inputs.get(task.id) is not None:", "    if False:",
+        "strategies/test_fixed.py::test_a_request_names_the_inputs_of_its_tasks",
     ),
     _core(
         "a planner does not exceed the retry policy of its team", "planning/acceptance.py",

@@ -9,12 +9,14 @@ from pointsman.testing.simulation import SimulatedClock
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.events import Request
 from pointsman_schemas.log import ApprovalRequested
+from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import JsonValue, dump
 from pointsman_schemas.team import (
     Adaptive,
     Check,
     Choreography,
     FanOut,
+    Fixed,
     Limits,
     Pipeline,
     PlanAndExecute,
@@ -55,8 +57,13 @@ def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
 
 
 def asking(team: Team, wait: float, *, plans: bool) -> Team:
-    limits = team.limits.model_copy(update={"approval": wait})
-    return team.model_copy(update={"limits": limits, "approve_plan": plans})
+    """`team`, for whose plans, or for the first task of whose fixed plan, people are asked."""
+    limits, strategy = team.limits.model_copy(update={"approval": wait}), team.strategy
+    if isinstance(strategy, Fixed):
+        first, *others = strategy.plan.tasks
+        tasks = (first.model_copy(update={"approval": "required"}), *others)
+        strategy = strategy.model_copy(update={"plan": strategy.plan.model_copy(update={"tasks": tasks})})
+    return team.model_copy(update={"limits": limits, "strategy": strategy, "approve_plan": plans})
 
 
 def judged(team: Team, chance: Random) -> Team:
@@ -100,7 +107,25 @@ def _others(chance: Random, writer: str | None) -> list[Strategy]:
             skills=chance.choice([(), (), (), ("craft", "none")]),
         ),
         Choreography(synthesizer=writer, end_events=chance.choice([(), ("over",)])),
+        _fixed(chance, writer),
     ]
+
+
+def _fixed(chance: Random, writer: str | None) -> Fixed:
+    """A graph of up to four tasks, of which some are checked or have a retry policy of their own."""
+    tasks: list[PlannedTask] = []
+    for number in range(chance.randint(1, 4)):
+        tasks.append(
+            PlannedTask(
+                id=f"t{number}",
+                agent=chance.choice(WORKERS),
+                intent="do a part of it",
+                depends_on=tuple(each.id for each in tasks if chance.random() < 0.5),
+                retry=chance.choice([None, RetryPolicy(attempts=chance.randint(1, 4), backoff=0.2)]),
+            )
+        )
+    checks = {tasks[0].id: _check(chance)} if chance.random() < 0.3 else {}
+    return Fixed(plan=Plan(tasks=tuple(tasks)), checks=checks, synthesizer=writer)
 
 
 def _stage(chance: Random, agent: str) -> Stage:
@@ -117,9 +142,17 @@ def _check(chance: Random) -> Check:
     )
 
 
+def _input(chance: Random, name: str) -> str | dict[str, JsonValue]:
+    """A text, or an object with inputs for the tasks of a fixed plan, some of which may not be in the plan."""
+    text = f"please do {name}"
+    inputs: dict[str, JsonValue] = {chance.choice(["t0", "t3"]): {"part": name}}
+    with_inputs: dict[str, JsonValue] = {"request": text, "inputs": inputs}
+    return with_inputs if chance.random() < 0.25 else text
+
+
 def request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str, str], bytes]:
     """Return headers and body of a request in a valid or invalid form."""
-    request = Request(input=f"please do {name}", deadline=chance.choice([None, None, 6.0]))
+    request = Request(input=_input(chance, name), deadline=chance.choice([None, None, 6.0]))
     body = dump(request)
     envelope = Envelope(id=name, type=Request.event_type, source="/caller", time=clock.now(), correlation_id="c")
     kinds = {"binary": 5.0, "structured": 2.0, "named": 2.0, "bare": 1.0, "broken": 0.6, "version": 0.4, "reply": 0.4}

@@ -27,12 +27,14 @@ from pointsman_schemas.log import (
     TaskSucceeded,
     WorkflowEnded,
 )
+from pointsman_schemas.plan import Plan
 from pointsman_schemas.strict_json import compact_json, parse_json
 from pointsman_schemas.team import (
     Adaptive,
     Check,
     Choreography,
     FanOut,
+    Fixed,
     Limits,
     Pipeline,
     PlanAndExecute,
@@ -102,6 +104,7 @@ def random_strategy(chance: Random) -> Strategy:
         adaptive,
         adaptive,
         dance,
+        _fixed(chance),
     ]
     return chance.choice(drawn)
 
@@ -111,6 +114,18 @@ def _stage(chance: Random, name: str) -> Stage:
     if chance.random() < 0.2:
         return Stage(skill=chance.choice(("craft", "none")), name=name, check=check)
     return Stage(agent=chance.choice(AGENTS).name, name=name, check=check)
+
+
+def _fixed(chance: Random) -> Fixed:
+    """A random plan of a team's author, some of whose tasks are checked or have a retry policy of their own."""
+    drawn = Plan.model_validate(random_plan(chance, "f"))
+    tasks = tuple(
+        each.model_copy(update={"retry": chance.choice([None, RetryPolicy(attempts=chance.randint(1, 5))])})
+        for each in drawn.tasks
+    )
+    checks = {each.id: chance.choice([_NEVER, _ALWAYS, _JUDGED]) for each in tasks if chance.random() < 0.3}
+    synthesizer = chance.choice(["synthesizer", None])
+    return Fixed(plan=drawn.model_copy(update={"tasks": tasks}), checks=checks, synthesizer=synthesizer)
 
 
 def random_limits(chance: Random) -> Limits:

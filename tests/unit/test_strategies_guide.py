@@ -17,7 +17,7 @@ from pointsman.testing import running_team
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Handoff, Outcome
 from pointsman_schemas.ids import child_id_for
-from pointsman_schemas.log import RetryScheduled, TaskDispatched
+from pointsman_schemas.log import ApprovalRequested, RetryScheduled, TaskDispatched
 from pointsman_schemas.strategies import Strategy
 from pointsman_schemas.team import Team
 
@@ -233,6 +233,48 @@ async def test_agents_react_to_events_until_a_terminal_one() -> None:
     assert (handoff.event, handoff.intent) == ("refund_eligible", "React to refund_eligible from policy")
     assert [report.output for report in handoff.context] == ["eligible"]
     assert (quiet.status, quiet.answer, alone) == ("completed", "not eligible", ["policy"])
+
+
+# Fixed plan
+
+
+async def test_a_fixed_plan_runs_as_it_is_written_with_the_inputs_of_the_request() -> None:
+    heard: list[Handoff] = []
+    crew = [
+        says("ledger", ["I-1", "I-2"], heard=heard),
+        says("bank", ["P-1"], heard=heard),
+        says("matcher", {"paid": ["I-1"]}, {"unpaid": ["I-2"]}),
+        says("clerk", "reminded", heard=heard),
+    ]
+    request: dict[str, Any] = {"month": "2026-05", "inputs": {"payments": {"account": "A-1"}}}
+    async with running_team(defined_in("Fixed plan")["team"], crew) as client:
+        workflow = await client.submit("month-end", request)
+        async for event in workflow.events():
+            if isinstance(event, ApprovalRequested):
+                await client.operations.approve(event.approval)
+                break
+        outcome, order = await workflow.outcome(20), await handed(client, workflow.id)
+
+    assert sorted(order[:2]) == ["bank", "ledger"]
+    assert order[2:] == ["matcher", "matcher", "clerk"]
+    assert outcome.status == "completed"
+    assert outcome.answer == {
+        "invoices": ["I-1", "I-2"], "payments": ["P-1"], "match": {"unpaid": ["I-2"]}, "remind": "reminded",
+    }  # fmt: skip
+    inputs = {handoff.task_id: handoff.input for handoff in heard}
+    assert inputs["payments"] == {"currency": "EUR", "account": "A-1"}
+    assert inputs["invoices"] == inputs["remind"] == {"month": "2026-05"}
+    assert [report.task_id for report in heard[-1].context] == ["match"]
+
+
+async def test_a_request_with_an_input_for_no_task_of_the_fixed_plan_is_refused() -> None:
+    team = defined_in("Fixed plan")["team"]
+    outcome, order = await play(team, doing("ledger", "bank", "matcher", "clerk"), {"inputs": {"payment": {}}})
+
+    assert (outcome.status, order) == ("failed", [])
+    assert outcome.reason == (
+        "the request has inputs for payment; the tasks of the plan are invoices, payments, match, remind"
+    )
 
 
 # Skills

@@ -16,7 +16,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import ReviewRequested
 from pointsman_schemas.role_io import Review, ReviewInput
-from pointsman_schemas.strategies import Check, FanOut, Pipeline
+from pointsman_schemas.strategies import Check, FanOut, Fixed, Pipeline
 from pointsman_schemas.strict_json import describe
 
 __all__ = ["check_failure", "output_check", "parse_review", "request_review", "review_error", "stage_judge"]
@@ -85,6 +85,8 @@ def output_check(state: State, task: Task) -> Check:
     """What the output of `task` must be like; anything will do where it is no stage and no member of a fan-out."""
     if isinstance(state.strategy, FanOut):
         return state.strategy.check if task.role is Role.WORK else _NO_CHECK
+    if isinstance(state.strategy, Fixed):
+        return state.strategy.checks.get(task.id, _NO_CHECK)
     stages = state.strategy.stages if isinstance(state.strategy, Pipeline) else ()
     return next((stage.check for stage in stages if stage.name == task.id), _NO_CHECK)
 

@@ -21,7 +21,7 @@ from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import JudgeInput, SynthesizerInput
-from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, PlanAndExecute, Router
+from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Fixed, Pipeline, PlanAndExecute, Router
 from pointsman_schemas.strict_json import compact_json
 
 __all__ = [
@@ -41,7 +41,7 @@ _RAW_RESULT_SHARE = 2
 come in the commit that ends the workflow, which then has it twice."""
 
 
-def complete_workflow(decision: Decision, strategy: PlanAndExecute | Adaptive | Router | Choreography) -> None:
+def complete_workflow(decision: Decision, strategy: PlanAndExecute | Adaptive | Router | Choreography | Fixed) -> None:
     """Have the answer written from what was done, or say why there is none."""
     state = decision.state
     done = [task for task in state.plan_tasks() if task.status is TaskStatus.SUCCEEDED]

@@ -22,7 +22,7 @@ from pointsman_schemas.log import LimitReached, PlanAccepted, PlanRejected, Task
 from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.role_io import PlannerInput
-from pointsman_schemas.strategies import Adaptive, Pipeline, PlanAndExecute, Router
+from pointsman_schemas.strategies import Adaptive, Fixed, Pipeline, PlanAndExecute, Router
 
 __all__ = [
     "accept_plan",
@@ -60,7 +60,7 @@ def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, 
             plan.cannot,
         )
     number = revision or max(state.revision, 1)
-    if not isinstance(state.strategy, Pipeline):
+    if not isinstance(state.strategy, Pipeline | Fixed):
         plan = _bound_retries(plan, state.retry)
     if not approved:
         if len(plan.tasks) > (left := remaining_tasks(state)):

@@ -12,10 +12,11 @@ from pointsman.core.planning.acceptance import end_over_task_quota
 from pointsman.core.planning.role_tasks import request_classification, request_plan
 from pointsman.core.strategies.choreography import missing_reactor, start_choreography
 from pointsman.core.strategies.fan_out import complete_fan_out, start_fan_out
+from pointsman.core.strategies.fixed import start_fixed
 from pointsman.core.strategies.pipeline import complete_pipeline, start_pipeline
 from pointsman.core.tasks.agent_selection import eligible_agents
 from pointsman_schemas.card import Role
-from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Pipeline, PlanAndExecute, Router
+from pointsman_schemas.strategies import Adaptive, Choreography, FanOut, Fixed, Pipeline, PlanAndExecute, Router
 
 __all__ = ["finish_workflow", "missing_agent", "start_workflow"]
 
@@ -38,6 +39,8 @@ def start_workflow(decision: Decision) -> None:
             start_fan_out(decision, strategy)
         case Choreography() as strategy:
             start_choreography(decision, strategy)
+        case Fixed() as strategy:
+            start_fixed(decision, strategy)
         case _ as never:
             assert_never(never)
 
@@ -45,7 +48,7 @@ def start_workflow(decision: Decision) -> None:
 def finish_workflow(decision: Decision) -> None:
     """The work is done, as far as it can be: have the answer written, or end."""
     match decision.state.strategy:
-        case PlanAndExecute() | Adaptive() | Router() | Choreography() as strategy:
+        case PlanAndExecute() | Adaptive() | Router() | Choreography() | Fixed() as strategy:
             complete_workflow(decision, strategy)
         case Pipeline():
             complete_pipeline(decision)
@@ -65,7 +68,7 @@ def missing_agent(decision: Decision) -> str:
     state = decision.state
     named = None if state.agents == "*" else frozenset(state.agents)
     match state.strategy:
-        case Pipeline():
+        case Pipeline() | Fixed():
             return ""
         case FanOut():
             return "" if named is not None else _missing_worker(decision)

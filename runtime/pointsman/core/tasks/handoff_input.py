@@ -10,6 +10,7 @@ from pointsman.core.model.state import PendingApproval, State, Task, usage_bound
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import TaskReport
 from pointsman_schemas.role_io import RemainingLimits
+from pointsman_schemas.strategies import Fixed
 
 __all__ = ["approval_subject", "handoff_input", "task_report"]
 
@@ -20,7 +21,7 @@ def handoff_input(state: State, task: Task) -> JsonValue:
     if task.role is Role.WORK:
         if task.input is not None:
             return task.input
-        return {**state.metadata, **(state.input if isinstance(state.input, dict) else {"request": state.input})}
+        return _request_input(state, task)
     asked: dict[str, JsonValue] = {"request": state.input}
     if state.metadata and task.role is not Role.SYNTHESIZE:
         asked["metadata"] = state.metadata
@@ -29,6 +30,21 @@ def handoff_input(state: State, task: Task) -> JsonValue:
     if task.role is Role.PLAN:
         asked["remaining_limits"] = _remaining_limits(state, task).model_dump(mode="json", exclude_none=True)
     return {**asked, **task.input} if isinstance(task.input, dict) else asked
+
+
+def _request_input(state: State, task: Task) -> JsonValue:
+    """Return the input of a task of the plan that has none of its own: the request with its metadata.
+
+    Where the plan is fixed, the request may have an input for the task alone, in `inputs`.
+    """
+    if isinstance(state.input, str):
+        return {**state.metadata, "request": state.input}
+    if not isinstance(state.strategy, Fixed):
+        return {**state.metadata, **state.input}
+    inputs = state.input.get("inputs")
+    if isinstance(inputs, dict) and inputs.get(task.id) is not None:
+        return inputs[task.id]
+    return {**state.metadata, **{name: value for name, value in state.input.items() if name != "inputs"}}
 
 
 def approval_subject(state: State, pending: PendingApproval) -> JsonValue:

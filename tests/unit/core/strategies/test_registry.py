@@ -10,10 +10,12 @@ from support.core import T0, WorkflowDriver, card, cards, plan, task
 from pointsman.core.replay.replayer import replay_log
 from pointsman_schemas.card import Role
 from pointsman_schemas.log import TimerArmed
+from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.team import (
     Adaptive,
     Choreography,
     FanOut,
+    Fixed,
     Limits,
     Pipeline,
     PlanAndExecute,
@@ -107,11 +109,12 @@ def test_workflow_waiting_for_agents_can_be_cancelled() -> None:
     [
         (Pipeline(stages=(Stage(agent="one"),)), {}),
         (FanOut(), {"agents": ("one",)}),
+        (Fixed(plan=Plan(tasks=(PlannedTask(id="a", agent="one", intent="do it"),))), {}),
         (PlanAndExecute(), {"agents": ()}),
         (PlanAndExecute(fallback="desk"), {"cards": (card("desk", team=True),)}),
         (PlanAndExecute(), {"agents": ("below",), "cards": (card("below", team=True),), "limits": Limits(nesting=0)}),
     ],
-    ids=["stages", "members", "nobody ever", "a fallback", "too deep"],
+    ids=["stages", "members", "fixed", "nobody ever", "a fallback", "too deep"],
 )
 def test_only_selected_live_members_are_awaited(strategy: Strategy, given: dict[str, Any]) -> None:
     story = early(strategy, **given)

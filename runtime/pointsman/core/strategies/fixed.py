@@ -1,0 +1,55 @@
+"""Start a workflow with a fixed plan: check the inputs of the request and accept the plan of the team's author."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue, ValidationError
+
+from pointsman.core.completion.caller_messages import explain_failure
+from pointsman.core.completion.outcome import end_workflow
+from pointsman.core.decision import Decision
+from pointsman.core.model.lifecycle import Phase
+from pointsman.core.planning.acceptance import accept_plan
+from pointsman_schemas.plan import PlannedTask
+from pointsman_schemas.strategies import Fixed, FixedInput
+from pointsman_schemas.strict_json import describe
+
+__all__ = ["start_fixed"]
+
+_CORRECT_REQUEST_ADVICE = "Correct the request and publish it again under a new id."
+
+
+def start_fixed(decision: Decision, strategy: Fixed) -> None:
+    """Accept the plan; end the workflow where the request names inputs that do not fit the plan."""
+    inputs = _task_inputs(decision.state.input, strategy)
+    if isinstance(inputs, str):
+        return end_workflow(decision, Phase.FAILED, explain_failure(inputs, _CORRECT_REQUEST_ADVICE), inputs)
+    tasks = tuple(_with_input(task, inputs.get(task.id)) for task in strategy.plan.tasks)
+    goal = strategy.plan.goal or "Serve the request"
+    return accept_plan(decision, strategy.plan.model_copy(update={"tasks": tasks, "goal": goal}), revision=1)
+
+
+def _task_inputs(request: str | dict[str, JsonValue], strategy: Fixed) -> Mapping[str, JsonValue] | str:
+    """Return the inputs that the request names, by task id; a sentence where they do not fit the plan."""
+    if isinstance(request, str):
+        return {}
+    try:
+        inputs = FixedInput.model_validate(request).inputs
+    except ValidationError as error:
+        return f"the inputs of the request cannot be read: {describe(error)}"
+    ids = [task.id for task in strategy.plan.tasks]
+    if unknown := [task_id for task_id in inputs if task_id not in ids]:
+        return f"the request has inputs for {', '.join(unknown)}; the tasks of the plan are {', '.join(ids)}"
+    return inputs
+
+
+def _with_input(task: PlannedTask, given: JsonValue) -> PlannedTask:
+    """Return the task with the request's input, where the plan has an input of its own.
+
+    An input for a task without one stays in the request, which the log holds already: `handoff_input` reads it there.
+    """
+    if task.input is None or given is None:
+        return task
+    merged = {**task.input, **given} if isinstance(task.input, dict) and isinstance(given, dict) else given
+    return task.model_copy(update={"input": merged})

@@ -1,0 +1,123 @@
+"""Find the faults of a plan that show without knowledge of the live agents: ids, intents, dependencies and size.
+
+The runtime checks a planner's plan with the same functions, and a fixed plan is checked when its team is defined. Each
+fault is one sentence with the id of the task, which a planner can act on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from pointsman_schemas.errors import InvalidTokenError
+from pointsman_schemas.ids import token
+from pointsman_schemas.plan import Plan, PlannedTask
+
+__all__ = ["find_graph_faults"]
+
+_MIN_INTENT_CHARS = 3
+"""Shortest intent in characters. A shorter text states no task."""
+
+
+def find_graph_faults(
+    plan: Plan,
+    max_tasks: int | None = None,
+    max_depth: int | None = None,
+    existing: Mapping[str, bool] = {},
+    check_agent: Callable[[PlannedTask], list[str]] = lambda task: [],
+    *,
+    allow_equal_tasks: bool = False,
+) -> list[str]:
+    """Find the faults of a plan's tasks, and of the graph that their dependencies form.
+
+    Cycles and long chains are searched only in a plan without other faults.
+
+    Args:
+        plan: The plan.
+        max_tasks: Largest number of tasks; None for any number.
+        max_depth: Largest number of tasks in a chain of dependencies; None for any number.
+        existing: The tasks of the workflow that have started, by id: True if a new task may depend on the task.
+        check_agent: Find the faults of the agent or skill that a task names; by default, none are searched.
+        allow_equal_tasks: True if tasks may differ only in their ids. A planner that writes such tasks repeats itself.
+
+    Returns:
+        The faults, one sentence each.
+    """
+    faults = []
+    if max_tasks is not None and len(plan.tasks) > max_tasks:
+        faults.append(f"the plan has {len(plan.tasks)} tasks; at most {max_tasks} are allowed")
+    for task_id, count in Counter(task.id for task in plan.tasks).items():
+        if count > 1:
+            faults.append(f"the id {task_id!r} is used {count} times; every task needs its own")
+    known = {task.id for task in plan.tasks}
+    for task in plan.tasks:
+        faults.extend(_find_id_faults(task, existing))
+        faults.extend(check_agent(task))
+        faults.extend(_find_intent_and_dependency_faults(task, known, existing))
+    if not allow_equal_tasks:
+        faults.extend(_find_equal_tasks(plan))
+    return faults or _find_cycle_or_long_chain(plan, max_depth)
+
+
+def _find_id_faults(task: PlannedTask, existing: Mapping[str, bool]) -> list[str]:
+    faults: list[str] = []
+    try:
+        token(task.id, "the task id")
+    except InvalidTokenError as error:
+        faults.append(str(error))
+    if task.id in existing:
+        faults.append(f"the id {task.id!r} belongs to a task that has already started; choose another")
+    return faults
+
+
+def _find_intent_and_dependency_faults(task: PlannedTask, known: set[str], existing: Mapping[str, bool]) -> list[str]:
+    faults: list[str] = []
+    if len(task.intent) < _MIN_INTENT_CHARS:
+        faults.append(f"task {task.id!r} has the intent {task.intent!r}; say in a sentence what the agent is to do")
+    for dependency in (*task.depends_on, *task.optional_dependencies):
+        if dependency == task.id:
+            faults.append(f"task {task.id!r} depends on itself")
+        elif dependency not in known and not existing.get(dependency, False):
+            faults.append(f"task {task.id!r} depends on {dependency!r}, which is not a task of the plan")
+    return faults
+
+
+def _find_equal_tasks(plan: Plan) -> list[str]:
+    """Find tasks that differ in nothing but their ids."""
+    alike = Counter((task.agent, task.skill, task.intent) for task in plan.tasks)
+    seen: dict[str, str] = {}
+    faults = []
+    for task in plan.tasks:
+        if alike[task.agent, task.skill, task.intent] < 2:
+            continue
+        same = json.dumps(task.model_dump(mode="json", exclude={"id"}), sort_keys=True)
+        if same in seen:
+            faults.append(f"tasks {seen[same]!r} and {task.id!r} are the same; keep one")
+        seen.setdefault(same, task.id)
+    return faults
+
+
+def _find_cycle_or_long_chain(plan: Plan, max_depth: int | None) -> list[str]:
+    """Sort the tasks topologically (Kahn). Tasks that are left over are part of a cycle, or depend on one."""
+    planned = {task.id for task in plan.tasks}
+    needs = {task.id: {*task.depends_on, *task.optional_dependencies} & planned for task in plan.tasks}
+    dependants: dict[str, list[str]] = {task_id: [] for task_id in needs}
+    for task_id, dependencies in needs.items():
+        for dependency in dependencies:
+            dependants[dependency].append(task_id)
+    level = {task_id: 1 for task_id, dependencies in needs.items() if not dependencies}
+    open_needs = {task_id: len(dependencies) for task_id, dependencies in needs.items()}
+    ready = list(level)
+    for task_id in ready:
+        for dependant in dependants[task_id]:
+            level[dependant] = max(level.get(dependant, 1), level[task_id] + 1)
+            open_needs[dependant] -= 1
+            if open_needs[dependant] == 0:
+                ready.append(dependant)
+    if stuck := [task_id for task_id in needs if open_needs[task_id]]:
+        return [f"these tasks wait for each other in a circle: {', '.join(stuck)}"]
+    deepest = max(level.values(), default=0)
+    if max_depth is not None and deepest > max_depth:
+        return [f"the longest chain of tasks has {deepest} links; at most {max_depth} are allowed"]
+    return []
