@@ -1,5 +1,4 @@
-"""How a supervisor's inputs end: acknowledged when they are dealt with, a dead letter when nobody can deal with them,
-handed back when that cannot be stored now. None is lost."""
+"""Acknowledge, dead-letter or negatively acknowledge a supervisor's inputs. No input is lost."""
 
 from __future__ import annotations
 
@@ -26,15 +25,23 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Acknowledger"]
 
 _MAX_DELIVERIES = 5
-"""Deliveries of a parent's word to a child that has not begun, before it is left for that child to look for."""
+"""Deliveries of a parent's control to a child that has not begun. After them, the child reads it when it begins."""
 _RETRY_PAUSE_S = 5.0
-"""Seconds before an input that could not be stored as a dead letter comes again: it is kept, and not in a hot loop."""
+"""Delay before the redelivery of an input whose dead letter could not be stored, to avoid a hot loop."""
 
 _log = get_logger(__name__)
 
 
 class Acknowledger:
-    """Settles the inputs of one team's workflows."""
+    """Settles the inputs of one team's workflows.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+        logs: The logs of the team.
+        team: The team.
+    """
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, logs: WorkflowLog, team: str) -> None:
         self._bus = bus
@@ -44,6 +51,13 @@ class Acknowledger:
         self._team = team
 
     async def acknowledge(self, workflow: str, inbound: Iterable[InboundInput], state: State | None = None) -> None:
+        """Acknowledge processed inputs, and store a dead letter of each refused one first.
+
+        Args:
+            workflow: The workflow's id.
+            inbound: The inputs.
+            state: The workflow's state, for the log lines.
+        """
         for inbound_input in inbound:
             if inbound_input.refusal is not None:
                 with bind(**(log_context(state) if state else {})):
@@ -51,30 +65,46 @@ class Acknowledger:
             await inbound_input.delivery.ack()
 
     async def dead_letter_unknown(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
+        """Dead-letter the inputs of a workflow without a log.
+
+        Args:
+            workflow: The workflow's id.
+            inbound: The inputs.
+        """
         for inbound_input in inbound:
             if (
                 isinstance(inbound_input.input, ControlReceived)
                 and inbound_input.event_id == f"{workflow}-{PARENT_CONTROL}"
             ):
-                # Its child is about to begin, or will look for this when it does.
+                # The child begins soon, or reads this control when it begins.
                 await (
                     inbound_input.delivery.nak(1.0)
                     if inbound_input.delivery.delivered < _MAX_DELIVERIES
                     else inbound_input.delivery.ack()
                 )
                 continue
-            message = "no log of this workflow exists: it was never admitted here, or its log has aged out"
+            message = "no log of this workflow exists: it was never admitted here, or its log was removed"
             await self.dead_letter(inbound_input.delivery, workflow, "unknown_workflow", message)
 
     async def dead_letter(self, delivery: Delivery, workflow: str | None, kind: str, message: str) -> None:
-        """Make a dead letter of an input and settle it; what cannot be stored now is handed back, not lost."""
+        """Store a dead letter of an input and terminate its delivery, or return the input if that fails.
+
+        Args:
+            delivery: The delivery.
+            workflow: The workflow's id, if it is known.
+            kind: The kind of the error.
+            message: The error.
+
+        Raises:
+            PermissionDeniedError: the broker refuses the dead letter.
+        """
         try:
             await self._store_dead_letter(delivery, workflow, AttemptError(kind=kind, message=message))
         except PermissionDeniedError:
             await delivery.nak(_RETRY_PAUSE_S)
             raise
         except PointsmanError as error:
-            hint = "the input is kept and tried again; `pointsman doctor` looks at the dead letters' stream"
+            hint = "the input is kept and tried again; `pointsman doctor` checks the dead-letter stream"
             _log.error("dead_letter_store_failed", subject=delivery.message.subject, reason=str(error), hint=hint)
             await delivery.nak(_RETRY_PAUSE_S)
         else:
@@ -95,8 +125,15 @@ class Acknowledger:
         )
 
     async def close_corrupt(self, workflow: str, inbound: Sequence[InboundInput], error: CorruptLogError) -> None:
-        """A log that cannot be folded is never guessed at: its caller is told, and its inputs become dead letters. One
-        that is being removed since its workflow ended has told its caller: its outcome goes last of it."""
+        """Close a workflow whose log cannot be folded: publish a failed outcome and dead-letter its inputs.
+
+        A log that retention is deleting has an outcome already, which is deleted last.
+
+        Args:
+            workflow: The workflow's id.
+            inbound: The inputs.
+            error: The fault of the log.
+        """
         try:
             over = await self._bus.last("log", self._subjects.outcome(self._team, workflow))
             left = over or await self._bus.last("log", self._subjects.log(self._team, workflow))
@@ -104,7 +141,9 @@ class Acknowledger:
                 await self._publish_failure(workflow, str(error))
         except BusUnavailableError:
             left = None
-        if left is None:  # the broker is away, or the log was removed while it was read: they come again
+        if (
+            left is None
+        ):  # the broker is unavailable, or the log was removed during the read: the inputs are redelivered
             for inbound_input in inbound:
                 await inbound_input.delivery.nak(1.0)
         else:

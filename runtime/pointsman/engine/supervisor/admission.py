@@ -1,4 +1,4 @@
-"""Admission: no more workflows of a team run than its supervisor has room for; requests wait in their queue for it."""
+"""Limit the workflows of a team that one supervisor runs at a time. Further requests wait in their queue."""
 
 from __future__ import annotations
 
@@ -14,11 +14,19 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["AdmissionControl"]
 
-_RECHECK_INTERVAL_S = 5.0  # seconds between two looks for workflows that were admitted here and whose end was not heard
+_RECHECK_INTERVAL_S = 5.0  # between two checks for ended workflows whose outcome this process did not receive
 
 
 class AdmissionControl:
-    """Room for `size` workflows of `team` at a time. Whose end is heard gives its place back."""
+    """Slots for the running workflows of a team. A slot is freed when the workflow's outcome is observed.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+        team: The team.
+        size: The number of slots.
+    """
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str, size: int) -> None:
         self._bus = bus
@@ -32,24 +40,27 @@ class AdmissionControl:
 
     @property
     def free_slots(self) -> int:
+        """Return the number of free slots."""
         return self._max_running - len(self._admitted)
 
     def admit(self, workflow: str) -> None:
+        """Take a slot for a workflow."""
         self._admitted.add(workflow)
 
     def release(self, workflow: str) -> None:
+        """Free the slot of a workflow."""
         self._admitted.discard(workflow)
         self._slot_freed.set()
 
     async def wait_for_slot(self) -> None:
-        """Return when a place was given back, or it is time to look for `missed_outcomes`."""
+        """Wait until a slot is freed, or until the next check for `missed_outcomes` is due."""
         self._slot_freed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(_RECHECK_INTERVAL_S):
                 await self._slot_freed.wait()
 
     async def missed_outcomes(self) -> Sequence[StoredMessage]:
-        """The outcomes of those that were admitted, should nobody here have heard of them. It is looked for rarely."""
+        """Read the outcomes of admitted workflows that this process did not receive, once in `_RECHECK_INTERVAL_S`."""
         if self._clock.monotonic() - self._last_check < _RECHECK_INTERVAL_S:
             return ()
         self._last_check = self._clock.monotonic()

@@ -1,7 +1,6 @@
-"""How busy the agents are that one supervisor chooses among: their queues as the broker has them, and what one task
-takes by the results seen here.
+"""The load of agents that a supervisor selects among: the depth of their queues and the time of their recent tasks.
 
-Another supervisor may see it otherwise. What is chosen stands in the log, so that does no harm.
+Another supervisor may measure other loads. That does no harm, because the selected agent is recorded in the log.
 """
 
 from __future__ import annotations
@@ -22,13 +21,18 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["AgentLoads"]
 
-_MAX_AGE_S = 1.0  # seconds a look at a queue is good for: what is sent and answered here meanwhile is counted
-_AVERAGE_WEIGHT = 0.2  # of the newest result in the moving average: ten results later nine tenths of it are new
-_FORGET_AFTER_S = 60.0  # seconds: an agent that is not chosen for having been slow is tried again after that
+_MAX_AGE_S = 1.0  # lifetime of a queue depth; handoffs and results of this process are counted in between
+_AVERAGE_WEIGHT = 0.2  # weight of the newest result in the moving average: after ten results nine tenths are new
+_FORGET_AFTER_S = 60.0  # after that time, an agent that was slow is tried again
 
 
 class AgentLoads:
-    """The loads of the agents that were looked at."""
+    """The loads of the agents that a decision asked for.
+
+    Args:
+        bus: The bus.
+        clock: The clock.
+    """
 
     def __init__(self, bus: Bus, clock: Clock) -> None:
         self._bus = bus
@@ -40,10 +44,18 @@ class AgentLoads:
 
     @property
     def known(self) -> Mapping[str, Load]:
+        """Return the measured loads, by agent."""
         return self._queued_by_agent
 
     async def refresh(self, agents: Iterable[str]) -> bool:
-        """Whether there is something new to know of `agents`: the broker is asked for queues once a second at most."""
+        """Measure the queues of `agents`, each at most once a second.
+
+        Args:
+            agents: The agents.
+
+        Returns:
+            True if a load was measured.
+        """
         if not self._stale(agents):
             return False
         async with self._refreshing:
@@ -57,18 +69,20 @@ class AgentLoads:
         return True
 
     def record_decision(self, entries: Iterable[Entry]) -> None:
-        """Count what is about to be committed: workflows that are decided meanwhile choose by it, too. Should it not
-        be, that is put right by the next look."""
+        """Count the attempts of a decision before its commit, so that concurrent decisions use the new load.
+
+        If the commit is lost, the next refresh corrects the count.
+        """
         for entry in entries:
             if entry.kind == "task_dispatched" or entry.kind == "retry_scheduled":
                 self._add(entry.agent, 1)
 
     def record_commit(self, before: State | None, entries: Iterable[Entry]) -> None:
-        """Learn from what was committed; `before` is the workflow before it."""
+        """Update the loads by committed entries; `before` is the state before the commit."""
         for entry in entries:
             match entry.kind:
                 case "task_succeeded" | "attempt_failed" if in_review(before, entry.task_id):
-                    pass  # its agent had answered when the judge was asked
+                    pass  # the agent had answered before the review
                 case "task_succeeded" | "review_requested":
                     self._record_duration(entry.result)
                     self._add(entry.result.agent, -1)
@@ -82,7 +96,7 @@ class AgentLoads:
         return sorted(name for name in agents if now - self._refreshed_at.get(name, -_MAX_AGE_S) >= _MAX_AGE_S)
 
     async def _queued(self, agent: str) -> int:
-        with suppress(PeerError):  # a figure that is missing is no reason to wait
+        with suppress(PeerError):  # a missing figure is no reason to wait
             if (depth := await self._bus.depth(consumer_name(agent), "handoffs")) is not None:
                 return depth.pending + depth.in_flight
         return 0
@@ -92,7 +106,7 @@ class AgentLoads:
             self._queued_by_agent[agent] = replace(load, queued=max(load.queued + more, 0))
 
     def _record_duration(self, result: Result) -> None:
-        """A failure says nothing of how long the work takes: who fails at once would be the quickest."""
+        """Record the time of a success. If failures counted, an agent that fails at once would be the fastest."""
         seconds = max((result.ended_at - result.started_at).total_seconds(), 0.0)
         now = self._clock.monotonic()
         before, at = self._durations.get(result.agent, (seconds, now))

@@ -1,5 +1,4 @@
-"""Inputs become a commit of their workflow's log here: decide, claim what only one may have, commit; and after a
-conflict all of it again, from what the log holds then."""
+"""Turn inputs into a commit of their workflow's log: decide, claim probes, commit; repeat that after a conflict."""
 
 from __future__ import annotations
 
@@ -33,16 +32,22 @@ from pointsman_schemas.log import Entry
 __all__ = ["CommitResult", "Committer"]
 
 _UNKNOWN_AGENT_PAUSE_S = 0.05
-"""Seconds before a commit that may have been stored is looked for: what a cluster has under way is through by then."""
+"""Delay before the check whether an unanswered commit was stored. A cluster has finished pending publishes by then."""
 _MAX_RACES = 100
-"""Compare-and-set races one turn may lose; more means that something else is wrong."""
+"""Compare-and-set conflicts of one commit before it fails. More of them are a sign of another fault."""
 
 _log = get_logger(__name__)
 
 
 class CommitResult(NamedTuple):
-    """The head after some inputs, the entries committed for them, what those have to send, and whether what was sent
-    before is unknown."""
+    """The result of a commit.
+
+    Attributes:
+        head: The head of the log after the inputs.
+        entries: The entries that were committed for them.
+        to_publish: The messages that the entries require.
+        had_conflict: True if another supervisor may have committed without publishing.
+    """
 
     head: LogHead
     entries: tuple[Entry, ...] = ()
@@ -51,8 +56,17 @@ class CommitResult(NamedTuple):
 
 
 class Committer:
-    """Commits to one team's logs. Of what it commits, `watch`, `circuits` and `loads` learn; `prepare` makes what is
-    to be sent for it, while the broker stores the commit."""
+    """Commits to the logs of one team.
+
+    Args:
+        bus: The bus.
+        clock: The clock.
+        logs: The logs of the team.
+        watch: Records each commit, to detect a log that lost it.
+        circuits: The circuits, which record each commit.
+        loads: The loads of agents, which record each commit.
+        prepare: Encodes the messages that the entries require, while the broker stores the commit.
+    """
 
     def __init__(
         self,
@@ -74,6 +88,20 @@ class Committer:
         self._live_cards: tuple[tuple[AgentCard, ...], AgentCards] = ((), ())
 
     async def commit(self, workflow: str, head: LogHead, inbound: Sequence[InboundInput]) -> CommitResult:
+        """Decide on inputs and commit the entries.
+
+        Args:
+            workflow: The workflow's id.
+            head: The known head of the log.
+            inbound: The inputs.
+
+        Returns:
+            The new head, the entries and the messages to publish.
+
+        Raises:
+            InvariantError: the commit lost too many conflicts.
+            PublishOutcomeUnknownError: the broker did not answer.
+        """
         raced = False
         unanswered = any(is_request(each.input) and each.delivery.delivered > 1 for each in inbound)
         for _ in range(_MAX_RACES):
@@ -93,21 +121,21 @@ class Committer:
                     head, raced, unanswered = LogHead(), True, False
                     continue
                 if head.state is not None and head.state.ended:
-                    return CommitResult(head, had_conflict=raced)  # nothing follows
-                # Nothing is committed, so nothing has shown that the head is the newest. What means nothing to an older
-                # one may be the very timer that another supervisor has armed since.
+                    return CommitResult(head, had_conflict=raced)  # no entry follows the end
+                # Without a commit, nothing proves that the head is the newest. A timer that an older state ignores may
+                # be one that another supervisor has armed since.
                 newer = await self._logs.load(workflow, head)
                 if newer.sequence == head.sequence:
                     return CommitResult(head, had_conflict=raced)
                 head, raced = newer, True
                 continue
             if draft.loads_consulted and await self._loads.refresh(draft.loads_consulted):
-                continue  # it was chosen by what was not known, or not so well
+                continue  # decide again with the loads that were just measured
             if draft.probes and not await self._circuits.claim_probes(draft.probes, draft.now):
-                continue  # another supervisor was faster
+                continue  # another supervisor claimed the probe
             alive = self._card_summaries(cards)
             given = record_context(draft, alive if alive != head.agents else None)
-            self._loads.record_decision(entries)  # whose change is no ground of what was decided
+            self._loads.record_decision(entries)  # after the recording: the decision did not depend on it
             owed: list[EncodedMessage] = []
 
             def prepare(
@@ -128,7 +156,7 @@ class Committer:
                 if isinstance(error, ConflictError) or after.state != copy_with(state, commits=state.commits + 1):
                     head = after
                     continue
-                # It was stored, and is ours.
+                # The commit was stored, and it is this one.
             except OversizeEventError as error:
                 if len(inbound) == 1:
                     refuse_oversized(inbound[0], error)
@@ -148,21 +176,19 @@ class Committer:
         raise InvariantError(f"{workflow} lost {_MAX_RACES} races for its log in a row")
 
     def _card_summaries(self, cards: tuple[AgentCard, ...]) -> AgentCards:
-        if (
-            cards is not self._live_cards[0]
-        ):  # one comparison for each change of the registry, which a heartbeat is, too
+        if cards is not self._live_cards[0]:  # one comparison for each heartbeat
             self._live_cards = cards, self._live_cards[1] if cards == self._live_cards[0] else summarize_cards(cards)
         return self._live_cards[1]
 
     async def _reload(self, workflow: str, head: LogHead, error: ConflictError | PublishOutcomeUnknownError) -> LogHead:
-        """What the log holds after `head`. One that does not end at `head`, with nothing after it, went backwards."""
+        """Load the log after `head`. A log that neither ends at `head` nor goes on after it was rolled back."""
         newer = await self._logs.load(workflow, head)
         if isinstance(error, PublishOutcomeUnknownError) or newer.sequence != head.sequence:
             return newer
         whole = await self._logs.load(workflow)
         if whole.sequence == head.sequence:
             raise BusUnavailableError(
-                f"a commit to the log of {workflow} was refused, and nothing there says why; try again"
+                f"a commit to the log of {workflow} was refused, and the log does not show why; it is tried again"
             )
-        _log.error("log_rolled_back", sequence=head.sequence, hint="messages that the broker had stored are gone")
+        _log.error("log_rolled_back", sequence=head.sequence, hint="messages that the broker had stored are lost")
         return whole

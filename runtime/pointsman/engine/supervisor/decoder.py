@@ -1,6 +1,6 @@
-"""What is delivered to a team becomes the arrival of an input here, for the workflow that it is of.
+"""Decode the deliveries of a team into inputs of workflows.
 
-What was said of a workflow before it began has found nobody; it is looked for here when the workflow begins.
+A control that arrived before its workflow began was not processed. It is read again when the workflow begins.
 """
 
 from __future__ import annotations
@@ -24,15 +24,26 @@ __all__ = ["InboundDecoder", "UnreadableInput"]
 
 @dataclass(frozen=True, slots=True)
 class UnreadableInput:
-    """What becomes a dead letter and nothing else: nobody waits for it. `workflow` is what its subject says, if it
-    says one."""
+    """A delivery that becomes a dead letter, because no workflow can process it.
+
+    Attributes:
+        workflow: The workflow that the subject names; None if it names none.
+        error: The fault.
+    """
 
     workflow: str | None
     error: ContractError
 
 
 class InboundDecoder:
-    """Reads what comes on `bus` for `team`."""
+    """Decodes the deliveries of one team.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+        team: The team.
+    """
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: Team) -> None:
         self._bus = bus
@@ -41,7 +52,14 @@ class InboundDecoder:
         self._team = team
 
     def decode(self, delivery: Delivery) -> tuple[str, InboundInput] | UnreadableInput:
-        """The workflow it is for, and the input it is."""
+        """Decode a delivery.
+
+        Args:
+            delivery: The delivery.
+
+        Returns:
+            The workflow's id and the input, or the fault.
+        """
         match delivery.message.subject.split(".", 2)[1]:
             case "request":
                 return self._decode_request(delivery)
@@ -63,7 +81,7 @@ class InboundDecoder:
         return received.admission.workflow_id, InboundInput(received, delivery, received.admission.request_id)
 
     def _parent_workflow(self, delivery: Delivery) -> str | None:
-        """The parent's workflow that a handoff is of, as its subject says."""
+        """Return the parent's workflow that the subject of a handoff names."""
         try:
             return self._subjects.parse_handoff(delivery.message.subject).workflow
         except ContractError:
@@ -86,13 +104,24 @@ class InboundDecoder:
         return address.workflow, InboundInput(received, delivery, event_id, refusal)
 
     async def is_cancelled_while_queued(self, workflow: str, inbound: Sequence[InboundInput]) -> bool:
-        """Whether somebody has cancelled a workflow whose request waits for its admission. It then begins and ends in
-        one commit; the request finds that when its turn comes."""
+        """Check whether a workflow is cancelled whose request waits for admission.
+
+        Such a workflow begins and ends in one commit. Its request is acknowledged when it is delivered.
+
+        Args:
+            workflow: The workflow's id.
+            inbound: The inputs; the request is added to the cancellation.
+
+        Returns:
+            True if there is a cancellation and a waiting request.
+        """
         for inbound_input in inbound:
             if isinstance(inbound_input.input, ControlReceived) and is_cancellation(workflow, inbound_input.input):
                 team = self._team.name
                 depth = await self._bus.depth(f"request-{team}", "work")
-                after = depth.settled_through if depth else 0  # what waits is not settled, however long the queue
+                after = (
+                    depth.settled_through if depth else 0
+                )  # a waiting request is not settled, however long the queue is
                 request = await find_request(self._bus, self._subjects.request(team), workflow, after=after)
                 if request is not None:
                     inbound_input.related_inputs = (read_request(request, self._team, self._subjects.namespace),)
@@ -100,10 +129,15 @@ class InboundDecoder:
         return False
 
     async def add_parent_cancellation(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
-        """A parent may have given up before its child began: what it said then has found nobody."""
+        """Add the cancellation that a parent sent before its child began.
+
+        Args:
+            workflow: The id of the child workflow.
+            inbound: The inputs.
+        """
         for inbound_input in inbound:
             if not isinstance(inbound_input.input, RequestReceived) or inbound_input.input.admission.parent is None:
                 continue
             subject = self._subjects.control(self._team.name, workflow, PARENT_CONTROL)
-            if (said := await self._bus.last("work", subject)) is not None:
-                inbound_input.related_inputs = (read_inbox(said, self._subjects.parse_inbox(subject)),)
+            if (control := await self._bus.last("work", subject)) is not None:
+                inbound_input.related_inputs = (read_inbox(control, self._subjects.parse_inbox(subject)),)

@@ -1,4 +1,4 @@
-"""Workflows that have ended lately, known by their ids alone."""
+"""A bounded cache of the ids of recently ended workflows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,19 @@ __all__ = ["EndedWorkflows"]
 
 _MAX_ENTRIES = 10_000
 _MAX_AGE = timedelta(hours=1)
-"""Stale timers come sooner."""
+"""Longer than any stale timer takes to arrive."""
 
 
 class EndedWorkflows:
-    """Remembered so that their stale timers cost no reading of the log: so many of them, and for so long, but for half
-    the time at most that logs are kept, `retention`. The same request may begin anew after that, and its inputs are to
-    be dealt with."""
+    """Recently ended workflows, so that late timers need no read of the log.
+
+    An entry lives at most `retention / 2`: after the log is removed, the same request may begin the workflow again, and
+    the inputs of that one must be processed.
+
+    Args:
+        clock: The clock.
+        retention: The time for which logs are kept after their end.
+    """
 
     def __init__(self, clock: Clock, retention: timedelta) -> None:
         self._clock = clock
@@ -29,16 +35,17 @@ class EndedWorkflows:
         return at is not None and self._clock.now() - at < self._max_age
 
     def add(self, workflow: str, at: datetime) -> None:
-        """It ended `at` that time."""
+        """Add a workflow that ended at the time `at`."""
         self._ended_at[workflow] = at
         self._ended_at.move_to_end(workflow)
         while len(self._ended_at) > _MAX_ENTRIES:
             self._ended_at.popitem(last=False)
 
     def discard(self, workflow: str) -> None:
-        """It has begun anew."""
+        """Remove a workflow that begins again."""
         self._ended_at.pop(workflow, None)
 
     def evict(self) -> None:
+        """Remove the entries that are too old."""
         while self._ended_at and next(iter(self._ended_at)) not in self:
             self._ended_at.popitem(last=False)

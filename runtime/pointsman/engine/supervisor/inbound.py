@@ -1,4 +1,4 @@
-"""Inputs on their way through a supervisor: each with the delivery that is settled once it is dealt with."""
+"""Inputs on their way through a supervisor, each with the delivery that is settled after it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,15 @@ __all__ = [
 
 @dataclass(slots=True)
 class InboundInput:
-    """An input and the delivery to settle once it is dealt with. With a `refusal` it becomes a dead letter as well;
-    `related_inputs` are inputs that were found on its account and have deliveries of their own."""
+    """An input and its delivery.
+
+    Attributes:
+        input: The input.
+        delivery: The delivery to settle after the input is processed.
+        event_id: The id of the event.
+        refusal: The error with which the input is dead-lettered as well; None for an accepted input.
+        related_inputs: Inputs that were read because of this one, and have deliveries of their own.
+    """
 
     input: Input
     delivery: Delivery
@@ -46,12 +53,12 @@ class InboundInput:
 
 
 def is_request(each: Input) -> bool:
-    """Whether it may begin a workflow: a request, readable or not, or a handoff to the team."""
+    """Return True if an input may begin a workflow: a request, readable or not, or a handoff to the team."""
     return isinstance(each, RequestReceived | RequestRefused)
 
 
 def request_id_conflict(state: State, each: Input) -> AttemptError | None:
-    """Why a request does not become work whose id is that of another one; None for the same one again."""
+    """Return an error if another request began the workflow of this id; None if it was the same request."""
     if not isinstance(each, RequestReceived) or each.admission.digest == state.request_digest:
         return None
     return AttemptError(
@@ -64,24 +71,24 @@ def request_id_conflict(state: State, each: Input) -> AttemptError | None:
 
 
 def is_cancellation(workflow: str, received: ControlReceived) -> bool:
-    """Whether a person or a caller has said so: a parent speaks of a child, which no request waits for."""
+    """Return True if a person or a caller cancels the workflow. A parent cancels a child, which has no request."""
     return received.control.action == "cancel" and received.event_id != f"{workflow}-{PARENT_CONTROL}"
 
 
 def fired_early(state: State, inbound: Iterable[InboundInput], now: Callable[[], datetime]) -> bool:
-    """Whether the armed timer has fired long before its time."""
+    """Return True if the armed timer fired long before its time."""
     fired = any(isinstance(each.input, TimerFired) and each.input.name == state.timer for each in inbound)
     return fired and state.timer_due is not None and state.timer_due - now() > CLOCK_SKEW
 
 
 def all_committed(inbound: Iterable[InboundInput], entries: Iterable[Entry]) -> bool:
-    """Whether every input was committed now, and so by nobody before. Of a timer that cannot be told."""
+    """Return True if `entries` record every input, so that no earlier commit does. Entries do not record timers."""
     committed = {getattr(entry, "event_id", None) for entry in entries}
     return all(inbound_input.event_id in committed for inbound_input in inbound)
 
 
 def refuse_oversized(inbound_input: InboundInput, error: OversizeEventError) -> None:
-    """What the bus could carry but a log entry around it cannot is refused for its size."""
+    """Refuse an input that fits into a message, but not into the log entry around it."""
     failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be kept in the log: {error}")
     match inbound_input.input:
         case RequestReceived() as received:

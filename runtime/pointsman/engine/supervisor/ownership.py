@@ -1,11 +1,11 @@
-"""Which of a team's supervisors has a workflow in hand: each finds the same one from who is alive, asking nobody.
+"""Ownership of workflows among the supervisors of a team, by rendezvous hashing over the live instances.
 
-The first of them, who is alive the longest, is delivered everything, and has everything in hand for as long as it can
-do that alone: what one does is folded, sent and acknowledged together. While its process is nearly all of one CPU the
-workflows are spread over all of them.
+The supervisor that is live the longest, the leader, gets all inputs and owns all workflows while it can handle them
+alone: one process can fold, send and acknowledge inputs together. While the leader uses nearly one CPU, the workflows
+are shared among all supervisors.
 
-It is a preference and no lock. Two that disagree for a while, because one has just come or gone, settle it by
-compare-and-set as ever, and pay for reading the log.
+Ownership is a preference, not a lock. Supervisors that disagree after a change of the instances are kept apart by
+compare-and-set, at the price of a read of the log.
 """
 
 from __future__ import annotations
@@ -21,15 +21,23 @@ from pointsman_schemas.card import AgentCard
 __all__ = ["Ownership", "owner"]
 
 _BUSY_CPU_SHARE = 0.8
-"""Of one CPU, what the first takes when it begins to share."""
+"""CPU share (of one core) above which the leader starts sharing workflows."""
 _IDLE_CPU_SHARE = 0.5
-"""What it would take alone, by its share, when it ends that."""
+"""CPU share (of one core) that the leader would need alone, below which it stops sharing."""
 _MAX_PRIORITY = 9
-"""The last rank a consumer knows."""
+"""The greatest rank of a consumer."""
 
 
 class Ownership:
-    """The supervisors of `team` as the one called `instance` sees them; it measures itself every `period` seconds."""
+    """The ownership of a team's workflows, from the view of one supervisor.
+
+    Args:
+        bus: The bus.
+        clock: The clock.
+        team: The team.
+        instance: The id of this supervisor's instance.
+        period: The time between two measurements of the load, in seconds.
+    """
 
     def __init__(self, bus: Bus, clock: Clock, team: str, instance: str, period: float) -> None:
         self._bus = bus
@@ -45,25 +53,25 @@ class Ownership:
 
     @property
     def priority(self) -> int:
-        """How many are to be delivered everything before this one."""
+        """Return the number of supervisors that get inputs before this one."""
         return min(self._instances.index(self._instance), _MAX_PRIORITY)
 
     @property
     def balanced(self) -> bool:
-        """Whether the workflows are spread over all: the first says so by handing on what others have in hand."""
+        """Return True if the workflows are shared. The leader signals that by forwarding inputs to their owners."""
         if self._instances[0] == self._instance:
             return self._is_busy and len(self._instances) > 1
         return self._clock.monotonic() < self._balanced_until
 
     @property
     def may_forward(self) -> bool:
-        """Whether anything may be another one's."""
+        """Return True if an input may belong to another supervisor."""
         return self.balanced or self._instances[0] != self._instance
 
     async def refresh(self) -> None:
-        """See who is there now."""
+        """Read the live supervisors from the registry."""
         seen = await self._bus.registry.cards()
-        if seen is self._cards:  # as nearly always: the registry makes another one when anything has changed
+        if seen is self._cards:  # the usual case: the registry makes a new list on each change
             return
         self._cards = seen
         cards = [card for card in seen if card.team and card.name == self._team]
@@ -72,7 +80,7 @@ class Ownership:
         self._instances = alive if self._instance in alive else [*alive, self._instance]
 
     def measure_load(self) -> None:
-        """See how busy this process has been since it was last asked."""
+        """Measure the CPU time of this process since the last measurement."""
         now, used = self._clock.monotonic(), process_time()
         if now > self._measured_at:
             sharers = len(self._instances) if self._is_busy else 1
@@ -81,13 +89,22 @@ class Ownership:
         self._measured_at, self._cpu_time = now, used
 
     def record_forwarded(self) -> None:
-        """Something was handed on to this one."""
+        """Record that another supervisor forwarded an input to this one."""
         self._balanced_until = self._clock.monotonic() + 2 * self._period
 
     async def forward(self, workflow: str, delivery: Delivery) -> bool:
-        """Whether it was handed on to the supervisor that has `workflow` in hand. What came before is dealt with by
-        whoever gets it: the one it was handed to may have died of it. A request that comes to who is not the first,
-        while that has everything in hand, has come because the first has no room for it."""
+        """Forward a delivery to the owner of `workflow`, unless this supervisor owns it.
+
+        A redelivery is not forwarded: its first receiver may have crashed on it. While workflows are not shared, a
+        request is not forwarded to the leader: it is here because the leader has no free slot.
+
+        Args:
+            workflow: The workflow's id.
+            delivery: The delivery.
+
+        Returns:
+            True if the delivery was forwarded.
+        """
         if delivery.delivered > 1 or (not self.balanced and delivery.message.subject.split(".", 2)[1] == "request"):
             return False
         other = owner(workflow, self._instances) if self.balanced else self._instances[0]
@@ -95,5 +112,10 @@ class Ownership:
 
 
 def owner(workflow: str, instances: Sequence[str]) -> str:
-    """The one of `instances` that has `workflow` in hand. When one comes or goes, only its own share moves."""
+    """Return the instance that owns `workflow`. When an instance starts or stops, only its own share moves.
+
+    Args:
+        workflow: The workflow's id.
+        instances: The live instances.
+    """
     return max(instances, key=lambda instance: blake2b(f"{instance}/{workflow}".encode(), digest_size=8).digest())

@@ -1,4 +1,4 @@
-"""What waits in the broker's queues is looked at by whoever supervises: an agent that is gone cannot tell."""
+"""Gauges of queue depths. Supervisors publish them, because a stopped agent cannot."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from pointsman.telemetry import metrics, semconv
 
 __all__ = ["publish_queue_gauges"]
 
-_INTERVAL_S = (
-    10.0  # seconds between two looks: metrics are collected every 15 to 60, and a look is a request for each agent
-)
+_INTERVAL_S = 10.0
+"""Time between two measurements: each is one request for each agent. Metrics are collected every 15 to 60 s."""
 
 
 async def publish_queue_gauges(bus: Bus, clock: Clock, team: str) -> None:
-    """Keep the gauges of the team's queues, of every live agent's, and of each that is gone and has left work behind.
-    Never returns.
+    """Publish the depth of the team's queues and of every agent's queue, also of a stopped agent with work left.
 
-    Every supervisor shows the same figures: take their maximum, not their sum.
+    Every supervisor publishes the same figures: take their maximum, not their sum. Never returns.
+
+    Args:
+        bus: The bus.
+        clock: The clock.
+        team: The team.
     """
     own: dict[str, str | None] = {f"request-{team}": None, f"inbox-{team}": None}
     queues = dict(own)
     while True:
-        live = dict(queues)  # of all that are known, when the registry cannot be asked
+        live = dict(queues)  # all known queues, while the registry cannot be read
         with suppress(PeerError):
             live = own | {consumer_name(card.name): card.name for card in await bus.registry.cards()}
         queues |= live
         for queue, agent in list(queues.items()):
             depth: QueueDepth | None = None
-            with suppress(PeerError):  # a figure that is missing is missing
+            with suppress(PeerError):  # a missing figure stays missing
                 depth = await bus.depth(queue, "work" if queue in own else "handoffs")
             if queue not in live and (depth is None or not depth.pending + depth.in_flight):
                 depth = None

@@ -1,7 +1,7 @@
-"""What the log says is owed is sent again, for each workflow of a team that runs. What is there already stays as it is.
+"""Republish the outbox of every running workflow, on start and after a broker restart.
 
-So the broker need not keep what can be had from the log. One that forgets handoffs is sent them again when a supervisor
-starts, and whenever the broker itself was started anew.
+Messages that the broker still has are not replaced. A broker that does not sync handoffs may lose them. They follow
+from the log, so they are sent again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Recovery"]
 
 _MAX_CONCURRENT = 16
-"""Workflows that are looked at together: enough to hide the round trips, few enough to leave room for the work."""
+"""Workflows that are recovered at a time: enough to hide round trips, few enough to leave room for new work."""
 
 _log = get_logger(__name__)
 
 
 class Recovery:
-    """Mends what one team's workflows have lost."""
+    """Recovers the messages of one team's workflows that the broker lost."""
 
     def __init__(
         self, bus: Bus, subjects: Subjects, clock: Clock, logs: WorkflowLog, sender: OutboxPublisher, team: str
@@ -41,7 +41,7 @@ class Recovery:
         self._team = team
 
     async def run(self) -> None:
-        """Mend when this begins, and after each new start of a broker that forgets. Never returns."""
+        """Republish at start, and after each restart of a broker that does not sync handoffs. Never returns."""
         while True:
             seen = self._bus.restarts
             if self._bus.handoffs_unsynced:
@@ -49,7 +49,7 @@ class Recovery:
             await self._bus.restarted(seen)
 
     async def resend_running(self) -> None:
-        """Send again what every running workflow owes, however long the broker takes to answer."""
+        """Republish the outbox of every running workflow, without a time limit."""
         running = await retry_while_unavailable(
             lambda: running_workflows(self._bus, self._subjects, self._team), self._clock
         )
@@ -65,16 +65,18 @@ class Recovery:
             try:
                 await retry_while_unavailable(partial(self._resend, workflow), self._clock)
             except (CorruptLogError, ImportedLogError):
-                continue  # it is closed when the next input for it comes; nothing acts on it
+                continue  # the next input closes a corrupt log; nothing acts on an imported one
             except Exception:
-                _log.exception("workflow_recovery_failed", workflow_id=workflow, hint="the next input for it does that")
+                _log.exception(
+                    "workflow_recovery_failed", workflow_id=workflow, hint="its next input republishes its outbox"
+                )
 
     async def _resend(self, workflow: str) -> None:
         head = await self._logs.load(workflow)
         if head.state is None:
             return
         await self._sender.republish_all(head.state)
-        # Who has committed meanwhile, and taken back what that abandons, may have done so before it was sent here.
+        # Another supervisor may have abandoned a task, and cancelled its handoff, before the handoff was sent here.
         now = await self._logs.load(workflow, head)
         if now.state is not None and now.sequence > head.sequence:
             await self._sender.cancel_dispatched(now.state)

@@ -1,8 +1,8 @@
-"""What is over is removed after its time. What somebody is still owed is not, however long that takes.
+"""Retention: delete messages of ended workflows after their retention period; never delete unsettled ones.
 
-The streams of work and of logs have no age at which the broker drops anything: it cannot know a request that nobody has
-taken yet, or the log of a workflow that waits for a person. Supervisors know, and remove the rest. What nobody
-supervises stays.
+The work and log streams have no maximum age, because the broker would delete a request that no supervisor has admitted,
+or the log of a workflow that waits for a person. Supervisors delete the rest. Messages of teams without a supervisor
+stay.
 """
 
 from __future__ import annotations
@@ -24,37 +24,57 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["RetentionJob", "oldest_message", "retention_of"]
 
 _WORK_RETENTION = timedelta(days=7)
-"""How long what was done is kept in the work stream, to refuse a second copy: a weekend and its Monday fit."""
+"""Retention of processed messages in the work stream, where they refuse a second copy. A long weekend fits."""
 _BODY_RETENTION = timedelta(days=3)
-"""How much older than a message the body may be that it refers to: one is written anew after a day, what refers to it
-may be scheduled for a day later, and a day to spare."""
+"""Greatest age of a body relative to the message that refers to it: a body is written again after a day, its message
+may be scheduled a day later, and one day is a margin."""
 _INTERVAL_S = 3600.0
 _BATCH_SIZE = 500
-"""Messages that are removed together. The stream takes no other while it removes them."""
+"""Messages that one request deletes. The stream stores no message meanwhile."""
 
 _DISTANT_PAST, _NEVER = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
 
 _WORKFLOW_TOKEN_INDEX = {"handoff": 1, "inbox": 1, "log": 1, "outcome": 1, "event": 0, "schedule": 0, "step": 0}
-"""Which token behind the kind of a subject is the workflow."""
+"""The position of the workflow among the tokens after the kind of a subject."""
 
 _log = get_logger(__name__)
 
 
 def retention_of(stream: StreamKind, retention_days: float) -> timedelta:
-    """How long a stream keeps what is over. The log that tells of it is there for no shorter than what was done."""
+    """Return the retention period of a stream. A log is kept at least as long as the work that it records.
+
+    Args:
+        stream: The stream.
+        retention_days: The configured retention, in days.
+    """
     kept = timedelta(days=retention_days)
     return min(_WORK_RETENTION, kept) if stream in ("work", "handoffs") else kept
 
 
 async def oldest_message(bus: Bus, stream: StreamKind) -> StoredMessage | None:
-    """The first message that a stream holds."""
+    """Read the first message of a stream.
+
+    Args:
+        bus: The bus.
+        stream: The stream.
+
+    Returns:
+        The message; None if the stream is empty.
+    """
     async with aclosing(as_async_generator(bus.read(stream, ">"))) as messages:
         return await anext(messages, None)
 
 
 class RetentionJob:
-    """Removes from the streams of a namespace what is over, of `team` and all that were sent a request. Any number of
-    them may be at it at once."""
+    """Deletes expired messages of a team, and of all teams that received a request. Any number may run at once.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+        team: The team.
+        retention_days: The retention of logs, in days.
+    """
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str, retention_days: float) -> None:
         self._bus = bus
@@ -67,7 +87,7 @@ class RetentionJob:
         self._teams: dict[str, bool] = {}
 
     async def run(self, first: Callable[[], bool]) -> None:
-        """Trim every hour while this is the `first` of those who could. Never returns."""
+        """Apply retention every hour, if `first` returns True: one supervisor of a team is enough. Never returns."""
         while True:
             await self._clock.sleep(_INTERVAL_S)
             if not first():
@@ -75,17 +95,17 @@ class RetentionJob:
             try:
                 await self.apply()
             except PointsmanError as error:
-                hint = "nothing is lost, what is over stays another hour; see that the broker lets supervisors purge"
+                hint = "nothing is lost; expired messages stay another hour; allow supervisors to purge at the broker"
                 _log.warning("retention_failed", error=str(error), hint=hint)
 
     async def apply(self) -> None:
-        """Remove what is over in all streams: bodies last, for what refers to them goes before they do.
+        """Delete expired messages in all streams. Bodies come last, after the messages that refer to them.
 
         Raises:
-            BusUnavailableError: the broker did not answer. What was not removed is found again.
-            PeerError: it does not let this process remove anything.
+            BusUnavailableError: the broker did not answer. The next run deletes the rest.
+            PeerError: the broker does not allow this process to delete messages.
         """
-        # What comes from now on is not old, and may be taken by nobody though nothing was left to take a moment before.
+        # Messages that arrive from now on have not expired, even if a consumer had nothing left before.
         self._began, self._ends, self._teams = self._clock.now(), {}, {}
         ns = self._subjects.namespace
         asked = await self._bus.subjects("work", self._subjects.requests)
@@ -94,7 +114,7 @@ class RetentionJob:
             requests, untaken = f"{ns}.request.{team}", await self._first_unsettled("request", team)
             await self._trim_subject("work", requests, untaken=untaken)
             await self._keep_unsettled_requests(requests, untaken)
-        # Results go after the handoffs they answer, and the steps of those: who is given one again looks for them.
+        # Results go after their handoffs and steps: a worker that gets a handoff again looks for them.
         await self._trim_subject("handoffs", f"{ns}.schedule.*.try.*")
         await self._trim_subject("handoffs", f"{ns}.handoff.>")
         await self._trim_subject("work", f"{ns}.schedule.*.*")
@@ -105,8 +125,8 @@ class RetentionJob:
         await self._remove_unreferenced_bodies()
 
     async def _first_unsettled(self, kind: str, team: str) -> int:
-        """The first sequence that the team's consumer may not have settled; 0 where it has never been there."""
-        if not is_token(team):  # no team may have such a name, and take it
+        """Return the first sequence that the team's consumer may not have settled; 0 if the consumer never existed."""
+        if not is_token(team):  # not a valid team name, so no team consumes it
             return sys.maxsize
         depth = await self._bus.depth(f"{kind}-{team}", "work")
         if depth is None:
@@ -114,15 +134,20 @@ class RetentionJob:
         return depth.settled_through + 1 if depth.pending + depth.in_flight else sys.maxsize
 
     async def _keep_unsettled_requests(self, requests: str, untaken: int) -> None:
-        """A request that was not settled comes again, and would be done again if nothing told that it was: its
-        supervisor may have died as the workflow had ended, or somebody asks for the same twice."""
+        """Keep the workflows of unsettled requests: such a request is delivered again, and would start the work again.
+
+        Its supervisor may have crashed as the workflow ended, or a caller sent the same request twice.
+        """
         if untaken < sys.maxsize:
             async for stored in self._bus.read("work", requests, after=max(0, untaken - 1)):
                 self._ends[workflow_of_request(stored)] = _NEVER
 
     async def _trim_subject(self, stream: StreamKind, subject: str, *, untaken: int = sys.maxsize) -> None:
-        """Remove what `subject` holds, up to the first that is not old enough, or is owed to somebody: to who has not
-        settled what is `untaken` from that sequence on, or to a workflow that runs or has ended since."""
+        """Delete messages of `subject` up to the first that must stay.
+
+        A message stays if it has not expired, if its sequence is `untaken` or greater (a consumer has not settled it),
+        or if its workflow runs or ended less than the retention period ago.
+        """
         until = self._began - retention_of(stream, self._retention)
         over = last = 0
         async with aclosing(as_async_generator(self._bus.read(stream, subject))) as messages:
@@ -131,7 +156,7 @@ class RetentionJob:
                     break
                 since = _NEVER if stored.sequence >= untaken else await self._ended_at(stored.subject)
                 if since == _NEVER:
-                    hint = "it stays until that has ended; `pointsman doctor` says who is missing"
+                    hint = "it stays until its workflow has ended; `pointsman doctor` names missing agents"
                     _log.info("retention_deferred", subject=stored.subject, since=str(stored.at), hint=hint)
                 if since >= until:
                     break
@@ -144,16 +169,18 @@ class RetentionJob:
             _log.info("retention_applied", stream=self._bus.stream_name(stream), subject=subject, messages=over)
 
     async def _ended_at(self, subject: str) -> datetime:
-        """When the workflow ended that it is of: never, as long as it has a log and no outcome; long ago, where nothing
-        tells of one. Asked once in each turn: many are of one."""
+        """Return the end of the workflow of a message: never, while it has a log and no outcome; long ago without both.
+
+        Each run reads the end of a workflow once, because many messages belong to one workflow.
+        """
         kind, *tokens = subject.split(".")[1:]
         workflow = "".join(tokens[_WORKFLOW_TOKEN_INDEX.get(kind, 9) :][:1])
-        if not is_token(workflow):  # or somebody else put it there
+        if not is_token(workflow):  # or another program published it
             return _DISTANT_PAST
         since = await self._cached_end(workflow)
         if kind != "handoff" or not await self._has_logs(tokens[0]):
             return since
-        with suppress(ContractError):  # or somebody else put it there
+        with suppress(ContractError):  # or another program published it
             asked = self._subjects.parse_handoff(subject)
             child = child_id_for(asked.agent, asked.workflow, asked.task, asked.attempt)
             return max(since, await self._cached_end(child))
@@ -165,7 +192,7 @@ class RetentionJob:
         return self._ends[workflow]
 
     async def _has_logs(self, agent: str) -> bool:
-        """Whether it is a team, and has begun what it was handed: that goes on though nobody waits for it any more."""
+        """Return True if `agent` is a team with logs: its child workflow may go on after the parent has ended."""
         if agent not in self._teams:
             self._teams[agent] = await self._bus.last("log", self._subjects.team_logs(agent)) is not None
         return self._teams[agent]
@@ -179,14 +206,14 @@ class RetentionJob:
             return _DISTANT_PAST
         try:
             await read_workflow_started(self._bus, self._subjects, newest.subject)
-        except NotFoundError:  # what came late, after an outcome that has been removed
+        except NotFoundError:  # a late commit after the outcome was deleted
             return _DISTANT_PAST
-        except ContractError:  # it is closed when somebody has to read it
+        except ContractError:  # a supervisor that reads it closes it
             return _NEVER
         return _NEVER
 
     async def _remove_unreferenced_bodies(self) -> None:
-        """Remove the bodies that nothing refers to any more: those older than every message there is."""
+        """Delete the bodies that no message refers to: those older than every stored message."""
         referring: Sequence[StreamKind] = ("work", "handoffs", "log", "dead")
         oldest = [first.at for stream in referring if (first := await oldest_message(self._bus, stream))]
         until = min((self._began, *oldest)) - _BODY_RETENTION

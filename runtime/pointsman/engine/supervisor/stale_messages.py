@@ -1,7 +1,7 @@
-"""What stands on the bus where a message of a workflow is to come, and is no part of that workflow: it is taken away.
+"""Remove foreign messages from subjects that a workflow is about to publish on.
 
-Whoever may publish in the namespace can leave something there. So does an earlier workflow of the same id whose log is
-gone, by age or by hand.
+Every publisher of the namespace can leave a message there. An earlier workflow of the same id, whose log was removed by
+age or by hand, can leave one, too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,27 @@ from pointsman_schemas.events import Handoff, Outcome, Timer
 
 __all__ = ["is_outcome_of", "remove_foreign"]
 
-_DECIDED_AT_HEADER = "ce-time"  # of a handoff and of an outcome: when it was decided, which the log says
+_DECIDED_AT_HEADER = "ce-time"  # of a handoff and of an outcome: the time of the decision, as in the log
 
 _log = get_logger(__name__)
 
 
 async def remove_foreign(bus: Bus, state: State, message: Message, headers: dict[str, str], ahead: timedelta) -> bool:
-    """Whether what stood where `message`, of `state`, is to come was a stranger: it is gone now. `headers` are those of
-    the message; `ahead` is the broker's clock before the one here. Raises `BusUnavailableError`."""
+    """Delete a foreign message that occupies the subject of `message`.
+
+    Args:
+        bus: The bus.
+        state: The workflow.
+        message: The message that the workflow publishes next.
+        headers: The headers of `message`. A handoff that replaces a foreign one is marked in them.
+        ahead: The broker's time minus the time of this machine.
+
+    Returns:
+        True if a foreign message was deleted.
+
+    Raises:
+        BusUnavailableError: the broker does not answer.
+    """
     match message.event:
         case Timer() if message.due is not None:
             return await _foreign_timer(bus, message.subject, message.due + ahead)
@@ -40,30 +53,41 @@ async def remove_foreign(bus: Bus, state: State, message: Message, headers: dict
 
 
 def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]) -> bool:
-    """Whether it is the outcome of `state`, which would have `headers` now, and not of an earlier workflow of the same
-    id whose log is gone."""
-    # The broker's clock may have been set back; and who could not read the log has ended it at another time.
+    """Return True if a stored outcome is that of `state`, and not of an earlier workflow of the same id.
+
+    Args:
+        there: The stored message.
+        state: The workflow.
+        headers: The headers that the outcome would have if it were published now.
+    """
+    # The broker's clock may have been set back; a supervisor that cannot read a log ends the workflow at another time.
     same = there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]
     return is_outcome(there) and (same or there.at - state.started_at >= -CLOCK_SKEW)
 
 
 async def _foreign_timer(bus: Bus, target: str, due: datetime) -> bool:
-    # What stands there fired, unless it was stored before its time: then somebody else has put it there, and a workflow
-    # that took it for its own wake-up would never get that.
+    # A stored timer fired, unless it was stored before its time: then another process published it, and the workflow
+    # would never get its own timer.
     there = await bus.last("work", target)
     if there is not None and due - there.at <= CLOCK_SKEW:
         return False
-    _log.warning("timer_replaced", subject=target, hint="somebody published it; only the broker may, in its time")
+    _log.warning(
+        "timer_replaced",
+        subject=target,
+        hint="another process published it; only the broker may, when the timer is due",
+    )
     await bus.purge("work", target)
     return True
 
 
 async def _foreign_handoff(bus: Bus, target: str, handoff: Handoff, headers: dict[str, str]) -> bool:
-    # Results of the first time may be there, too, which nobody would ever be told of again.
+    # Results for the earlier handoff may be stored, too: they would never be delivered again.
     there = await bus.last("handoffs", target)
     if there is None or there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]:
         return False
-    _log.warning("handoff_replaced", subject=target, hint="it is of a workflow of this id whose log is gone")
+    _log.warning(
+        "handoff_replaced", subject=target, hint="it belongs to an earlier workflow of this id whose log was removed"
+    )
     await bus.purge("work", handoff.return_to)
     await bus.purge("handoffs", target)
     headers[RESENT_HEADER] = "true"
@@ -74,6 +98,8 @@ async def _foreign_outcome(bus: Bus, target: str, state: State, headers: dict[st
     there = await bus.last("log", target)
     if there is None or is_outcome_of(there, state, headers):
         return False
-    _log.warning("outcome_replaced", subject=target, hint="somebody published it; only the team's supervisors may")
+    _log.warning(
+        "outcome_replaced", subject=target, hint="another process published it; only the team's supervisors may"
+    )
     await bus.purge("log", target)
     return True

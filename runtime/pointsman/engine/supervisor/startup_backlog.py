@@ -1,4 +1,4 @@
-"""What lay in a team's inbox when its supervisor began, of which a predecessor may have died: then it is ready."""
+"""Track the backlog of a team's inbox at start. The supervisor is ready once the backlog is processed."""
 
 from __future__ import annotations
 
@@ -10,45 +10,61 @@ from pointsman.ports.clock import Clock
 __all__ = ["StartupBacklog"]
 
 _REDELIVERY_FACTOR = 2
-"""Ack deadlines in which all that somebody died over comes once more."""
+"""Acknowledgement deadlines after which every message of a crashed supervisor has been delivered again."""
 
 
 class StartupBacklog:
-    """What is left in `inbox`, the team's durable consumer, of what lay there at the beginning. What somebody died over
-    comes again, and is then dealt with, or a dead letter. A timer that the engine trips over comes again for ever, so
-    nothing is waited for when all has had to come once more and still nothing moves. Methods raise
-    `BusUnavailableError`."""
+    """The messages that the team's inbox held at start and that are not processed yet.
+
+    A message of a crashed supervisor is delivered again, and then processed or dead-lettered. A timer that raises in
+    the engine is delivered again without end, so the wait ends when every message has been delivered again and none was
+    settled. Methods raise `BusUnavailableError`.
+
+    Args:
+        bus: The bus.
+        clock: The clock.
+        inbox: The team's durable consumer.
+        ack_wait: The acknowledgement deadline, in seconds.
+    """
 
     def __init__(self, bus: Bus, clock: Clock, inbox: str, ack_wait: float) -> None:
         self._bus = bus
         self._clock = clock
         self._inbox = inbox
         self._ack_wait = ack_wait
-        self._newest: int | None = None  # nobody knows yet
+        self._newest: int | None = None  # not known yet
         self._settled = 0
-        self._last_progress = self._last_answered = 0.0  # when, by the clock's `monotonic`
+        self._last_progress = self._last_answered = 0.0  # by the clock's `monotonic`
 
     def __bool__(self) -> bool:
         return self._newest != 0
 
     async def measure(self, inputs: str) -> None:
-        """Find out what lies on the subjects `inputs`."""
+        """Measure the backlog.
+
+        Args:
+            inputs: The subjects of the inbox.
+        """
         newest = await self._bus.last("work", inputs)
         self._newest = newest.sequence if newest is not None else 0
         await self.refresh()
 
     async def refresh(self, in_hand: Iterable[int] = ()) -> None:
-        """See whether it has been dealt with. What is `in_hand` here, by sequence, is being dealt with."""
+        """Check whether the backlog is processed.
+
+        Args:
+            in_hand: The sequences of the messages that this process works on.
+        """
         newest, asked = self._newest, self._clock.monotonic()
         if not newest:
             return
         depth = await self._bus.depth(self._inbox, "work")
-        if depth is None:  # it was deleted, and is made again
+        if depth is None:  # the consumer was deleted, and is created again
             return
         if depth.settled_through >= newest or depth.pending + depth.in_flight == 0:
             self._newest = 0
             return
-        away = asked - self._last_answered > self._ack_wait  # or the broker was, and nothing has come meanwhile
+        away = asked - self._last_answered > self._ack_wait  # or the broker was unavailable, and delivered nothing
         if (
             away
             or depth.pending
