@@ -206,7 +206,7 @@ class Capabilities:
             if name in self.left_out or name in _ALL_TOKEN_LIMITS or (name == "strict" and not _has_strict(body)):
                 continue
             is_word = "_" in name or name == "temperature"  # `store` and `include` are words of any sentence
-            if name in names or (is_word and re.search(rf"(?<![\w.]){re.escape(name)}(?![\w.])", words)):
+            if name in names or (is_word and re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", words)):
                 self.left_out.add(name)
                 return f"{name} is left out"
         return ""

@@ -232,12 +232,13 @@ FAULT_WORDS: Final[tuple[tuple[frozenset[str], re.Pattern[str] | None, Fault], .
             | context\ the\ overflows | beyond\ the\ context
             | \b{_INPUT_NAMES}\b[^.]{{0,60}}\btoo\ (?:long|large|big)\b
             | \bbody\ too\ large\b
+            | \b{_INPUT_NAMES}`?\ must\ have\ (?:less|fewer|at\ most)\b
             | \b{_INPUT_NAMES}\b[^.]{{0,60}}\btokens?\b[^.]{{0,60}}
               (?:exceed|must\ have\ less|greater\ than|more\ than|larger)
             | \btokens?\ (?:in|of|from)\ (?:the\ )?{_INPUT_NAMES}\b[^.]{{0,40}}(?:exceed|must|greater|more\ than)
             | (?:exceeds?|cannot\ exceed)\b[^.]{{0,40}}\bmaximum\ number\ of\ tokens
             | \b(?:prompt|input)\ (?:token\ count|tokens?|length)\b[^.]{{0,40}}exceed
-            | exceeds?\ (?:max(?:imum)?\ (?:prompt\ |input\ )?length|model\ token\ limit)
+            | exceed\w*\ (?:max(?:imum)?\ (?:prompt\ |input\ )?length|model\ token\ limit)
             | `?inputs`?\ tokens\ \+\ `?max_new_tokens`?\ must\ be
             | total\ tokens\ limit | too\ many\ (?:input\ |prompt\ )?tokens(?!,\ please\ wait)
             | reduce\ (?:the|your)\ (?:length|prompt|message\ size|input)

@@ -408,7 +408,7 @@ def _unit(name: str) -> float:
 
 
 def _bounded(seconds: float | None) -> float | None:
-    return None if seconds is None or seconds != seconds else min(max(seconds, 0.0), MAX_RETRY_AFTER_S)
+    return None if seconds is None or seconds != seconds else round(min(max(seconds, 0.0), MAX_RETRY_AFTER_S), 3)
 
 
 def _number(text: str | None) -> float | None:
