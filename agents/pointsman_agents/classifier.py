@@ -16,6 +16,7 @@ classifier = LLMAgent(
     input=ClassifierInput,
     output=Selection,
     output_name="selection",
+    max_tokens=2_000,
     turns=2,  # the selection, and one repair of its form
     concurrency=32,
 )

@@ -16,6 +16,7 @@ judge = LLMAgent(
     input=JudgeInput,
     output=ConflictRuling,
     output_name="ruling",
+    max_tokens=2_000,
     turns=2,  # the ruling, and one repair of its form
     concurrency=32,
 )

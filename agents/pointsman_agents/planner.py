@@ -16,6 +16,7 @@ planner = LLMAgent(
     input=PlannerInput,
     output=Plan,
     output_name="plan",
+    max_tokens=6_000,
     turns=2,  # the plan, and one repair of its form; the supervisor checks the content
     concurrency=32,
 )

@@ -16,6 +16,7 @@ refiner = LLMAgent(
     input=RefinerInput,
     output=Refinement,
     output_name="refinement",
+    max_tokens=1_000,
     turns=2,  # the words, and one repair of their form
     concurrency=32,
 )

@@ -16,6 +16,7 @@ reviewer = LLMAgent(
     input=ReviewInput,
     output=Review,
     output_name="review",
+    max_tokens=1_000,
     turns=2,  # the review, and one repair of its form
     concurrency=32,
 )

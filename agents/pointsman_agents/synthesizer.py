@@ -16,6 +16,7 @@ synthesizer = LLMAgent(
     input=SynthesizerInput,
     output=Synthesis,
     output_name="synthesis",
+    max_tokens=6_000,
     turns=2,  # the answer, and one repair of its form
     concurrency=32,
 )

@@ -123,7 +123,7 @@ async def test_closed_model_reopens_and_each_event_loop_has_its_own_client(conne
             assert client.is_closed()
 
         async def connected() -> object:
-            return await cast(Any, model)._connected()
+            return await cast(Any, model).connect()
 
         here, elsewhere = await connected(), await asyncio.to_thread(asyncio.run, connected())
 

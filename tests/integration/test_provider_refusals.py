@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import JsonValue
 from support.contexts import new_context
 from support.corpus import MODELS, refusals
 from support.loops import InstantClock, Place
@@ -19,10 +20,14 @@ from pointsman.authoring.tools import tool
 from pointsman.errors import ModelError, TaskError
 from pointsman.llm.provider_model import ProviderModel
 from pointsman.ports.model import ModelReply, ModelRequest, ToolCall, Turn
-from pointsman_schemas.events import Budget
+from pointsman_schemas.events import Budget, Usage
 
 CASES = refusals()
-CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 50}}, "required": ["city"]}
+CITY: dict[str, JsonValue] = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 50}},
+    "required": ["city"],
+}
 
 
 def model_for(case: dict[str, Any], provider: FakeProvider) -> ProviderModel:
@@ -48,13 +53,18 @@ def asked(case: dict[str, Any], model: ProviderModel) -> ModelRequest:
 
 async def adapted(model: ProviderModel, request: ModelRequest) -> ModelReply:
     """The reply, after as many refusals as the adapter learns from."""
-    for _ in range(3):
+    refused: list[ModelError] = []
+    while len(refused) < 3:
         try:
-            return await model.complete(request)
+            reply = await model.complete(request)
+            break
         except ModelError as error:
-            assert error.adapted, str(error)
-            assert (error.retryable, error.usage is not None and error.usage.calls) == (True, 1)
-    return await model.complete(request)
+            refused.append(error)
+    else:
+        raise refused[-1]
+    assert all(error.adapted for error in refused)
+    assert [(error.retryable, error.usage) for error in refused] == [(True, Usage(calls=1))] * len(refused)
+    return reply
 
 
 def good(call: Call) -> Answer:

@@ -14,6 +14,8 @@ from pydantic import JsonValue
 from pointsman.authoring.attempt_state import AttemptState, without_surrogates
 from pointsman.authoring.ports import RecordingReporter, ReportedCall, Reporter, RunnableTool
 from pointsman.errors import ConfigurationError, InvalidTokenError
+from pointsman.llm.prices import PRICES, with_named_cost
+from pointsman.telemetry import get_logger
 from pointsman.util.process_groups import CompletedProcess, run_process
 from pointsman_schemas.events import Delta, EmittedEvent, Handoff, TaskReport, Usage
 from pointsman_schemas.ids import token
@@ -21,6 +23,8 @@ from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Context", "state_of"]
+
+_log = get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -206,12 +210,18 @@ class Context:
         """Reason given to the last `replan`."""
         return self._state.attempt_usage.replan_hint
 
-    def record_usage(self, usage: Usage) -> None:
+    def record_usage(self, usage: Usage, *, model: str = "") -> None:
         """Add `usage` to the usage of this attempt, which its result reports whether it succeeds or fails.
 
         Args:
             usage: Calls, tokens and cost of a model call that was not made through an `LLMAgent`.
+            model: The model, such as `openai:gpt-4.1`, to compute a cost that `usage` does not have from the published
+                price. The first such call of a process loads the price table, which takes half a second.
         """
+        if model and not usage.cost:
+            usage = with_named_cost(model, usage)
+            if not usage.cost and usage.tokens and model.rpartition(":")[2] not in PRICES and model not in PRICES:
+                _log.warning("model_price_unknown", model=model, agent=self._state.agent)
         self._state.usage.add(usage)
 
     def set_confidence(self, confidence: float) -> None:

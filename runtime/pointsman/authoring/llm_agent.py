@@ -27,11 +27,13 @@ from pointsman.clock import SystemClock
 from pointsman.errors import ConfigurationError, RefusedError, TaskError
 from pointsman.llm.factory import model_from
 from pointsman.llm.json_extraction import find_json
+from pointsman.llm.json_schemas import object_schema, unwrapped
 from pointsman.llm.prompt import DATA_RULE, write_task
 from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import ErrorKind, Handoff
+from pointsman_schemas.role_schemas import closed_schema
 from pointsman_schemas.strict_json import as_json_value, compact_json, describe
 
 __all__ = ["LLMAgent"]
@@ -48,7 +50,8 @@ class LLMAgent(Agent):
     at first use; of a list, the next one is asked when the one before it fails. With `stream`, the text is shown to
     whoever watches while it is written. `input` is the type a handoff's input is checked against, None for any.
     `output` is the pydantic model of the answer, None for text; `output_name` is what the provider is told it is
-    called.
+    called. Where `input` and `output` are those of a role, such as `PlannerInput` and `Plan`, the provider is
+    sent a schema that is closed over the agents, skills and tasks of the input.
 
     An attempt ends with an error of kind `limit` after `turns` model calls or when it has used `tokens`; `max_tokens`
     bounds one answer. `timeout`, in seconds, bounds an attempt. `concurrency` attempts run at a time in
@@ -127,7 +130,8 @@ class LLMAgent(Agent):
         self._sources = [source for source in usable if not isinstance(source, Tool)]
         self._instructions = f"{_instructions_text(instructions, name)}\n\n{DATA_RULE}"
         self._output = output
-        self._output_schema = _schema(output, name)
+        self._plain_schema = _schema(output, name)
+        self._output_schema = object_schema(self._plain_schema) if self._plain_schema is not None else None
         self._output_name = output_name
         self._specs = _specs(model, name)
         self._turns = turns
@@ -190,16 +194,16 @@ class LLMAgent(Agent):
         state = state_of(context).with_deps(self._deps)
         if not self._durable:
             state.journal = None
+        given: Any = handoff.input
         if self._input is not None:
-            self._input.from_json(
-                handoff.input
-            )  # the model reads it as it came; whether it fits is not the model's to say
+            given = self._input.from_json(handoff.input)  # the model reads the input as it came, if it fits
+        schema = closed_schema(self._output, given) or self._output_schema
         turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
         repaired = False
         run = ToolTurns(state, await self._tools(), DurableSteps(state))
         await run.steps.load()
         for number in range(1, self._turns + 1):
-            reply = await run.steps.model_reply(number, partial(self._run_turns, run, tuple(turns)))
+            reply = await run.steps.model_reply(number, partial(self._run_turns, run, tuple(turns), schema))
             _check_reply(reply, self._card.name)
             if reply.calls:
                 calls = _with_unique_ids(reply.calls, number)
@@ -214,7 +218,7 @@ class LLMAgent(Agent):
             repaired = True
             said = reply.text if reply.text.strip() else "(nothing)"
             answered = Turn("assistant", said, provider_state=reply.provider_state)
-            turns += [answered, Turn("user", self._repair_message(problem))]
+            turns += [answered, Turn("user", _repair_message(problem, schema))]
         raise TaskError(
             f"agent {self._card.name} gave no answer in {self._turns} turns; "
             "give it more turns, clearer instructions or fewer tools",
@@ -223,13 +227,15 @@ class LLMAgent(Agent):
 
     # Asking the model
 
-    async def _run_turns(self, run: ToolTurns, turns: tuple[Turn, ...], state: AttemptState) -> ModelReply:
+    async def _run_turns(
+        self, run: ToolTurns, turns: tuple[Turn, ...], schema: Mapping[str, JsonValue] | None, state: AttemptState
+    ) -> ModelReply:
         request = ModelRequest(
             model="",
             instructions=self._instructions,
             turns=turns,
             tools=tuple(tool.spec for tool in run.tools.values()),
-            output_schema=self._output_schema,
+            output_schema=schema,
             output_name=self._output_name,
             max_tokens=self._max_tokens,
             temperature=self._temperature,
@@ -251,7 +257,8 @@ class LLMAgent(Agent):
         found = (reply.data,) if reply.data is not None else find_json(reply.text)
         fitting: list[JsonValue] = []
         problem = "it holds no JSON object"
-        for candidate in found:
+        for each in found:
+            candidate = unwrapped(self._plain_schema or {}, each)
             try:
                 value = self._output.model_validate_json(compact_json(candidate))
             except ValidationError as error:
@@ -265,15 +272,6 @@ class LLMAgent(Agent):
             return fitting[0], ""
         return None, f"it holds {len(fitting)} JSON objects that fit; give one" if fitting else problem
 
-    def _repair_message(self, problem: str) -> str:
-        if self._output is None:
-            return f"Your answer cannot be used: {problem}. Give the answer as text."
-        schema = compact_json(self._output_schema).decode()
-        return (
-            f"Your answer cannot be used: {problem}. Give it again, whole and corrected, as one JSON object and "
-            f"nothing else, by this JSON Schema: {schema}"
-        )
-
     def _unusable_error(self, reply: ModelReply, problem: str) -> TaskError:
         if not reply.text.strip():
             return RefusedError("the model answered nothing, twice")
@@ -282,6 +280,15 @@ class LLMAgent(Agent):
             kind=ErrorKind.INVALID_OUTPUT,
             unusable_output=truncate(reply.text, MAX_UNUSABLE_CHARS),
         )
+
+
+def _repair_message(problem: str, schema: Mapping[str, JsonValue] | None) -> str:
+    if schema is None:
+        return f"Your answer cannot be used: {problem}. Give the answer as text."
+    return (
+        f"Your answer cannot be used: {problem}. Give it again, whole and corrected, as one JSON object and "
+        f"nothing else, by this JSON Schema: {compact_json(dict(schema)).decode()}"
+    )
 
 
 def _tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -> dict[str, Tool[..., Any]]:

@@ -1,4 +1,4 @@
-"""Which model a name means, and which one is taken when nobody names one."""
+"""Create the model for a name, or the model that the environment selects."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from pointsman.llm.network_guard import ACTIVE_GUARDS
 from pointsman.llm.offline.model import OfflineModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.llm.openai_responses import OpenAIResponsesModel
+from pointsman.llm.provider_model import ProviderModel
 from pointsman.ports.model import Model
 from pointsman.util.environment import variable
 
-__all__ = ["DEFAULT_MODELS", "model_from", "selected_model"]
+__all__ = ["DEFAULT_MODELS", "check_model", "model_from", "selected_model"]
 
 DEFAULT_MODELS: Mapping[str, str] = {
     "openai": "gpt-4.1-mini",
     "openai-responses": "gpt-4.1-mini",
     "anthropic": "claude-haiku-4-5",
 }
-"""The model of a provider when only the provider is known: small, cheap, good at tools and structured output, and
+"""The model of each provider when only the provider is given: small, cheap, good at tools and structured output, and
 without hidden reasoning, so that forced tool calls and temperature are accepted."""
 
 _API_KEY_VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
 
 
 def model_from(spec: str | None = None) -> Model:
-    """The model for `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, a provider alone, or `offline`.
+    """Return the model for a name. Its SDK is not loaded yet.
 
-    None stands for `POINTSMAN_MODEL`, else the provider whose key is set (OpenAI before Anthropic), else `offline`. No
-    key counts while real models are forbidden: a test that names none must not depend on who runs it.
+    Args:
+        spec: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, a provider alone, or `offline`. None stands for
+            `POINTSMAN_MODEL`, else the provider whose key is set (OpenAI before Anthropic), else `offline`. While real
+            models are forbidden, no key counts: the result of a test must not depend on the person's environment.
 
     Raises:
-        ConfigurationError: no such provider, or its key is not set.
+        ConfigurationError: The provider does not exist, or its key or URL cannot be used.
     """
     provider, _, name = selected_model(spec).partition(":")
     match provider:
@@ -48,10 +51,13 @@ def model_from(spec: str | None = None) -> Model:
 
 
 def selected_model(spec: str | None = None) -> str:
-    """What `model_from(spec)` makes, as `PROVIDER:NAME` or `offline`. Nothing is loaded.
+    """Return the name of the model that `model_from(spec)` creates, as `PROVIDER:NAME` or `offline`.
+
+    Args:
+        spec: As for `model_from`. The key of the provider is not checked.
 
     Raises:
-        ConfigurationError: no such provider. Whether its key is set is not looked at.
+        ConfigurationError: The provider does not exist.
     """
     by = "" if spec else ", by POINTSMAN_MODEL"
     spec = spec or variable("POINTSMAN_MODEL") or _model_by_api_key()
@@ -62,6 +68,24 @@ def selected_model(spec: str | None = None) -> str:
         )
     name = name.strip() or DEFAULT_MODELS.get(provider, "")
     return f"{provider}:{name}" if name else provider
+
+
+async def check_model(spec: str | None = None) -> Model:
+    """Return the model for a name after its key, its URL, its proxy and its CA file have been checked.
+
+    Nothing is sent. The caller closes the model.
+
+    Args:
+        spec: As for `model_from`.
+
+    Raises:
+        ConfigurationError: The provider does not exist, or its key or URL cannot be used.
+        ModelError: The SDK's client cannot be made.
+    """
+    model = model_from(spec)
+    if isinstance(model, ProviderModel):
+        await model.connect()
+    return model
 
 
 def _model_by_api_key() -> str:

@@ -1,4 +1,4 @@
-"""What a model call costs, by the published prices that genai-prices keeps; an unknown model costs 0, never a guess."""
+"""Compute the cost of model calls from published prices. A model without a known price costs 0, never a guess."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from pointsman.util.environment import normalise_variables
 from pointsman.util.threads import run_in_thread
 from pointsman_schemas.events import Usage
 
-__all__ = ["PRICES", "load_sdk", "with_cost", "with_known_cost"]
+__all__ = ["PRICES", "has_price", "load_sdk", "with_cost", "with_known_cost", "with_named_cost"]
 
 PRICES: Final[dict[str, tuple[float, float]]] = {}
-"""Your own prices, which come first: US dollars for a million input and output tokens, by model name, such as
-`PRICES["my-model"] = (1.0, 2.0)` for a model you host or a rate you negotiated."""
+"""Your own prices, which come before published ones: US dollars for a million input tokens and for a million output
+tokens, by the name of the model. For example, `PRICES["my-model"] = (1.0, 2.0)` is for a model that you host, or for a
+rate that you negotiated, and `(0.0, 0.0)` for a model that costs nothing."""
 
-_MILLION = 1_000_000
+_MILLION: Final = 1_000_000
+_PRICED_PROVIDERS: Final = frozenset({"openai", "anthropic"})
+"""The providers of the shipped adapters. A model of another provider is an author's own and reports its costs."""
 
 
 async def load_sdk(name: str) -> ModuleType:
@@ -29,9 +32,15 @@ async def load_sdk(name: str) -> ModuleType:
     return await run_in_thread(_load, name)
 
 
-def with_cost(provider: str, model: str, usage: Usage, asked: str = "") -> Usage:
-    """`usage` with its cost in US dollars, without discounts for caching or batches. `asked` is the name `model` was
-    asked for by, as providers answer with a dated one."""
+def with_cost(provider: str | None, model: str, usage: Usage, asked: str = "") -> Usage:
+    """Return a usage with its cost in US dollars, without discounts for caching or batches.
+
+    Args:
+        provider: The provider. None leaves it to the price table.
+        model: The model that answered. Providers answer with a dated name.
+        usage: The tokens.
+        asked: The name of the model in the request.
+    """
     if own := PRICES.get(model) or PRICES.get(asked):
         cost = (usage.input_tokens * own[0] + usage.output_tokens * own[1]) / _MILLION
         return usage.model_copy(update={"cost": cost})
@@ -45,26 +54,36 @@ def with_cost(provider: str, model: str, usage: Usage, asked: str = "") -> Usage
     return usage.model_copy(update={"cost": float(price.total_price)})
 
 
-_PRICED_PROVIDERS: Final = frozenset({"openai", "anthropic"})
+def with_known_cost(provider: str, model: str, usage: Usage) -> Usage:
+    """Return a usage with its cost if the price table is loaded. A provider's call loads it with the SDK."""
+    known = model in PRICES or "genai_prices" in sys.modules
+    return with_cost(provider, model, usage) if known else usage
+
+
+def with_named_cost(model: str, usage: Usage) -> Usage:
+    """Return a usage with its cost, which stays 0 if the price of the model is not known.
+
+    Args:
+        model: `PROVIDER:NAME`, such as `openai:gpt-4.1`, or the name alone.
+        usage: The tokens. A cost that the usage has already is kept.
+    """
+    if usage.cost:
+        return usage
+    provider, is_named, name = model.partition(":")
+    if model in PRICES or not is_named:
+        return with_cost(None, model, usage)
+    return with_cost(provider.removesuffix("-responses"), name, usage)
 
 
 async def has_price(provider: str, model: str) -> bool:
-    """Return True if the cost of a call is known: a price of one's own, a published one, or a model that reports costs.
+    """Return True if the cost of a call is known, from `PRICES`, from the price table, or from the model itself.
 
-    A model of another provider than those of the shipped adapters is one's own, and reports its costs itself. The price
-    table is loaded outside of the event loop.
+    The price table is loaded in a thread.
     """
-    return model in PRICES or provider not in _PRICED_PROVIDERS or await run_in_thread(_has_price, provider, model)
-
-
-def _has_price(provider: str, model: str) -> bool:
-    return model in PRICES or with_cost(provider, model, Usage(input_tokens=_MILLION, output_tokens=_MILLION)).cost > 0
-
-
-def with_known_cost(provider: str, model: str, usage: Usage) -> Usage:
-    """As `with_cost`, where nothing has to be loaded for it. A provider's call has loaded the table with its SDK."""
-    known = model in PRICES or "genai_prices" in sys.modules
-    return with_cost(provider, model, usage) if known else usage
+    if model in PRICES or provider not in _PRICED_PROVIDERS:
+        return True
+    million = Usage(input_tokens=_MILLION, output_tokens=_MILLION)
+    return (await run_in_thread(with_cost, provider, model, million)).cost > 0
 
 
 def _load(name: str) -> ModuleType:

@@ -115,7 +115,7 @@ class ProviderModel:
 
     async def complete(self, request: ModelRequest) -> ModelReply:
         check_allowed(self.provider, self.name, self._base_url)
-        client = await self._connected()
+        client = await self.connect()
         body = self._body(request)
         answer = _Answer(self.dialect.stream(request), request.on_text, self._raise_error)
         try:
@@ -208,8 +208,10 @@ class ProviderModel:
 
     # The connection
 
-    async def _connected(self) -> Any:
-        """Return the client of the running event loop: a pool of connections does not outlive its loop.
+    async def connect(self) -> Any:
+        """Return the SDK's client of the running event loop, without a request.
+
+        A pool of connections does not outlive its loop, so each loop has a client of its own.
 
         Raises:
             ModelError: The SDK or its client cannot be used here, such as for a proxy or a CA file that does not fit.

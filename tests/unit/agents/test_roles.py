@@ -38,6 +38,7 @@ from pointsman_schemas.role_io import (
     Synthesis,
     SynthesizerInput,
 )
+from pointsman_schemas.role_schemas import closed_schema
 from pointsman_schemas.strict_json import parse_json
 from pointsman_schemas.team import Limits
 
@@ -51,18 +52,18 @@ async def run(agent: LLMAgent, data: BaseModel, model: ScriptedModel) -> JsonVal
 
 
 @pytest.mark.parametrize(
-    ("agent", "name", "role", "takes", "gives"),
+    ("agent", "name", "role", "takes", "gives", "longest"),
     [
-        (planner, "planner", Role.PLAN, PlannerInput, Plan),
-        (classifier, "classifier", Role.CLASSIFY, ClassifierInput, Selection),
-        (synthesizer, "synthesizer", Role.SYNTHESIZE, SynthesizerInput, Synthesis),
-        (refiner, "refiner", Role.REFINE, RefinerInput, Refinement),
-        (judge, "judge", Role.JUDGE, JudgeInput, ConflictRuling),
-        (reviewer, "reviewer", Role.JUDGE, ReviewInput, Review),
+        (planner, "planner", Role.PLAN, PlannerInput, Plan, 6_000),
+        (classifier, "classifier", Role.CLASSIFY, ClassifierInput, Selection, 2_000),
+        (synthesizer, "synthesizer", Role.SYNTHESIZE, SynthesizerInput, Synthesis, 6_000),
+        (refiner, "refiner", Role.REFINE, RefinerInput, Refinement, 1_000),
+        (judge, "judge", Role.JUDGE, JudgeInput, ConflictRuling, 2_000),
+        (reviewer, "reviewer", Role.JUDGE, ReviewInput, Review, 1_000),
     ],
 )
 async def test_role_is_found_by_name_with_its_own_prompt_and_contract(
-    agent: LLMAgent, name: str, role: Role, takes: type[BaseModel], gives: type[BaseModel]
+    agent: LLMAgent, name: str, role: Role, takes: type[BaseModel], gives: type[BaseModel], longest: int
 ) -> None:
     (found,) = entry_points(group="pointsman.agents", name=name)
     model = ScriptedModel(text_reply("no JSON"), text_reply("no JSON either"), text_reply("never"))
@@ -74,7 +75,8 @@ async def test_role_is_found_by_name_with_its_own_prompt_and_contract(
     assert (agent.card.name, agent.card.role) == (name, role)
     assert agent.card.input_schema == takes.model_json_schema()
     first, repair = model.requests
-    assert first.output_schema == gives.model_json_schema()
+    assert first.output_schema == closed_schema(gives, _some(takes))
+    assert (first.max_tokens, repair.max_tokens) == (longest, longest)
     assert first.instructions.startswith((PROMPTS / f"{name}.md").read_text().strip())
     assert "it holds no JSON object" in repair.turns[-1].text
 

@@ -29,7 +29,7 @@ async def test_error_text_of_a_server_without_a_key_is_not_redacted(
 
     with pytest.raises(ModelError, match="500: none of the slots is free"):
         model.reply(Field({"error": error, "choices": []}), ASKED)
-    assert (await model._connected()).api_key == "none", "the SDK wants one"
+    assert (await model.connect()).api_key == "none", "the SDK wants one"
     await model.close()
 
 
@@ -38,7 +38,7 @@ async def test_account_is_a_key_at_a_server_and_the_sdk_does_not_retry(adapter: 
     url = "http://127.0.0.1:9/v1"
     models = [adapter("m", api_key="a"), adapter("m", api_key="b"), adapter("m", api_key="a", base_url=url)]
     same = adapter("n", api_key="a", timeout=900.0)
-    client = await same._connected()
+    client = await same.connect()
 
     assert len({model.account for model in models}) == 3
     assert same.account == models[0].account
