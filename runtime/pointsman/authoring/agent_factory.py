@@ -110,6 +110,11 @@ class AgentFactory(Agent):
         )  # fmt: skip
 
     @property
+    def models(self) -> tuple[Model, ...]:
+        """The models of the agents that are made, in the order in which they are asked."""
+        return self._base_instructions.models
+
+    @property
     def card(self) -> AgentCard:
         return self._base_instructions.card.model_copy(update=self._schemas)
 

@@ -281,6 +281,12 @@ class AnthropicModel(ProviderModel):
     dialect = MESSAGES
 
     def _new_client(self, sdk: Any) -> Any:
+        # A client of one's own: that of the SDK prints an error where it cannot be made.
         return sdk.AsyncAnthropic(
-            api_key=self._key, base_url=self._base_url, max_retries=0, timeout=self._timeout, open_telemetry=False
+            api_key=self._key,
+            base_url=self._base_url,
+            max_retries=0,
+            timeout=self._timeout,
+            http_client=sdk.DefaultAsyncHttpxClient(timeout=self._timeout),
+            open_telemetry=False,
         )

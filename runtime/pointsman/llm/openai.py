@@ -46,7 +46,11 @@ class OpenAIServer(ProviderModel):
 
     def _new_client(self, sdk: Any) -> Any:
         return sdk.AsyncOpenAI(
-            api_key=self._key or "none", base_url=self._base_url, max_retries=0, timeout=self._timeout
+            api_key=self._key or "none",
+            base_url=self._base_url,
+            max_retries=0,
+            timeout=self._timeout,
+            http_client=sdk.DefaultAsyncHttpxClient(timeout=self._timeout),
         )
 
 

@@ -89,7 +89,7 @@ def written(schema: JsonValue, root: dict[str, Any], chance: Random) -> Any:
 
 def _matching(pattern: str, chance: Random) -> str:
     if listed := re.fullmatch(r"\^\(([\w|-]+)\)\$", pattern):
-        return chance.choice(listed[1].split("|"))
+        return str(chance.choice(listed[1].split("|")))
     return {"^t[1-9][0-9]?$": f"t{chance.randint(1, 99)}", "^A-[0-9]{1,3}$": "A-7"}[pattern]
 
 
@@ -153,10 +153,11 @@ def test_a_plan_with_another_agent_skill_id_or_field_is_outside_of_its_schema() 
     }
     assert not invalid(schema, {"tasks": [task]})
 
-    for change in (
+    changes: tuple[dict[str, JsonValue], ...] = (
         {"agent": "mobile"}, {"skill": "faults"}, {"id": "t1"}, {"id": "t7"}, {"id": "check"}, {"id": "x"},
         {"intent": "x" * 1_001}, {"intent": ""}, {"depends_on": ["t99"]}, {"priority": 1}, {"approval": "maybe"},
-    ):  # fmt: skip
+    )  # fmt: skip
+    for change in changes:
         assert invalid(schema, {"tasks": [{**task, **change}]}), change
     assert invalid(schema, {"tasks": [{**task, "id": f"t{n}"} for n in range(8, 12)]}), "more than max_tasks"
     assert invalid(schema, {"tasks": [{**task, "agent": "billing", "input": {"kind": "refund"}}]}), "its input schema"
@@ -177,8 +178,11 @@ def test_a_selection_has_live_agents_and_a_confidence() -> None:
     assert not invalid(
         schema, {"agents": [{"agent": "billing", "confidence": 0.85}, {"skill": "faults", "confidence": 1}]}
     )
-    for wrong in ({"agent": "mobile", "confidence": 1}, {"agent": "billing", "confidence": 7}, {"agent": "billing"},
-                  {"confidence": 0.5}, {"skill": "cooking", "confidence": 0.5}):  # fmt: skip
+    outside: tuple[dict[str, JsonValue], ...] = (
+        {"agent": "mobile", "confidence": 1}, {"agent": "billing", "confidence": 7}, {"agent": "billing"},
+        {"confidence": 0.5}, {"skill": "cooking", "confidence": 0.5},
+    )  # fmt: skip
+    for wrong in outside:
         assert invalid(schema, {"agents": [wrong]}), wrong
 
 

@@ -29,8 +29,9 @@ from pointsman.engine.log.reader import gather_batched
 from pointsman.engine.process.discovery import installed_agents
 from pointsman.engine.supervisor.retention import oldest_message, retention_of
 from pointsman.engine.supervisor.stream_integrity import find_lost_log, find_lost_work, stream_bounds
-from pointsman.errors import ConfigurationError, NotFoundError, PermissionDeniedError, PointsmanError
-from pointsman.llm.factory import selected_model
+from pointsman.errors import ConfigurationError, ModelError, NotFoundError, PermissionDeniedError, PointsmanError
+from pointsman.llm.factory import check_model, selected_model
+from pointsman.llm.prices import has_price
 from pointsman.ports.bus import QueueDepth, StreamKind
 from pointsman.settings import Settings
 from pointsman.util.environment import variable
@@ -69,7 +70,7 @@ async def run_checks(settings: Settings, team: Team | str | None) -> AsyncGenera
     Yields:
         The result of each check. A broker that cannot be used is the last result.
     """
-    yield _check_model(settings)
+    yield await _check_model(settings)
     yield await _check_telemetry()
     try:
         async with session(settings.url, settings.namespace) as client:
@@ -83,6 +84,7 @@ async def run_checks(settings: Settings, team: Team | str | None) -> AsyncGenera
             yield _check_schemas(alive)
             yield _check_definitions(group_by_name(await client.operations.teams()))
             yield _check_handlers(alive)
+            yield await _check_prices(team, alive)
             yield await _check_ack_waits(client, alive)
             yield await check_requests(client)
             yield await check_tasks(client, team)
@@ -161,18 +163,26 @@ async def check_retention(client: Client, settings: Settings) -> Check:
     return Check("retention", not too_long, finding, advice)
 
 
-def _check_model(settings: Settings) -> Check:
+async def _check_model(settings: Settings) -> Check:
+    """Check the selected model's key, URL, proxy and CA file. Nothing is sent to the provider."""
     try:
         name = selected_model(settings.model)
     except ConfigurationError as error:
         return Check("model", False, str(error), "set POINTSMAN_MODEL to openai:NAME, anthropic:NAME or offline")
-    key = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}.get(name.partition(":")[0])
-    if key is not None and not variable(key):
-        finding = f"the model is {name}, and {key} is not set"
-        return Check("model", False, finding, f"set {key}, or POINTSMAN_MODEL=offline")
     if name == "offline":
         return Check("model", True, "offline (no API key is set): deterministic, without network")
-    return Check("model", True, f"{name}, {key} is set" if key else name)
+    provider = name.partition(":")[0].removesuffix("-responses")
+    key, url = f"{provider.upper()}_API_KEY", f"{provider.upper()}_BASE_URL"
+    if not variable(key) and (provider == "anthropic" or not variable(url)):
+        finding = f"the model is {name}, and {key} is not set"
+        return Check("model", False, finding, f"set {key}, or POINTSMAN_MODEL=offline")
+    try:
+        await (await check_model(name)).close()
+    except (ConfigurationError, ModelError) as error:
+        return Check("model", False, str(error), f"correct the setting here and for each worker that uses {name}")
+    is_priced = await has_price(provider, name.partition(":")[2])
+    price = "" if is_priced else "; no price is known, so tasks with a cost limit do not call the model"
+    return Check("model", True, f"{name}, {key if variable(key) else url} is set{price}")
 
 
 async def _check_telemetry() -> Check:
@@ -351,6 +361,22 @@ def _check_definitions(teams: Mapping[str, Sequence[AgentCard]]) -> Check:
     found = [f"{name}: {difference}" for name, cards in teams.items() if (difference := definition_difference(cards))]
     advice = "requests go to any supervisor: start all with one definition, or give one of the teams another name"
     return Check("definitions", not found, "; ".join(found) or "the same for all supervisors of each team", advice)
+
+
+async def _check_prices(team: Team | str | None, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Check that the prices of the live agents' models are known. A team with a cost limit needs them."""
+    models = {(card.model, name) for name, cards in alive.items() for card in cards if card.model}
+    unknown = [
+        f"{name}: {model}"
+        for model, name in sorted(models)
+        if not await has_price(model.partition(":")[0], model.partition(":")[2])
+    ]
+    finding = f"no price is known of {'; '.join(unknown)}" if unknown else "the price of each model is known"
+    limit = team.limits.cost if isinstance(team, Team) else None
+    if limit is None:
+        return Check("prices", True, finding)
+    advice = f"these agents cannot work within the cost limit of ${limit:g}: set PRICES, or limit tokens instead"
+    return Check("prices", not unknown, finding, advice)
 
 
 def _check_handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:

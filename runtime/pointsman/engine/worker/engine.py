@@ -39,8 +39,10 @@ from pointsman.errors import (
     PermissionDeniedError,
     describe_error,
 )
+from pointsman.llm.prices import has_price
 from pointsman.ports.bus import Bus, Consumer, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
+from pointsman.ports.model import Model
 from pointsman.settings import Settings
 from pointsman.telemetry import get_logger
 from pointsman_schemas.card import AgentCard
@@ -159,6 +161,7 @@ class Worker:
                 ]
                 agents, namespace = [slots.name for slots in self._slots], self._settings.namespace
                 _log.info("worker_started", agents=agents, instance=self.instance, namespace=namespace)
+                pricing = group.create_task(self._warn_about_prices())
                 await stop.wait()
                 self._stopping = True
                 for task in pulls:
@@ -169,7 +172,7 @@ class Worker:
                 gone = asyncio.get_running_loop().time() + _SHUTDOWN_TIMEOUT_S
                 await self._return_in_flight()
                 await asyncio.wait({leaving}, timeout=_seconds_until(gone))
-                for task in (leaving, keeping_alive, minding):
+                for task in (leaving, keeping_alive, minding, pricing):
                     task.cancel()
             await self._close_agents(_seconds_until(gone))
             await resources.close(_seconds_until(gone))
@@ -321,6 +324,25 @@ class Worker:
                     others=[f"{card.instance} {card.version}" for card in others],
                     hint="its input or output is another, and tasks go to either: call it by another name, or let the "
                     "old ones end",
+                )
+
+    async def _warn_about_prices(self) -> None:
+        """Log each model whose price is not known: a cost limit refuses to use the model."""
+        models: list[tuple[str, Model]] = [
+            (desk.name, model) for desk in self._slots for model in getattr(desk.agent, "models", ())
+        ]
+        for agent, model in models:
+            try:
+                is_known = await has_price(model.provider, model.name)
+            except Exception as error:  # a price table that cannot be loaded stops no worker
+                _log.warning("price_check_failed", agent=agent, error=describe_error(error))
+                return
+            if not is_known:
+                _log.warning(
+                    "model_price_unknown",
+                    agent=agent,
+                    model=f"{model.provider}:{model.name}",
+                    hint="tasks with a cost limit do not call the model; set PRICES, or limit tokens",
                 )
 
     async def _shut_down(self) -> None:
