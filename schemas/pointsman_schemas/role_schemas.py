@@ -230,7 +230,7 @@ def _choices(agents: Sequence[AvailableAgent], definitions: _Schema) -> list[_Sc
 
 
 def _names_by_kind(agents: Sequence[AvailableAgent]) -> dict[str, JsonValue]:
-    """Return the schemas of `agent` and `skill`, without those of which there is none to choose."""
+    """Return the schemas of `agent` and `skill`. A kind without names to choose from is left out."""
     found: dict[str, JsonValue] = {}
     for kind, names in (("agent", [agent.name for agent in agents]), ("skill", _skills(agents))):
         if names:

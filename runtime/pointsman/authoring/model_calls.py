@@ -20,10 +20,10 @@ from pointsman.llm.output_budget import (
     estimate_interrupted_usage,
     min_answer_tokens,
 )
-from pointsman.llm.prices import with_known_cost
+from pointsman.llm.prices import has_price, with_known_cost
 from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
-from pointsman.telemetry import content_capture, metrics, semconv
+from pointsman.telemetry import content_capture, get_logger, metrics, semconv
 from pointsman_schemas.events import ErrorKind, Usage
 
 __all__ = ["ESTIMATED_ANSWER_TOKENS", "MAX_TRIES", "MAX_WAIT_S", "ModelCalls"]
@@ -33,8 +33,12 @@ MAX_TRIES: Final = 3
 hold no slot."""
 MAX_WAIT_S: Final = 20.0
 """Longest pause between two tries. A provider that asks for more is left to the supervisor's schedule."""
+MAX_ADAPTATIONS: Final = 8
+"""Requests to one model that a server may refuse for a parameter each, before the model counts as failed."""
 ESTIMATED_ANSWER_TOKENS: Final = 300
 """Tokens that an answer is expected to have when shared limits are asked; corrected by the actual usage."""
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +77,12 @@ class ModelCalls:
         models = self.models
         for attempt in range(1, MAX_TRIES + 1):
             failed: dict[Model, ModelError] = {}
-            short: TaskError | None = None
+            short: _TooLittleError | None = None
             for model in models:
-                self._check_limits(state)
                 try:
-                    fitted = await self._fit_to_budget(model, request, state)
-                except TaskError as error:  # the next model may cost less
+                    return await self._call_adapting(model, request, attempt, state)
+                except _TooLittleError as error:  # the next model may cost less
                     short = error
-                    continue
-                try:
-                    return _check_not_truncated(await self._call(model, fitted, attempt, state), fitted, request)
                 except ModelError as error:
                     failed[model] = error
             if short is not None and not any(error.retryable for error in failed.values()):
@@ -108,6 +108,26 @@ class ModelCalls:
         model = self.models[0]
         if model.provider != "offline":
             state.usage.add(_interrupted_usage(model, request, None, []))
+
+    async def _call_adapting(
+        self, model: Model, request: ModelRequest, attempt: int, state: AttemptState
+    ) -> ModelReply:
+        """Return the answer of one model. A request that the adapter writes in another way is sent again at once.
+
+        Raises:
+            ModelError: The model failed.
+            TaskError: A limit is reached. Each request counts as a call, a refused one included.
+        """
+        for left in range(MAX_ADAPTATIONS, -1, -1):
+            self._check_limits(state)
+            fitted = await self._fit_to_budget(model, request, state)
+            try:
+                return _check_not_truncated(await self._call(model, fitted, attempt, state), fitted, request)
+            except ModelError as error:
+                if not error.adapted or not left or self.clock.now() >= state.handoff.deadline:
+                    raise
+                _log.info("model_request_adapted", provider=model.provider, model=model.name, change=error.adapted)
+        raise InvariantError("the last request to a model neither returned nor raised")
 
     async def _call(self, model: Model, request: ModelRequest, attempt: int, state: AttemptState) -> ModelReply:
         permit = await self._acquire_permit(model, request, state)
@@ -204,6 +224,13 @@ class ModelCalls:
         rooms = [(bound - used.tokens - taken, f"{bound - used.tokens} tokens are left of {bound}") for bound in bounds]
         if cost is not None:
             dollars = cost - used.cost
+            if not await has_price(model.provider, model.name):
+                raise _TooLittleError(
+                    f"the price of {model.provider}:{model.name} is not known, so the cost limit of ${cost:g} cannot "
+                    f"be kept; set pointsman.llm.prices.PRICES[{model.name!r}] to dollars for a million input and "
+                    "output tokens, or limit tokens instead",
+                    kind=ErrorKind.LIMIT,
+                )
             if (room := await affordable_output_tokens(model.provider, model.name, taken, dollars)) is not None:
                 rooms.append((room, f"${dollars:.4g} is left of ${cost:g}"))
         if not rooms:
@@ -211,8 +238,12 @@ class ModelCalls:
         room, left = min(rooms)
         if room < min_answer_tokens(asked):
             message = f"the input of the next call of {model.name} takes some {taken} tokens, and {left}"
-            raise TaskError(message, kind=ErrorKind.LIMIT)
+            raise _TooLittleError(message, kind=ErrorKind.LIMIT)
         return replace(asked, max_tokens=min(room, asked.max_tokens))
+
+
+class _TooLittleError(TaskError):
+    """The budget is too small for a call of one model. A cheaper model may still be asked."""
 
 
 async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: Callable[[Usage], None]) -> ModelReply:
@@ -224,7 +255,9 @@ async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: 
             model, request, _reply_without_surrogates(await model.complete(_with_text_capture(request, received)))
         )
     except ModelError as error:
-        if error.usage is not None or received:
+        if error.adapted and error.usage is not None:  # refused before the model read anything
+            count(error.usage)
+        elif error.usage is not None or received:
             error.usage = _interrupted_usage(model, request, error.usage, received)
             count(error.usage)
         raise
