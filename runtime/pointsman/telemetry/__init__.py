@@ -52,7 +52,7 @@ _log = get_logger(__name__)
 
 
 class Telemetry:
-    """What `setup` started. Shut it down last, after the work is done."""
+    """The exporters that `setup` started. Shut them down last, after all work has ended."""
 
     def __init__(
         self, spans: Pipeline | None = None, measurements: Measurements | None = None, lines: Pipeline | None = None
@@ -61,13 +61,13 @@ class Telemetry:
         self._measurements = measurements
         self._lines = lines
         self.exposition = measurements.exposition if measurements else None
-        """What a Prometheus server is to be answered with; None where nobody may ask."""
+        """Function that returns the metrics for a Prometheus server; None if they are not exposed."""
 
     async def shutdown(self, timeout: float = 4.0) -> None:
-        """Send what is waiting to be sent, for `timeout` seconds at most; what was lost is said in one line.
+        """Send what is queued, for at most `timeout` seconds, and log the number of lost spans in one line.
 
-        It returns in time even when the collector refuses, hangs or is overloaded, and may be called twice. With 4
-        seconds of it a process that had nothing else to do is gone within 5.
+        The method returns in time even if the collector refuses, hangs or is overloaded, and may be called twice. With
+        the default of 4 seconds, an idle process exits within 5.
         """
         every = (self._spans, self._measurements, self._lines)
         pipelines = [pipeline for pipeline in every if pipeline is not None]
@@ -75,18 +75,26 @@ class Telemetry:
         await asyncio.gather(*(pipeline.close(timeout) for pipeline in pipelines))
         if spans is not None and (lost := spans.undelivered()):
             _log.warning(
-                "spans_lost", count=lost, hint="the collector did not take them: look at OTEL_EXPORTER_OTLP_ENDPOINT"
+                "spans_lost", count=lost, hint="the collector did not accept them: check OTEL_EXPORTER_OTLP_ENDPOINT"
             )
 
 
 def setup(service_name: str, *, instance: str = "", settings: Settings, exposed: bool = False) -> Telemetry:
     """Set up logs, traces and metrics of this process.
 
-    Spans and metrics are exported by OTLP over HTTP when `OTEL_EXPORTER_OTLP_ENDPOINT`, its form for one signal, or
-    `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` ask for it, and by the application's own providers when it has
-    set them; log lines when `OTEL_LOGS_EXPORTER` names `otlp`. With `exposed`, metrics are kept for a Prometheus server
-    to ask for: see `Telemetry.exposition`. `OTEL_SDK_DISABLED=true` turns all of it off. `service_name` and `instance`
-    give way to what `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say.
+    Spans and metrics are exported by OTLP over HTTP if `OTEL_EXPORTER_OTLP_ENDPOINT`, its variant for one signal, or
+    `OTEL_TRACES_EXPORTER` and `OTEL_METRICS_EXPORTER` request it. If the application has set its own providers, they
+    are used. Log lines are exported if `OTEL_LOGS_EXPORTER` names `otlp`. `OTEL_SDK_DISABLED=true` turns off all
+    exports.
+
+    Args:
+        service_name: Name of the service. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` replace it.
+        instance: Id of this process among those of the service; replaced likewise. Default: none.
+        settings: The settings of this process.
+        exposed: Keep metrics for a Prometheus server, see `Telemetry.exposition`. Default: no.
+
+    Returns:
+        The exporters that were started.
     """
     normalise_variables("OTEL_")  # the SDK reads them by itself
     logs.configure(settings)

@@ -1,4 +1,4 @@
-"""A span while it is open, and how it is told things: no text that cannot be sent, and no secret of an error."""
+"""Write attributes, events and errors to an open span, without secrets and text that cannot be encoded."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pointsman.telemetry.trace_context import TraceContext, from_otel
 
 __all__ = ["NonRecordingSpan", "Span", "context_of_span", "record_exception", "set_error", "writable_attributes"]
 
-_MAX_STACK_CHARS: Final = 8_000  # characters of a traceback on a span: enough for some 100 frames, small beside a batch
+_MAX_STACK_CHARS: Final = 8_000  # of a traceback on a span: enough for some 100 frames, and small beside a batch
 
 
 class Span:
-    """A span that is open, or a stand-in for one while tracing is off. Only the code inside `span` uses it."""
+    """An open span, or a placeholder while tracing is off. Only the code inside `span` uses it."""
 
     __slots__ = ("_failed", "_span", "context", "discarded")
 
@@ -28,13 +28,13 @@ class Span:
         self._span = span
         self._failed = False
         self.discarded = False
-        """Whether `discard` was called."""
+        """True after a call of `discard`."""
         self.context: TraceContext | None = context_of_span(span)
-        """What to send along so that others become children: this span, or the surrounding one while tracing is off."""
+        """The parent context for spans of other processes: this span, or the surrounding span while tracing is off."""
 
     @property
     def recording(self) -> bool:
-        """Whether attributes go anywhere: false for a trace that is not sampled."""
+        """True if attributes are recorded; false for a trace that is not sampled."""
         return self._span.is_recording()
 
     def set_attributes(self, attributes: Attributes | None = None, /, **more: Value | None) -> None:
@@ -43,16 +43,16 @@ class Span:
             self._span.set_attributes(writable_attributes({**(attributes or {}), **more}))
 
     def add_event(self, name: str, attributes: Attributes | None = None) -> None:
-        """Something happened now: a span event."""
+        """Add a span event with the current time."""
         if self._span.is_recording():
             self._span.add_event(to_writable(name), writable_attributes(attributes))
 
     def discard(self) -> None:
-        """Do not export it: another process will end it, under the same id."""
+        """Do not export the span: another process will end it, under the same id."""
         self.discarded = True
 
     def set_failed(self, error_type: str, message: str = "") -> None:
-        """Mark it as failed. The first one to say so is heard. `error_type` is a short name from a small set."""
+        """Mark the span as failed. Only the first call counts. `error_type` is a short name from a small set."""
         if not self._failed:
             self._failed = True
             if self._span.is_recording():
@@ -60,7 +60,7 @@ class Span:
 
 
 class NonRecordingSpan(Span):
-    """Tracing is off: the context passes through, and a span that somebody else has open is left alone."""
+    """Placeholder while tracing is off: passes the context through, and does not change a span of other code."""
 
     __slots__ = ()
 
@@ -74,12 +74,12 @@ class NonRecordingSpan(Span):
 
 
 def context_of_span(span: otel.Span) -> TraceContext | None:
-    """The place of any span, ours or the SDK's; None where it has none."""
+    """Return the context of a span, ours or the SDK's; None if the span has no valid context."""
     return span.context if isinstance(span, LeanSpan) else from_otel(span.get_span_context())
 
 
 def record_exception(opened: Span, inner: otel.Span, error: Exception) -> None:
-    """Put `error` on the span as an event, with its traceback, and mark `opened`, which is of `inner`, as failed."""
+    """Add `error` to the span `inner` as an event with its traceback, and mark `opened`, its wrapper, as failed."""
     kind = type(error)
     qualified = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if opened.recording:
@@ -101,7 +101,7 @@ def set_error(inner: otel.Span, error_type: str, message: str) -> None:
 
 
 def writable_attributes(attributes: Attributes | None) -> Mapping[str, Value]:
-    """`attributes` as the SDK is given them: texts writable, and without those that are None."""
+    """Return `attributes` for the SDK: texts made encodable, and values of None removed."""
     if not attributes:
         return {}
     return {to_writable(key): _writable(value) for key, value in attributes.items() if value is not None}

@@ -1,6 +1,6 @@
-"""Messages that go over the bus: counted and timed as the messaging conventions ask, and where they went as spans.
+"""Count and time the messages on the bus by the messaging conventions, and record the broker's hops as spans.
 
-Off, nobody watches the bus.
+While metrics and traces are off, the bus has no observer.
 """
 
 from __future__ import annotations
@@ -14,17 +14,20 @@ __all__ = ["bus_observer"]
 
 
 def bus_observer() -> BusObserver | None:
-    """What a bus is to be watched with; None when it need not tell anybody."""
+    """Return the observer for a bus; None if neither metrics nor traces are on."""
     return _MessageMetrics() if metrics.metrics_enabled() or tracing_enabled() else None
 
 
 class _MessageMetrics:
-    """There is no duration of a receive: a pull is kept open, and its time is that of having nothing to do."""
+    """Bus observer that records metrics and spans.
+
+    The duration of a receive is not measured: a pull stays open, so its duration is only the time without messages.
+    """
 
     def __init__(self) -> None:
         self._published_series: dict[tuple[str, Server | None, str | None], Labels] = {}
         self._received_series: dict[tuple[str, Server | None, str], Labels] = {}
-        """As many as there are destinations and errors, or queues: it is the template that names one."""
+        """The two maps stay small: destinations are templates of subjects, and there are few queues and errors."""
 
     def on_published(self, subject: str, server: Server | None, seconds: float, error: str | None) -> None:
         if not metrics.metrics_enabled():

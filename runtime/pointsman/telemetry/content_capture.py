@@ -1,12 +1,13 @@
-"""Prompts, answers and tool arguments go on spans only when somebody asked for them, and scrubbed as a rule.
+"""Record prompts, answers and tool arguments on spans, if the settings ask for them.
 
 | `POINTSMAN_CAPTURE_CONTENT` | `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` | On the spans |
 |---|---|---|
 | `none` (default) | `false`, `no_content`, `event_only` (there are no events) | nothing |
 | `redacted` | `redacted` | all, with what looks like a key, token or password hidden |
-| `full` | `true`, `span_only`, `span_and_event`, `full` | all, as it is |
+| `full` | `true`, `span_only`, `span_and_event`, `full` | all, unchanged |
 
-The first wins where both are set. What the functions return has the shapes of the GenAI conventions, as JSON text.
+If both variables are set, the first counts. The functions return attributes in the form of the GenAI conventions, as
+JSON text.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ _emails = False
 
 
 def configure(mode: Mode, *, emails: bool = False) -> None:
-    """Capture so from now on. `emails`: hide addresses, too, where it is redacted. `setup` and tests call it."""
+    """Set the mode of this process. `emails` hides addresses, too, if the mode is `redacted`. For `setup` and tests."""
     global _mode, _emails
     _mode, _emails = mode, emails
 
 
 def mode_of(settings: Settings) -> Mode:
-    """What the settings ask for, else the standard variable. One that says something else captures nothing."""
+    """Return the mode of the settings, otherwise of the standard variable; `none` if that has an unknown value."""
     if settings.capture_content is not None:
         return settings.capture_content
     asked = (variable(_CAPTURE_VARIABLE) or "").lower()
@@ -75,12 +76,12 @@ def mode_of(settings: Settings) -> Mode:
 
 
 def capture_enabled() -> bool:
-    """Whether anything is, so that a hot path need not write down what is not."""
+    """Return True if the mode is not `none`. Hot paths then skip the work of collecting content."""
     return _mode != "none"
 
 
 def request_attributes(request: ModelRequest) -> Attributes:
-    """What a model is asked: instructions, messages and the definitions of its tools."""
+    """Return the request to a model: instructions, messages and the definitions of its tools."""
     if _mode == "none":
         return _NO_ATTRIBUTES
     return {
@@ -95,16 +96,16 @@ def request_attributes(request: ModelRequest) -> Attributes:
 
 
 def reply_attributes(reply: ModelReply) -> Attributes:
-    """What it answered."""
+    """Return the answer of a model."""
     if _mode == "none":
         return _NO_ATTRIBUTES
-    said = reply.text or (json.dumps(reply.data, ensure_ascii=False) if reply.data is not None else "")
-    message = _message(Turn("assistant", said, reply.calls))
+    text = reply.text or (json.dumps(reply.data, ensure_ascii=False) if reply.data is not None else "")
+    message = _message(Turn("assistant", text, reply.calls))
     return {"gen_ai.output.messages": _text([{**message, "finish_reason": reply.finish}])}
 
 
 def tool_attributes(arguments: JsonValue, result: JsonValue) -> Attributes:
-    """What a tool was called with, and what it gave."""
+    """Return the arguments and the result of a tool call."""
     if _mode == "none":
         return _NO_ATTRIBUTES
     return {"gen_ai.tool.call.arguments": _text(_parse_json(arguments)), "gen_ai.tool.call.result": _text(result)}
@@ -125,7 +126,7 @@ def _message(turn: Turn) -> dict[str, Any]:
 
 
 def _parse_json(value: JsonValue) -> JsonValue:
-    """JSON text as data, so that it is scrubbed by its keys and is not quoted twice; other text as it is."""
+    """Parse JSON text, so that it is scrubbed by its keys and is not quoted twice. Return other text unchanged."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,7 +1,7 @@
-"""Where spans, metrics and log lines go, by the standard `OTEL_` variables; the end takes no longer than it may.
+"""Start the export of spans, metrics and log lines by the standard `OTEL_` variables, and stop it within a time limit.
 
-The SDK and the exporters are imported only when something is to be exported: a process without telemetry does not pay
-for it.
+The SDK and the exporters are imported only if there is something to export: a process without telemetry does not pay
+for the imports.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ log = get_logger(__name__)
 
 
 class Pipeline:
-    """What `setup` started for one signal: how to flush and stop it, how to make it give up, and what it has lost."""
+    """The export of one signal.
+
+    `flush` sends the queue and stops the export, `abandon` ends a `flush` that takes too long, and `undelivered`
+    returns the number of lost items.
+    """
 
     def __init__(
         self, flush: Callable[[], object], abandon: Callable[[], object], undelivered: Callable[[], int]
@@ -55,9 +59,9 @@ class Pipeline:
         self.undelivered = undelivered
 
     async def close(self, timeout: float) -> bool:
-        """Flush, and give up after `timeout` seconds. True when it was done in time."""
-        # A thread of our own, and a daemon: the SDK's joins cannot be interrupted, and the interpreter waits at exit
-        # for the threads of an executor.
+        """Flush, but at most for `timeout` seconds. Return True if the flush ended in time."""
+        # The flush runs in a daemon thread of our own: the SDK joins its threads without a way to interrupt the join,
+        # and the interpreter waits at exit for the threads of an executor.
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
 
@@ -68,7 +72,7 @@ class Pipeline:
         def finish() -> None:
             with suppress(Exception):
                 self._flush()
-            with suppress(RuntimeError):  # the loop is closed: nobody waited so long
+            with suppress(RuntimeError):  # the loop is closed: `close` has returned
                 loop.call_soon_threadsafe(resolve)
 
         threading.Thread(target=finish, name="pointsman-telemetry-flush", daemon=True).start()
@@ -81,14 +85,14 @@ class Pipeline:
 
 
 def start_traces(service_name: str, instance: str) -> Pipeline | None:
-    """Begin to record spans if the environment or the application wants them. None when there is nothing to flush."""
+    """Record spans if the environment or the application asks for them. Return None if there is nothing to flush."""
     traces.configure(None)
     if is_disabled():
         return None
     if not isinstance(otel.get_tracer_provider(), otel.ProxyTracerProvider) and not _is_own_provider(
         otel.get_tracer_provider()
     ):
-        traces.configure(otel.get_tracer_provider(), _version())  # the application's: its processors, its shutdown
+        traces.configure(otel.get_tracer_provider(), _version())  # the application exports and shuts down its own
         return None
     exporters = [
         exporter for name in requested_exporters("TRACES") if (exporter := _try_start("spans", span_exporter, name))
@@ -99,14 +103,22 @@ def start_traces(service_name: str, instance: str) -> Pipeline | None:
 
 
 class Measurements(Pipeline):
-    """The pipeline of metrics; `exposition` is what a Prometheus server is to be answered with, if one may ask."""
+    """The export of metrics. `exposition` returns them for a Prometheus server; None if they are not exposed."""
 
     exposition: Callable[[], bytes] | None = None
 
 
 def start_metrics(service_name: str, instance: str, *, exposed: bool = False) -> Measurements | None:
-    """Begin to measure if the environment or the application wants it, or somebody may ask for it: `exposed`. None when
-    there is nothing to flush."""
+    """Record metrics if the environment or the application asks for them, or if they are `exposed` to Prometheus.
+
+    Args:
+        service_name: Name of the service.
+        instance: Id of this process among those of the service.
+        exposed: A Prometheus server can read the metrics from this process. Default: no.
+
+    Returns:
+        The export; None if there is nothing to flush.
+    """
     metrics.configure(None)
     if is_disabled():
         return None
@@ -126,9 +138,9 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
             "telemetry_not_exposed",
             variable="OTEL_METRICS_EXPORTER",
             seen="prometheus",
-            missing="a port on which it may ask for /metrics",
-            hint="set POINTSMAN_HEALTH_PORT, to 0 for a free one, for each supervisor and worker; no other process has "
-            "metrics for it",
+            missing="a port that serves /metrics",
+            hint="set POINTSMAN_HEALTH_PORT for each supervisor and worker, to 0 for a free port; no other process "
+            "serves metrics",
         )
     exposed = exposed and asked != "none" and has_prometheus(asked="prometheus" in asked)
     if not exporters and not exposed:
@@ -137,7 +149,7 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
 
 
 def start_logs(service_name: str, instance: str) -> Pipeline | None:
-    """Begin to send log lines by OTLP, besides writing them, if the environment asks for that by name."""
+    """Export log lines by OTLP, in addition to writing them, if the environment names that exporter."""
     logs.send_to(None)
     asked = read_variable("OTEL_LOGS_EXPORTER") or read_variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
     if is_disabled() or not asked or "otlp" not in requested_exporters("LOGS"):
@@ -150,32 +162,32 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     class Batching(BatchSpanProcessor):
-        def __init__(self, door: ExportGate) -> None:
-            super().__init__(cast(Any, door), max_queue_size=door.capacity)
-            self._door = door
+        def __init__(self, gate: ExportGate) -> None:
+            super().__init__(cast(Any, gate), max_queue_size=gate.capacity)
+            self._gate = gate
 
         def on_end(self, span: ReadableSpan) -> None:
             if span.context is not None and span.context.trace_flags.sampled:
                 self.take(span)
 
         def take(self, span: Any) -> bool:
-            """Whether there was room for it, a `ReadableSpan` or one that is `EncodedSpan`."""
-            if admitted := self._door.try_enter():
+            """Queue a `ReadableSpan` or an `EncodedSpan`, and return True if the queue had room."""
+            if admitted := self._gate.try_enter():
                 super().on_end(span)
             return admitted
 
     class Provider(TracerProvider):
         def add_span_processor(self, span_processor: SpanProcessor) -> None:
-            """Whoever adds one wants to see spans of the SDK, and gets them."""
+            """Add a processor. From then on spans are made by the SDK, because other processors expect its spans."""
             super().add_span_processor(span_processor)
             if traces.tracing_enabled() and not isinstance(span_processor, Batching):
-                traces.configure(self, _version(), ways)
+                traces.configure(self, _version(), sink)
 
-    doors = [ExportGate("spans", exporter, queue_size("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
-    ways = doors[0] if len(doors) == 1 else _SinkGroup(doors)
+    gates = [ExportGate("spans", exporter, queue_size("OTEL_BSP_MAX_QUEUE_SIZE")) for exporter in exporters]
+    sink = gates[0] if len(gates) == 1 else _SinkGroup(gates)
     resource = _resource(service_name, instance)
     provider = Provider(resource=resource, shutdown_on_exit=False)
-    batching = [Batching(door) for door in doors]
+    batching = [Batching(gate) for gate in gates]
     for one in batching:
         provider.add_span_processor(one)
     _own_providers.append(provider)
@@ -188,24 +200,24 @@ def _build_traces(exporters: Sequence[Any], service_name: str, instance: str) ->
 
     take = batching[0].take if len(batching) == 1 else take_all
     lean = enable_encoded_spans(exporters, resource, (traces.SCOPE, _version(), traces.SCHEMA))
-    traces.configure(provider, _version(), ways, SpanRecorder(take) if lean else None)
+    traces.configure(provider, _version(), sink, SpanRecorder(take) if lean else None)
 
     def flush() -> None:
         traces.configure(None)
         provider.shutdown()
 
     def abandon() -> None:
-        for door in doors:
-            door.shutdown()  # its exporter stops retrying
+        for gate in gates:
+            gate.shutdown()  # its exporter stops retrying
 
-    return Pipeline(flush, abandon, lambda: sum(door.lost for door in doors))
+    return Pipeline(flush, abandon, lambda: sum(gate.lost for gate in gates))
 
 
 class _SinkGroup:
-    """Every door that a span goes to when it has ended."""
+    """The gates of all exporters. Each of them receives every ended span."""
 
-    def __init__(self, doors: Sequence[ExportGate]) -> None:
-        self._gates = doors
+    def __init__(self, gates: Sequence[ExportGate]) -> None:
+        self._gates = gates
 
     def is_open(self) -> bool:
         return any(map(ExportGate.is_open, self._gates))
@@ -214,8 +226,8 @@ class _SinkGroup:
         return all(map(ExportGate.collector_down, self._gates))
 
     def reject(self) -> None:
-        for door in self._gates:
-            door.reject()
+        for gate in self._gates:
+            gate.reject()
 
 
 def _build_metrics(exporters: Sequence[Any], service_name: str, instance: str, exposed: bool) -> Measurements:
@@ -262,9 +274,9 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     from opentelemetry.sdk._logs import LoggerProvider
     from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 
-    door = ExportGate("logs", OTLPLogExporter(), queue_size("OTEL_BLRP_MAX_QUEUE_SIZE"))
+    gate = ExportGate("logs", OTLPLogExporter(), queue_size("OTEL_BLRP_MAX_QUEUE_SIZE"))
     provider = LoggerProvider(_resource(service_name, instance), shutdown_on_exit=False)
-    provider.add_log_record_processor(BatchLogRecordProcessor(cast(Any, door), max_queue_size=door.capacity))
+    provider.add_log_record_processor(BatchLogRecordProcessor(cast(Any, gate), max_queue_size=gate.capacity))
     logger = provider.get_logger("pointsman", _version())
     severities = {
         "debug": SeverityNumber.DEBUG,
@@ -275,7 +287,7 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
     }
 
     def send(line: logs.Line) -> None:
-        if door.try_enter():
+        if gate.try_enter():
             logger.emit(
                 LogRecord(
                     timestamp=line.at,
@@ -293,16 +305,16 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
         logs.send_to(None)
         provider.shutdown()
 
-    return Pipeline(flush, door.shutdown, lambda: 0)
+    return Pipeline(flush, gate.shutdown, lambda: 0)
 
 
 def _try_start(what: str, build: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """What `build` returns, or None and a line: telemetry that cannot start is no reason not to work."""
+    """Return the result of `build`, or log a warning and return None: a process works without its telemetry, too."""
     try:
         return build(*args, **kwargs)
     except Exception as error:
         log.warning(
-            "telemetry_off", signal=what, error=f"{type(error).__name__}: {error}", hint="look at the OTEL_ variables"
+            "telemetry_off", signal=what, error=f"{type(error).__name__}: {error}", hint="check the OTEL_ variables"
         )
         return None
 
@@ -312,11 +324,11 @@ def _resource(service_name: str, instance: str) -> Resource:
 
     ours = {"service.name": service_name, "service.instance.id": instance, "service.version": _version()}
     resource = Resource.create({name: value for name, value in ours.items() if value})
-    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES go above ours.
+    # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES replace ours.
     merged = resource.merge(OTELResourceDetector().detect())
 
     class Hashed(Resource):
-        """The exporter asks each span for its resource's hash, which the SDK makes anew from JSON: 10 us of CPU."""
+        """A resource with a stored hash. The exporter reads it for each span, and the SDK's costs 10 us of CPU each."""
 
         _hash = hash(merged)
 

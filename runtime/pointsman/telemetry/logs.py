@@ -1,6 +1,6 @@
-"""One line per log event on standard error: console for a person, JSON otherwise; no line forged, no secret shown.
+"""Write one line per log event on standard error, for a console or as JSON, without secrets and forged lines.
 
-Text from outside may hold anything: JSON escapes its control characters, and for the console we do.
+Text from outside may contain anything. JSON escapes control characters; for the console, this module escapes them.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Line", "bind", "configure", "get_logger", "send_to"]
 
-# C0, C1 and DEL end or rewrite lines, U+2028 and U+2029 end them for some readers, the bidirectional marks reorder
+# C0, C1 and DEL end or overwrite lines, U+2028 and U+2029 end them in some readers, the bidirectional marks reorder
 # them, and a lone surrogate cannot be written as UTF-8 at all.
 _UNPRINTABLE_PATTERN: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_MAX_DEPTH: Final = 6  # containers within containers that are cleaned; what lies deeper is shown as its cleaned text
-_REPEAT_INTERVAL_S: Final = 60.0  # seconds in which a line of the exporter is shown once: its retries take up to 10
+_MAX_DEPTH: Final = 6  # levels of containers that are cleaned; deeper values are shown as their cleaned text
+_REPEAT_INTERVAL_S: Final = 60.0  # time in which a line of an exporter is shown once: its retries take up to 10 s
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A log line as data, scrubbed. `at` is in nanoseconds since 1970; the ids are empty where there are none."""
+    """A log line as data, without secrets. `at` is in nanoseconds since 1970. The ids are empty outside of a span."""
 
     at: int
     level: str
@@ -51,19 +51,25 @@ _send: Callable[[Line], None] | None = None
 
 
 def send_to(send: Callable[[Line], None] | None) -> None:
-    """Hand each line to `send` as well as writing it, or to nobody with None."""
+    """Pass each line to `send`, in addition to writing it. None ends this."""
     global _send
     _send = send
 
 
 CACHE_LOGGERS = True
-"""A logger keeps the level at which it was first used, which is cheap; tests, which set up many processes, do not."""
+"""Let a logger keep the level at which it was first used, which is cheap. Tests, which set up often, turn this off."""
 
 
 def get_logger(name: str) -> FilteringBoundLogger:
-    """A structlog logger whose lines carry `logger=name`, the open span's ids and whatever `bind` has bound.
+    """Return a structlog logger that adds `logger=name`, the open span's ids and the ids of `bind` to its lines.
 
-    Before `setup` it shows warnings and errors.
+    Until `setup` is called, the logger shows warnings and errors.
+
+    Args:
+        name: The name of the module.
+
+    Returns:
+        The logger.
     """
     if not structlog.is_configured():
         _install("warning")
@@ -71,7 +77,7 @@ def get_logger(name: str) -> FilteringBoundLogger:
 
 
 class bind:
-    """Every line logged in the block carries `ids`; those that are None are left out."""
+    """Add `ids` to every line that is logged in the block, except for those that are None."""
 
     __slots__ = ("_ids", "_tokens")
 
@@ -82,9 +88,10 @@ class bind:
         self._tokens = structlog.contextvars.bind_contextvars(**self._ids)
 
     def __exit__(self, *raised: object) -> None:
-        # By value, not by token: a generator that is left early ends in another context, where tokens do not fit.
+        # Reset by value, not by token: a generator that is closed early ends in another context, where the tokens are
+        # not valid.
         for token in self._tokens.values():
-            token.var.set(... if token.old_value is Token.MISSING else token.old_value)  # ... is structlog's nothing
+            token.var.set(... if token.old_value is Token.MISSING else token.old_value)  # structlog: ... means unset
 
 
 def configure(settings: Settings) -> None:
@@ -98,7 +105,7 @@ def configure(settings: Settings) -> None:
             root.setLevel(logging.WARNING)
 
 
-_processors: list[Processor] = []  # kept as one list: loggers in use hold on to it
+_processors: list[Processor] = []  # one list that is changed in place, because loggers in use keep a reference to it
 
 
 def _install(level: str, *, as_json: bool = True) -> None:
@@ -157,12 +164,13 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
 
 
 def _send_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    if _send is not None and not str(event.get("logger", "")).startswith("opentelemetry"):  # it would feed itself
-        said = dict(event)
-        taken = {key: str(said.pop(key, "")) for key in ("level", "event", "trace_id", "span_id")}
-        said.pop("timestamp", None)
-        with suppress(Exception):  # what cannot be sent is still written
-            _send(Line(time.time_ns(), attributes={key: value for key, value in said.items() if value is not None},
+    # A line of the exporter itself is not exported: it would cause the next one.
+    if _send is not None and not str(event.get("logger", "")).startswith("opentelemetry"):
+        rest = dict(event)
+        taken = {key: str(rest.pop(key, "")) for key in ("level", "event", "trace_id", "span_id")}
+        rest.pop("timestamp", None)
+        with suppress(Exception):  # a line that cannot be sent is written nevertheless
+            _send(Line(time.time_ns(), attributes={key: value for key, value in rest.items() if value is not None},
                        **taken))  # fmt: skip
     return event
 
@@ -202,7 +210,7 @@ def _text(value: object) -> str:
     try:
         return str(value)
     except Exception as error:
-        return f"<{type(value).__name__} whose text raised {type(error).__name__}>"
+        return f"<{type(value).__name__}: str() raised {type(error).__name__}>"
 
 
 def _plain(text: str) -> str:
@@ -215,7 +223,7 @@ def _escape_match(found: re.Match[str]) -> str:
 
 
 class _Stderr:
-    """A structlog logger on whatever standard error is at the moment. A reader that went away stops no work."""
+    """A structlog logger that writes to the current `sys.stderr`. A closed pipe raises no error."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -230,13 +238,16 @@ def _write(stream: TextIO, message: str) -> None:
     try:
         stream.write(message + "\n")
         stream.flush()
-    except (OSError, ValueError):  # closed, or the pipe's reader is gone
+    except (OSError, ValueError):  # the stream is closed, or the reader of the pipe has exited
         pass
 
 
 class _Handler(logging.Handler):
-    """Lines of libraries, through the same pipeline. OpenTelemetry's are shown once a minute: an exporter repeats
-    itself with every batch while its collector is away."""
+    """Handler for the lines of libraries, with the same pipeline.
+
+    Each line of OpenTelemetry is shown once a minute: while its collector is unavailable, an exporter logs the same
+    line with every batch.
+    """
 
     def __init__(self, *, as_json: bool) -> None:
         super().__init__(logging.WARNING)
@@ -251,7 +262,7 @@ class _Handler(logging.Handler):
             for processor in self._pipeline:
                 event = processor(None, record.levelname.lower(), event)
             _write(sys.stderr, event)
-        except Exception:  # a log line that cannot be rendered is not worth the work it is about
+        except Exception:  # a log line that cannot be rendered must not stop the work
             self.handleError(record)
 
     def _is_repetition(self, record: logging.LogRecord) -> bool:

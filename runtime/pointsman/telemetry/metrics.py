@@ -1,8 +1,8 @@
-"""A few measurements, in the units of the conventions: seconds, tokens, counts. Off, each costs one comparison.
+"""Record metrics in the units of the conventions: seconds, tokens, counts. While off, each costs one comparison.
 
-Sums and gauges are kept here and read when somebody asks for them: a gauge can be taken back, where the SDK's own tells
-its last value for ever, and an addition to a sum costs a fraction of the SDK's (docs/performance.md has both). So are
-histograms, where the readers are ours (`histograms`).
+This module keeps counters and gauges itself, and the SDK reads them with callbacks. A gauge can be removed, while a
+gauge of the SDK reports its last value for ever, and an addition costs a fraction of the SDK's: see
+docs/performance.md. Histograms are kept here, too, if the readers are ours (`histograms`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ __all__ = [
     "set_gauge",
 ]  # fmt: skip
 
-# From work of code alone (some 10 ms) to the default deadline of a workflow full of models (600 s).
+# From a workflow without model calls (some 10 ms) to the default deadline of a workflow (600 s).
 _WORKFLOW_BUCKETS: Final[tuple[float, ...]] = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-# The conventions' own.
+# The buckets of the conventions.
 _MODEL_BUCKETS: Final[tuple[float, ...]] = tuple(0.01 * 2**power for power in range(14))
 _PROCESS_BUCKETS: Final[tuple[float, ...]] = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
@@ -64,7 +64,7 @@ _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     semconv.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
 }
 _COUNTER_OF_HISTOGRAM: Final[dict[str, str]] = {semconv.OPERATION_DURATION: semconv.SENT_MESSAGES}
-"""Histograms of which each measurement is one of a counter, of the same series: that need not be added up again."""
+"""Histograms with a counter that counts their measurements, by the same series: one addition serves both."""
 _UP_DOWN: Final[dict[str, tuple[str, str]]] = {
     semconv.HANDOFFS_ACTIVE: ("{handoff}", "Handoffs this process works on now."),
 }
@@ -76,29 +76,29 @@ _GAUGES: Final[dict[str, tuple[str, str]]] = {
     semconv.QUEUE_DEPTH: ("{message}", "Messages of a queue that wait, or are being worked on."),
 }
 NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)
-"""Everything that is measured."""
+"""The names of all metrics."""
 
 _meter: Meter | None = None
 _histograms: Histograms | None = None
 _instruments: dict[str, Any] = {}
 _values_by_metric: dict[str, dict[Labels, float]] = {}
-"""What counters and gauges stand at."""
-_lock = threading.RLock()  # a collected generator may count what it leaves while it is held
+"""Current values of counters and gauges."""
+_lock = threading.RLock()  # reentrant: a generator that is garbage-collected while the lock is held may count, too
 
 
 def metrics_enabled() -> bool:
-    """Whether anything is measured, so that what costs more than a comparison need not be found out."""
+    """Return True if metrics are on. Callers then collect values that cost more than a comparison."""
     return _meter is not None
 
 
 def observe(name: str, value: float, attributes: Attributes | None = None) -> None:
-    """Add one measurement to the histogram `name`, a constant of `names`; attributes that are None are left out."""
+    """Add one measurement to the histogram `name`, a constant of `semconv`; attributes that are None are left out."""
     if _meter is not None:
         observe_series(name, value, labels(attributes))
 
 
 def observe_series(name: str, value: float, of: Labels) -> None:
-    """`observe` of the series `of`, which whoever measures often finds once."""
+    """Add one measurement to the series `of`. A caller that measures often creates its labels once."""
     if _histograms is not None:
         _histograms.add(name, value, of)
     elif _meter is not None:
@@ -108,36 +108,36 @@ def observe_series(name: str, value: float, of: Labels) -> None:
 
 
 def count(name: str, amount: float = 1, attributes: Attributes | None = None) -> None:
-    """Add `amount` to the counter `name`, a constant of `names`; attributes that are None are left out."""
+    """Add `amount` to the counter `name`, a constant of `semconv`; attributes that are None are left out."""
     if _meter is not None:
         _add(_meter, name, amount, labels(attributes))
 
 
 def count_series(name: str, amount: float, of: Labels) -> None:
-    """`count` of the series `of`."""
+    """Add `amount` to the series `of` of a counter."""
     if _meter is not None:
         _add(_meter, name, amount, of)
 
 
 def labels(attributes: Attributes | None) -> Labels:
-    """What a series of these attributes is known by."""
+    """Return the key of the series with these attributes."""
     return frozenset(_attributes(attributes).items())
 
 
 def change_for_agent(name: str, amount: int, about: str) -> None:
-    """There is `amount` more of `name` now, or less, at the agent `about`."""
+    """Add `amount`, which may be negative, to the metric `name` of the agent `about`."""
     if _meter is not None:
         _add(_meter, name, amount, agent_series(about))
 
 
 @lru_cache(MAX_SERIES)
 def agent_series(name: str) -> Labels:
-    """The series of one agent."""
+    """Return the key of the series of one agent."""
     return frozenset(((semconv.AGENT_NAME, name),))
 
 
 def set_gauge(name: str, value: float, attributes: Attributes | None = None) -> None:
-    """The gauge `name` stands at `value`, until it is shown another one or hidden."""
+    """Set the gauge `name` to `value`, until the next call or `clear_gauge`."""
     if _meter is not None:
         of = labels(attributes)
         with _lock:
@@ -146,21 +146,23 @@ def set_gauge(name: str, value: float, attributes: Attributes | None = None) -> 
 
 
 def clear_gauge(name: str, attributes: Attributes | None = None) -> None:
-    """Nobody knows any more what the gauge `name` stands at, or there is nothing left that it tells of."""
+    """Stop reporting the gauge `name`: its value is unknown, or the thing that it measures does not exist any more."""
     if _meter is not None:
         with _lock:
             _values(_meter, name).pop(labels(attributes), None)
 
 
 def histograms() -> Histograms:
-    """What `configure` can be given for a meter whose readers were made to read it."""
+    """Return histograms for `configure`, for a meter with readers of their `reader_class`."""
     return Histograms(_HISTOGRAMS)
 
 
 def configure(meter: Meter | None, kept: Histograms | None = None) -> None:
-    """Measure with `meter` from now on, or not at all with None. `setup` and tests call it.
+    """Record metrics with `meter` from now on; None turns them off. For `setup` and tests.
 
-    Histograms are `kept`, or are the meter's where there are none.
+    Args:
+        meter: The meter of the SDK.
+        kept: Histograms that this package keeps. Default: the meter keeps them.
     """
     global _meter, _histograms
     _meter, _histograms = meter, kept
@@ -176,14 +178,14 @@ def _add(meter: Meter, name: str, amount: float, of: Labels) -> None:
     with _lock:
         if (values := _values_by_metric.get(name)) is None:
             values = _values(meter, name)
-        if (stands := values.get(of)) is None:
+        if (current := values.get(of)) is None:
             of = _limit_series(values, of)
-            stands = values.get(of, 0)
-        values[of] = stands + amount
+            current = values.get(of, 0)
+        values[of] = current + amount
 
 
 def _limit_series(values: dict[Labels, float], of: Labels) -> Labels:
-    """The series that counts for `of`: its own while there is room for it."""
+    """Return the series `of`, or the overflow series if the metric has reached its maximum of series."""
     return of if of in values or len(values) < MAX_SERIES else OVERFLOW_LABELS
 
 
@@ -196,10 +198,8 @@ def _values(meter: Meter, name: str) -> dict[Labels, float]:
 
 
 def _make_readable(meter: Meter, name: str, values: dict[Labels, float]) -> None:
-    def read(
-        _: CallbackOptions,
-    ) -> list[Observation]:  # the last time after `configure(None)`, when what is left is sent
-        with _lock:
+    def read(_: CallbackOptions) -> list[Observation]:
+        with _lock:  # the last read comes after `configure(None)`, with the final export
             return [Observation(value, dict(of)) for of, value in values.items()]
 
     if name in _COUNTERS:

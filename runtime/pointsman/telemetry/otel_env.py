@@ -1,4 +1,4 @@
-"""What the standard's environment variables ask for: which exporters, where to, and how much may wait."""
+"""Read the standard `OTEL_` variables: exporters, endpoints and sizes of queues."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _HTTP_PROTOCOL: Final = "http/protobuf"
 
 
 def is_disabled() -> bool:
-    """Whether `OTEL_SDK_DISABLED` says so."""
+    """Return True if `OTEL_SDK_DISABLED` is `true`."""
     return read_variable("OTEL_SDK_DISABLED").lower() == "true"
 
 
 def requested_exporters(signal: str) -> list[str]:
-    """The exporters the environment asks for, of those there are. OTLP by itself only when an endpoint is named."""
+    """Return the supported exporters that the environment names. The default is `otlp` if an endpoint is set."""
     asked = [name.strip().lower() for name in read_variable(f"OTEL_{signal}_EXPORTER").split(",") if name.strip()]
     if not asked and (
         read_variable("OTEL_EXPORTER_OTLP_ENDPOINT") or read_variable(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
@@ -43,7 +43,7 @@ def requested_exporters(signal: str) -> list[str]:
     )
     known: list[str] = []
     for name in asked:
-        if name == "none" or (name, signal) == ("prometheus", "METRICS"):  # it is asked on the health port
+        if name == "none" or (name, signal) == ("prometheus", "METRICS"):  # Prometheus reads from the health port
             continue
         if name not in ("otlp", "console"):
             log.warning(
@@ -58,7 +58,7 @@ def requested_exporters(signal: str) -> list[str]:
                 variable="OTEL_EXPORTER_OTLP_PROTOCOL",
                 seen=protocol,
                 expected=_HTTP_PROTOCOL,
-                hint="a collector listens for it on port 4318, as a rule",
+                hint="collectors usually accept http/protobuf on port 4318",
             )
         else:
             known.append(name)
@@ -66,7 +66,7 @@ def requested_exporters(signal: str) -> list[str]:
 
 
 def metric_exporter(name: str) -> Any:
-    """The exporter `console`, to standard error, or else OTLP over HTTP; its packages are loaded now."""
+    """Import and return an exporter: for `console` one to standard error, otherwise OTLP over HTTP."""
     if name == "console":
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 
@@ -77,7 +77,7 @@ def metric_exporter(name: str) -> Any:
 
 
 def has_prometheus(*, asked: bool) -> bool:
-    """Whether the extra `prometheus` is installed; a warning says so where it was `asked` for and is not."""
+    """Return True if the extra `prometheus` is installed. Log a warning if it was `asked` for and is missing."""
     try:
         import opentelemetry.exporter.prometheus  # noqa: F401  (an extra)
     except ImportError:
@@ -93,7 +93,7 @@ def has_prometheus(*, asked: bool) -> bool:
 
 
 def has_default_histograms() -> bool:
-    """Whether histograms are wanted as they are by default: cumulative, in explicit buckets, exemplars from traces."""
+    """Return True if histograms have the default form: cumulative, explicit buckets, exemplars from traces."""
     plain = {
         "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "cumulative",
         "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION": "explicit_bucket_histogram",
@@ -103,7 +103,7 @@ def has_default_histograms() -> bool:
 
 
 def queue_size(name: str) -> int:
-    """How many spans or log records may wait."""
+    """Return the maximum number of queued spans or log records, from the variable `name`."""
     asked = read_variable(name)
     return int(asked) if asked.isdecimal() else _DEFAULT_QUEUE_SIZE
 

@@ -1,4 +1,4 @@
-"""A workflow's trace as OTLP/JSON: the spans a collector would have got, under the same ids, from the log alone."""
+"""Convert a workflow's trace, from its log, to OTLP/JSON with the same span ids that a collector would receive."""
 
 from __future__ import annotations
 
@@ -22,7 +22,20 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_otlp(root: TraceNode, *, namespace: str, workflow_id: str, now: datetime) -> dict[str, Any]:
-    """One request of the OTLP trace service. What has not begun is left out; what goes on ends `now`, and says so."""
+    """Return a request of the OTLP trace service with the spans of `root`.
+
+    Parts of the workflow that have not started are left out. Unfinished spans end at `now` and have the attribute
+    `pointsman.unfinished`.
+
+    Args:
+        root: The trace of the workflow.
+        namespace: The namespace of the workflow.
+        workflow_id: The id of the workflow.
+        now: The current time.
+
+    Returns:
+        The request as data for JSON.
+    """
     writer = _Writer(namespace, workflow_id, root.trace_id, now)
     spans: list[JsonValue] = list(writer.spans(root, ""))
     resource = _attributes({"service.name": "pointsman", "service.namespace": namespace})
@@ -39,7 +52,7 @@ class _Writer:
     used: set[str] = field(default_factory=set)
 
     def spans(self, node: TraceNode, parent: str) -> Iterator[JsonValue]:
-        if node.kind == "publish" and not node.span_id:  # nobody's span: the request came without a trace
+        if node.kind == "publish" and not node.span_id:  # the request came without a trace, so it has no span
             for child in node.children:
                 yield from self.spans(child, "")
             return
@@ -69,7 +82,7 @@ class _Writer:
             yield from self.spans(child, span_id)
 
     def _id(self, node: TraceNode, parent: str) -> str:
-        """The id its span has, or one that follows from its place where it has none, or not one of its own."""
+        """Return the id of the node's span, or an id derived from its place if it has none or shares its id."""
         wanted, number = node.span_id, 0
         while len(wanted) != 16 or wanted in self.used:
             number += 1
@@ -82,27 +95,27 @@ class _Writer:
         ids: dict[str, Any] = {"workflow_id": self.workflow_id, "task_id": node.task_id or ""}
         match node.kind:
             case "publish":
-                name, said = semconv.publish_request(self.namespace, what.partition(".")[2])
-                return name, _PRODUCER, said
+                name, found = semconv.publish_request(self.namespace, what.partition(".")[2])
+                return name, _PRODUCER, found
             case "workflow":
-                name, said = semconv.invoke_workflow(what, workflow_id=self.workflow_id, status=node.status)
-                return name, _INTERNAL, said
+                name, found = semconv.invoke_workflow(what, workflow_id=self.workflow_id, status=node.status)
+                return name, _INTERNAL, found
             case "task":
-                _, said = semconv.task(str(node.role), what, attempts=node.attempt, status=node.status, **ids)
-                return node.name, _INTERNAL if node.role == "plan" else _CLIENT, said
+                _, found = semconv.task(str(node.role), what, attempts=node.attempt, status=node.status, **ids)
+                return node.name, _INTERNAL if node.role == "plan" else _CLIENT, found
             case "attempt":
                 subject = f"{self.namespace}.handoff.{node.agent}.{self.workflow_id}.{node.task_id}.{node.attempt}"
                 agent, attempt = node.agent or "", node.attempt or 1
-                name, said = semconv.process_handoff(self.namespace, agent, subject=subject, attempt=attempt, **ids)
-                return name, _CONSUMER, said
+                name, found = semconv.process_handoff(self.namespace, agent, subject=subject, attempt=attempt, **ids)
+                return name, _CONSUMER, found
             case "chat":
                 used = semconv.chat_reply(
                     input_tokens=node.usage.input_tokens, output_tokens=node.usage.output_tokens, cost=node.usage.cost
                 )
                 return node.name, _CLIENT, {semconv.OPERATION_NAME: "chat", semconv.REQUEST_MODEL: what, **used}
             case "tool":
-                name, said = semconv.execute_tool(what, call_id="", agent=node.agent)
-                return name, _INTERNAL, said
+                name, found = semconv.execute_tool(what, call_id="", agent=node.agent)
+                return name, _INTERNAL, found
 
 
 def _attributes(of: Attributes) -> list[JsonValue]:
@@ -114,7 +127,7 @@ def _value(value: object) -> dict[str, JsonValue]:
         case bool():
             return {"boolValue": value}
         case int():
-            return {"intValue": str(value)}  # 64 bits: JSON numbers lose some
+            return {"intValue": str(value)}  # a text, because JSON numbers cannot hold 64 bits exactly
         case float():
             return {"doubleValue": value}
         case str():

@@ -1,4 +1,4 @@
-"""What looks like a secret is not shown, wherever the text comes from: a log line, a prompt, an exception."""
+"""Hide secrets in texts: in log lines, prompts, exceptions and JSON data."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ _KEYS: Final = (
     r"|password|passwd|(?:client)?secret|credentials?|cookie|seed|jwt)"
 )
 _SECRET_KEY: Final = re.compile(rf"(?i)(?:^|[._-]){_KEYS}(?:$|[._-])")
-# Data within a text, such as the JSON that a tool answered with, and that text quoted once more.
+# Data within a text, such as the JSON answer of a tool, and the same text quoted once more.
 _KEYED_SECRET: Final = re.compile(
     rf"(?i)(\\?[\"'](?:[\w.-]{{0,40}}[._-])?{_KEYS}(?:[._-][\w.-]{{0,40}})?\\?[\"']\s*:\s*)(\\?[\"'])"
     r"(?:\\[\s\S]|[^\\])*?(?=\2|\\?\Z)"
 )
-# A header, or a line of settings. A digit and a letter in it, so that no English sentence and no count is one.
+# A header, or a line of settings. The value must have a digit and a letter, so that no sentence and no count matches.
 _HEADER_SECRET: Final = re.compile(
     r"(?i)((?:api[_-]?key|password|passwd|secret):[ \t]+)(?=[^\s\d]*\d)(?=[^\sa-z]*[a-z])[^\s,;}]+"
 )
-# All that begins a word goes behind one `\b`: with one in each, every place of every text is tried a dozen times.
+# All alternatives that begin a word share one `\b`: with a `\b` in each, every position of every text would be tried a
+# dozen times.
 _SECRET_VALUE: Final = re.compile(
     r"\b(?:"
     r"(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"  # model providers' and payment providers' keys
-    r"|(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # a digit, so that no English sentence is one
+    r"|(?i:Bearer|Basic)\s+(?=[^\s\d]*\d)[A-Za-z0-9._~+/=-]{8,}"  # with a digit, so that no sentence matches
     r"|eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?"  # JSON Web Tokens, NATS users' among them
     r"|S[ACNOUX][A-Z2-7]{56}\b"  # NATS seeds
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}\b"  # AWS access key ids
@@ -38,31 +39,38 @@ _SECRET_VALUE: Final = re.compile(
     r"|(?:hf|gsk)_[A-Za-z0-9]{20,}"  # model hubs
     r"|(?:npm_|pypi-|whsec_|ya29\.|SG\.)[A-Za-z0-9._-]{16,}"  # package indexes, webhooks, Google's tokens, mail
     r"|xox[abeoprs]-[A-Za-z0-9-]{10,}"  # chat workspaces
-    r"|(?i:password|secret|token|api_?key)=(?!None\b)\S+"  # as in the text of a settings object
+    r"|(?i:password|secret|token|api_?key)=(?!None\b)\S+"  # as in the repr of a settings object
     r"|(?i:aws_secret_access_key|aws_session_token)\s*[=:]\s*\S+"
     r")"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
     r"|(?<=://)[^\s/@]+(?=@)",  # user and password, or token, in a URL
 )
-# A literal in a line of code: what a name that says so is set to, compared with, or paired with. Space is never given
-# back, or much of it, in what an exception says, would be looked through for minutes.
+# A literal in a line of code that is assigned to, compared with or paired with a name such as `password`. The
+# quantifiers of white space are possessive: with backtracking, much white space in an exception would take minutes.
 _LITERAL: Final = re.compile(
     rf"(?i)(\b(?:\w{{0,40}}_)?{_KEYS}(?:_\w{{0,40}})?"
     r"(?:[\"']\s*+\]?\s*+(?:,|:|[=!]?=)|(?:\s*+:\s*+[\w.\[\] |]{1,40}?)?\s*+[=!:]?=)\s*+[a-z]{0,2})(\"{3}|'{3}|[\"'])"
     r"(?:\\.|(?!\2)[^\\\n])*"
 )
-_ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line of code: no word begins there
+_ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line of code: `\b` does not match there
 _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
 
 
 def to_writable(text: str) -> str:
-    """`text` with lone surrogates by their codes: one that no UTF-8 can hold loses the whole batch it is sent in."""
+    """Return `text` with lone surrogates escaped: UTF-8 cannot encode them, and one would lose its whole batch."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def scrub(text: str, *, emails: bool = False) -> str:
-    """`text` with everything that looks like a key, a token or a password in a URL replaced by `[hidden]`, and
-    `to_writable`."""
+    """Replace secrets in a text by `[hidden]`: keys, tokens, and passwords in URLs. Apply `to_writable`, too.
+
+    Args:
+        text: The text.
+        emails: Replace e-mail addresses, too. Default: no.
+
+    Returns:
+        The text without secrets.
+    """
     text = _SECRET_VALUE.sub(HIDDEN_TEXT, to_writable(text))
     if ":" in text:
         text = _HEADER_SECRET.sub(rf"\1{HIDDEN_TEXT}", _KEYED_SECRET.sub(rf"\1\2{HIDDEN_TEXT}", text))
@@ -70,12 +78,12 @@ def scrub(text: str, *, emails: bool = False) -> str:
 
 
 def scrub_traceback(text: str) -> str:
-    """`scrub` for a traceback: its lines of code hold literals. It takes longer, and is for exceptions alone."""
+    """Scrub a traceback, also the literals in its lines of code. Slower than `scrub`, so only for exceptions."""
     return _ESCAPED.sub(lambda rest: scrub(rest[0]), scrub(_LITERAL.sub(rf"\1\2{HIDDEN_TEXT}", text)))
 
 
 def scrub_json(value: JsonValue, *, emails: bool = False) -> JsonValue:
-    """`value` with its texts scrubbed, and what stands under a key such as `password` replaced."""
+    """Return `value` with its texts scrubbed, and with the values of keys such as `password` replaced."""
     match value:
         case str():
             return scrub(value, emails=emails)
@@ -91,5 +99,5 @@ def scrub_json(value: JsonValue, *, emails: bool = False) -> JsonValue:
 
 
 def is_secret(key: str, value: object) -> bool:
-    """Whether what stands under `key` is to be hidden. Numbers are shown: a token count is not a token."""
+    """Return True if the value of `key` must be hidden. Numbers are shown: a token count is not a token."""
     return not (value is None or isinstance(value, int | float)) and _SECRET_KEY.search(key) is not None

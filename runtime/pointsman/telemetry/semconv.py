@@ -1,10 +1,10 @@
 """Names of spans, attributes and metrics: the OpenTelemetry strings Pointsman uses, spelled in this one place.
 
 The messaging (core 1.44) and GenAI (1.42) conventions are in development and their names still move, so they are copied
-here, not imported. What no convention covers has the prefix `pointsman.`.
+here, not imported. Names outside the conventions have the prefix `pointsman.`.
 
-The functions give the name and the attributes of each span of a workflow. Span names stay few: a workflow id appears in
-attributes only, never in a name.
+The functions return the name and the attributes of each span of a workflow. There are few span names: a workflow id is
+in attributes only, never in a name.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ __all__ = [
 
 Value: TypeAlias = str | bool | int | float | Sequence[str]
 Attributes: TypeAlias = Mapping[str, Value | None]
-"""What may stand on a span. None means there is nothing to say, and the attribute is left out."""
+"""Attributes of a span. An attribute with the value None is left out."""
 
 # Common to all
 ERROR_TYPE: Final = "error.type"
@@ -115,7 +115,7 @@ ORIGIN: Final = "pointsman.origin"
 REASON: Final = "pointsman.reason"
 DELIVERED: Final = "pointsman.delivered"
 BROKER_PEER: Final = "pointsman.broker.peer"
-"""The connection, server or stream that a server of the broker dealt with."""
+"""The connection, server or stream at the other end of a step inside the broker."""
 QUEUE: Final = "pointsman.queue"
 """A durable consumer: `agent-NAME`, `request-TEAM` or `inbox-TEAM`."""
 QUEUE_STATE: Final = "pointsman.queue.state"
@@ -159,7 +159,7 @@ RETRIES: Final = "pointsman.retries"
 DEAD_LETTERS: Final = "pointsman.dead_letters"
 COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
 
-# Whether the third token of a subject says what it is for, as the first two do, and what stands for those behind them
+# By kind of subject: True if the third token (a team or an agent) is part of the template, and the rest of the template
 _DESTINATIONS: Final = {
     "request": (True, ""),
     "handoff": (True, ".{workflow}.{task}.{attempt}"),
@@ -174,9 +174,9 @@ _DESTINATIONS: Final = {
     "outcome": (True, ".{workflow}"),
     "dead": (True, ".{workflow}.{id}"),
 }
-_KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # the last token of artifacts' parts, and of agents' cards
-_QUEUES: Final = {"request": "request", "inbox": "inbox", "handoff": "agent"}  # where a supervisor takes its inputs
-_NATS: Final = "nats"  # not among the conventions' systems yet; a value of one's own is allowed
+_KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # last token of the subjects of artifacts, and of agents' cards
+_QUEUES: Final = {"request": "request", "inbox": "inbox", "handoff": "agent"}  # prefixes of the durable consumers
+_NATS: Final = "nats"  # not among the systems of the conventions yet; they allow other values
 
 
 def publish_request(
@@ -188,7 +188,7 @@ def publish_request(
     correlation_id: str | None = None,
     server: Server | None = None,
 ) -> tuple[str, Attributes]:
-    """A caller publishes a request. Kind: producer."""
+    """Return the span of a caller that publishes a request. Kind: producer."""
     subject = f"{namespace}.request.{team}"
     return f"publish {subject}", {
         **_messaging("publish", "send", subject, server, message_id=message_id, correlation_id=correlation_id),
@@ -200,7 +200,7 @@ def publish_request(
 def invoke_workflow(
     team: str, *, workflow_id: str, correlation_id: str | None = None, status: str | None = None
 ) -> tuple[str, Attributes]:
-    """A workflow, from its request to its outcome. Kind: internal."""
+    """Return the span of a workflow, from its request to its outcome. Kind: internal."""
     return f"invoke_workflow {team}", {
         OPERATION_NAME: "invoke_workflow",
         WORKFLOW_NAME: team,
@@ -223,11 +223,15 @@ def task(
     model: str | None = None,
     version: str | None = None,
 ) -> tuple[str, Attributes]:
-    """A task of any role, over all its attempts, from dispatch to result. Kind: client, and internal for `plan`.
+    """Return the span of a task of any role, over all its attempts. Kind: client, or internal for `plan`.
 
-    `work` is an `invoke_agent`, `plan` is a `plan`; the roles no convention knows are named by themselves, and are an
-    `invoke_agent` for whoever reads operation names. `model` is as the agent's card has it, `openai:gpt-5` or
-    `offline`; an agent without a model has no provider, so the attribute the conventions ask for is left out there.
+    The operation of `work` is `invoke_agent`, that of `plan` is `plan`. Other roles, which no convention covers, have
+    the role in the span's name, and the operation `invoke_agent`. `model` is the value of the agent's card, such as
+    `openai:gpt-5` or `offline`. An agent without a model has no provider, so the attribute, which the conventions
+    require, is left out.
+
+    Returns:
+        The name and the attributes.
     """
     provider, _, named = (model or "").partition(":")
     operation = "plan" if role == "plan" else "invoke_agent"
@@ -262,10 +266,13 @@ def process_handoff(
     role: str | None = None,
     server: Server | None = None,
 ) -> tuple[str, Attributes]:
-    """A worker runs one attempt. Kind: consumer. `delivered` is the broker's count of deliveries, from 1.
+    """Return the span of a worker that runs one attempt. Kind: consumer.
 
-    Its parent is the task's span: a handoff is taken one at a time, which is when the conventions allow the message's
-    context to be the parent rather than a link.
+    `delivered` is the broker's count of deliveries, from 1. The parent is the task's span: the conventions allow the
+    message's context as parent instead of a link if messages are received one at a time, as handoffs are.
+
+    Returns:
+        The name and the attributes.
     """
     return f"process {namespace}.handoff.{agent}", {
         **_cloudevent(message_id, source, "io.pointsman.handoff.v1"),
@@ -289,7 +296,7 @@ def process_handoff(
 
 
 def handoff_duration_attributes(namespace: str, agent: str, server: Server | None, error: str | None) -> Attributes:
-    """What the measurement of one attempt says of it."""
+    """Return the attributes of the measurement of one attempt."""
     return {
         **_server_attributes(server),
         "messaging.system": _NATS,
@@ -311,7 +318,7 @@ def process_inputs(
     correlation_id: str | None = None,
     server: Server | None = None,
 ) -> tuple[str, Attributes]:
-    """A supervisor deals with `count` inputs of one workflow at once. Kind: consumer. It links to each of them."""
+    """Return the span of a supervisor that processes `count` inputs of a workflow, with links. Kind: consumer."""
     kind = subject.removeprefix(f"{namespace}.").partition(".")[0]
     return f"process {namespace}.{kind}.{team}", {
         **_messaging(
@@ -336,7 +343,7 @@ def chat(
     structured: bool = False,
     attempt: int | None = None,
 ) -> tuple[str, Attributes]:
-    """One model call. Kind: client. `attempt` counts the tries of the same call, from 1."""
+    """Return the span of a model call. Kind: client. `attempt` is the number of the try of the same call, from 1."""
     return f"chat {model}", {
         OPERATION_NAME: "chat",
         PROVIDER_NAME: provider,
@@ -359,7 +366,7 @@ def chat_reply(
     output_tokens: int | None = None,
     cost: float | None = None,
 ) -> Attributes:
-    """What the span of a model call learns from the answer."""
+    """Return the attributes that the answer adds to the span of a model call."""
     return {
         "gen_ai.response.model": model or None,
         "gen_ai.response.id": response_id or None,
@@ -373,11 +380,11 @@ def chat_reply(
 def execute_tool(
     tool: str, *, call_id: str, agent: str | None = None, description: str | None = None
 ) -> tuple[str, Attributes]:
-    """One run of a tool. Kind: internal."""
+    """Return the span of one run of a tool. Kind: internal."""
     return f"execute_tool {tool}", {
         OPERATION_NAME: "execute_tool",
         TOOL_NAME: tool,
-        "gen_ai.tool.call.id": call_id or None,  # code that calls a tool by itself has none
+        "gen_ai.tool.call.id": call_id or None,  # a tool that code calls without a model has no call id
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,
         AGENT_NAME: agent,
@@ -385,7 +392,7 @@ def execute_tool(
 
 
 def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attributes]:
-    """One server of the broker dealt with a message: it stored it, or handed it on to others. Kind: internal."""
+    """Return the span of one server of the broker that stored a message or routed it to others. Kind: internal."""
     operation = "store" if stored else "route"
     return f"{operation} {destination_template(subject).partition('.{')[0]}", {
         "messaging.system": _NATS,
@@ -397,7 +404,7 @@ def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attribu
 
 
 def destination_template(subject: str) -> str:
-    """The template of `subject`, or of a wildcard of it: the same for every workflow, as labels must be."""
+    """Return the template of a subject or of its wildcard: labels must be the same for every workflow."""
     match subject.split(".", 3):
         case "$O" | "$KV" as store, bucket, kind, _:
             return f"{store}.{bucket}.{kind}.{_KEYS[store]}"
@@ -409,17 +416,17 @@ def destination_template(subject: str) -> str:
 
 
 def published_message_attributes(subject: str, server: Server | None, error: str | None) -> Attributes:
-    """What the measurements of one message that was sent say of it."""
+    """Return the attributes of the measurements of one sent message."""
     return {**_metric_attributes("publish", "send", subject, server), ERROR_TYPE: error}
 
 
 def received_messages_attributes(subject: str, server: Server | None, consumer: str) -> Attributes:
-    """What the measurements of messages that a durable consumer handed out say of them."""
+    """Return the attributes of the measurements of messages that a durable consumer delivered."""
     return {**_metric_attributes("receive", "receive", subject, server), "messaging.consumer.group.name": consumer}
 
 
 def _metric_attributes(operation: str, kind: str, subject: str, server: Server | None) -> dict[str, Value | None]:
-    """No message's own subject or id: each would be a series of its own."""
+    """Return common attributes, without the subject and the id of a message: each would be a separate series."""
     return {
         **_server_attributes(server),
         "messaging.system": _NATS,

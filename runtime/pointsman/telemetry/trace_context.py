@@ -1,4 +1,4 @@
-"""Places in a trace: W3C trace context as text, and as OpenTelemetry's objects."""
+"""Convert trace contexts between W3C headers, our own type and OpenTelemetry's types."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 _SAMPLED_FLAG: Final = 0x01
-_KNOWN_FLAGS: Final = 0x03  # sampled, and level 2's "the trace id is random"; flags one does not know are not passed on
+_KNOWN_FLAGS: Final = 0x03  # sampled, and "the trace id is random" of level 2; unknown flags must not be propagated
 _TRACEPARENT_PATTERN: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_MAX_TRACESTATE_CHARS: Final = 512  # what the specification asks everybody to carry at least; more is dropped whole
+_MAX_TRACESTATE_CHARS: Final = 512  # the specification's minimum that must be propagated; a longer one is dropped
 
 
 class TraceContext(NamedTuple):
-    """A place in a trace, as W3C trace context has it: 32 and 16 lower-case hexadecimal digits, flags from 0 to 255."""
+    """A place in a trace by W3C trace context: ids of 32 and 16 lower-case hexadecimal digits, flags from 0 to 255."""
 
     trace_id: str
     span_id: str
@@ -52,10 +52,17 @@ class TraceContext(NamedTuple):
 
 
 def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> TraceContext | None:
-    """The context that two W3C headers carry, or None when `traceparent` is missing or breaks the rules. Never raises.
+    """Parse the two W3C headers of a trace context. Never raises.
 
-    A version after 00 is read as 00 with something behind it, as the specification asks; `tracestate` is carried as it
-    is, or dropped when it is not printable or longer than must be carried.
+    A version after 00 is read as version 00 with more fields, as the specification requires.
+
+    Args:
+        traceparent: The header `traceparent`.
+        tracestate: The header `tracestate`. Default: none. Kept unchanged, or dropped if it is not printable or has
+            more than 512 characters.
+
+    Returns:
+        The context; None if `traceparent` is missing or not valid.
     """
     if not traceparent:
         return None
@@ -72,7 +79,7 @@ def parse_traceparent(traceparent: str | None, tracestate: str | None = None) ->
 
 
 def to_otel(context: TraceContext, *, remote: bool = True) -> SpanContext:
-    """The same context in OpenTelemetry's own type."""
+    """Convert a context to OpenTelemetry's type."""
     return SpanContext(
         int(context.trace_id, 16),
         int(context.span_id, 16),
@@ -83,7 +90,7 @@ def to_otel(context: TraceContext, *, remote: bool = True) -> SpanContext:
 
 
 def from_otel(context: SpanContext) -> TraceContext | None:
-    """The same context in ours; None where OpenTelemetry has none."""
+    """Convert a context of OpenTelemetry to our type; None if it is not valid."""
     if not context.is_valid:
         return None
     return TraceContext(
@@ -95,19 +102,19 @@ def from_otel(context: SpanContext) -> TraceContext | None:
 
 
 def otel_context_below(parent: TraceContext) -> Context:
-    """What OpenTelemetry calls a context, in which `parent` is the innermost open span."""
+    """Return an OpenTelemetry `Context` with `parent` as the innermost open span."""
     return otel.set_span_in_context(NonRecordingSpan(to_otel(parent)))
 
 
 def otel_context_from_ids(trace_id: str, span_id: str) -> Context | None:
-    """What OpenTelemetry calls the context of these ids; None when they are none."""
+    """Return an OpenTelemetry `Context` with the span of these ids; None if they do not have the length of ids."""
     if len(trace_id) != 32 or len(span_id) != 16:
         return None
     return otel_context_below(TraceContext(trace_id, span_id, _SAMPLED_FLAG))
 
 
 def new_id(size: int) -> str:
-    """A random id of `size` bytes in lower-case hex, never all zeros."""
+    """Return a random id of `size` bytes in lower-case hexadecimal digits, never all zeros."""
     while not (drawn := secrets.token_hex(size)).strip("0"):
         pass
     return drawn
@@ -140,10 +147,10 @@ class ChosenIds:
 
 
 def trace_context(trace: TraceOrigin, span_id: str | None = None) -> TraceContext:
-    """The context of the workflow's own span, or of one of its other spans."""
+    """Return the context of the workflow's own span, or of another span of its trace."""
     return TraceContext(trace.trace_id, span_id or trace.span_id, trace.flags, trace.tracestate)
 
 
 def traceparent_of(trace: TraceOrigin, span_id: str | None = None) -> str:
-    """The same, as a header says it."""
+    """Return the header `traceparent` of the workflow's own span, or of another span of its trace."""
     return f"00-{trace.trace_id}-{span_id or trace.span_id}-{trace.flags:02x}"

@@ -1,9 +1,10 @@
-"""One trace per workflow. Ids are chosen before a span exists, spans are made when they end, and nothing here raises.
+"""Record the spans of workflows, one trace per workflow. Nothing here raises.
 
-`TraceContext` is what travels between processes. `span` is for what begins and ends in this process; `reserve_context`
-and `record` are for what begins in one process and ends in another.
+A `TraceContext` travels between processes. Use `span` for work that begins and ends in this process. Use
+`reserve_context` and `record` for work that begins in one process and ends in another: the ids of such a span are
+chosen first, and the span is made when it ends.
 
-With tracing off no SDK is loaded, spans cost next to nothing, and the context that came in is the context that goes on.
+While tracing is off, the SDK is not loaded, spans cost next to nothing, and incoming contexts are propagated unchanged.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SpanDetails: TypeAlias = Callable[[], tuple[str, Attributes]]
-"""What gives a span's name and attributes, as the functions of `names` do: it is called only where a span is made."""
+"""Function that returns the name and attributes of a span, as those of `semconv`. Called only if a span is made."""
 Kind: TypeAlias = Literal["internal", "client", "producer", "consumer"]
 
 _KINDS: Final = {
@@ -69,31 +70,31 @@ _KINDS: Final = {
     "producer": otel.SpanKind.PRODUCER,
     "consumer": otel.SpanKind.CONSUMER,
 }
-_OTLP_KINDS: Final = {"internal": 1, "producer": 4, "client": 3, "consumer": 5}  # OTLP's
+_OTLP_KINDS: Final = {"internal": 1, "producer": 4, "client": 3, "consumer": 5}  # numbers of OTLP
 SCOPE: Final = "pointsman"
 SCHEMA: Final = "https://opentelemetry.io/schemas/gen-ai/1.42.0"
 _SAMPLED_FLAG: Final = 0x01
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
-# What the instrumentations of model SDKs and of HTTP clients look for before they make a span: the OpenTelemetry one,
-# which OpenInference shares, and that of OpenLLMetry.
+# Keys that suppress the spans of instrumented model SDKs and HTTP clients: the key of OpenTelemetry, which
+# OpenInference reads, too, and the key of OpenLLMetry.
 _SUPPRESSION_KEYS: Final = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_language_model_instrumentation")
 
 
 class SpanSink(Protocol):
-    """Where ended spans go."""
+    """Destination of ended spans."""
 
     def is_open(self) -> bool:
-        """Whether one that ended now would be taken."""
+        """Return True if a span that ended now would be accepted."""
         ...
 
     def collector_down(self) -> bool:
-        """Whether nobody is there for one that begins now."""
+        """Return True if a span that begins now would probably be lost."""
         ...
 
     def reject(self) -> None:
-        """One was not made, because it would not have been taken: it counts as lost."""
+        """Count a span as lost that was not made because it would not have been accepted."""
         ...
 
 
@@ -101,13 +102,12 @@ _tracer: otel.Tracer | None = None
 _sink: SpanSink | None = None
 _recorder: SpanRecorder | None = None
 _outer_contexts: WeakKeyDictionary[otel.Span, otel_context.Context] = WeakKeyDictionary()
-"""Spans that ended while another that began within them was open, as those of interleaved generators do, and what was
-around each."""
+"""The outer context of each span that ended while a span within it was open. Interleaved generators cause this."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Something that happened within a span: what OpenTelemetry calls a span event."""
+    """A span event of OpenTelemetry: an event with a time within a span."""
 
     name: str
     at: datetime
@@ -115,23 +115,31 @@ class SpanEvent:
 
 
 def tracing_enabled() -> bool:
-    """Whether spans are recorded at all, so that hot paths need not gather what to say about them."""
+    """Return True if spans are recorded. Otherwise, hot paths need not collect attributes."""
     return _tracer is not None
 
 
 def current_context() -> TraceContext | None:
-    """The context of the innermost open span here, whoever opened it."""
+    """Return the context of the innermost open span, ours or that of another library."""
     return context_of_span(otel.get_current_span())
 
 
 class span:
-    """A span around the block, under `parent` or, without one, under the innermost open span.
+    """Record a span around the block.
 
-    An exception that leaves the block is put on the span and passes on. Cancellation is an error of type `cancelled`.
-    Where a function gives its name and attributes, it is asked only if a span is made. `span_id` is the id it must
-    have, because another process knows it. `alone` says that it stands for all that the block does: instrumented
-    libraries make no spans of their own within. While nobody is there to take spans none is made, and it counts as
-    lost: what is below it hangs on what is above.
+    An exception that leaves the block is recorded on the span and raised again. Cancellation is an error of type
+    `cancelled`. While the collector is down, no span is made: it counts as lost, and the spans within the block become
+    children of the surrounding span.
+
+    Args:
+        name: The name, or a function that returns the name and the attributes. The function is called only if a span
+            is made.
+        kind: The kind of the span. Default: `internal`.
+        parent: The parent. Default: the innermost open span.
+        span_id: The id of the span, if another process already uses it. Default: a random id.
+        attributes: The attributes, if `name` is a text.
+        links: Contexts of spans to link to.
+        alone: Suppress the spans of instrumented libraries in the block. Default: no.
     """
 
     __slots__ = ("_arguments", "_before", "_inner", "_opened", "_rejected_by", "_tracer", "_within")
@@ -151,11 +159,11 @@ class span:
 
     def __enter__(self) -> Span:
         name, kind, parent, span_id, attributes, links, alone = self._arguments
-        tracer, way, recorder = _tracer, _sink, _recorder  # another thread may end them meanwhile
+        tracer, sink, recorder = _tracer, _sink, _recorder  # another thread may reset them meanwhile
         before = within = otel_context.get_current()
         around = otel.get_current_span(before)
-        above = parent if parent is not None or way is None else context_of_span(around)
-        self._rejected_by = lost_to = way if way is not None and _would_be_dropped(way, above) else None
+        above = parent if parent is not None or sink is None else context_of_span(around)
+        self._rejected_by = lost_to = sink if sink is not None and _would_be_dropped(sink, above) else None
         self._tracer = tracer = tracer if lost_to is None else None
         if isinstance(name, str):
             title = name
@@ -201,13 +209,13 @@ class span:
             elif isinstance(error, asyncio.CancelledError):
                 self._opened.set_failed("cancelled", "the work was cancelled")
         finally:
-            # Not detach(token): a generator that is left early is closed in another context, where the token does not
-            # fit and OpenTelemetry logs an error. There, what is current is not ours: there is nothing to restore.
+            # Not detach(token): a generator that is closed early ends in another context, where the token is not valid
+            # and OpenTelemetry logs an error. In that context the current span is not ours, so nothing is restored.
             if self._within is not self._before:
                 if otel_context.get_current() is self._within:
                     otel_context.attach(_still_open(self._before) if _outer_contexts else self._before)
                 elif otel.get_current_span(self._before) is not self._inner:
-                    # One that began within this one may be open still, and must not bring this one back.
+                    # A span that began within this span may still be open. Its end must not make this span current.
                     _outer_contexts[self._inner] = self._before
             if not self._opened.discarded:
                 if self._tracer is not None:
@@ -217,17 +225,21 @@ class span:
 
 
 def _still_open(context: otel_context.Context) -> otel_context.Context:
-    """`context`, or what was around those spans of it that ended before spans within them did."""
+    """Return `context`, or the nearest outer context with a span that has not ended."""
     while (around := _outer_contexts.get(otel.get_current_span(context))) is not None:
         context = around
     return context
 
 
 def reserve_context(parent: TraceContext | None = None) -> TraceContext:
-    """The context of a span that will be recorded when it ends, maybe by another process: use it as a parent at once.
+    """Return the context of a span that `record` exports later, maybe in another process. Use it as a parent at once.
 
-    With tracing off it is `parent` itself, so that nobody becomes the child of a span that will never exist; without a
-    parent either, it is a new trace that is not sampled.
+    Args:
+        parent: The parent of the span. Default: the span is the root of a new trace.
+
+    Returns:
+        The context. While tracing is off, `parent` itself, so that no span becomes the child of a span that will never
+        exist, or the context of a new trace that is not sampled.
     """
     tracer = _tracer
     if parent is not None:
@@ -249,28 +261,28 @@ def record(
     happenings: Iterable[SpanEvent] = (),
     links: Iterable[TraceContext] = (),
 ) -> None:
-    """Export a finished span under the ids of `context`, with its true times; `error` is a type and a message.
+    """Export a finished span under the ids of `context`, with its own times; `error` is a type and a message.
 
-    Nothing is exported when the trace is not sampled, nor when the context was reserved while tracing was off. Where a
-    function gives its name and attributes, it is asked only if a span is made; so are generators for the rest.
+    Nothing is exported if the trace is not sampled, or if the context was reserved while tracing was off. A function
+    for the name and the attributes is called, and `happenings` and `links` are iterated, only if a span is made.
     """
-    tracer, way, recorder = _tracer, _sink, _recorder  # another thread may end them meanwhile
+    tracer, sink, recorder = _tracer, _sink, _recorder  # another thread may reset them meanwhile
     if tracer is None or not context.sampled or context.span_id == parent_span_id:
         return
-    if way is not None and not way.is_open():
-        way.reject()
+    if sink is not None and not sink.is_open():
+        sink.reject()
         return
     if not isinstance(name, str):
         name, attributes = name()
     if recorder is not None:
-        said = dict(attributes) if attributes else {}
+        found = dict(attributes) if attributes else {}
         more: dict[str, Any] = {"started": _nanoseconds(started), "ended": _nanoseconds(max(started, ended))}
         if error is not None:
-            said[ERROR_TYPE] = error[0]
+            found[ERROR_TYPE] = error[0]
             more["status"] = (otel.StatusCode.ERROR.value, scrub(error[1]))
         if events := [(each.name, _nanoseconds(each.at), each.attributes) for each in happenings]:
             more["events"] = events
-        recorder.record_span(name, _OTLP_KINDS[kind], context, parent_span_id, said, links=tuple(links), **more)
+        recorder.record_span(name, _OTLP_KINDS[kind], context, parent_span_id, found, links=tuple(links), **more)
         return
     if parent_span_id is not None:
         within = otel_context_below(TraceContext(context.trace_id, parent_span_id, context.flags, context.tracestate))
@@ -285,7 +297,7 @@ def record(
         )
     if error is not None:
         set_error(finished, *error)
-    finished.end(_nanoseconds(max(started, ended)))  # another machine's clock may have been behind
+    finished.end(_nanoseconds(max(started, ended)))  # `ended` may come from a machine with a slower clock
 
 
 def _start_sdk_span(
@@ -298,7 +310,7 @@ def _start_sdk_span(
     links: Iterable[TraceContext],
     **more: Any,
 ) -> otel.Span:
-    """A span that the SDK begins, with the ids that are `chosen`, if any are."""
+    """Start a span of the SDK, with the `chosen` ids if they are not None."""
     token = chosen_ids.set(chosen)
     try:
         return tracer.start_span(
@@ -316,30 +328,38 @@ def _start_sdk_span(
 def configure(
     provider: otel.TracerProvider | None,
     version: str = "",
-    way: SpanSink | None = None,
+    sink: SpanSink | None = None,
     recorder: SpanRecorder | None = None,
 ) -> None:
-    """Record spans with `provider` from now on, or not at all with None. `setup` and tests call it.
+    """Record spans with `provider` from now on; None turns tracing off. For `setup` and tests.
 
-    `way` is where its spans go, if that is known: it is asked before one is made. `recorder`, which needs a way, makes
-    those of traces that are sampled.
+    Args:
+        provider: The provider of the SDK.
+        version: Version of this package. Default: none.
+        sink: Destination of the spans, which can refuse a span before it is made. Default: unknown.
+        recorder: Maker of the spans of sampled traces; requires `sink`. Default: the SDK makes all spans.
     """
     global _tracer, _sink, _recorder
-    _sink, _recorder = way, recorder
+    _sink, _recorder = sink, recorder
     if provider is None:
         _tracer = None
         return
     tracer = provider.get_tracer(SCOPE, version, SCHEMA)
     ids = getattr(tracer, "id_generator", None)
     if ids is not None and not isinstance(ids, ChosenIds):
-        # Only our own tracer chooses ids: an application's provider keeps its generator for everybody else.
+        # Only our own tracer gets chosen ids: the application's provider keeps its generator for other tracers.
         tracer.id_generator = ChosenIds(ids)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     _tracer = tracer
 
 
 class TracedCall(Generic[P, T]):
-    """`function` for another process, as in `pool.submit(TracedCall(function), ...)`: its spans there are children of
-    the span that is open here. It pickles when the function does; the other process sets up its own telemetry."""
+    """A function for another process, with the current span as parent of its spans there.
+
+    The object can be pickled if the function can. The other process sets up its own telemetry.
+
+    Example:
+        `pool.submit(TracedCall(function), argument)`
+    """
 
     def __init__(self, function: Callable[P, T]) -> None:
         self._function = function
@@ -352,12 +372,12 @@ class TracedCall(Generic[P, T]):
         try:
             return self._function(*args, **kwargs)
         finally:
-            otel_context.attach(before)  # a pool's process is used again
+            otel_context.attach(before)  # a pool uses the process again
 
 
-def _would_be_dropped(way: SpanSink, above: TraceContext | None) -> bool:
-    """Whether a span begun now is for nobody. Not for a root: whether it is sampled is found out by making it."""
-    return above is not None and above.sampled and way.collector_down()
+def _would_be_dropped(sink: SpanSink, above: TraceContext | None) -> bool:
+    """Return True if a span that begins now would be lost. False for a root: only making it shows if it is sampled."""
+    return above is not None and above.sampled and sink.collector_down()
 
 
 def _root_flags(tracer: otel.Tracer, trace_id: int) -> int:

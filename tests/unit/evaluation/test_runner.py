@@ -370,7 +370,7 @@ def test_a_suite_of_any_form_that_cannot_be_read_says_why(name: str, text: str, 
         ("team: shop\ncases: [{input: x}, {input: 3}]\n", r"the input of cases\.1 is neither a text nor an object"),
         ("team: shop\ncases: 3\n", r"valid: cases: a list is expected$"),
         ("team: shop\ncases: [3]\n", r"valid: cases\.0: an object is expected|fit: cases\.0: .*instance of Case"),
-        ("!!python/object/apply:os.getcwd []\n", "no YAML"),
+        ("!!python/object/apply:os.getcwd []\n", "not valid YAML"),
         ("team: shop\ncases: [{input: x, check: 'json:decoder'}]\n", "json:decoder.* is a module; expected a function"),
         ("team: shop\ncases: [{input: x, agent: a}]\n", r"valid: cases\.0 has no 'agent'; did you mean agents\?$"),
         (
@@ -385,11 +385,11 @@ def test_a_suite_of_any_form_that_cannot_be_read_says_why(name: str, text: str, 
         ),
         (
             "team: shop\ncases: [{input: x, check: 'raising_checks:fine'}]\n",
-            "its module raised ZeroDivisionError: .*mend",
+            "its module raised ZeroDivisionError: .*correct",
         ),
         ("", r"is empty; expected an object with a `team` or an `agent`, and `cases`$"),
         ("- x\n", "is a list; expected an object with a `team`"),
-        ("a: [", "no YAML"),
+        ("a: [", "not valid YAML"),
     ],
 )
 def test_a_suite_that_does_not_fit_says_where(text: str, said: str, tmp_path: Path) -> None:

@@ -237,7 +237,7 @@ def test_unprintable_value_does_not_stop_the_caller(fresh: pytest.MonkeyPatch) -
 
     get_logger("x").info("shown", a=Sulking(), b=endless, c=b"\xff", d="\ud800", e=float("nan"))
 
-    assert stream.events[0]["a"] == "<Sulking whose text raised RuntimeError>"
+    assert stream.events[0]["a"] == "<Sulking: str() raised RuntimeError>"
 
 
 def test_a_closed_standard_error_does_not_stop_the_caller(fresh: pytest.MonkeyPatch) -> None:

@@ -360,7 +360,7 @@ def test_span_survives_a_shutdown_in_another_thread(there: bool) -> None:
 
     def begin() -> None:
         recorder = SpanRecorder(take)
-        traces.configure(TracerProvider(shutdown_on_exit=False), way=Ending(there=there), recorder=recorder)
+        traces.configure(TracerProvider(shutdown_on_exit=False), sink=Ending(there=there), recorder=recorder)
 
     begin()
     with span("work", parent=REMOTE):

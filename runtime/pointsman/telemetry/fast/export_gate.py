@@ -1,9 +1,9 @@
-"""The way into a queue of the SDK, and out of it to an exporter: what has no room stays out, and what is lost counts.
+"""Admit items to a queue of the SDK, pass batches from the queue to an exporter, and count the items that are lost.
 
-The SDK's own queue drops what does not fit, and tells nobody. It never has to: all that it holds came in here. Before
-an exporter that fails nothing is let in, queued or encoded, but for one item now and then that finds out whether the
-collector is back. An exporter that is stuck has not failed yet: what it may come back for is kept, as far as there is
-room.
+The SDK's own queue drops items silently when it is full. It never becomes full, because this gate admits an item only
+if there is room. While an exporter fails, the gate admits only one item at intervals, to find out if the collector is
+available again; other items are neither queued nor encoded. An exporter that hangs has not failed yet, and may
+continue: items for it are kept while the queue has room.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from pointsman.telemetry.logs import get_logger
 
 __all__ = ["ExportGate"]
 
-_EXPORT_TIMEOUT_S: Final = 2.0  # seconds an export may take: a collector that is busy answers in one, or gives 503
+_EXPORT_TIMEOUT_S: Final = 2.0  # maximum time of an export: a busy collector answers within one second, or with 503
 _RETRY_PAUSE_S: Final = (
-    5.0  # seconds from a try that failed to the next one's item: as long as the standard has a batch wait
+    5.0  # time from a failed export until the next item is admitted: the standard's default delay of a batch
 )
 
 _log = get_logger(__name__)
 
 
 class ExportGate:
-    """Before the queue of `signal`, which has `room`, and between it and `exporter`. Any thread may come."""
+    """Gate before the queue of `signal`, with room for `room` items, and before `exporter`. Thread-safe."""
 
     def __init__(
         self, signal: str, exporter: Any, room: int, *, monotonic: Callable[[], float] = time.monotonic
@@ -40,9 +40,9 @@ class ExportGate:
         self._signal = signal
         self._exporter = exporter
         self._monotonic = monotonic
-        self._has_failed = False  # the last that was sent: the collector is taken to be away
-        self._retried_at = 0.0  # when, by `monotonic`: before that nothing is let in, and then one
-        self._export_started: float | None = None  # the export that is under way, by `monotonic`
+        self._has_failed = False  # true if the last export failed: the collector is considered unavailable
+        self._retried_at = 0.0  # time by `monotonic` from which one item is admitted after a failure
+        self._export_started: float | None = None  # start of the running export, by `monotonic`
         self._rejected = 0  # since the last delivery
         self._was_full = False
         self._closed = False
@@ -53,35 +53,41 @@ class ExportGate:
             os.register_at_fork(after_in_child=lambda: (found := empty()) and found())
 
     def _reset(self) -> None:
-        """Nobody is inside: at the beginning, and in a forked process, where the SDK empties its queue as well."""
+        """Set the gate to empty: at the start, and in a forked process, where the SDK empties its queue, too."""
         self._in_flight = 0
         self._export_started = None
-        self._lock = threading.RLock()  # a collected generator may end its span while it is held
+        self._lock = threading.RLock()  # reentrant: a garbage-collected generator may end its span while it is held
 
     @property
     def lost(self) -> int:
-        """How many of those offered were not delivered, those that wait among them."""
+        """Number of offered items that are not delivered, including queued items."""
         return self.offered - self.exported
 
     def is_open(self) -> bool:
-        """Whether one that is ready would be let in now. Ask before making it, and `reject` what is not made."""
+        """Return True if an item would be admitted now. Call this before making an item; `reject` an item not made."""
         return self._in_flight < (self._limit() if self._has_failed else self.capacity)
 
     def collector_down(self) -> bool:
-        """Whether what begins now would be made for nobody: the collector is away, and has its next try already or is
-        not to be tried yet; or it holds on to a batch, and all has been filled meanwhile. A queue that is full before
-        one that answers may have room when it ends."""
+        """Return True if a span that begins now would probably be lost.
+
+        There are two cases: the collector is unavailable and the next try is not due yet or has its item; or the
+        collector does not answer a batch, and the queue is full. A full queue before a collector that answers may have
+        room when the span ends.
+
+        Returns:
+            True if the span need not be made.
+        """
         return (self._has_failed or (self._export_started is not None and self._is_stuck())) and not self.is_open()
 
     def reject(self) -> None:
-        """One more is lost: it found no room, or was not even made, as it would have found none."""
+        """Count an item as lost that found no room, or was not made because it would have found none."""
         self._dropped(1, offered=1)
         if not self._was_full and not self._has_failed:
             self._was_full = True
             _log.warning("telemetry_queue_full", signal=self._signal, room=self.capacity, hint="the collector is slow")
 
     def try_enter(self) -> bool:
-        """Whether there is room for one more, who is then taken to go in."""
+        """Admit one item, and return True, if there is room."""
         with self._lock:
             if admitted := self.is_open():
                 self.offered += 1
@@ -91,10 +97,20 @@ class ExportGate:
         return admitted
 
     def export(self, batch: Sequence[Any]) -> Any:
-        """What the exporter says to `batch`; None, which the SDK does not look at, when it was not asked.
+        """Pass a batch to the exporter, unless the collector is unavailable and the next try is not due.
 
-        Raises what the exporter raises. That counts as a failure unless it is a ValueError or a TypeError: those are of
-        a batch that cannot be encoded, where what a collector does is an OSError.
+        Any exception of the exporter is raised again.
+
+        Args:
+            batch: The items.
+
+        Returns:
+            The result of the exporter; None, which the SDK ignores, if the exporter was not called.
+
+        Raises:
+            TypeError: The batch cannot be encoded. This does not count as a failure of the collector, which is an
+                OSError.
+            ValueError: Likewise.
         """
         with self._lock:
             self._in_flight -= len(batch)
@@ -110,7 +126,7 @@ class ExportGate:
                 delivered = len(batch) - getattr(self._exporter, "left_out", 0)
             return result
         except (TypeError, ValueError) as error:
-            at_fault = isinstance(error, OSError)  # some of an HTTP client's are both
+            at_fault = isinstance(error, OSError)  # some errors of HTTP clients are both
             raise
         finally:
             self._export_started = None
@@ -122,36 +138,36 @@ class ExportGate:
                 self._failed()
 
     def shutdown(self) -> None:
-        """May be called twice: by the SDK, and by whoever gives up."""
+        """Shut down the exporter once. Called by the SDK, and by a `close` that reaches its timeout."""
         if not self._closed:
             self._closed = True
             self._exporter.shutdown()
 
     def _limit(self) -> int:
-        """How many may be inside after a failure."""
+        """Return the number of items that may be in the queue after a failure."""
         return int(self._monotonic() >= self._retried_at)
 
     def _is_stuck(self) -> bool:
-        began = self._export_started  # another thread ends it
+        began = self._export_started  # read once: another thread resets it
         return began is not None and self._monotonic() - began > _EXPORT_TIMEOUT_S
 
     def _failed(self) -> None:
         self._retried_at = self._monotonic() + _RETRY_PAUSE_S
-        was_away, self._has_failed = self._has_failed, True
-        if not was_away:
+        was_down, self._has_failed = self._has_failed, True
+        if not was_down:
             _log.warning(
                 "telemetry_collector_down",
                 signal=self._signal,
-                hint=f"it is tried again {_RETRY_PAUSE_S:g} s after each failure; what is lost meanwhile is counted in"
-                f" {semconv.TELEMETRY_DROPPED}",
+                hint=f"the collector is tried again {_RETRY_PAUSE_S:g} s after each failure; the metric"
+                f" {semconv.TELEMETRY_DROPPED} counts the items that are lost meanwhile",
             )
 
     def _delivered(self, amount: int) -> None:
         with self._lock:
             self.exported += amount
             missed, self._rejected = self._rejected, 0
-        was_away, self._has_failed = self._has_failed, False
-        if was_away:
+        was_down, self._has_failed = self._has_failed, False
+        if was_down:
             _log.warning("telemetry_collector_up", signal=self._signal, lost=missed)
 
     def _dropped(self, amount: int, *, offered: int = 0) -> None:

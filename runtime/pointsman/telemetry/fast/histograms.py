@@ -1,8 +1,8 @@
-"""Histograms that are added up here, and handed to the SDK's readers as points whenever one of them reads.
+"""Keep histograms here, and pass their points to the SDK's readers whenever a reader collects.
 
-A value costs a few additions instead of the SDK's walk through readers, views and attribute sets (docs/performance.md
-has both). What is handed over is what the SDK would have made of it: cumulative, with explicit buckets, and with the
-newest value of each bucket that was measured within a sampled span as its exemplar.
+A value costs a few additions instead of the SDK's path through readers, views and attribute sets: see
+docs/performance.md. The points are those that the SDK would make: cumulative, with explicit buckets. The exemplar of a
+bucket is its newest value from a sampled span.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ if TYPE_CHECKING:
 __all__ = ["MAX_SERIES", "OVERFLOW_LABELS", "Histograms", "Labels"]
 
 Labels: TypeAlias = frozenset[tuple[str, Value]]
-"""What a series is known by, in whatever order it is given."""
+"""Key of a series: its attributes in any order."""
 HistogramSpecs: TypeAlias = Mapping[str, tuple[str, str, tuple[float, ...]]]
 """Unit, description and boundaries of histograms, by name."""
 MAX_SERIES: Final = 2000  # series of one metric: the standard's limit
 OVERFLOW_LABELS: Final[Labels] = frozenset({("otel.metric.overflow", True)})
-"""The series that those beyond it share."""
+"""Key of the series that takes the values of all series beyond the maximum."""
 _INFINITE: Final = float("inf")
 _INSTRUMENT_NAME: Final = "pointsman.histograms"
 _Reader = TypeVar("_Reader", bound="MetricReader")
 
 
 class Histograms:
-    """All histograms of a meter, as `described`. Any thread may add, and any may read."""
+    """All histograms of a meter, as `described`. Thread-safe."""
 
     def __init__(self, described: HistogramSpecs) -> None:
         self._described: Final = described
         self._series: dict[str, dict[Labels, _Series]] = {}
-        self._lock = threading.RLock()  # a collected generator may measure what it leaves while it is held
+        self._lock = threading.RLock()  # reentrant: a garbage-collected generator may measure while it is held
 
     def add(self, name: str, value: float, labels: Labels) -> None:
-        if not 0 <= value < _INFINITE:  # as after a clock was set back: the SDK leaves it out, too
+        if not 0 <= value < _INFINITE:  # a clock that was set back gives negative durations: the SDK drops them, too
             return
         with self._lock:
             found = self._series.get(name)
@@ -65,17 +65,20 @@ class Histograms:
         return found
 
     def register(self, meter: Meter) -> None:
-        """Be read as if they were that meter's. The SDK has nothing for a reader that it has added up nothing for, so
-        there is a gauge in it, in whose place its readers get these."""
+        """Let the readers of `meter` collect these histograms.
+
+        The SDK passes nothing to a reader if the meter has no values. So a gauge is registered, and the readers replace
+        the gauge by these histograms.
+        """
         meter.create_observable_gauge(_INSTRUMENT_NAME, [lambda _: [Observation(1)]])
 
     def counts(self, name: str, _: CallbackOptions) -> list[Observation]:
-        """How many measurements each series of the histogram has had."""
+        """Return the number of measurements of each series of a histogram."""
         with self._lock:
             return [Observation(each.count, dict(labels)) for labels, each in self._series.get(name, {}).items()]
 
     def reader_class(self, kind: type[_Reader]) -> type[_Reader]:
-        """A reader of that kind that gets these histograms beside what the SDK has added up."""
+        """Return a subclass of the reader `kind` that receives these histograms and the metrics of the SDK."""
         histograms = self
 
         class Reading(kind):  # type: ignore[valid-type, misc]
@@ -86,7 +89,7 @@ class Histograms:
         return Reading  # pyright: ignore[reportReturnType]
 
     def _merge(self, data: MetricsData) -> MetricsData | None:
-        """`data` with these in their place; None when nothing is left that a reader could be told."""
+        """Return `data` with the gauge replaced by these histograms; None if no metric is left."""
         ours = self._metrics()
         resources = [
             replace(resource, scope_metrics=[
@@ -135,7 +138,7 @@ class _Series:
             self._min = value
         if value > self._max:
             self._max = value
-        if not get_current():  # no span is open, nor anything else: that is cheaper to see
+        if not get_current():  # an empty context has no open span, and is cheaper to check
             return
         within = get_current_span().get_span_context()
         if within.trace_flags & 1:
@@ -146,7 +149,7 @@ class _Series:
         return sum(self._counts)
 
     def point(self, labels: Labels) -> HistogramDataPoint:
-        """What there is so far. Exemplars are told once."""
+        """Return the point with all values so far. Each exemplar is reported once."""
         from opentelemetry.sdk.metrics import Exemplar
         from opentelemetry.sdk.metrics.export import HistogramDataPoint
 

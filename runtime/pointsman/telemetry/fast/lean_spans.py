@@ -1,10 +1,10 @@
-"""Spans of our own, kept as what they were told until they are sent, beside those the SDK makes for everybody else.
+"""Record Pointsman's own spans with less work than the SDK, which makes the spans of all other libraries.
 
-A span of the SDK costs 60 to 80 µs to make and end, and 100 to encode; one of these costs a quarter of that in all
-(docs/performance.md). They are encoded some at a time, which with warm caches is half as dear as one by one amid the
-work, and wait as bytes, which take half of the room or less. They go the SDK's way: through its batch processors to its
-exporter, which sends one request for both. Only a span whose trace is known to be sampled is one of these: whether it
-is remains the sampler's to say.
+A span of the SDK costs 60 to 80 µs to make and end, and 100 µs to encode. A span of this module costs a quarter of that
+in total (docs/performance.md). The spans are encoded in batches, because warm caches halve the cost, and are queued as
+bytes, which need half of the memory or less. They use the batch processors and the exporter of the SDK, which sends
+both kinds in one request. Only a span of a trace that is already sampled is made here: the SDK's sampler decides on
+sampling.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pointsman.telemetry.trace_context import TraceContext, new_id, to_otel
 
 __all__ = ["EncodedSpan", "LeanSpan", "SpanRecorder"]
 
-_ENCODE_BATCH: Final = 32  # spans that are encoded in a row: half a millisecond, and all but the first find warm caches
+_ENCODE_BATCH: Final = 32  # spans encoded in a row: takes half a millisecond, and all but the first use warm caches
 _MAX_ATTRIBUTES: Final = 128  # attributes of a span or an event, and events and links of a span: the standard's default
-_ENCODE_HINT: Final = "look at the name, events and times that a tool or a library gives to the span it runs in"
+_ENCODE_HINT: Final = "check the name, events and times that a tool or a library sets on the span that it runs in"
 _UNSET_STATUS: Final = (otel.StatusCode.UNSET.value, "")
 _SpanData: TypeAlias = tuple[str, int, TraceContext, str | None, Mapping[str, Any], dict[str, Any]]
 _Link: TypeAlias = tuple[str, str, bool, Mapping[str, Any]]
@@ -37,7 +37,7 @@ _log = get_logger(__name__)
 
 
 class _SampledFlag:
-    """What a queue of the SDK looks at, and nothing more: it does with each span."""
+    """The only attribute that a queue of the SDK reads from the context of each span."""
 
     __slots__ = ()
     sampled = True
@@ -49,21 +49,25 @@ class _Context:
 
 
 class EncodedSpan:
-    """An ended span, as a queue of the SDK takes it."""
+    """An ended span in the form that a queue of the SDK accepts."""
 
     __slots__ = ("_data", "_encoded")
     context: ClassVar = _Context()
 
-    def __init__(self, told: _SpanData) -> None:
-        self._data: _SpanData | None = told
+    def __init__(self, data: _SpanData) -> None:
+        self._data: _SpanData | None = data
         self._encoded = b""
 
     def encoded(self) -> bytes:
-        """As a field of its scope; from then on that is all that is kept. Nothing, and a line, for what types forbid
-        and somebody's tool has said of it all the same: it would cost the spans beside it."""
-        told = self._data  # another thread may be at it, and comes to the same
-        if told is not None:
-            name, kind, place, parent_id, attributes, more = told
+        """Encode the span as a field of its scope, and keep only the bytes.
+
+        Returns:
+            The bytes. Empty, with a warning in the log, if a tool has set values of wrong types: an error would lose
+            the other spans of the batch, too.
+        """
+        data = self._data  # read once: another thread may encode the span, too, with the same result
+        if data is not None:
+            name, kind, place, parent_id, attributes, more = data
             try:
                 self._encoded = otlp_encoder.encode_span(
                     name, kind, place.trace_id, place.span_id, parent_id, attributes, **more
@@ -77,11 +81,11 @@ class EncodedSpan:
 
 
 class SpanRecorder:
-    """Makes spans, and gives each to `take` when it has ended, which says whether anybody has it now."""
+    """Maker of spans. Each ended span goes to `take`, which returns True if the span was queued."""
 
     def __init__(self, take: Callable[[EncodedSpan], bool]) -> None:
         self._sink = take
-        self._pending: list[EncodedSpan] = []  # and not encoded yet
+        self._pending: list[EncodedSpan] = []  # queued and not encoded yet
 
     def start_span(
         self,
@@ -94,10 +98,10 @@ class SpanRecorder:
         attributes: Attributes | None = None,
         links: Sequence[TraceContext] = (),
     ) -> LeanSpan:
-        """A span below `parent`, which is sampled; `remote` when that was made in another process."""
+        """Start a span below `parent`, which must be sampled; `remote` if the parent is in another process."""
         place = TraceContext(parent.trace_id, span_id or new_id(8), parent.flags, parent.tracestate)
-        said = {key: value for key, value in attributes.items() if value is not None} if attributes else {}
-        return LeanSpan(self, name, kind, place, parent.span_id, remote, said, links)
+        found = {key: value for key, value in attributes.items() if value is not None} if attributes else {}
+        return LeanSpan(self, name, kind, place, parent.span_id, remote, found, links)
 
     def record_span(
         self,
@@ -110,7 +114,7 @@ class SpanRecorder:
         links: Sequence[TraceContext] = (),
         **more: Any,
     ) -> None:
-        """A span that has ended; `more` is as `encoder.span` has it."""
+        """Record a span that has ended. `more` are keyword arguments of `otlp_encoder.encode_span`."""
         if links:
             more["links"] = _clean_links(links)
             more["dropped"] = (0, 0, len(links) - len(more["links"]))
@@ -125,7 +129,7 @@ class SpanRecorder:
         attributes: Mapping[str, Any],
         more: dict[str, Any],
     ) -> None:
-        """One whose links are told as well as `encoder.span` has them."""
+        """Record a span that has ended, with the links in `more` in the form of `otlp_encoder.encode_span`."""
         if place.tracestate:
             state = to_otel(place).trace_state
             more["tracestate"] = ",".join([f"{key}={value}" for key, value in state.items()])
@@ -139,7 +143,7 @@ class SpanRecorder:
 
 
 class LeanSpan(otel.Span):
-    """What OpenTelemetry's API asks of a span. Its own attributes are taken as they are, others' are looked at."""
+    """A span of OpenTelemetry's API. Attributes of Pointsman are used unchecked, those of other code are checked."""
 
     __slots__ = ("_attributes", "_context", "_dropped", "_ended", "_events", "_events_dropped", "_kind", "_links",
                  "_links_dropped", "_name", "_parent_id", "_recorder", "_remote", "_started", "_status",
@@ -157,7 +161,7 @@ class LeanSpan(otel.Span):
         links: Sequence[TraceContext],
     ) -> None:
         self.context = place
-        """Where it is in its trace."""
+        """The trace context of the span."""
         self._recorder = recorder
         self._name = name
         self._kind = kind
@@ -166,7 +170,9 @@ class LeanSpan(otel.Span):
         self._attributes = attributes
         self._links = _clean_links(links) if links else None
         self._links_dropped = len(links) - len(self._links or ())
-        self._events: deque[tuple[str, int, Mapping[str, Any]]] | None = None  # few have any, and a deque is large
+        self._events: deque[tuple[str, int, Mapping[str, Any]]] | None = (
+            None  # few spans have events, and a deque is large
+        )
         self._status = _UNSET_STATUS
         self._dropped = 0
         self._events_dropped = 0
@@ -201,13 +207,13 @@ class LeanSpan(otel.Span):
             value = found[key]
         if (
             key not in self._attributes and len(self._attributes) >= _MAX_ATTRIBUTES
-        ):  # the oldest gives way, as in the SDK
+        ):  # the oldest is dropped, as in the SDK
             self._attributes.pop(next(iter(self._attributes)))
             self._dropped += 1
         self._attributes[key] = value
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
-        """Of several at once the SDK makes a key that is no text into one, as it does not of one alone."""
+        """Set several attributes. Like the SDK, convert keys that are no text here, but not in `set_attribute`."""
         if not all(type(key) is str for key in attributes):
             known, attributes = len(attributes), _clean_attributes(attributes)
             self._dropped += known - len(attributes)
@@ -236,10 +242,10 @@ class LeanSpan(otel.Span):
             self._name = name
 
     def set_status(self, status: otel.Status | otel.StatusCode, description: str | None = None) -> None:
-        told = status if isinstance(status, otel.Status) else otel.Status(status, description)  # which looks at it
+        new = status if isinstance(status, otel.Status) else otel.Status(status, description)  # checks the types
         settled = self._status[0] == otel.StatusCode.OK.value
-        if not self._ended and not settled and not told.is_unset:
-            self._status = (told.status_code.value, told.description or "")
+        if not self._ended and not settled and not new.is_unset:
+            self._status = (new.status_code.value, new.description or "")
 
     def record_exception(
         self,
@@ -250,13 +256,13 @@ class LeanSpan(otel.Span):
     ) -> None:
         kind = type(exception)
         module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
-        said = {
+        found = {
             "exception.type": f"{module}{kind.__qualname__}",
             "exception.message": str(exception),
             "exception.stacktrace": "".join(traceback.format_exception(exception)),
             "exception.escaped": str(escaped),
         }
-        self.add_event("exception", {**said, **(attributes or {})}, timestamp)
+        self.add_event("exception", {**found, **(attributes or {})}, timestamp)
 
     def end(self, end_time: int | None = None) -> None:
         if self._ended:
@@ -281,10 +287,10 @@ class LeanSpan(otel.Span):
 
 
 def _clean_links(links: Sequence[TraceContext]) -> deque[_Link]:
-    """What was made elsewhere; the newest, where they are too many."""
+    """Return links in the form of the encoder; only the newest if there are too many."""
     return deque(((link.trace_id, link.span_id, True, {}) for link in links), maxlen=_MAX_ATTRIBUTES)
 
 
 def _clean_attributes(attributes: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """As the SDK would keep them: values of a kind that OTLP has none of are left out, and it says so."""
+    """Clean attributes with the SDK, which drops values of types that OTLP does not have, and logs a warning."""
     return dict(BoundedAttributes(_MAX_ATTRIBUTES, dict(attributes), immutable=False)) if attributes else {}

@@ -1,8 +1,8 @@
-"""Ended spans as the bytes of an OTLP request: what the SDK's encoder gives, without building its messages first.
+"""Encode ended spans as the bytes of an OTLP request, with the result of the SDK's encoder but without its objects.
 
 The format is protobuf, and OTLP's is stable: a field is a tag (number and kind), then its value, or its length and its
-bytes. Numbers and order of fields are those of `opentelemetry/proto/trace/v1/trace.proto`. A value of no kind that OTLP
-has, or an integer of more than 64 bits, is left out. Of a lone surrogate, which no UTF-8 can hold, the code is sent.
+bytes. Numbers and order of fields are those of `opentelemetry/proto/trace/v1/trace.proto`. Values of types that OTLP
+does not have, and integers of more than 64 bits, are left out. Lone surrogates, which UTF-8 cannot encode, are escaped.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final
 
 __all__ = ["encode_request", "encode_span"]
 
-_PAIR_CACHE_SIZE: Final = 1024  # that are kept encoded: an attribute of nearly every span is one that was there before
+_PAIR_CACHE_SIZE: Final = 1024  # attributes that are cached encoded: nearly every span repeats earlier attributes
 _MAX_CACHED_CHARS: Final = (
-    24  # characters of a value that is kept: what is longer is an id, as a rule, and not said twice
+    24  # characters of a value that is cached: a longer value is usually an id, which is not repeated
 )
-_HEAD_CACHE_SIZE: Final = 4096  # of texts that are not kept: what stands before one follows from its key and its length
-_SIZE_CACHE_SIZE: Final = 4096  # of what is written: spans of one kind have nearly the same
-_INT64_BOUND: Final = 1 << 63  # below this, and not below its negative
+_HEAD_CACHE_SIZE: Final = 4096  # heads of texts that are not cached: a head depends only on the key and the length
+_SIZE_CACHE_SIZE: Final = 4096  # encoded sizes: spans of one kind have nearly the same sizes
+_INT64_BOUND: Final = 1 << 63  # integers are below this bound, and not below its negative
 _UTF8: Final = ("utf-8", "backslashreplace")
 
 _pack_times: Final = struct.Struct("<BQBQ").pack
@@ -33,7 +33,7 @@ _LINK_FLAGS: Final = {remote: struct.pack("<BI", 0x35, 0x300 if remote else 0x10
 def encode_request(
     resource: Mapping[str, Any], schema: str, scope: tuple[str, str, str], spans: Iterable[bytes]
 ) -> bytes:
-    """An `ExportTraceServiceRequest` with `spans`; the scope is its name, version and schema."""
+    """Return an `ExportTraceServiceRequest` with `spans`. `scope` is a name, a version and a schema."""
     name, version, scope_schema = scope
     within = (
         _encode_field(0x0A, _encode_text(0x0A, name) + _encode_text(0x12, version))
@@ -65,9 +65,27 @@ def encode_span(
     status: tuple[int, str] = (0, ""),
     dropped: tuple[int, int, int] = (0, 0, 0),
 ) -> bytes:
-    """One span as a field of its scope. Ids are hexadecimal, times in nanoseconds since 1970, `kind` and `status` have
-    OTLP's numbers; events are a name, a time and attributes; links are a trace's and a span's id, whether that is of
-    another process, and attributes. `dropped` is how many attributes, events and links had no room."""
+    """Encode one span as a field of its scope.
+
+    Args:
+        name: The name.
+        kind: The number of the kind in OTLP.
+        trace_id: The trace id, hexadecimal.
+        span_id: The span id, hexadecimal.
+        parent_id: The id of the parent, hexadecimal; None for a root.
+        attributes: The attributes.
+        started: Start in nanoseconds since 1970.
+        ended: End in nanoseconds since 1970.
+        remote: True if the parent is in another process. Default: yes.
+        tracestate: The W3C trace state. Default: none.
+        events: The name, the time in nanoseconds since 1970 and the attributes of each event.
+        links: The trace id, the span id, True if that span is in another process, and the attributes of each link.
+        status: The number of the status in OTLP and a message. Default: unset.
+        dropped: The numbers of attributes, events and links that exceeded the limits. Default: none.
+
+    Returns:
+        The bytes.
+    """
     parents = f"2208{parent_id}" if parent_id else ""
     if tracestate:
         parts = [bytes.fromhex(f"0a10{trace_id}1208{span_id}"), _encode_text(0x1A, tracestate), bytes.fromhex(parents)]
@@ -120,7 +138,7 @@ def _append_attributes(parts: list[bytes], tag: int, attributes: Mapping[str, An
 
 
 def _encode_pair(tag: int, key: str, value: Any) -> bytes:
-    """A key and its value as a field; nothing where there is no way to write it."""
+    """Encode a key and its value as a field; return no bytes if OTLP does not have the type of the value."""
     try:
         return _encode_field(tag, _encode_field(0x0A, key.encode(*_UTF8)) + _encode_field(0x12, _encode_value(value)))
     except (TypeError, ValueError):
@@ -134,14 +152,14 @@ _cached_pair: Final = lru_cache(_PAIR_CACHE_SIZE)(
 
 @lru_cache(_HEAD_CACHE_SIZE)
 def _encode_head(tag: int, key: str, size: int) -> bytes:
-    """A pair whose value is a text of `size` bytes, up to the text."""
+    """Encode the start of a pair of `key` and a text of `size` bytes, up to the text."""
     value = b"\x0a" + _encode_varint(size)
     pair = _encode_field(0x0A, key.encode(*_UTF8)) + b"\x12" + _encode_varint(len(value) + size) + value
     return _ONE_BYTE_VARINTS[tag] + _encode_varint(len(pair) + size) + pair
 
 
 def _encode_value(value: Any) -> bytes:
-    """Exactly one field, whatever its value: which one it is says what kind of value it is."""
+    """Encode a value as exactly one field, also if it is zero or empty: the number of the field is the type."""
     match value:
         case None:
             return b""
@@ -151,7 +169,7 @@ def _encode_value(value: Any) -> bytes:
             return _encode_field(0x0A, value.encode(*_UTF8))
         case int():
             if not -_INT64_BOUND <= value < _INT64_BOUND:
-                raise ValueError(f"an integer of {value.bit_length()} bits: OTLP has 64")
+                raise ValueError(f"an integer has {value.bit_length()} bits; OTLP allows 64")
             return b"\x18" + _encode_varint(value)
         case float():
             return _pack_double(0x21, value)
@@ -167,7 +185,7 @@ def _encode_value(value: Any) -> bytes:
                 for key, each in value.items()
             ]))  # fmt: skip
         case _:
-            raise TypeError(f"a value of type {type(value).__name__}: OTLP has none of that kind")
+            raise TypeError(f"a value has the type {type(value).__name__}, which OTLP does not have")
 
 
 def _encode_field(tag: int, content: bytes) -> bytes:
@@ -179,7 +197,7 @@ def _with_size(content: bytes) -> bytes:
 
 
 def _encode_text(tag: int, text: str | None) -> bytes:
-    """A text that is empty is left out, as is a number that is 0: it is what a reader takes for one that is missing."""
+    """Encode a text, but leave out an empty one: readers take a missing text as empty, and a missing number as 0."""
     return _encode_field(tag, text.encode(*_UTF8)) if text else b""
 
 
@@ -189,7 +207,7 @@ def _encode_number(tag: int, number: int) -> bytes:
 
 @lru_cache(_SIZE_CACHE_SIZE)
 def _encode_varint(number: int) -> bytes:
-    """Seven bits a byte, the lowest first; a negative one as 64 bits."""
+    """Encode a number with seven bits a byte, the lowest first; a negative number as 64 bits."""
     if 0 <= number < 128:
         return _ONE_BYTE_VARINTS[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF

@@ -1,4 +1,4 @@
-"""The SDK's exporter of spans, which sends those that were written here in the same request as its own."""
+"""Extend the SDK's exporter of spans, so that one request carries both encoded spans and spans of the SDK."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["enable_encoded_spans", "span_exporter"]
 
-_MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024  # bytes of a request: as the SDK has it
+_MAX_REQUEST_BYTES: Final = 64 * 1024 * 1024  # of a request: the limit of the SDK
 _PARENT_BASED_SAMPLERS: Final = (
     "",
     "always_on",
@@ -36,7 +36,7 @@ _LIMIT_VARIABLES: Final = (
 
 
 def span_exporter(name: str) -> Any:
-    """The one called so by `OTEL_TRACES_EXPORTER`."""
+    """Return the exporter with this name in `OTEL_TRACES_EXPORTER`."""
     if name == "console":
         from opentelemetry.sdk.trace.export import ConsoleSpanExporter
 
@@ -45,10 +45,14 @@ def span_exporter(name: str) -> Any:
 
 
 def _otlp() -> Any:
-    """Sent, tried again, compressed and secured by the SDK.
+    """Return an OTLP exporter. The SDK sends, retries, compresses and encrypts its requests.
 
-    It is the SDK's own where that is not what we know, or where what the environment asks for is the SDK's to keep:
-    limits, its own metrics, and samplers that may leave out a span of a trace that is sampled.
+    The exporter is the SDK's own, without encoded spans, if the SDK does not have the attributes that the extension
+    uses, or if the environment sets options that only the SDK implements: limits, the SDK's own metrics, and samplers
+    that may drop a span of a sampled trace.
+
+    Returns:
+        The exporter.
     """
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -68,13 +72,12 @@ def _otlp() -> Any:
             encoded = list(map(EncodedSpan.encoded, ours))
             self.left_out = encoded.count(b"")
             body = otlp_encoder.encode_request(resource.attributes, resource.schema_url, scope, encoded)
-            if others:  # two messages in a row are one with the fields of both
+            if others:  # protobuf: two messages in a row are one message with the fields of both
                 body += encode_spans(others).SerializePartialToString()
             if len(body) > _MAX_REQUEST_BYTES:
                 raise ValueError(
-                    f"a batch of {len(spans)} spans is a request of {len(body)} bytes, and {_MAX_REQUEST_BYTES}"
-                    " are the most:"
-                    " lower OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
+                    f"a batch of {len(spans)} spans is a request of {len(body)} bytes; at most {_MAX_REQUEST_BYTES}"
+                    " are allowed: lower OTEL_BSP_MAX_EXPORT_BATCH_SIZE"
                 )
             return SpanExportResult.SUCCESS if self._client.export(body).success else SpanExportResult.FAILURE
 
@@ -89,7 +92,7 @@ def _otlp() -> Any:
 
 
 def enable_encoded_spans(exporters: Sequence[Any], resource: Resource, scope: tuple[str, str, str]) -> bool:
-    """Whether all of them send written spans; they are of `resource` then, and `scope` is its name, version, schema."""
+    """Enable encoded spans, and return True, if all exporters can send them. `scope` is a name, version and schema."""
     if not all(hasattr(exporter, "about") for exporter in exporters):
         return False
     for exporter in exporters:
