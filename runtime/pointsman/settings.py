@@ -99,6 +99,9 @@ class Settings(Options, BaseModel):
     """Interval at which an agent refreshes its card. The agent counts as unavailable after three intervals."""
     shutdown_grace: Annotated[float, Field(ge=0, le=_MAX_S)] = 10.0
     """Time that running work has to finish after the first SIGTERM."""
+    loop_block_threshold: Annotated[float, Field(ge=0, le=_MAX_S)] = 1.0
+    """Time without an answer of the agents' event loop after which a worker logs `event_loop_blocked`, with the agent
+    and the code that block the loop. A shorter block hardly delays other agents. 0: no watch."""
     circuit_failures: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 5
     """Consecutive failed tasks of an agent after which a supervisor opens the agent's circuit and sends no tasks to it.
     5 is rarely reached by chance: if one task in ten fails at random, a circuit opens once in 100,000 tasks. 0: no

@@ -53,6 +53,7 @@ _HISTOGRAMS: Final[dict[str, tuple[str, str, tuple[float, ...]]]] = {
         _WORKFLOW_BUCKETS,
     ),
     semconv.QUEUE_DURATION: ("s", "Time a handoff waited until a worker took it.", _WORKFLOW_BUCKETS),
+    semconv.EVENT_LOOP_BLOCKED: ("s", "Time an agent blocked the event loop of its worker.", _WORKFLOW_BUCKETS),
 }
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     semconv.SENT_MESSAGES: ("{message}", "Messages a process tried to store at the broker."),

@@ -28,6 +28,7 @@ __all__ = [
     "DEAD_LETTERS",
     "DELIVERED",
     "ERROR_TYPE",
+    "EVENT_LOOP_BLOCKED",
     "FALLBACK_USED",
     "HANDOFFS_ACTIVE",
     "HANDOFF_REDELIVERED",
@@ -150,6 +151,7 @@ WORKFLOW_DURATION: Final = "gen_ai.workflow.duration"
 TASK_DURATION: Final = "gen_ai.invoke_agent.duration"
 TOOL_DURATION: Final = "gen_ai.execute_tool.duration"
 QUEUE_DURATION: Final = "pointsman.queue.duration"
+EVENT_LOOP_BLOCKED: Final = "pointsman.event_loop.blocked"
 QUEUE_DEPTH: Final = "pointsman.queue.depth"
 CIRCUIT_STATE: Final = "pointsman.circuit.state"
 HANDOFFS_ACTIVE: Final = "pointsman.handoffs.active"

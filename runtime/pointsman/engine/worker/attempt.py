@@ -19,6 +19,7 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.interceptor import AttemptInvocation, Interceptor, intercept_attempt
 from pointsman.authoring.ports import RateLimiter, Reporter, StepJournal
 from pointsman.engine.worker.executors import Execution, Executor
+from pointsman.engine.worker.loop_watchdog import attribute_current_task
 from pointsman.engine.worker.timeout_scheduler import TimeoutScheduler
 from pointsman.errors import (
     ApprovalRequiredError,
@@ -217,6 +218,7 @@ class Attempt:
     async def _run_agent(self) -> HandlerOutcome:
         """Run the agent, on its own loop, and say what came of it. Only cancellation leaves."""
         self._threads = collect_running_threads()
+        attribute_current_task(self._name, self.handoff)
         self._state = state = AttemptState(
             self.handoff,
             self._reporter,

@@ -140,7 +140,9 @@ class Worker:
             stack.callback(self._processor.timeouts.close)
             stack.callback(self._processor.start_reports.close)
             if self._own_loop:
-                self._processor.executor = await stack.enter_async_context(ThreadExecutor())
+                self._processor.executor = await stack.enter_async_context(
+                    ThreadExecutor(self._settings.loop_block_threshold)
+                )
             resources = WorkerResources(self._lifespans, self._processor.executor)
             stack.push_async_callback(resources.close, _SHUTDOWN_TIMEOUT_S)
             if not await _run_unless_stopped(self._open(resources), stop):

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
+from pointsman.engine.worker.loop_watchdog import LoopWatchdog, attributing_task_factory
 from pointsman.telemetry import get_logger
 
 __all__ = ["Execution", "Executor", "InlineExecutor", "ThreadExecutor", "run_on_loop"]
@@ -80,8 +81,9 @@ class InlineExecutor:
 class ThreadExecutor:
     """Runs them on a loop in a daemon thread, of the same kind as the caller's, while it is open as a context."""
 
-    def __init__(self) -> None:
+    def __init__(self, block_threshold: float = 0.0) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._block_threshold = block_threshold
 
     async def __aenter__(self) -> ThreadExecutor:
         self._owner = asyncio.get_running_loop()
@@ -127,6 +129,10 @@ class ThreadExecutor:
     def _serve(self) -> None:
         """Run the loop until it is over, whatever leaves it before: an author's task that calls `exit()`, or `stop`."""
         asyncio.set_event_loop(self._loop)
+        watchdog: LoopWatchdog | None = None
+        if self._block_threshold:
+            self._loop.set_task_factory(attributing_task_factory)
+            watchdog = LoopWatchdog(self._loop, threading.get_ident(), self._block_threshold)
         while not self._is_over:
             error: BaseException | None = None
             try:
@@ -136,6 +142,8 @@ class ThreadExecutor:
             if not self._is_over:
                 hint = "code of an agent stopped it, or raised this in a task of its own; it goes on"
                 _log.error("handler_loop_interrupted", error=repr(error) if error else None, hint=hint)
+        if watchdog is not None:
+            watchdog.stop()
         if not self._tasks:
             self._loop.close()
         with suppress(RuntimeError):
