@@ -40,16 +40,29 @@ class RetryPolicy(Options, Frozen):
     An output that failed a check is requested again without a delay.
     """
 
-    attempts: int = Field(default=3, ge=1, le=20, description="Attempts at a task; its fallback agent gets one more.")
-    backoff: float = Field(default=1.0, ge=0, le=_MAX_DELAY_S, description="Seconds before the first retry.")
+    attempts: int = Field(
+        default=3, strict=True, ge=1, le=20, description="Attempts at a task; its fallback agent gets one more."
+    )
+    backoff: float = Field(
+        default=1.0, strict=True, ge=0, le=_MAX_DELAY_S, description="Seconds before the first retry."
+    )
     factor: float = Field(
-        default=2.0, ge=1, le=10, description="Factor by which the delay grows from each retry to the next."
+        default=2.0,
+        strict=True,
+        ge=1,
+        le=10,
+        description="Factor by which the delay grows from each retry to the next.",
     )
     max_backoff: float = Field(
-        default=300.0, ge=0, le=_MAX_DELAY_S, description="Longest delay before a retry, in seconds, without jitter."
+        default=300.0,
+        strict=True,
+        ge=0,
+        le=_MAX_DELAY_S,
+        description="Longest delay before a retry, in seconds, without jitter.",
     )
     jitter: float = Field(
         default=0.2,
+        strict=True,
         ge=0,
         le=1,
         description="Share by which a delay is lengthened or shortened at random, so that tasks that failed together "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -30,6 +31,13 @@ def test_the_delay_grows_up_to_its_bound() -> None:
 def test_a_policy_that_contradicts_itself_is_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValidationError, match=problem):
         RetryPolicy(**given)
+
+
+@pytest.mark.parametrize("name", ["attempts", "backoff", "factor", "max_backoff", "jitter"])
+@pytest.mark.parametrize("value", [-1, True, "5", math.inf, math.nan, 1e308])
+def test_number_that_no_retry_can_use_is_refused(name: str, value: object) -> None:
+    with pytest.raises(ValidationError):
+        RetryPolicy.model_validate({name: value})
 
 
 @pytest.mark.parametrize("kind", sorted(FINAL_KINDS))
