@@ -1,6 +1,6 @@
 """Learn from refusals what a server and a model accept, and write requests accordingly.
 
-A server that refuses a parameter by its name gets the next request without it, or with the name it knows. The lesson is
+A server that refuses a parameter by its name gets the next request without it, or under another name. The lesson is
 shared by all agents of the process that use the model at that server, for as long as one of them exists.
 """
 
@@ -237,7 +237,7 @@ class Capabilities:
         return "the instructions are a part of the first message"
 
     def _cleaned(self, value: Any, keywords: list[str]) -> Any:
-        """Return a part of a body with its schemas cleaned, wherever they are in it."""
+        """Return a part of a body with all of its schemas cleaned."""
         if isinstance(value, list):
             return [self._cleaned(each, keywords) for each in value]
         if not isinstance(value, dict):
@@ -270,7 +270,7 @@ def capabilities_of(dialect: str, base_url: str | None, model: str) -> Capabilit
 
 
 def _names(detail: ErrorDetail) -> set[str]:
-    """Return the names that an error quotes, each as it is, and the last parts of a path such as `tools[0].strict`."""
+    """Return the names that an error quotes, and the parts of quoted paths such as `tools[0].strict`."""
     found = set(detail.names)
     for name in detail.names:
         found |= {part for part in re.split(r"[.\[\]]+", name) if part and not part.isdigit()}

@@ -78,7 +78,7 @@ FINISH_REASONS: Final[Mapping[str, Finish]] = {
     "load": "error",
     "unload": "error",
 }
-"""How an answer ended, by the provider's word for it in lower case. Several compatible servers write `stop` for an
+"""The end of an answer, by the provider's word for it in lower case. Several compatible servers write `stop` for an
 answer that calls tools, so the calls themselves decide that."""
 
 _FINISH_PATTERNS: Final[tuple[tuple[re.Pattern[str], Finish], ...]] = (
@@ -86,7 +86,7 @@ _FINISH_PATTERNS: Final[tuple[tuple[re.Pattern[str], Finish], ...]] = (
     (re.compile(r"filter|safe|block|polic|refus|prohibit|guardrail|moderat|toxic"), "refusal"),
     (re.compile(r"err|fail|abort|cancel|interrupt|time_?out|malformed|unavail|overload"), "error"),
 )
-"""The parts that tell how an answer ended where the word is in no table. Any other word is a whole answer."""
+"""Parts of words that are in no table. A word without such a part stands for a whole answer."""
 
 
 def finish_of(word: str) -> Finish:

@@ -313,7 +313,7 @@ def _fault(status: int, detail: ErrorDetail, headers: Mapping[str, str], *, wait
     for known, pattern, fault in FAULT_WORDS:
         fits = codes & known or (pattern is not None and pattern.search(words))
         is_overflow = fault.kind == ErrorKind.CONTEXT_OVERFLOW
-        # A quota is told with 429, and a full context by some servers with 500. Other words of these pass.
+        # A used-up quota is a 429, and a full context is a 500 of some servers. Other errors with these statuses pass.
         in_words = not waits or (status >= 500 and is_overflow) or (status == 429 and fault.kind is None)
         if fits and (in_words or codes & known) and status not in (401, 403):
             return fault
@@ -343,7 +343,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds to wait, from `retry-after-ms` or `Retry-After` (seconds or an HTTP date).
 
     Returns:
-        At most `MAX_RETRY_AFTER_S` seconds. None if neither header is there or can be read.
+        At most `MAX_RETRY_AFTER_S` seconds. None without a header that can be read.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     seconds = None

@@ -48,7 +48,7 @@ class Field:
         return Field(value, f"{self.path}.{name}" if self.path else name)
 
     def first(self, *names: str) -> Field:
-        """Return the first member of these names that has a value, or the one of the last name."""
+        """Return the first member of these names that has a value, or the member of the last name."""
         found = [self.get(name) for name in names]
         return next((field for field in found if field.value is not None), found[-1])
 

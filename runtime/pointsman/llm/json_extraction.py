@@ -1,4 +1,4 @@
-"""The JSON in what a model wrote: as it stands, or taken out of fences, a byte order mark and prose around it."""
+"""Find the JSON in the text of a model: plain, in fences, behind a byte order mark or within prose."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from pointsman_schemas.strict_json import parse_json
 __all__ = ["find_json", "parse_strict_json"]
 
 _TOKEN_PATTERN = re.compile(r'"(?:\\.|[^"\\])*+"?|[{}]', re.DOTALL)
-"""A brace in a text in quotes is none; one without an end is taken to the end, lest each quote in it be tried anew."""
+"""Braces inside string literals are ignored. An unterminated string extends to the end of the text, which avoids
+quadratic rescans."""
 _MAX_CANDIDATES = 50  # places in a text where JSON might begin; a text with more braces than that holds no answer
 
 
 def parse_strict_json(text: str) -> JsonValue:
-    """`text` as one strict JSON value, None when it is not."""
+    """Return a text as one strict JSON value, or None if it is not strict JSON."""
     try:
         return parse_json(text.encode("utf-8", "replace"))
     except UndecodableEventError:
@@ -26,9 +27,13 @@ def parse_strict_json(text: str) -> JsonValue:
 
 
 def find_json(text: str) -> tuple[JsonValue, ...]:
-    """The JSON objects in `text`, in order; the whole of it when it is JSON by itself.
+    """Return the JSON objects in a text.
 
-    So fenced, byte-order-marked and chatty answers are read. What stands inside an object is not found again.
+    Args:
+        text: The text of a model.
+
+    Returns:
+        The value, if the whole text is JSON. Otherwise all objects in their order, without the objects inside of them.
     """
     text = text.strip().removeprefix("\ufeff")
     if (value := parse_strict_json(text)) is not None:
@@ -48,7 +53,7 @@ def _objects(text: str) -> Iterator[JsonValue]:
 
 
 def _object_end(text: str, start: int) -> int:
-    """Where the object that begins at `start` ends, sound or not: the parts of a broken one are not answers."""
+    """Return the end of the object that begins at `start`. Parts of a broken object are not answers."""
     depth = 0
     for piece in _TOKEN_PATTERN.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(piece[0], 0)

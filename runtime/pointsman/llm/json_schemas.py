@@ -26,7 +26,7 @@ def object_schema(schema: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     written out once; any other schema becomes the property `value` of an object. See `unwrapped`.
 
     Args:
-        schema: The JSON Schema of the answer. It is returned as it is if its root is an object already.
+        schema: The JSON Schema of the answer. A schema with an object as its root is returned unchanged.
     """
     root = _dereferenced(schema)
     if _is_object(root):

@@ -1,4 +1,4 @@
-"""A switch that forbids calls of models that cost money, for tests. Servers on this machine may be called."""
+"""Forbid calls of models that cost money, for tests. Servers on this machine may be called."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from pointsman.util.environment import variable
 __all__ = ["ACTIVE_GUARDS", "check_allowed", "forbid_real_models", "resolve_base_url"]
 
 ACTIVE_GUARDS: list[list[str]] = []
-"""Those who forbid it now, each a list of the calls that were stopped."""
+"""The active guards. Each is the list of the calls that it has stopped."""
 
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def check_allowed(provider: str, model: str, base_url: str | None) -> None:
-    """Raises `ConfigurationError` when calls are forbidden and this one would leave the machine."""
+    """Check that a call may be made.
+
+    Raises:
+        ConfigurationError: Calls are forbidden, and this call would leave the machine.
+    """
     if not ACTIVE_GUARDS or (base_url is not None and urlsplit(base_url).hostname in _LOCAL_HOSTS):
         return
     for stopped in ACTIVE_GUARDS:
@@ -31,10 +35,13 @@ def check_allowed(provider: str, model: str, base_url: str | None) -> None:
 
 @contextmanager
 def forbid_real_models() -> Iterator[None]:
-    """Stop every call of a model that is not on this machine, and fail in the end if there was one.
+    """Stop every call of a model that is not on this machine, and fail in the end if there was such a call.
+
+    Yields:
+        None.
 
     Raises:
-        AssertionError: a call was stopped, even if whoever made it passed over its failure.
+        AssertionError: A call was stopped, even if the caller ignored the failure.
     """
     stopped: list[str] = []
     ACTIVE_GUARDS.append(stopped)
@@ -46,10 +53,17 @@ def forbid_real_models() -> Iterator[None]:
 
 
 def resolve_base_url(provider: str, base_url: str | None) -> str | None:
-    """The base URL to call `provider` at: the one given, or that of the environment; None for its own.
+    """Return the base URL of a provider's server.
+
+    Args:
+        provider: The provider.
+        base_url: The URL that an author gave. None for the URL of the environment.
+
+    Returns:
+        The URL, or None for the provider's own server.
 
     Raises:
-        ConfigurationError: it is no URL of HTTP.
+        ConfigurationError: The URL is not an HTTP URL.
     """
     name = f"{provider.upper()}_BASE_URL"
     url = base_url or variable(name)
@@ -65,5 +79,5 @@ def _is_http(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # an address or a port that is none
+    except ValueError:  # an invalid address or port
         return False

@@ -389,7 +389,7 @@ def _merged(known: Any, piece: Any, name: str = "") -> Any:
 
 
 def _merged_lists(known: list[Any], pieces: list[Any]) -> list[Any]:
-    """Return a list with more items. An item with the index and type of one that is there continues that one."""
+    """Return a list with more items. An item with the index and type of a known item continues the known item."""
     for piece in pieces:
         if not isinstance(piece, dict):
             known.append(piece)

@@ -1,8 +1,8 @@
-"""How long the answer of a model call may be for the call to stay within what is left of its attempt's allowance.
+"""Compute the length of an answer that keeps a model call within the budget of its attempt.
 
-The input is estimated, on the high side, and the answer gets what it leaves. What is used exceeds what there was only
-by what an estimate was short: never by the answer, whose length the provider keeps. Cost is bounded only where the
-price of the model is known. A call that broke off before its usage was told counts what it is estimated to have used.
+The input is estimated, on the high side, and the answer gets the rest. A call exceeds the budget only by the error of
+the estimate, and never by its answer, whose length the provider bounds. Cost is bounded if the price of the model is
+known. A call that was interrupted before its usage arrived counts an estimated usage.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ __all__ = [
 ]
 
 MIN_ANSWER_TOKENS: Final = 16
-"""Tokens an answer must have room for: OpenAI's responses take no smaller bound, and less would say nothing."""
+"""Tokens an answer must have room for: OpenAI's responses take no smaller bound, and a shorter answer has no use."""
 MIN_CALL_TOKENS: Final = 64
-"""The same where there are tools or an output schema: names, quotes and braces around one short value take some 20 to
-50, and what is cut off within them is paid for and no use."""
+"""Tokens an answer with tools or an output schema must have room for: names, quotes and braces around one short value
+take some 20 to 50, and an answer that is cut off within them is paid for without use."""
 
 _LETTERS_PER_TOKEN: Final = 3
 """English prose has four and more, JSON and code about three: the text of a call is a mixture of these."""
@@ -46,20 +46,29 @@ _PRICED_TOKENS: Final = 1_000  # tokens whose price is asked for to know that of
 
 
 def estimate_input_tokens(request: ModelRequest) -> int:
-    """Tokens that the input of `request` takes at most, unless its text is of an unusual kind."""
+    """Return the tokens that the input of a request takes at most, unless its text is of an unusual kind."""
     tools = [(tool.name, tool.description, compact_json(dict(tool.parameters)).decode()) for tool in request.tools]
     texts = [request.instructions, *(turn.text for turn in request.turns), *(text for tool in tools for text in tool)]
     texts += [part for turn in request.turns for call in turn.calls for part in (call.name, call.arguments)]
     if request.output_schema is not None:
         texts.append(compact_json(dict(request.output_schema)).decode())
+    texts += [compact_json(dict(turn.provider_state)).decode() for turn in request.turns if turn.provider_state]
     parts = 1 + len(tools) + sum(1 + len(turn.calls) for turn in request.turns)
     added = _TOOLS_TOKENS if tools or request.output_schema is not None else 0
     return sum(map(_estimate_tokens, texts)) + parts * _TURN_TOKENS + added
 
 
 def estimate_interrupted_usage(request: ModelRequest, told: Usage | None, heard: str) -> Usage:
-    """What a call has used that was under way and gave no whole answer: what its provider `told` of it, at least the
-    whole input and what was `heard` of the answer."""
+    """Return the usage of a call that began and gave no whole answer.
+
+    Args:
+        request: The request.
+        told: The usage that the provider reported, or None.
+        heard: The part of the answer that arrived.
+
+    Returns:
+        The reported usage, and at least the whole input and the received part of the answer.
+    """
     told = told or Usage(calls=1)
     return told.model_copy(
         update={
@@ -70,13 +79,22 @@ def estimate_interrupted_usage(request: ModelRequest, told: Usage | None, heard:
 
 
 def min_answer_tokens(request: ModelRequest) -> int:
-    """Tokens below which an answer to `request` is not worth its call."""
+    """Return the tokens below which an answer to a request is not worth the call."""
     return MIN_CALL_TOKENS if request.tools or request.output_schema is not None else MIN_ANSWER_TOKENS
 
 
 async def affordable_output_tokens(provider: str, model: str, input_tokens: int, dollars: float) -> int | None:
-    """Tokens of an answer that `dollars` pay for after the input, less than none where they do not even pay for that;
-    None where no price of the model is known. The price table is loaded outside of the event loop."""
+    """Return the tokens of an answer that an amount of money pays for. The price table is loaded in a thread.
+
+    Args:
+        provider: The provider.
+        model: The model.
+        input_tokens: The tokens of the input.
+        dollars: The amount, in US dollars.
+
+    Returns:
+        The tokens; negative if the amount does not pay for the input. None if the model costs nothing.
+    """
     return await run_in_thread(_affordable_output_tokens, provider, model, input_tokens, dollars)
 
 

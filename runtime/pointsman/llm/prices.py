@@ -27,6 +27,9 @@ async def load_sdk(name: str) -> ModuleType:
     """Load the provider's SDK and the price table in a thread: each takes seconds to load.
 
     The SDK reads variables by itself, so blank ones are removed first.
+
+    Returns:
+        The module of the SDK.
     """
     normalise_variables(f"{name.upper()}_")
     return await run_in_thread(_load, name)

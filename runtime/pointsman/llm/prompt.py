@@ -1,7 +1,7 @@
-"""The first message of every task: what to do, and the data for it, kept apart so that no data passes for an order.
+r"""Write the first message of a task, with the task and its data apart, so that data cannot pass for an instruction.
 
-Each section is one JSON value between tags, and `<` inside it is written as `\\u003c`: whatever the data holds, it
-cannot end its section.
+Each section is one JSON value between tags, and `<` inside of a value is written as `\u003c`, so that no data can end
+its section.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SECTION_PATTERN = re.compile(r"<(task|input|results)>\n(.*?)\n</\1>", re.DOTALL
 
 @dataclass(frozen=True, slots=True)
 class TaskPrompt:
-    """What `write_task` wrote. `results` are the reports of other tasks as JSON objects."""
+    """The parts of a first message. `results` are the reports of other tasks as JSON objects."""
 
     task: str
     input: JsonValue = None
@@ -49,7 +49,7 @@ class TaskPrompt:
 
 
 def write_task(task: str, input: JsonValue = None, results: Sequence[TaskReport] = (), feedback: str = "") -> str:
-    """The text of a task's first message."""
+    """Return the text of a task's first message."""
     sections = [("task", task), ("feedback", feedback or None), ("input", input)]
     if results:
         sections.append(
@@ -65,7 +65,7 @@ def write_task(task: str, input: JsonValue = None, results: Sequence[TaskReport]
 
 
 def parse_task(text: str) -> TaskPrompt:
-    """The task in a first message; all of a text that has no sections is the task."""
+    """Return the parts of a first message. A text without sections is a task as a whole."""
     sections = {name: parse_strict_json(body) for name, body in _SECTION_PATTERN.findall(text)}
     task, results = sections.get("task"), sections.get("results")
     if not isinstance(task, str):
@@ -75,18 +75,17 @@ def parse_task(text: str) -> TaskPrompt:
 
 
 def not_allowed_message(tool: str, why: str, *, in_time: bool = False) -> str:
-    """What is said of a call that a person did not allow. Who that was stands in the log: a model may tell it."""
+    """Return the message about a call that a person did not allow. A model reads it, so it does not name the person."""
     return f"the use of {tool} was not allowed{' in time' if in_time else ''}{': ' if why else ''}{why}"
 
 
 def with_do_without(no: str) -> str:
-    """What the model reads that made the call of which `no` is said."""
+    """Return the text that the calling model reads about a call that was not allowed."""
     return no + _DO_WITHOUT_SUFFIX
 
 
 def parse_not_allowed(text: str) -> str | None:
-    """What was said of the call, without what `with_do_without` says to the model; None where `text` is something
-    else."""
+    """Return the message about a call that was not allowed, out of a text of `with_do_without`; else None."""
     found = _NOT_ALLOWED_PATTERN.fullmatch(text)
     return found[1] if found else None
 

@@ -37,7 +37,7 @@ _PAYLOADS = ("choices", "content", "output", "usage", "type", "id", "status")
 
 
 class Stream(Protocol):
-    """The pieces of a streamed reply, put together as the reply would have come whole."""
+    """The pieces of a streamed reply, put together in the form of a whole reply."""
 
     def add(self, event: Field) -> str:
         """Take an event in, and return the text of the answer that it brought.
@@ -80,8 +80,8 @@ class ProviderModel:
 
     Args:
         name: The model, as its provider calls it.
-        api_key: The key. None for the one of the environment.
-        base_url: The server. None for the one of the environment, or the provider's own.
+        api_key: The key. None for the key of the environment.
+        base_url: The server. None for the server of the environment, or the provider's own.
         timeout: Bound of a whole call, in seconds.
 
     Raises:
@@ -191,7 +191,7 @@ class ProviderModel:
             self._known(model).thinks = True
 
     def _refusal(self, refused: _RefusedError, request: ModelRequest, body: dict[str, Any]) -> ModelError:
-        """Return the error of a refusal, with the change of the next request if that is another one."""
+        """Return the error of a refusal, with the change of the next request if the next request differs."""
         error = error_from_status(self.provider, refused.status, refused.detail, refused.headers, self._key)
         learned = self._known(request.model or self.name).learn(refused.status, refused.detail, body, request)
         if self._body(request) == body:

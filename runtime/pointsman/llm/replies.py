@@ -79,7 +79,7 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
     """Return the reply to a request.
 
     Args:
-        parsed: The reply as it was read.
+        parsed: The parsed reply.
         request: The request.
         provider: The name of the provider, for the price.
         model: The model that was asked.
@@ -98,7 +98,7 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
         raise failure
     reason = parsed.reason.text("")
     if not reason.strip():
-        raise parsed.reason.error("how the answer ended")
+        raise parsed.reason.error("the reason why the answer ended")
     finish: str = "refusal" if parsed.refusal else finish_of(reason)
     if finish == "error":
         raise ModelError(f"{provider} broke the answer off: {reason}", retryable=True, usage=usage)
@@ -137,7 +137,7 @@ def _is_cut(parsed: ParsedReply, request: ModelRequest) -> bool:
 
 
 def _structured(text: str) -> JsonValue:
-    """Return the one JSON value of a text, or None where there is none or a choice."""
+    """Return the one JSON value of a text, or None without exactly one."""
     found = find_json(text)
     return found[0] if len(found) == 1 else None
 
@@ -224,7 +224,7 @@ def refusal_text(field: Field) -> str:
 
 
 def as_arguments(field: Field) -> str:
-    """Return the arguments of a tool call as JSON text. An object is taken as it is meant; nothing is `{}`."""
+    """Return the arguments of a tool call as JSON text. An object becomes its text; nothing becomes `{}`."""
     value = field.value
     if isinstance(value, str):
         return _one_of(value) if value.strip() else "{}"

@@ -23,7 +23,7 @@ _PARTIAL: Final = re.compile(r"</?[a-z]{0,9}\Z", re.IGNORECASE)
 def without_thinking(text: str) -> str:
     """Return the text of an answer without `<think>...</think>` and tags alike.
 
-    A text that is JSON as a whole stays as it is: tags in its strings are data.
+    A text that is JSON as a whole is returned unchanged: tags in its strings are data.
     """
     if "<" not in text or parse_strict_json(text) is not None:
         return text
@@ -34,7 +34,7 @@ def without_thinking(text: str) -> str:
 
 
 class ThinkingFilter:
-    """Filter the pieces of a streamed text: what stands between the tags is not passed on."""
+    """Filter the pieces of a streamed text: text between the tags is left out."""
 
     def __init__(self) -> None:
         self._held = ""
