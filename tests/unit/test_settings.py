@@ -99,7 +99,7 @@ def test_argument_overrides_a_variable_and_is_not_named_as_one(monkeypatch: pyte
 
 
 def test_non_nats_url_is_refused_with_an_example_and_no_password() -> None:
-    with pytest.raises(ConfigurationError, match=r"http:// is not of .* expected nats://HOST:PORT") as caught:
+    with pytest.raises(ConfigurationError, match=r"http:// is not .* expected nats://HOST:PORT") as caught:
         Settings.load(url="nats://a:4222,http://ada:secret@127.0.0.1:8400")
 
     assert "secret" not in str(caught.value)

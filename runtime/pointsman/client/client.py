@@ -8,7 +8,7 @@ async with pointsman.connect() as client:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -50,9 +50,20 @@ from pointsman_schemas.subjects import Subjects
 if TYPE_CHECKING:
     from pointsman.engine.operations.queued_requests import QueuedRequest
 
-__all__ = ["Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
+__all__ = ["WORKFLOW_STATUSES", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
 
 QUEUED_STATUS, _CANCEL_REQUESTED_STATUS = "waiting for admission", "asked to end"
+WORKFLOW_STATUSES = (
+    QUEUED_STATUS,
+    _CANCEL_REQUESTED_STATUS,
+    "running",
+    "waiting for approval",
+    "completed",
+    "partial",
+    "failed",
+    "cancelled",
+)
+"""The statuses of a `WorkflowSummary`."""
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` reads first for each requested workflow: a workflow of three tasks writes
 about as many. Each further read covers four times as many."""
@@ -70,6 +81,7 @@ class WorkflowSummary:
         started_at: The time of admission; of a request that waits for admission, the time of its publish.
         ended_at: The time of the outcome; None before the end.
         input: The input of the request.
+        correlation_id: The id that all events of the workflow carry.
     """
 
     id: str
@@ -78,6 +90,7 @@ class WorkflowSummary:
     started_at: datetime
     ended_at: datetime | None
     input: str | dict[str, JsonValue]
+    correlation_id: str = ""
 
     @property
     def admitted(self) -> bool:
@@ -286,24 +299,53 @@ class Client:
         found = await find_queued_request(self.bus, self.subjects, workflow)
         return None if found is None else _queued_summary(found)
 
-    async def list(self, team: str | None = None, *, limit: int = 20) -> Sequence[WorkflowSummary]:
+    async def list(
+        self,
+        team: str | None = None,
+        *,
+        status: Collection[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        correlation_id: str | None = None,
+        limit: int = 20,
+    ) -> Sequence[WorkflowSummary]:
         """List the workflows that were active last, and the requests that wait for admission.
 
-        The log is read backwards in growing windows, so the cost follows `limit` and not the length of the log.
+        The log is read backwards in growing windows until `limit` workflows match, so the cost follows `limit` and not
+        the length of the log. If fewer workflows match, the whole log is read, or the part since `since`.
 
         Args:
             team: Only workflows of this team.
+            status: Only workflows with one of these statuses, of `WORKFLOW_STATUSES`; empty is all.
+            since: Only workflows that started at this time or later.
+            until: Only workflows that started before this time.
+            correlation_id: Only workflows with this correlation id.
             limit: The greatest number of workflows.
 
         Returns:
             The workflows, newest first.
         """
-        unadmitted = await self.queued_requests(team, limit=limit)
-        newest = await self._newest_messages(self.subjects.team_logs(team), limit)
-        summaries = await gather_batched(self._summary(stored) for stored in newest)
-        found = list(zip((stored.at for stored in newest), summaries, strict=True))
-        admitted = {summary.id for _, summary in found}
-        found += [(each.started_at, each) for each in unadmitted if each.id not in admitted]
+
+        def matches(summary: WorkflowSummary) -> bool:
+            return (
+                (not status or summary.status in status)
+                and (since is None or summary.started_at >= since)
+                and (until is None or summary.started_at < until)
+                and correlation_id in (None, summary.correlation_id)
+            )
+
+        found: list[tuple[datetime, WorkflowSummary]] = []
+        admitted: set[str] = set()
+        async with aclosing(self._newest_logs(self.subjects.team_logs(team), limit)) as batches:
+            async for batch in batches:
+                summaries = await gather_batched(self._summary(stored) for stored in batch)
+                admitted |= {summary.id for summary in summaries}
+                found += [(stored.at, each) for stored, each in zip(batch, summaries, strict=True) if matches(each)]
+                if len(found) >= limit or (since is not None and batch[-1].at < since):
+                    break
+        filtered = bool(status or since or until or correlation_id)
+        queued = await self.queued_requests(team, limit=None if filtered else limit)
+        found += [(each.started_at, each) for each in queued if each.id not in admitted and matches(each)]
         found.sort(key=lambda each: each[0], reverse=True)
         return [summary for _, summary in found[:limit]]
 
@@ -334,10 +376,12 @@ class Client:
         Returns:
             The ids, newest first.
         """
-        logs = await self._newest_messages(self.subjects.team_logs(), _SEARCH_WINDOW)
-        ids = [stored.subject.rpartition(".")[2] for stored in logs] + [
-            each.id for each in await self.queued_requests()
-        ]
+        ids: list[str] = []
+        async with aclosing(self._newest_logs(self.subjects.team_logs(), _SEARCH_WINDOW)) as batches:
+            async for batch in batches:
+                ids += [stored.subject.rpartition(".")[2] for stored in batch]
+                break
+        ids += [each.id for each in await self.queued_requests()]
         return [each for each in dict.fromkeys(ids) if each.startswith(text)]
 
     async def entries(self, workflow: str) -> Sequence[Entry]:
@@ -387,14 +431,13 @@ class Client:
                 children[child] = await self.trace(child)
         return trace.build_trace(entries, progress, children)
 
-    async def _newest_messages(self, subject: str, limit: int) -> Sequence[StoredMessage]:
-        """Return the newest message of each of the `limit` subjects that were written last."""
+    async def _newest_logs(self, subject: str, size: int) -> AsyncGenerator[Sequence[StoredMessage], None]:
+        """Yield the newest message of each log, the log that was written last first, `size` logs at a time."""
         last = await self.bus.last("log", subject)
-        newest: dict[str, StoredMessage] = {}
-        if last is None:
-            return ()
-        above, window = last.sequence + 1, limit * _LIST_WINDOW
-        while above > 1 and len(newest) < limit:
+        above, window = last.sequence + 1 if last else 0, size * _LIST_WINDOW
+        seen: set[str] = set()
+        batch: list[StoredMessage] = []
+        while above > 1:
             lower = max(0, above - 1 - window)
             found: dict[str, StoredMessage] = {}
             async with aclosing(as_async_generator(self.bus.read("log", subject, after=lower))) as messages:
@@ -402,9 +445,18 @@ class Client:
                     if stored.sequence >= above:
                         break
                     found[stored.subject] = stored
-            newest = {**found, **newest}
+            batch += sorted(
+                (stored for name, stored in found.items() if name not in seen),
+                key=lambda stored: stored.sequence,
+                reverse=True,
+            )
+            seen |= found.keys()
+            while len(batch) >= size:
+                yield batch[:size]
+                batch = batch[size:]
             above, window = lower + 1, window * 4
-        return sorted(newest.values(), key=lambda stored: stored.sequence, reverse=True)[:limit]
+        if batch:
+            yield batch
 
     async def _summary(self, stored: StoredMessage) -> WorkflowSummary:
         newest = read_commit(stored)
@@ -419,10 +471,13 @@ class Client:
             started_at=started.at,
             ended_at=ended.at if ended else None,
             input=started.input,
+            correlation_id=started.correlation_id,
         )
 
 
 def _queued_summary(of: QueuedRequest) -> WorkflowSummary:
+    from pointsman.engine.log.requests import correlation_id_of_request
+
     return WorkflowSummary(
         id=of.workflow,
         team=of.team,
@@ -430,6 +485,7 @@ def _queued_summary(of: QueuedRequest) -> WorkflowSummary:
         started_at=of.request.at,
         ended_at=None,
         input=_request_input(of.request),
+        correlation_id=correlation_id_of_request(of.request),
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from pointsman.cli.arguments import By, Json, Namespace, Url, WorkflowId
+from pointsman.cli.arguments import By, Json, Namespace, Since, Until, Url, WorkflowId, parse_time
 from pointsman.cli.render.follow import follow, print_outcome
 from pointsman.cli.render.outcome import render_workflow, workflow_table
 from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_json, print_table
@@ -17,15 +18,17 @@ from pointsman.cli.render.wait_notices import notices, report_missing_agents, re
 from pointsman.cli.support.ids import resolve_workflow_id
 from pointsman.cli.support.session import default_by, session
 from pointsman.cli.support.teams import is_admitted, known_teams
-from pointsman.client.client import Client, Workflow
+from pointsman.client.client import WORKFLOW_STATUSES, Client, Workflow
 from pointsman.core.evolve import pending_approvals
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
-from pointsman.errors import NotFoundError
+from pointsman.errors import ConfigurationError, NotFoundError
+from pointsman_schemas.base import closest_match
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 
 __all__ = ["cancel", "list_", "show", "watch"]
 
+_STATUS_WORDS = {status.replace(" ", "-"): status for status in WORKFLOW_STATUSES}
 _QUEUED_REASON = "no supervisor is running, or each has as many workflows as it may; check with `pointsman doctor`"
 
 
@@ -55,6 +58,20 @@ def list_(
     team: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only of this team. Default: of all.", show_default=False)
     ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATUS",
+            help=f"Only with this status: {', '.join(_STATUS_WORDS)}. May be repeated. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    since: Since = None,
+    until: Until = None,
+    correlation_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only with this correlation id. Default: all.", show_default=False),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The maximum number of workflows.")] = 20,
     url: Url = None,
     namespace: Namespace = None,
@@ -65,11 +82,16 @@ def list_(
     Returns:
         The exit code.
     """
+    statuses = [_parse_status(each) for each in status or ()]
+    first, last = parse_time(since), parse_time(until)
+    filtered = any((statuses, first, last, correlation_id))
 
     async def run() -> Code:
         async with session(url, namespace) as client:
-            found = await client.list(team, limit=limit)
-            explanation = "" if found else await _explain_no_workflows(client, team)
+            found = await client.list(
+                team, status=statuses, since=first, until=last, correlation_id=correlation_id, limit=limit
+            )
+            explanation = "" if found else await _explain_no_workflows(client, team, filtered=filtered)
         if json:
             for summary in found:
                 print_json({"workflow_id": summary.id, **asdict(summary)})
@@ -83,11 +105,27 @@ def list_(
     return asyncio.run(run())
 
 
-async def _explain_no_workflows(client: Client, team: str | None) -> str:
+def _parse_status(text: str) -> str:
+    """Return the status that a person means. Its words may be parted by hyphens, underscores or spaces.
+
+    Raises:
+        ConfigurationError: There is no such status.
+    """
+    word = "-".join(re.split(r"[\s_-]+", text.strip().lower()))
+    if word not in _STATUS_WORDS:
+        meant = closest_match(word, _STATUS_WORDS)
+        hint = f"did you mean {meant}? Statuses:" if meant else "give one of"
+        raise ConfigurationError(f"--status is {text[:40]!r}; {hint} {', '.join(_STATUS_WORDS)}")
+    return _STATUS_WORDS[word]
+
+
+async def _explain_no_workflows(client: Client, team: str | None, *, filtered: bool) -> str:
     """Explain an empty list. An unknown team may be misspelled: list the known teams instead of a command to submit."""
+    known = await known_teams(client) if team is not None else ()
+    if filtered and (team is None or team in known):
+        return "No workflow matches. `pointsman list` shows the newest ones."
     if team is None:
         return "No workflows yet. Start one with `pointsman submit TEAM TEXT`."
-    known = await known_teams(client)
     if team in known:
         return f"No workflows of {team} yet. Start one with `pointsman submit {team} TEXT`."
     return f"No workflows of {team}, and no supervisor. Known teams: {', '.join(sorted(known)) or 'none'}."

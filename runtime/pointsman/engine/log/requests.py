@@ -30,6 +30,7 @@ from pointsman_schemas.subjects import InboxAddress, Subjects
 from pointsman_schemas.team import Team
 
 __all__ = [
+    "correlation_id_of_request",
     "failed_result_for",
     "find_request",
     "read_child_request",
@@ -128,15 +129,19 @@ def _admission(
 ) -> Admission:
     headers = {name.lower(): value for name, value in stored.headers.items()}
     request_id, source = _request_identity(stored, envelope, headers)
-    correlation_id = (envelope.correlation_id if envelope else None) or (request.correlation_id if request else None)
     return Admission(
         workflow_id=workflow_id_for(stored.subject, request_id, source),
         request_id=request_id,
-        correlation_id=correlation_id or request_id,
+        correlation_id=_correlation_id(envelope, request, request_id),
         team=team,
         trace=_trace_origin(envelope, headers),
         digest=digest,
     )
+
+
+def _correlation_id(envelope: Envelope | None, request: Request | None, request_id: str) -> str:
+    found = (envelope.correlation_id if envelope else None) or (request.correlation_id if request else None)
+    return found or request_id
 
 
 def _request_identity(stored: StoredMessage, envelope: Envelope | None, headers: Mapping[str, str]) -> tuple[str, str]:
@@ -156,6 +161,17 @@ def workflow_of_request(stored: StoredMessage) -> str:
         envelope, _ = decode(stored.headers, stored.body)
     headers = {name.lower(): value for name, value in stored.headers.items()}
     return workflow_id_for(stored.subject, *_request_identity(stored, envelope, headers))
+
+
+def correlation_id_of_request(stored: StoredMessage) -> str:
+    """Return the correlation id of the workflow that a request becomes, or has become."""
+    envelope: Envelope | None = None
+    request: Request | None = None
+    with suppress(ContractError):
+        envelope, body = decode(stored.headers, stored.body)
+        request = parse(Request, body)
+    headers = {name.lower(): value for name, value in stored.headers.items()}
+    return _correlation_id(envelope, request, _request_identity(stored, envelope, headers)[0])
 
 
 def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str | None:
