@@ -1,4 +1,4 @@
-"""Arguments out of text, by what a JSON Schema says of them: names, patterns, formats, enums, examples, defaults."""
+"""Extract arguments from text by a JSON Schema: names, patterns, formats, enums, examples, defaults."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _MISSING: Final[Any] = object()
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where values may come from: `texts` are what is asked, in words; `data` what came with it or what tools returned.
+    """The sources of values: the texts of the task, and the data of the task and of tools.
 
-    A pattern is looked for in the texts alone. From the data, first come first, a value is taken by its key; a list
-    is gathered from all that have one under that key, without what stands in it already.
+    A pattern is searched in the texts alone. From the data, a value is taken by its key, first come first. A list is
+    collected from all data that has a list under the key, without duplicates.
     """
 
     texts: Sequence[str]
@@ -35,13 +35,13 @@ class Sources:
 
 
 def extract_arguments(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue] | None:
-    """The arguments that `schema` asks for as far as they can be found, or None when a required one cannot."""
+    """Return the arguments that the schema requires and that were found, or None if a required argument is missing."""
     found = _find_arguments(schema, sources)
     return None if _missing_names(schema, found) else found
 
 
 def missing_arguments(schema: Mapping[str, JsonValue], sources: Sources) -> list[str]:
-    """The required arguments that cannot be found, each with what `schema` says of it, or with its choices."""
+    """Return the missing required arguments, each with its description in the schema, or with its choices."""
     described = {name: _resolve_schema(each, schema) for name, each in _properties(schema).items()}
     return [
         _describe_argument(name, described[name]) for name in _missing_names(schema, _find_arguments(schema, sources))
@@ -49,7 +49,7 @@ def missing_arguments(schema: Mapping[str, JsonValue], sources: Sources) -> list
 
 
 def required_properties(schema: Mapping[str, JsonValue]) -> frozenset[str]:
-    """The names of the properties that `schema` requires."""
+    """Return the names of the properties that a schema requires."""
     names = schema.get("required")
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
 
@@ -114,7 +114,7 @@ def _is_code(example: JsonValue) -> bool:
 
 
 def _pattern_of(example: str) -> str:
-    """A pattern for everything of the form of `example`: its digits may be others."""
+    """Return a pattern for texts of the form of `example` with any digits."""
     return re.sub(r"\d+", lambda digits: rf"\d{{{len(digits[0])}}}", re.escape(example))
 
 
@@ -131,7 +131,7 @@ def _first_match(name: str, schema: Mapping[str, JsonValue], data: JsonValue) ->
 
 
 def _items(data: JsonValue) -> Iterator[tuple[str, JsonValue]]:
-    """Every key and value in `data`, outer ones first."""
+    """Yield every key and value in `data`, outer keys first."""
     waiting: list[JsonValue] = [data]
     while waiting:
         value = waiting.pop(0)
@@ -180,7 +180,7 @@ def _properties(schema: Mapping[str, JsonValue]) -> Mapping[str, Mapping[str, Js
 
 
 def _resolve_schema(schema: Mapping[str, JsonValue], root: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    """`schema` with its reference followed and `X or null` read as X."""
+    """Return a schema with its reference resolved, and `X or null` as X."""
     if isinstance(reference := schema.get("$ref"), str):
         definitions, name = root.get("$defs"), reference.rpartition("/")[2]
         target = definitions.get(name) if isinstance(definitions, dict) else None

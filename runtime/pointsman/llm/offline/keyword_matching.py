@@ -1,6 +1,6 @@
-"""How well words fit descriptions, without a model: stems in common, rare ones counting more.
+"""Score texts against descriptions without a model: common stems count, and rare stems count more.
 
-Every synonym comes from the descriptions themselves; the lists here are of words that say nothing.
+Every synonym comes from the descriptions themselves; the lists here have words without a meaning of their own.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _SOFT_BREAK = re.compile(
 
 
 def stems(text: str) -> tuple[str, ...]:
-    """The stems of the words of `text` that mean something, each once, in order. Ids such as `C-1001` are left out."""
+    """Return the stems of the meaningful words of a text, each once, in order, without ids such as `C-1001`."""
     words = _WORD.findall(_ID.sub(" ", text.lower().replace("n't", " ")))
     return tuple(dict.fromkeys(_stem(word) for word in words if word not in _STOP_WORDS and (len(word) > 1)))
 
 
 def clauses(text: str) -> tuple[str, ...]:
-    """The parts of `text` that can be asked of different agents: sentences, and what commas and `and` join."""
+    """Return the parts of a text that different agents may serve: sentences, split at commas and `and`."""
     parts = (
         part.strip(" \t.,;!") for sentence in _SENTENCE.split(text) for part in _SOFT_BREAK.split(sentence) if part
     )
@@ -61,8 +61,14 @@ def clauses(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class MatchEntry:
-    """Something to choose: `keywords` are the words that name it, `text` is what else is said of it, `examples` are
-    requests for it: people say more than the point."""
+    """An entry to choose.
+
+    Attributes:
+        name: The name.
+        keywords: The words that name the entry.
+        text: Other words about the entry.
+        examples: Requests for the entry. They have more words than the point.
+    """
 
     name: str
     keywords: str
@@ -93,7 +99,7 @@ class Matcher:
         }
 
     def scores(self, text: str) -> dict[str, float]:
-        """For each name from 0 to 1 how much of what `text` says is in its description, best first, ties by name."""
+        """Return for each name the share of a text that it covers, from 0 to 1, best first, ties by name."""
         wanted = stems(text)
         whole = sum(self._idf.get(stem, self._rare) for stem in wanted)
         found = {
@@ -105,7 +111,7 @@ class Matcher:
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
     def cover(self, text: str, least: float) -> tuple[str, ...]:
-        """The names that together say what `text` says, each adding `least` of it or more to those before it."""
+        """Return the names that together cover a text, each adding at least the share `least`."""
         chosen: list[str] = []
         rest = dict.fromkeys(stems(text))
         whole = sum(self._idf.get(stem, self._rare) for stem in rest)

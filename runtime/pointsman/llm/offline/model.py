@@ -1,8 +1,7 @@
-"""A model without a network: it matches words, fills in arguments, quotes results, and says that it is no language
-model.
+"""A model without a network: match words, fill in arguments, quote results, and sign as no language model.
 
-It reads what it is asked from the request alone: the name of the wanted output (`plan`, `selection`, `synthesis`), the
-data in the first turn, the tools on offer and what they returned. The same request always gets the same reply.
+The model reads the request alone: the name of the output (`plan`, `selection`, `synthesis`), the data in the first
+turn, the tools and their results. The same request always gets the same reply.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class OfflineModel:
             try:
                 return reply(data=as_json_value(role(task)))
             except ValidationError:
-                pass  # a schema of somebody else's that bears the name of one of ours: plain work
+                pass  # an author's own schema under the name of a role's schema: plain work
         return work(request, task)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Plans and choices without a language model: each part of a request for whom its words and the agents' cards name."""
+"""Plan and choose without a language model: match each part of a request with the words of the agents' cards."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerIn
 __all__ = ["TELL_CALLER_PREFIX", "plan", "selection"]
 
 TELL_CALLER_PREFIX: Final = "Tell the caller that "
-"""How a plan's last instruction begins that says what could not be planned."""
+"""The beginning of a final instruction that names the parts without a task."""
 
 _MIN_CONFIDENCE = 0.5
-"""Share from which a classifier is sure: people say more than the point, so half of it is as good as all."""
+"""Share of a match from which a classifier is sure: half is enough, as people write more than the point."""
 _MAX_CONFIDENCE = 0.95
 """A matcher of words is never certain."""
-_MIN_MEANINGFUL_STEMS = 2  # stems from which a clause that nobody serves is reported rather than taken for a courtesy
-_MIN_CLAUSE_WORDS = (
-    4  # words below which a clause that nobody serves belongs to the one before it: "errors and timeouts"
+_MIN_MEANINGFUL_STEMS = (
+    2  # stems of a clause without an agent from which the clause is reported; below, it is a courtesy
 )
+_MIN_CLAUSE_WORDS = 4  # words below which a clause without an agent belongs to the clause before: "errors and timeouts"
 _MAX_QUOTED_CHARS = 1_000  # characters of what a plan repeats of a request: the log keeps it with each task
 _ELLIPSIS = "; ..."
 
@@ -39,7 +39,14 @@ _THEN_PATTERN = re.compile(r"\b(?:then|after that|afterwards|finally|based on (?
 
 
 def plan(task: TaskPrompt) -> Plan:
-    """What a planner answers: all tasks, or where it is asked step by step the next one. Raises `ValidationError`."""
+    """Return the answer of a planner: all tasks, or the next task of an adaptive team.
+
+    Args:
+        task: The prompt.
+
+    Raises:
+        ValidationError: The input is not a planner's.
+    """
     asked = PlannerInput.model_validate(task.input)
     whole = _whole_plan(asked)
     return _next_task(whole, asked) if asked.adaptive else whole
@@ -81,7 +88,7 @@ def _whole_plan(asked: PlannerInput) -> Plan:
 
 
 def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> tuple[list[PlannedTask], list[str]]:
-    """The tasks for `shares`, and the parts of those that would be too many."""
+    """Return the tasks for the shares, and the parts of shares beyond the number of tasks."""
     menu = {item.name: item for item in asked.agents}
     needs, apart = _dependencies(asked.instructions, tuple(menu)), _split_agents(asked.instructions, tuple(menu))
     ids: dict[str, list[str]] = {}
@@ -115,18 +122,18 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
 
 
 def _truncate(text: str) -> str:
-    """`text`, as far as a log should have it beside the request, which whoever is to do it is given, too."""
+    """Return a part of a request, cut to the length that the log keeps. The agent gets the whole request, too."""
     return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + _ELLIPSIS
 
 
 def _covers(report: TaskReport, clause: str, matcher: Matcher) -> bool:
-    """Whether the task was to do it: by its intent or, where that was cut, by whom it is for."""
+    """Return True if the task covers the clause, by its intent or, if that was cut, by its agent."""
     cut = report.intent.endswith(_ELLIPSIS)
     return clause in report.intent or (cut and _best_match(matcher, clause, without=set()) == report.agent)
 
 
 def _parts(text: str, matcher: Matcher) -> Iterator[str]:
-    """The clauses of `text`. One that asks two agents, "a page with pictures", is parted at its `with`."""
+    """Yield the clauses of a text. A clause for two agents, "a page with pictures", is split at its `with`."""
     for clause in clauses(text):
         halves = clause.split(" with ")
         best = {_best_match(matcher, half, without=set()) for half in halves}
@@ -134,7 +141,7 @@ def _parts(text: str, matcher: Matcher) -> Iterator[str]:
 
 
 def _dependencies(instructions: str, agents: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Whose results an agent needs, where the team's owner says so in as many words: "writing needs research"."""
+    """Return the agents whose results an agent needs, by instructions such as "writing needs research"."""
     found: dict[str, tuple[str, ...]] = {}
     for sentence in _sentences(instructions):
         left, _, right = sentence.partition(" needs ")
@@ -146,7 +153,7 @@ def _dependencies(instructions: str, agents: Sequence[str]) -> dict[str, tuple[s
 
 
 def _split_agents(instructions: str, agents: Sequence[str]) -> frozenset[str]:
-    """Who gets each part of a request by itself, where the owner says so: "each part is one for research"."""
+    """Return the agents that get each part as its own task, by instructions such as "each part is one for research"."""
     said = {word for sentence in _sentences(instructions) if "each part" in sentence for word in _words(sentence)}
     return frozenset(agent for agent in agents if agent.lower() in said)
 
@@ -162,8 +169,7 @@ def _words(text: str) -> list[str]:
 def _order_by_dependencies(
     shares: Mapping[str, list[str]], needs: Mapping[str, tuple[str, ...]], done: Container[str]
 ) -> dict[str, list[str]]:
-    """`shares` in an order in which each comes after whom it needs; who was not asked for gets the parts of those who
-    need it."""
+    """Return the shares in the order of their needs. A needed agent without a share gets the same parts."""
     ordered: dict[str, list[str]] = {}
 
     def add(agent: str, parts: list[str], waiting: tuple[str, ...]) -> None:
@@ -178,7 +184,7 @@ def _order_by_dependencies(
 
 
 def _next_task(plan: Plan, asked: PlannerInput) -> Plan:
-    """The first of the plan's tasks, knowing all that was done; without any, the work is done."""
+    """Return a plan with the first task alone, which depends on all results. Without tasks, the work is done."""
     done = tuple(report.task_id for report in asked.results if report.status == "succeeded")
     if plan.tasks:
         return plan.model_copy(update={"tasks": (plan.tasks[0].model_copy(update={"depends_on": done}),)})
@@ -186,14 +192,19 @@ def _next_task(plan: Plan, asked: PlannerInput) -> Plan:
 
 
 def _best_replan_match(matcher: Matcher, asked: PlannerInput) -> str | None:
-    """Who fits best what a result suggests, of those who were not asked yet."""
+    """Return the best-matching unused agent for the latest reason to plan again, or None."""
     used = {*asked.agents_used, *(report.agent for report in asked.results)}
     return _best_match(matcher, asked.replan_reason, without=used) if asked.results and asked.replan_reason else None
 
 
 def _input(item: AvailableAgent, parts: Sequence[str], text: str, asked: PlannerInput) -> JsonValue:
-    """What the agent's input schema asks for, as far as it can be found; else the whole request and its metadata,
-    which a task without an input is given: the log holds a text once, and not with each task."""
+    """Return the input by the agent's input schema, or None if its fields cannot be found.
+
+    A task without an input gets the whole request and its metadata: the log holds that text once, not with each task.
+
+    Returns:
+        The input, or None.
+    """
     request: JsonValue = asked.request if isinstance(asked.request, dict) else None
     if item.input_schema.get("properties"):
         sources = Sources(["; ".join(parts), text], [data for data in (request, asked.metadata) if data])
@@ -226,7 +237,14 @@ def _next_number(results: Sequence[TaskReport]) -> int:
 
 
 def selection(task: TaskPrompt) -> Selection:
-    """What a classifier answers: the surest first, and a question where nobody is sure. Raises `ValidationError`."""
+    """Return the answer of a classifier: the best match first, and a question if no match is sure.
+
+    Args:
+        task: The prompt.
+
+    Raises:
+        ValidationError: The input is not a classifier's.
+    """
     asked = ClassifierInput.model_validate(task.input)
     matcher = _build_matcher(asked.agents)
     found: dict[tuple[str, str], tuple[float, list[str]]] = {}
@@ -266,8 +284,13 @@ def _clarifying_question(agents: Sequence[AvailableAgent]) -> str:
 
 
 def _request_text(request: RequestInput, matcher: Matcher) -> str:
-    """What is asked: of an object its `request`, beside which may stand what it is about. A team that is handed a task
-    has its part in the `intent`, unless that was cut, beside the whole of the request."""
+    """Return the text of a request: of an object, its `intent` or its `request`.
+
+    A nested team has its own part in the `intent`, unless the intent was cut, and the whole request beside.
+
+    Returns:
+        The text.
+    """
     if isinstance(request, dict):
         for said in (request.get("intent"), request.get("request")):
             whole = said if isinstance(said, str) and not said.endswith(_ELLIPSIS) else ""
@@ -298,14 +321,13 @@ def _best_match(matcher: Matcher, text: str, *, without: set[str]) -> str | None
 
 
 def _agent_or_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> tuple[str, str]:
-    """The agent by its name or, where any of several will do, by a skill."""
+    """Return the name of an agent and no skill, or a skill alone if any of several agents will do."""
     skill = _shared_skill(chosen, menu)
     return ("", skill) if skill else (chosen.name, "")
 
 
 def _shared_skill(chosen: AvailableAgent, menu: Sequence[AvailableAgent]) -> str:
-    """A skill by which any of several agents may be meant, all of them alike: they have the same skills and take the
-    same input."""
+    """Return a skill that stands for several equal agents: these have the same skills and the same input schema."""
     alike = [item for item in menu if set(item.skills) == set(chosen.skills)]
     if len(alike) == 1 or any(item.input_schema != chosen.input_schema for item in alike):
         return ""

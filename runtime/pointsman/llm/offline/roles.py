@@ -39,8 +39,8 @@ _PUBLIC_ERROR_KINDS: Final = frozenset(
         ErrorKind.TIMEOUT,
     }
 )
-"""Failures whose reason is in words of ours, or of an agent that means them for the caller. What an exception said
-stands in the outcome's gaps, for those who run it."""
+"""Failures with a reason that a caller may read: the text is the runtime's, or an agent wrote the text for the caller.
+The text of an exception is in the gaps of the outcome, for operators."""
 _FIGURE_PATTERN = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: what has a digit in it
 _FIGURES_CRITERION = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
@@ -71,7 +71,7 @@ def _synthesis(task: TaskPrompt) -> Synthesis:
 
 
 def _gap_sentences(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonValue]]) -> Iterator[str]:
-    """A sentence for each gap. Those that were asked the same are told apart by whom."""
+    """Yield a sentence for each gap. Gaps with equal intents are distinguished by their agents."""
     wanted = [str(reports.get(gap.task_id, {}).get("intent", gap.task_id)) for gap in gaps]
     for gap, intent in zip(gaps, wanted, strict=True):
         error = reports.get(gap.task_id, {}).get("error")
@@ -82,7 +82,7 @@ def _gap_sentences(gaps: Sequence[Gap], reports: Mapping[str, Mapping[str, JsonV
 
 
 def _refine(task: TaskPrompt) -> Refinement:
-    """The same task, with what went wrong beside it."""
+    """Return the same task with the last error."""
     asked = RefinerInput.model_validate(task.input)
     return Refinement(
         intent=f"{asked.intent} (It failed {asked.attempts} times, last with: {asked.error}. Avoid that.)"
@@ -90,7 +90,7 @@ def _refine(task: TaskPrompt) -> Refinement:
 
 
 def _judge(task: TaskPrompt) -> ConflictRuling:
-    """What most results say; of as many for each, what was said first."""
+    """Return the most frequent value of each contradiction; of equally frequent values, the first."""
     asked = JudgeInput.model_validate(task.input)
     decided: list[Conflict] = []
     for conflict in asked.conflicts:
@@ -104,8 +104,7 @@ def _judge(task: TaskPrompt) -> ConflictRuling:
 
 
 def _review(task: TaskPrompt) -> Review:
-    """Whether there is anything in it and, where the criteria ask for that in so many words, whether each of its
-    figures stands in a result. It can judge no more, and says so."""
+    """Return a review: the result must have text, and its figures must be in a result if the criteria require that."""
     asked = ReviewInput.model_validate(task.input)
     made = [report.get("output") for report in task.results if report.get("task_id") == asked.task_id]
     words = without_note(" ".join(strings(made)))

@@ -1,4 +1,4 @@
-"""What the offline model has for language: values in words, words out of values, and the note under what it writes."""
+"""Write values as text and read text out of values, and sign the offline model's answers with a note."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TEXT_KEYS = ("summary", "answer", "message", "text", "result", "output")
 
 
 def strings(value: JsonValue) -> list[str]:
-    """Every text in `value`, at any depth, in order; keys are not among them."""
+    """Return every text in a value, at any depth, in order, without keys."""
     match value:
         case str():
             return [value]
@@ -28,12 +28,12 @@ def strings(value: JsonValue) -> list[str]:
 
 
 def request_as_text(request: RequestInput) -> str:
-    """A request as one text."""
+    """Return a request as one text."""
     return request if isinstance(request, str) else ". ".join(strings(request))
 
 
 def as_text(value: JsonValue) -> str:
-    """`value` in words: the sentence a tool or an agent gave along, or else its keys and values."""
+    """Return a value as text: the sentence that a tool or an agent gave, otherwise its keys and values."""
     match value:
         case None:
             return ""
@@ -51,16 +51,16 @@ def as_text(value: JsonValue) -> str:
 
 
 def text_key(value: Mapping[str, JsonValue]) -> str:
-    """The key of the sentence that goes along with an object; empty when none does."""
+    """Return the key of an object's sentence; empty if the object has no sentence."""
     return next((key for key in _TEXT_KEYS if isinstance(text := value.get(key), str) and text.strip()), "")
 
 
 def without_note(text: str) -> str:
-    """`text` without the note that the offline model signs with."""
+    """Return a text without the note of the offline model."""
     return text.replace(OFFLINE_NOTE, "").strip()
 
 
 def shorten(text: str) -> str:
-    """`text` in one line of 200 characters at most, and dots where it was longer."""
+    """Return a text in one line of at most 200 characters, with dots if the text was longer."""
     text = " ".join(text.split())
     return text if len(text) <= 200 else text[:200] + "..."

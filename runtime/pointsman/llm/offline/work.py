@@ -22,7 +22,7 @@ __all__ = ["reply", "work"]
 
 @dataclass(frozen=True, slots=True)
 class _CallResult:
-    """What one tool call came to."""
+    """The result of one tool call."""
 
     tool: str
     text: str
@@ -46,7 +46,7 @@ class _CallResult:
 
 
 def work(request: ModelRequest, task: TaskPrompt) -> ModelReply:
-    """The next turn of a worker: calls of the tools that the task speaks of, or what came of those that were called."""
+    """Return the next turn of a worker: calls of the tools that the task names, or an answer from their results."""
     outcomes = tuple(_outcomes(request))
     data = [
         value
@@ -85,7 +85,7 @@ def _structured_answer(
     sources: Sources,
     undone: str,
 ) -> ModelReply:
-    """An object of `schema`, or a refusal where the tools did not do what was asked: an object cannot say so."""
+    """Return an object by the schema, or a refusal if the tools did not do the task: an object cannot report that."""
     failures = [outcome.as_text for outcome in outcomes if outcome.is_error]
     if undone and tools and (failures or not _has_all_fields(schema, sources)):
         return reply(text=undone, finish="refusal")
@@ -101,10 +101,11 @@ def _structured_answer(
 def _next_calls(
     tools: Sequence[ToolSpec], text: str, used: set[str], sources: Sources
 ) -> dict[str, dict[str, JsonValue]]:
-    """The tools to use now, by name, with their arguments.
+    """Return the tools to call now, by name, with their arguments.
 
-    Those that `text` asks for, as far as their arguments are known. When none are, a tool that speaks of what is
-    missing: `find_charges` may tell the `charge_id` that the wanted tool needs.
+    Returns:
+        The tools that the text requests and whose arguments are known. Without such a tool, a tool that names the
+        missing arguments: `find_charges` may return the `charge_id` that the requested tool needs.
     """
     matcher = _tool_matcher(tools)
     wanted = _requested_tools(tools, matcher, text)
@@ -146,7 +147,7 @@ def _outcomes(request: ModelRequest) -> Iterator[_CallResult]:
 
 
 def _answer(outcomes: Sequence[_CallResult], task: TaskPrompt) -> str:
-    """What was found out, in words; nothing when nothing was."""
+    """Return the results as text; empty without results."""
     said = [outcome.as_text for outcome in outcomes] or [
         as_text(report.get("output")) for report in task.results if report.get("output") is not None
     ]
@@ -156,7 +157,7 @@ def _answer(outcomes: Sequence[_CallResult], task: TaskPrompt) -> str:
 def _incomplete_reason(
     tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_CallResult], sources: Sources
 ) -> str:
-    """Why nothing of what was asked for is done; empty when something is, or other tasks found what there is to say."""
+    """Return the reason why no part of the task is done; empty if a part is done, or other tasks have an answer."""
     wanted = _requested_tools(tools, _tool_matcher(tools), task.task)
     if wanted & {outcome.tool for outcome in outcomes if not outcome.is_error}:
         return ""
@@ -175,7 +176,7 @@ def _incomplete_reason(
 
 
 def _unmatched_text(tools: Sequence[ToolSpec], task: TaskPrompt, outcomes: Sequence[_CallResult]) -> str:
-    """What is asked and neither a tool nor a result speaks of, where that is half of it or more; else empty."""
+    """Return a note on the words of the task that no tool and no result has, if they are at least half; else empty."""
     if not outcomes:
         return ""
     said = [f"{tool.name} {tool.description} {' '.join(_tool_hints(tool))}" for tool in tools]
@@ -194,13 +195,13 @@ def _refusal(task: TaskPrompt, why: str) -> str:
 
 
 def _has_all_fields(schema: Mapping[str, JsonValue], sources: Sources) -> bool:
-    """Whether what is known, and not only what is asked, has every field of `schema`."""
+    """Return True if the data, and not only the text of the task, has every field of the schema."""
     properties, found = schema.get("properties"), extract_arguments(schema, Sources((), sources.data))
     return isinstance(properties, dict) and found is not None and properties.keys() == found.keys()
 
 
 def _fill_schema(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str, JsonValue]:
-    """An object of `schema` out of what is known. A list nobody filled is empty; any other gap stays one."""
+    """Return an object by the schema from the sources. A missing list is empty; other fields stay missing."""
     filled = extract_arguments({**schema, "required": []}, sources) or {}
     properties = schema.get("properties")
     for name, described in properties.items() if isinstance(properties, dict) else ():
@@ -217,7 +218,7 @@ def _fill_schema(schema: Mapping[str, JsonValue], sources: Sources) -> dict[str,
 def reply(
     *, text: str = "", calls: tuple[ToolCall, ...] = (), data: JsonValue = None, finish: str = "stop"
 ) -> ModelReply:
-    """Tokens are not counted: there are none."""
+    """Return a reply. The offline model uses no tokens."""
     if data is not None:
         text = compact_json(data).decode()
     return ModelReply(
