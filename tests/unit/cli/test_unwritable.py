@@ -69,7 +69,7 @@ def full() -> Iterator[IO[bytes]]:
 
 @needs_full
 @pytest.mark.parametrize("arguments", [["doctor", *NOWHERE], ["doctor", "--json", *NOWHERE], ["--version"], ["--help"]])
-async def test_a_full_disk_is_one_line_and_code_1(full: IO[bytes], arguments: list[str]) -> None:
+async def test_full_disk_ends_with_one_line_and_code_1(full: IO[bytes], arguments: list[str]) -> None:
     code, err = await writing_to(full, *arguments)
 
     assert (code, err.count("\n")) == (1, 1), err
@@ -89,7 +89,7 @@ async def test_closed_pipe_ends_output_quietly(arguments: list[str]) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="no shell here that closes an output")
 @pytest.mark.parametrize(("arguments", "expected"), [(["--version"], 0), (["doctor", "--json", *NOWHERE], 1)])
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
-def test_an_output_that_was_closed_before_is_no_error(closed: str, arguments: list[str], expected: int) -> None:
+def test_closed_output_is_no_error(closed: str, arguments: list[str], expected: int) -> None:
     done = subprocess.run(
         ["sh", "-c", f'exec "$0" -m pointsman "$@" {closed}', sys.executable, *arguments],
         capture_output=True, timeout=60, check=False, env={**os.environ, "POINTSMAN_REQUEST_TIMEOUT": "0.2"},
@@ -120,7 +120,7 @@ def test_closed_pipe_does_not_hide_an_error(error: str, expected: int, said: byt
 @pytest.mark.parametrize(
     "environment", [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "cp1252"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}]
 )
-def test_a_sign_that_an_encoding_lacks_is_a_plainer_one(environment: dict[str, str]) -> None:
+def test_sign_that_an_encoding_lacks_is_replaced(environment: dict[str, str]) -> None:
     code, out, err = python(SIGNS, environment=environment)
 
     assert (code, out, err) == (0, b"+ ` x ??" + os.linesep.encode(), b"")

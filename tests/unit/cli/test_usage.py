@@ -52,7 +52,7 @@ def test_help_names_the_exit_codes() -> None:
     assert "3 not found" in run("--help")[1]
 
 
-def test_the_version_is_the_installed_one() -> None:
+def test_version_is_the_installed_version() -> None:
     assert run("--version") == (0, version("pointsman") + "\n", "")
 
 
@@ -94,7 +94,7 @@ def test_wrong_usage_exits_with_2_before_any_call(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["doctor", "list", "agents", "up"])
-def test_a_setting_that_cannot_be_read_ends_with_2_in_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_setting_ends_with_code_2_and_one_line(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_MODEL_LIMITS", "foo")
 
     code, out, err = run(command)
@@ -104,11 +104,11 @@ def test_a_setting_that_cannot_be_read_ends_with_2_in_one_line(command: str, mon
     assert err.count("\n") == 1
 
 
-def test_an_empty_pipe_is_no_request() -> None:
+def test_empty_pipe_is_no_request() -> None:
     assert run("submit", "crew", "-", input="  \n")[0] == 2
 
 
-def test_a_request_that_a_shell_took_apart_is_shown_in_quotes() -> None:
+def test_unquoted_request_is_shown_in_quotes() -> None:
     assert run("submit", "crew", "hello", "the", "world's")[2] == (
         """pointsman: TEXT is 3 words; put the text in quotes: pointsman submit crew 'hello the world'"'"'s'\n"""
     )
@@ -162,7 +162,7 @@ def test_byte_order_mark_before_a_text_is_removed() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["agents"], ["submit", "crew", "x"], ["dead", "list"], ["show", "wf"]])
-def test_a_broker_that_is_not_there_is_4_in_one_line(
+def test_missing_broker_ends_with_code_4_and_one_line(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("POINTSMAN_REQUEST_TIMEOUT", "0.2")
@@ -201,7 +201,7 @@ def test_doctor_reports_what_is_wrong_and_the_fix(monkeypatch: pytest.MonkeyPatc
     assert "OPENAI_API_KEY" in checks["model"]["advice"]
 
 
-def test_a_model_of_no_provider_is_bad_and_the_forms_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_without_a_provider_fails_with_the_valid_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_REQUEST_TIMEOUT", "0.2")
     monkeypatch.setenv("POINTSMAN_MODEL", "gpt")
 
@@ -213,7 +213,7 @@ def test_a_model_of_no_provider_is_bad_and_the_forms_are_named(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:4318", "http://[::1", "http://localhost:otel"])
-def test_an_endpoint_that_is_no_url_is_bad_and_shown(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoint_that_is_no_url_fails_and_is_shown(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_REQUEST_TIMEOUT", "0.2")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
 

@@ -47,7 +47,7 @@ def test_doctor_continues_its_output_in_order(
     assert lines[at + 1].startswith(" " * 19 + "a limit")
 
 
-def test_a_check_that_found_nothing_gives_no_advice(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_without_a_problem_gives_no_advice(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     doctor.doctor("shop", url=None, namespace=None, json=True)
 
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -96,7 +96,7 @@ async def test_target_that_starts_meanwhile_is_used(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == ""
 
 
-async def test_an_agent_with_the_team_s_name_is_not_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_with_the_name_of_a_team_is_not_the_team(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "_WAIT_TIMEOUT_S", 0.0)
 
     @agent(name="shop", description="Says it again")

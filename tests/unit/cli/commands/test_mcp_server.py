@@ -59,7 +59,7 @@ async def test_partial_answer_lists_its_gaps() -> None:
     assert text.endswith("\n\nNot answered:\n- broken (broken): the shop is closed")
 
 
-async def test_a_failure_is_an_error_that_names_the_workflow_and_says_why() -> None:
+async def test_failure_is_an_error_with_the_workflow_and_the_reason() -> None:
     async with factory.team(team("broken"), [broken], settled=True) as client:
         with pytest.raises(PeerError, match=r"workflow wf_.* failed: .*the shop is closed"):
             await answer_call(client, "shop", "tea", 20)
@@ -149,7 +149,7 @@ def offered(
     return described, result, [*asked, code]
 
 
-def test_a_team_is_offered_by_its_description(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_team_is_offered_with_its_description(monkeypatch: pytest.MonkeyPatch) -> None:
     described, result, started = offered(
         monkeypatch, team("echo").model_copy(update={"description": "Sells tea"}), echo("echo")
     )
@@ -181,7 +181,7 @@ def test_missing_team_is_offered_after_the_given_wait(
     assert "`pointsman doctor absent`" in result.content[0].text  # type: ignore[union-attr]
 
 
-def test_a_name_that_is_none_is_refused_before_anything_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_name_is_refused_before_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mcp_server, "session", None)
 
     with pytest.raises(ContractError, match="no team"):

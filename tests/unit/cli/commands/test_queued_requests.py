@@ -98,7 +98,7 @@ def test_queued_request_with_a_cancel_passes_doctor(client: Client, capsys: pyte
     assert run(checks.check_requests(client)).ok
 
 
-def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
+def test_unknown_team_is_answered_with_the_known_teams(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)
@@ -111,7 +111,7 @@ def test_a_team_that_was_never_seen_is_answered_with_those_that_were(
     assert "no team is called shpo, did you mean shop? Known teams: newsroom, shop." in capsys.readouterr().err
 
 
-def test_an_agent_that_is_asked_like_a_team_is_called_one(
+def test_request_to_an_agent_is_answered_with_the_known_teams(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)
@@ -124,7 +124,7 @@ def test_an_agent_that_is_asked_like_a_team_is_called_one(
     assert "shpo is an agent, and requests go to teams. Known teams: shop." in capsys.readouterr().err
 
 
-def test_a_team_that_has_a_supervisor_is_not_doubted(
+def test_team_with_a_supervisor_is_known(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)

@@ -59,9 +59,7 @@ def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
     return capsys.readouterr().out.strip()
 
 
-def test_a_cause_that_is_not_there_is_answered_with_those_that_are(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unknown_cause_is_answered_with_the_known_causes(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     assert dead(capsys, cause="foo") == "No dead letters."
 
     for name, cause in (("d1", "undecodable"), ("d2", "handler_error"), ("d3", "handler_error")):
@@ -71,7 +69,7 @@ def test_a_cause_that_is_not_there_is_answered_with_those_that_are(
     assert dead(capsys, origin="foo") == "No dead letter matches. `pointsman dead list` shows all."
 
 
-def test_a_cause_is_whole_where_it_is_piped(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cause_is_whole_in_a_pipe(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     message = "no bolts " * 30 + "at all"
     asyncio.run(store_dead_letter(client, "d1", "handler_error", message=message))
 
@@ -92,9 +90,7 @@ def test_unknown_team_is_answered_with_the_known_teams(client: Client, capsys: p
     assert listed(capsys, "shop") == "No workflows of shop yet. Start one with `pointsman submit shop TEXT`."
 
 
-def test_a_workflow_is_shown_with_its_plan_and_each_that_came_before(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_show_has_the_plan_and_all_earlier_plans(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = (PlannedTask(id=name, agent="fitter", intent="fit") for name in ("t1", "t2"))
     revised = PlanAccepted(at=at(3), revision=2, plan=Plan(goal="mend it", tasks=(second,)))
     asyncio.run(store(client.bus, started(), *planned(first), revised))
@@ -106,7 +102,7 @@ def test_a_workflow_is_shown_with_its_plan_and_each_that_came_before(
     assert shown["plan"] == shown["plans"][-1]
 
 
-def test_an_agent_that_is_there_is_not_waited_for(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_agent_is_not_waited_for(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update={"instance": "i1"})))
 
     agents.agents(["tea"], **NOWHERE)  # type: ignore[arg-type]
@@ -116,7 +112,7 @@ def test_an_agent_that_is_there_is_not_waited_for(client: Client, capsys: pytest
     assert "tea" in told.out
 
 
-async def test_an_agent_that_comes_ends_the_wait_for_it(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_wait_ends_when_the_agent_is_live(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     waiting = asyncio.create_task(agents._wait_for_agents(client, ["tea"], 60))
     said: list[str] = []
 
@@ -137,7 +133,7 @@ async def test_waiting_for_agents_ends_with_the_names_of_those_missing(client: C
         await agents._wait_for_agents(client, ["tea", "cake"], 0.001)
 
 
-def test_an_id_is_printed_as_it_is_typed(
+def test_id_is_printed_unchanged(
     client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def approve(approval: str, **_: object) -> AnswerResult:
@@ -211,7 +207,7 @@ def test_agent_description_fits_the_terminal(client: Client) -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_the_names_and_the_numbers_of_agents_are_never_broken(client: Client, width: int) -> None:
+def test_names_and_numbers_of_agents_are_never_cut(client: Client, width: int) -> None:
     card = team_card(Team(name="shop"), NOW, "s1").model_copy(update={"description": "Sells all there is " * 5})
 
     terminal = Console(file=io.StringIO(), width=width)

@@ -44,7 +44,7 @@ class Screen:
         return all(part in self.text for part in parts)
 
 
-async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
+async def test_growing_tree_is_drawn_again() -> None:
     release, screen = asyncio.Event(), Screen()
     plan = [{"id": "t1", "agent": "a", "intent": "help"}, {"id": "t2", "agent": "slow", "intent": "wait"}]
 
@@ -58,7 +58,7 @@ async def test_the_tree_is_drawn_anew_as_it_grows() -> None:
         await asyncio.wait_for(drawing, 20)
 
 
-async def test_a_tree_goes_on_to_be_drawn_after_the_broker_was_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tree_is_drawn_after_an_outage_of_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     client, screen = Client(MemoryBus()), Screen()
     there, alive = [False, True], client.operations.live_names
 

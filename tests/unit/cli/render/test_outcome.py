@@ -96,7 +96,7 @@ def test_limits_and_ignored_results_are() -> None:
     assert len(lines) == 2
 
 
-def test_an_agents_escape_sequences_are_shown_and_not_obeyed() -> None:
+def test_escape_sequences_of_agents_are_made_visible() -> None:
     lines = told(started(input="\x1b[2J\nPointsman: all is well"))
 
     assert "\x1b" not in lines[0]
@@ -167,7 +167,7 @@ def test_failure_reason_time_and_agent_are_shown_at_every_width(width: int) -> N
     assert width < 140 or "attempts" in dead, "as `show` calls them"
 
 
-def test_an_outcome_without_an_answer_says_why() -> None:
+def test_outcome_without_an_answer_has_the_reason() -> None:
     assert render.render_answer(ended("cancelled", 1, None, reason="asked to").outcome) == "No answer: asked to."
 
 
@@ -399,7 +399,7 @@ def test_long_error_is_printed_once_below_the_tree(
 
 
 @pytest.mark.parametrize("width", [50, 60, 80, 100, 140, 200])
-def test_the_trace_fits_its_terminal(width: int) -> None:
+def test_trace_fits_into_its_terminal(width: int) -> None:
     reports = [tool("a_tool_with_quite_a_long_name_for_a_tool", 2, 3, error="why " * 50)]
 
     lines = plain(render_tree(build_trace(completed(), reports), at(9), width), width).splitlines()

@@ -37,18 +37,18 @@ def run(body: object) -> int:
     return exit_code_of(function)
 
 
-def test_a_commands_result_is_its_exit_code() -> None:
+def test_result_of_a_command_is_its_exit_code() -> None:
     assert (run(Code.FAILED), run(None)) == (1, 0)
 
 
-def test_an_error_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_one_line_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(errors.NotFoundError("no such\nthing \x1b[31mhere")) == 3
 
     out, err = capsys.readouterr()
     assert (out, err) == ("", "pointsman: no such thing \\x1b[31mhere\n")
 
 
-def test_the_only_error_of_a_task_group_is_said_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_error_of_a_task_group_is_printed_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(ExceptionGroup("group", [ExceptionGroup("inner", [errors.BusUnavailableError("away")])])) == 4
 
     assert capsys.readouterr().err == "pointsman: away\n"
@@ -72,7 +72,7 @@ def test_ctrl_c_is_130() -> None:
     assert run(KeyboardInterrupt()) == 130
 
 
-def test_a_bug_keeps_its_traceback() -> None:
+def test_bug_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run(ZeroDivisionError())
 
@@ -81,7 +81,7 @@ def test_control_characters_cannot_reach_the_terminal() -> None:
     assert escape_control("a\x1b]0;title\x07\x9bm\nb\tc\u202e") == "a\\x1b]0;title\\x07\\x9bm\nb\tc\\x202e"
 
 
-def test_a_line_is_one_line_of_bounded_length() -> None:
+def test_line_has_a_bounded_length() -> None:
     assert one_line("a \n b" + "c" * 100, limit=10) == "a bcccc..."
 
 

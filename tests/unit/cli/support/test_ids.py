@@ -33,7 +33,7 @@ def test_id_prefix_selects_a_workflow(client: Client) -> None:
     assert asyncio.run(resolve_workflow_id(client, "wf_")) == "wf_"
 
 
-def test_the_beginning_of_several_ids_is_refused_with_their_names(client: Client) -> None:
+def test_beginning_of_several_ids_is_refused_with_the_ids(client: Client) -> None:
     some = [asyncio.run(client.submit("shop", "hello", request_id=f"r-{number}")).id for number in range(17)]
     digit = next(each[3] for each in some if sum(other[3] == each[3] for other in some) > 1)  # of 16 there are
 
@@ -41,7 +41,7 @@ def test_the_beginning_of_several_ids_is_refused_with_their_names(client: Client
         asyncio.run(resolve_workflow_id(client, f"wf_{digit}"))
 
 
-def test_a_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     workflow = asyncio.run(client.submit("shop", "hello"))
 
     workflows.show(workflow.id[:12], **NOWHERE)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ def test_id_prefix_works_for_export_and_cancel(client: Client, capsys: pytest.Ca
     assert (code, capsys.readouterr().out) == (0, f"Cancellation of {WORKFLOW} sent.\n")
 
 
-def test_a_beginning_that_is_of_several_ends_none_of_them(client: Client) -> None:
+def test_beginning_of_several_ids_cancels_no_workflow(client: Client) -> None:
     for number in range(17):
         asyncio.run(client.submit("shop", "hello", request_id=f"r-{number}"))
     ids = [each.id for each in asyncio.run(client.list())]
@@ -72,9 +72,7 @@ def test_a_beginning_that_is_of_several_ends_none_of_them(client: Client) -> Non
     assert {each.status for each in asyncio.run(client.list())} == {"waiting for admission"}
 
 
-def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
-    client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_approval_is_found_by_the_beginning_of_its_workflow(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(store(client.bus, started()))
     answered: list[str] = []
 
@@ -90,9 +88,7 @@ def test_an_approval_may_be_named_by_the_beginning_of_its_workflow(
     assert answered == [f"{WORKFLOW}-a1"] * 2
 
 
-def test_a_dead_letter_is_shown_with_the_names_of_its_fields(
-    client: Client, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dead_letter_is_shown_with_the_names_of_its_fields(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(store_dead_letter(client, "c0ffee", "undecodable", body=b'{"inputt": "hello"}'))
 
     dead_letters.show("c0ffee", **NOWHERE)  # type: ignore[arg-type]

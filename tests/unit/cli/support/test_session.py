@@ -20,7 +20,7 @@ from pointsman.client.client import Client
         ("POINTSMAN_SERVICE_HOST_OF_SOMEBODY_ELSE", ""),
     ],
 )
-async def test_a_command_names_a_misspelled_setting_once_and_on_standard_error_alone(
+async def test_misspelled_setting_is_named_once_on_standard_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, told: str
 ) -> None:
     @asynccontextmanager
