@@ -1,4 +1,4 @@
-"""What a person's verdict leads to: the work goes on, or it has failed and says why."""
+"""Apply the answer of a person to an approval request: the work goes on, or it fails with the reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["apply_answer", "expire_approvals"]
 
 
 def apply_answer(decision: Decision, received: ControlReceived) -> None:
-    """Take a person's answer, if it is one to something that is asked."""
+    """Apply the answer of a person, if the answer belongs to an approval request that is open."""
     state, control = decision.state, received.control
     if received.event_id in state.ignored_events:
         return  # a redelivery
@@ -63,7 +63,7 @@ def apply_answer(decision: Decision, received: ControlReceived) -> None:
 
 
 def expire_approvals(decision: Decision) -> None:
-    """Reject each approval request whose time to answer is over."""
+    """Reject each approval request that has expired."""
     for pending in tuple(decision.state.approvals.values()):
         if decision.now >= pending.expires_at and pending.id in decision.state.approvals:
             expired = ApprovalDecided(
@@ -73,7 +73,7 @@ def expire_approvals(decision: Decision) -> None:
 
 
 def _ignored_reason(decision: Decision, pending: PendingApproval | None, control: Control) -> str:
-    """Why this is no answer; nothing when it is one."""
+    """Return the reason why an answer is ignored; an empty text for an answer that counts."""
     if pending is None:
         return f"the workflow does not wait for the approval {control.approval}: it was answered, or never asked for"
     if decision.now >= pending.expires_at:
@@ -99,7 +99,7 @@ def _apply_decision(decision: Decision, pending: PendingApproval, decided: Appro
             else:
                 fail_task(decision, state.tasks[pending.task_id], rejection_error(pending, decided))
         case "tool":
-            # The agent is told either way: it may do without the call.
+            # The agent continues after a rejection, too: its handoff has the verdict, and it may omit the call.
             assert pending.task_id is not None
             more = any(each.task_id == pending.task_id for each in state.approvals.values())
             if not more and state.tasks[pending.task_id].status is TaskStatus.AWAITING_APPROVAL:

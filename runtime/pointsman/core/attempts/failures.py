@@ -1,4 +1,4 @@
-"""What a failed attempt leads to: another one, or the end of its task and of what needs it."""
+"""Handle a failed attempt: schedule another attempt, or fail the task and skip the tasks that need it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["fail_task", "handle_attempt_failure", "last_error", "retry_refined_t
 def handle_attempt_failure(
     decision: Decision, task: Task, error: AttemptError, event_id: str, result: Result | None = None
 ) -> None:
-    """Try again, or let the task fail for good."""
+    """Record a failed attempt and schedule another attempt, or fail the task permanently."""
     decision.add(
         AttemptFailed(
             at=decision.now, task_id=task.id, attempt=task.attempt, event_id=event_id, error=error, result=result
@@ -48,7 +48,7 @@ def handle_attempt_failure(
 
 
 def retry_refined_task(decision: Decision, task: Task) -> None:
-    """Go on with a task for which better words were asked for."""
+    """Schedule the next attempt at a task whose intent a refiner was asked to rewrite."""
     error = last_error(task)
     retry = next_attempt(decision, task, error)
     if retry is None or decision.now + retry.delay >= decision.latest_start(task.role):
@@ -62,8 +62,15 @@ def last_error(task: Task) -> AttemptError:
 
 
 def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: Retry, *, refine: bool = False) -> None:
-    """Make another attempt as `retry` says, or by who may be sent it instead, once a person has allowed that where one
-    must; with `refine`, in better words if they are to be had."""
+    """Schedule the next attempt at a task, or request the approval or the refinement that comes first.
+
+    Args:
+        decision: The decision in progress.
+        task: The task.
+        error: The error of the failed attempt.
+        retry: The next attempt. Another agent may replace its agent.
+        refine: True if a refiner may rewrite the intent of the task first.
+    """
     if (rerouted := _reroute(decision, task, error, retry)) is None:
         return None
     if rerouted.agent != task.agent and needs_approval(decision, task, rerouted.agent):
@@ -74,8 +81,10 @@ def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: R
 
 
 def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) -> Retry | None:
-    """`retry`, or another in its place: while its agent keeps failing, or when another has the skill, too. None when
-    there is none now: the task is held, or, if it was its last, has failed."""
+    """Return `retry`, or a retry by another agent: the circuit of its agent is open, or other agents have the skill.
+
+    None means that there is no attempt now: the task is held, or it has failed after its last attempt.
+    """
     if not decision.context.circuits and not task.skill:
         return retry
     if retry.agent != task.agent:
@@ -121,7 +130,7 @@ def _dispatch_retry(decision: Decision, task: Task, retry: Retry) -> None:
 
 
 def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
-    """The task has failed for good: what needs it is looked at, or the workflow ends."""
+    """Fail a task permanently: check the tasks that depend on it, or end the workflow."""
     state = decision.add(TaskFailed(at=decision.now, task_id=task.id, error=error, attempts=task.attempt))
     match task.role:
         case Role.WORK:
@@ -129,9 +138,7 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
         case Role.PLAN | Role.CLASSIFY:
             reason = f"{task.agent} could not {task.role}: {error.message}"
             if state.plan is not None:
-                return keep_current_plan(
-                    decision, reason
-                )  # it was to be a plan after the first: go on with the one there is
+                return keep_current_plan(decision, reason)  # no new plan is available: continue with the current one
             if route_to_fallback(decision):
                 return None
             end_workflow(decision, Phase.FAILED, generic_failure(state.workflow_id, [error]), reason)
@@ -142,7 +149,7 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
         case Role.JUDGE:
             if (stage := reviewed_stage(state, task)) is not None:
                 message = f"{task.agent} could not judge it: {error.message}"
-                # Not of the judge's kind: the stage was neither refused nor found wanting.
+                # A kind of its own: the stage was neither refused nor found insufficient.
                 return fail_task(decision, stage, AttemptError(kind=ErrorKind.HANDLER, message=message))
             request_synthesis(decision)
         case Role.SYNTHESIZE:
@@ -154,12 +161,12 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
 
 
 def _is_refusal(error: AttemptError) -> bool:
-    """Whether the agent, or its model's provider, said no for good: nobody was away and nothing went wrong."""
+    """Return True if the agent, or the provider of its model, refused the task permanently."""
     ours = error.kind in tuple(ErrorKind) and error.kind != ErrorKind.REFUSED
     return not (ours or error.retryable)
 
 
 def _is_team(decision: Decision, task: Task, agent: str) -> bool:
-    """What the agent says of itself; of one that says nothing now, what it said when it got the task."""
+    """Return True if `agent` is a team. Without a live instance, the value of the last dispatch counts."""
     card = decision.card(agent)
     return card.team if card else task.team and agent == task.agent

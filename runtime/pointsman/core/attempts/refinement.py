@@ -1,4 +1,4 @@
-"""A task that has failed twice is tried in other words: an agent that knows the error finds them, once a task."""
+"""Have an agent rewrite the intent of a task that has failed twice. That happens once to a task."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pointsman_schemas.role_io import Refinement, RefinerInput
 __all__ = ["can_refine", "refined_intent", "refined_task", "request_refinement"]
 
 _MIN_FAILED_ATTEMPTS = 2
-"""Failed attempts after which the words are changed: the first failure may be chance, the second says it is not."""
+"""Failed attempts before the intent is rewritten. A first failure may be chance."""
 
 
 def can_refine(decision: Decision, task: Task) -> bool:
-    """Whether it failed often enough, was not refined yet, and somebody lives who can."""
+    """Return True if the task has failed often enough, was not refined yet, and the refiner is live."""
     refiner = decision.state.refiner
     return (
         task.role is Role.WORK
@@ -33,7 +33,7 @@ def can_refine(decision: Decision, task: Task) -> bool:
 
 
 def request_refinement(decision: Decision, task: Task, error: AttemptError) -> None:
-    """Have the task rewritten; it waits meanwhile."""
+    """Request a new intent for a task, which waits for the refiner."""
     state = decision.state
     card = decision.card(task.agent)
     asked = RefinerInput(
@@ -51,7 +51,7 @@ def request_refinement(decision: Decision, task: Task, error: AttemptError) -> N
 
 
 def refined_task(state: State, refiner: Task) -> Task | None:
-    """The task that waits for this refiner's."""
+    """Return the task that waits for this task of the refiner; None if there is no such task."""
     waiting = (
         task for task in state.plan_tasks() if task.refined_by == refiner.id and task.status is TaskStatus.REFINING
     )
@@ -59,7 +59,7 @@ def refined_task(state: State, refiner: Task) -> Task | None:
 
 
 def refined_intent(result: Result) -> str:
-    """The better words; nothing when the answer has none."""
+    """Return the new intent; an empty text for an answer without an intent."""
     try:
         return Refinement.model_validate(result.output).intent.strip()
     except ValidationError:

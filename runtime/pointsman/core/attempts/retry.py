@@ -59,7 +59,7 @@ def next_attempt(decision: Decision, task: Task, error: AttemptError) -> Retry |
 
 
 def _retry_delay(policy: RetryPolicy, workflow_id: str, task: Task, error: AttemptError) -> timedelta:
-    """Return the delay before the next attempt. A delay that the error states is used as it is.
+    """Return the delay before the next attempt. A delay that the error states replaces the policy's.
 
     The jitter is derived from the ids, so that the decision has the same result when it is made again.
     """

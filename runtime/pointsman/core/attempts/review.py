@@ -1,5 +1,7 @@
-"""What a stage made is shown to a judge before it counts, where the stage's check names one: it passes, is done again
-once, or ends the pipeline. A judge that cannot be heard has let nothing pass."""
+"""Check the output of a stage, and have a judge review it before it counts, if the check names a judge.
+
+A review accepts the output, requests one more attempt once, or fails the stage. If the judge fails, the stage fails.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ __all__ = ["check_failure", "output_check", "parse_review", "request_review", "r
 
 
 def stage_judge(state: State, task: Task) -> str | None:
-    """The agent that must let pass what `task` makes, if there is one."""
+    """Return the judge that must accept the output of `task`; None if the check names no judge."""
     return output_check(state, task).judge
 
 
 def request_review(decision: Decision, task: Task, judge: str, received: ResultReceived) -> None:
-    """Have `judge` look at what the stage made; it waits meanwhile."""
+    """Request a review of the output of a stage, which waits for the judge."""
     state = decision.state
     asked = ReviewInput(
         request=state.input,
@@ -54,7 +56,7 @@ def request_review(decision: Decision, task: Task, judge: str, received: ResultR
 
 
 def parse_review(output: JsonValue) -> Review | str:
-    """What a judge said, or why that is no review."""
+    """Return the review of a judge; a sentence about its fault if the output is no review."""
     try:
         return Review.model_validate(output)
     except ValidationError as error:
@@ -62,7 +64,7 @@ def parse_review(output: JsonValue) -> Review | str:
 
 
 def review_error(stage: Task, judge: Task, review: Review) -> AttemptError | None:
-    """Why what the stage made does not count; None when it passes. Only what may be done again is worth another try."""
+    """Return the error of a stage that the judge did not accept; None for an accepted stage."""
     if review.verdict == "pass":
         return None
     if review.verdict == "again" and not _is_last_attempt(stage):
@@ -74,7 +76,7 @@ def review_error(stage: Task, judge: Task, review: Review) -> AttemptError | Non
 
 
 def _is_last_attempt(stage: Task) -> bool:
-    """Whether it cannot be sent back: that is done once, and costs one of its attempts."""
+    """Return True if the stage cannot be returned: that happens once, and needs an attempt that is left."""
     return stage.returned_by_review or stage.attempt >= stage.max_attempts
 
 
@@ -82,7 +84,7 @@ _NO_CHECK = Check()
 
 
 def output_check(state: State, task: Task) -> Check:
-    """What the output of `task` must be like; anything will do where it is no stage and no member of a fan-out."""
+    """Return the check of the output of `task`; an empty check where the strategy has none for the task."""
     if isinstance(state.strategy, FanOut):
         return state.strategy.check if task.role is Role.WORK else _NO_CHECK
     if isinstance(state.strategy, Fixed):
@@ -92,7 +94,7 @@ def output_check(state: State, task: Task) -> Check:
 
 
 def check_failure(state: State, task: Task, output: JsonValue) -> str:
-    """Why `output` does not pass the check of its stage; nothing when it does, or when `task` is no stage."""
+    """Return the reason why `output` fails the check of its task; an empty text for an output that passes."""
     return "; ".join(_check_problems(output_check(state, task), output))
 
 

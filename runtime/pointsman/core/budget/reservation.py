@@ -1,9 +1,10 @@
-"""What an attempt may use: a share of what is left of the workflow's limits, set aside until its result is there.
+"""Reserve a share of the remaining limits of a workflow for each attempt, until its result arrives.
 
-What was used and what is set aside never exceed a limit, whatever runs side by side. The rule is in `reserve`: those
-that may start now share equally; one share is kept where more is to come, and one call's worth for the answer. An
-attempt for which there is nothing waits until a result brings back what it did not use. What a team may plan is in
-`tree`."""
+The used and the reserved amounts together never exceed a limit, also when tasks run in parallel. `reserve` has the
+rule: the attempts that can start now share equally. One share is kept for tasks that start later, and the budget of one
+call for the answer. An attempt without a share waits until a result returns its unused budget. `team_quota` has the
+rule for the tasks and re-plans of a team.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ from pointsman_schemas.strategies import Pipeline, Router
 __all__ = ["BudgetExhausted", "reserve", "reserved"]
 
 _MIN_ATTEMPT_BUDGET = {"calls": 1, "tokens": 1_000, "cost": 0.01}
-"""What an attempt gets at least, as one modest model call uses: with less it is better to wait for more. Of a limit
-below twenty times that it is a twentieth."""
+"""Smallest budget of an attempt: one modest model call. An attempt that would get less waits for more. Of a limit below
+twenty times that amount, the smallest budget is a twentieth.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetExhausted:
-    """Why an attempt gets nothing: the limit, and how it stands."""
+    """The limit that leaves no budget for an attempt, and a sentence about its use."""
 
     limit: str
     detail: str
@@ -76,7 +78,7 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
 
 
 def reserved(state: State, asking: Task | None = None) -> dict[str, float]:
-    """What the attempts that are under way may use between them. The last one of who is `asking` is over."""
+    """Return the budget that the active attempts have reserved. The last attempt at the task `asking` has ended."""
     given = reserved_budgets(state, asking)
     return {
         "calls": sum(each.calls or 0 for each in given),
@@ -86,7 +88,7 @@ def reserved(state: State, asking: Task | None = None) -> dict[str, float]:
 
 
 def _needs_synthesizer(state: State) -> bool:
-    """Whether a synthesizer will write the answer, as far as is known."""
+    """Return True if a synthesizer will write the answer, as far as the state shows."""
     if isinstance(state.strategy, Pipeline) or state.strategy.synthesizer is None:
         return False
     return not isinstance(state.strategy, Router) or state.plan is None or len(state.plan.tasks) > 1

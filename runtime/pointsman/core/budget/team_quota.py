@@ -1,8 +1,8 @@
-"""Tasks and re-plans are bounded for a whole tree of teams: the topmost team's limits hold for all below it, too.
+"""Bound tasks and re-plans for a tree of teams: the limits of the topmost team include all teams below it.
 
-What a workflow plans counts at once. A team that is handed a task gets a share of what is left, set aside until its
-result says how much of it was used; what nobody tells of counts as used. So whatever runs side by side, what is planned
-and what is set aside never exceed what the workflow may have.
+The tasks of a plan count at once. A team that receives a task gets a share of the remaining tasks. The share is
+reserved until the result states its use. A result without a statement counts as full use. So the planned and the
+reserved tasks never exceed the quota of a workflow, also when teams work in parallel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def quota(state: State) -> PlanUsage:
-    """What the workflow and the teams below it may plan: the tighter of the team's limits and of what it was given."""
+    """Return the tasks and re-plans of the workflow and the teams below it: the smaller of limits and budget."""
     limits, given = state.limits, state.budget
     if given is None:
         return PlanUsage(tasks=limits.tasks, replans=limits.replans)
@@ -41,15 +41,20 @@ def quota(state: State) -> PlanUsage:
 
 
 def plan_usage(state: State) -> PlanUsage:
-    """What the workflow and the teams below it have planned, as far as is known. The steps of an adaptive planner are
-    no re-plans: each has tasks, which are counted."""
+    """Return the tasks and re-plans that the workflow and the teams below it have used, as far as the state shows.
+
+    The steps of an adaptive planner are no re-plans: the tasks of each step count.
+    """
     replans = 0 if isinstance(state.strategy, Adaptive) else state.replans
     tasks = sum(task.role is Role.WORK for task in state.tasks.values())
     return PlanUsage(tasks=state.child_plan_usage.tasks + tasks, replans=state.child_plan_usage.replans + replans)
 
 
 def committed(state: State, asking: Task | None = None) -> PlanUsage:
-    """What is planned, asked about, and set aside for teams at work. The last attempt of who is `asking` is over."""
+    """Return the tasks and re-plans that are planned, await an approval, or are reserved for teams.
+
+    The last attempt at the task `asking` has ended.
+    """
     planned, given = plan_usage(state), reserved_budgets(state, asking)
     return PlanUsage(
         tasks=planned.tasks + sum(each.tasks or 0 for each in given) + _tasks_awaiting_approval(state),
@@ -58,27 +63,32 @@ def committed(state: State, asking: Task | None = None) -> PlanUsage:
 
 
 def reserved_budgets(state: State, asking: Task | None = None) -> Sequence[Budget]:
-    """What the attempts that are under way were given. The last one of who is `asking` is over."""
+    """Return the budgets of the active attempts. The last attempt at the task `asking` has ended."""
     own = asking.id if asking else ""
     return [each.budget for each in state.tasks.values() if each.budget and each.active and each.id != own]
 
 
 def remaining_tasks(state: State) -> int:
-    """How many tasks a new plan may have. What has not started of the present one gives way to it, but what a person
-    is asked about counts: it may be allowed, and start, before there is a new plan."""
+    """Return the number of tasks that a new plan may have.
+
+    Tasks of the current plan that have not started are replaced by a new plan. A task that awaits an approval counts,
+    because it may start before the new plan exists.
+    """
     staying = (TaskStatus.FAILED, TaskStatus.AWAITING_APPROVAL)
     giving_way = sum(1 for task in state.plan_tasks() if not (task.attempt or task.event or task.status in staying))
     return max(quota(state).tasks - committed(state).tasks + giving_way + _tasks_awaiting_approval(state), 0)
 
 
 def remaining_replans(state: State) -> int:
-    """How often the workflow may still be planned again."""
+    """Return the number of re-plans that are left."""
     return max(quota(state).replans - committed(state).replans, 0)
 
 
 def team_share(state: State, task: Task, teams: Container[str]) -> PlanUsage:
-    """What the next attempt at `task`, which may go to a team, may plan: an equal part of what is left, where there is
-    any. One part is kept where other `teams` come later or more is planned here."""
+    """Return the tasks and re-plans that the next attempt at `task` may use, if its agent is a team.
+
+    The share is an equal part of the rest. One part is kept where tasks of other `teams`, or more plans, come later.
+    """
     bound, gone = quota(state), committed(state, task)
     tasks, replans = max(bound.tasks - gone.tasks, 0), max(bound.replans - gone.replans, 0)
     among = share_count(state, task, later=task.role is not Role.WORK or _may_plan_more(state, replans), agents=teams)
@@ -88,9 +98,19 @@ def team_share(state: State, task: Task, teams: Container[str]) -> PlanUsage:
 def share_count(
     state: State, asking: Task, *, later: bool, agents: Container[str] | None = None, enough: float = math.inf
 ) -> int:
-    """Among how many something is shared: `asking`, the others that could start now, and one for all that comes
-    `later`. Of `agents`, only the tasks of those count. Who is one of `enough` gets the least there is, and the rest of
-    a long plan need not be counted."""
+    """Return the number of parts of a budget: for `asking`, for other tasks that can start now, and for later tasks.
+
+    Args:
+        state: The workflow's state.
+        asking: The task that asks for a part.
+        later: True if more tasks may come later: they get one part together.
+        agents: The agents whose tasks count; by default all tasks count.
+        enough: Number of parts at which each part is the smallest budget. Counting stops there, which keeps long plans
+            fast.
+
+    Returns:
+        The number of parts.
+    """
     ready = 1
     for task in state.tasks.values():
         if ready >= enough:
@@ -105,7 +125,7 @@ def share_count(
 
 
 def exhausted_quota(state: State) -> str:
-    """The limit that kept the workflow from being planned again after a failure; nothing where none did."""
+    """Return a sentence about the limit that prevented a re-plan after a failure; an empty text without one."""
     if not (_can_replan(state) and state.limits.replans):
         return ""
     if all(task.status is not TaskStatus.FAILED for task in state.plan_tasks()):
@@ -116,12 +136,12 @@ def exhausted_quota(state: State) -> str:
 
 
 def _tasks_awaiting_approval(state: State) -> int:
-    """The tasks of a plan that waits for a person's yes."""
+    """Return the number of tasks of plans that await an approval."""
     return sum(len(each.plan.tasks) for each in state.approvals.values() if each.plan is not None)
 
 
 def _can_replan(state: State) -> bool:
-    """Whether another plan is asked for when one has failed: a planner wrote it, and not step by step."""
+    """Return True if a failure leads to a new plan: a planner wrote the plan, and the team is not adaptive."""
     if isinstance(state.strategy, Adaptive):
         return False
     return any(task.role is Role.PLAN for task in state.tasks.values())

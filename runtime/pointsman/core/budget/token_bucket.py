@@ -1,7 +1,8 @@
-"""How much of a provider's limits is left, as arithmetic: a bucket of requests, one of tokens, and calls under way.
+"""Compute what is left of a provider's limits: buckets of requests and of tokens, and the calls in progress.
 
-A bucket fills at its rate up to ten seconds' worth, so no minute ever sees more than a sixth above the limit. Times are
-the callers' own; one that is off by more than a minute changes nothing but its own calls, and what was overdrawn.
+A bucket fills at its rate, up to ten seconds' worth. So no minute exceeds the limit by more than a sixth. The times are
+those of the callers. A time that is wrong by more than a minute affects only the calls of that caller, and an overdrawn
+bucket.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 __all__ = ["BucketState", "ModelLimits", "acquire", "release"]
 
 _MINUTE_S = 60.0
-_MAX_RATE = 1e12  # a minute: more than any provider allows
-_BURST_SHARE = 1 / 6  # of a minute's worth that may be used at once
-_POLL_INTERVAL_S = 0.1  # seconds between two looks for the end of somebody else's call
+_MAX_RATE = 1e12  # a minute; larger than the limit of any provider
+_BURST_SHARE = 1 / 6  # share of a minute's limit that may be used at once
+_POLL_INTERVAL_S = 0.1  # seconds between two checks for the end of another call
 
 
 class ModelLimits(BaseModel):
-    """What a provider allows one key for one model: `requests` and `tokens` a minute, and calls at a time."""
+    """The limits of a provider for one key and one model.
+
+    Attributes:
+        requests: Requests a minute; None for no limit.
+        tokens: Tokens a minute; None for no limit.
+        concurrency: Calls at the same time; None for no limit.
+    """
 
     model_config = ConfigDict(frozen=True, defer_build=True, extra="forbid")
 
@@ -31,8 +38,15 @@ class ModelLimits(BaseModel):
 
 
 class BucketState(BaseModel):
-    """What is left at `at`. None is a bucket nobody has used yet. `calls` are those under way, and until when each can
-    be. Nothing is taken before `closed_until`: the provider said so."""
+    """The rest of the limits at a time.
+
+    Attributes:
+        at: The time.
+        requests: Requests that are left; None for a bucket that was not used yet.
+        tokens: Tokens that are left; None for a bucket that was not used yet.
+        calls: The calls in progress, each with the time at which it ends at the latest.
+        closed_until: The time before which the provider accepts no call.
+    """
 
     model_config = ConfigDict(frozen=True, defer_build=True)
 
@@ -46,10 +60,22 @@ class BucketState(BaseModel):
 def acquire(
     allowance: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, until: datetime
 ) -> BucketState | float:
-    """What is left once `call`, over by `until`, has its share; or the seconds before it is worth asking again.
+    """Take the share of a call.
 
-    `tokens` is a guess, which `release` sets right. A call that needs more than there can ever be waits for a full
-    bucket. One that has its share already, as nobody could be sure of, gets no second one."""
+    A call that needs more than the size of the bucket waits for a full bucket. A call that has its share already gets
+    no second share: the caller could not know whether its first attempt to store the state succeeded.
+
+    Args:
+        allowance: The state; None for limits that were not used yet.
+        limits: The limits.
+        now: The time.
+        call: The id of the call.
+        tokens: The estimated tokens of the call, which `release` corrects.
+        until: The time at which the call ends at the latest.
+
+    Returns:
+        The state with the call; or the seconds after which to try again.
+    """
     there = _refill(allowance or BucketState(at=now), limits, now)
     if call in there.calls:
         return there
@@ -75,8 +101,19 @@ def acquire(
 def release(
     allowance: BucketState | None, limits: ModelLimits, now: datetime, call: str, tokens: int, closed: float | None
 ) -> BucketState:
-    """What is left once `call` is over: it used `tokens` fewer than was guessed (or more, below 0), and the provider
-    asked everybody to wait `closed` seconds, or nobody. A call gives back once: what is said again changes nothing."""
+    """Return the share of a call that has ended. A call returns its share once: a repetition changes nothing.
+
+    Args:
+        allowance: The state; None for limits that were not used yet.
+        limits: The limits.
+        now: The time.
+        call: The id of the call.
+        tokens: The estimated tokens minus the used tokens; below 0 if the call used more.
+        closed: Seconds for which the provider asked all callers to wait; None if it did not.
+
+    Returns:
+        The state without the call.
+    """
     there = _refill(allowance or BucketState(at=now), limits, now)
     update: dict[str, object] = {"calls": {name: until for name, until in there.calls.items() if name != call}}
     if there.tokens is not None and call in there.calls:

@@ -19,8 +19,9 @@ __all__ = [
 
 
 NOT_SERVED_MESSAGE: Final = "The request could not be served. Please try again later."
-"""The answer where something failed that may pass. Why is for those who run it, and stands in the outcome's reason:
-what an exception said may be nobody's business who only asked."""
+"""The answer after a failure that may pass. The cause is in the outcome's reason, for operators: the text of an
+exception may be confidential.
+"""
 
 START_AGENT_ADVICE: Final = "Ask again once it runs; `pointsman agents` shows who does."
 
@@ -33,23 +34,27 @@ _ADVICE_BY_KIND: Final = {
     ErrorKind.LIMIT: RAISE_LIMIT_ADVICE,
     ErrorKind.NO_WORKER: START_AGENT_ADVICE,
 }
-"""What failed for these is told to who asked: it is in words of ours, or of an agent that means them for the caller.
-Each has what can be done about it."""
+"""Kinds of errors whose message the caller receives, with the next step. The runtime, or an agent for the caller, wrote
+these messages.
+"""
 
 
 def agent_gone(agent: str) -> str:
-    """Why there is no result of a task whose agent is not alive. Who takes a handoff says so only with its result."""
+    """Return the reason why a task has no result: its agent is not live. A handoff is confirmed only by its result."""
     return f"no result came, and no agent named {agent} is alive: no worker took the handoff, or the worker has stopped"
 
 
 def explain_failure(reason: str, next_step: str) -> str:
-    """The answer of a workflow that has none, for a reason that its caller can do something about."""
+    """Return the answer of a workflow without an answer: the reason, and the next step of the caller."""
     return f"Could not help, because {reason.strip().rstrip('.')}. {next_step}"
 
 
 def generic_failure(workflow: str, errors: Iterable[AttemptError] = ()) -> str:
-    """What who asked is told where `errors` have left `workflow` without an answer: what is wrong, if all of it may be
-    told; to try again, if that may help; else who can be asked."""
+    """Return the answer of a workflow that `errors` have left without an answer.
+
+    The answer names the errors if all of them are for the caller. Otherwise it asks to try again, if that may help, or
+    names the command that shows the reason to an operator.
+    """
     errors = tuple(errors)
     if errors and all(error.kind in _ADVICE_BY_KIND for error in errors):
         said = "; ".join(dict.fromkeys(error.message.rstrip(".") for error in errors))

@@ -1,6 +1,6 @@
-"""Where results contradict each other, as far as it shows in data: fields of one name with different short values.
+"""Find contradictions between results in their data: fields of one name with different short values.
 
-Prose is for the synthesizer to compare; what is said here holds without a model.
+A synthesizer compares prose. The contradictions found here need no model.
 """
 
 from __future__ import annotations
@@ -12,14 +12,22 @@ from pydantic import JsonValue
 __all__ = ["find_conflicts"]
 
 _MAX_VALUE_CHARS = 60
-"""Characters up to which a text is a verdict rather than prose: two agents never write a sentence alike."""
+"""Longest text that is a value and not prose, in characters: two agents never write equal sentences."""
 _PER_AGENT_FIELDS = frozenset({"confidence", "summary"})
-"""Fields that tell of an agent itself: how sure it is, and how it puts it. In these two may differ and still agree."""
+"""Fields about the agent itself: its confidence and its wording. Different values are no contradiction."""
 
 
 def find_conflicts(outputs: Mapping[str, JsonValue]) -> tuple[str, ...]:
-    """One sentence for each field that at least two of `outputs`, by the tasks they are of, fill differently, such as
-    `verdict: legal says yes; risk says no`."""
+    """Return one sentence for each field that at least two outputs fill differently.
+
+    An example is `verdict: legal says yes; risk says no`.
+
+    Args:
+        outputs: The outputs, by task id.
+
+    Returns:
+        The sentences.
+    """
     said: dict[str, dict[str, str]] = {}
     for who, output in outputs.items():
         if isinstance(output, dict):

@@ -1,4 +1,4 @@
-"""The one final answer of a workflow, made from its state. The gaps are listed whatever any model wrote."""
+"""Build the outcome of a workflow from its state. The gaps are always listed, also if an answer omits them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ __all__ = ["build_outcome", "conflict_decisions", "end_workflow", "find_gaps"]
 
 
 def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValue = None, reason: str = "") -> Outcome:
-    """The outcome of `state` if it ended in `phase` at `now`.
+    """Return the outcome of `state` if the workflow ends in `phase` at `now`.
 
-    `elapsed` is from the request to `now`; `sequential` is what the same tasks took one after the other, in seconds.
+    `elapsed` is the time from the request to `now`; `sequential` is the sum of the times of the tasks, in seconds.
     """
     return Outcome.model_validate(
         {
@@ -47,22 +47,22 @@ def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValu
 
 
 def find_gaps(state: State) -> tuple[Gap, ...]:
-    """What is missing of the plan's tasks."""
+    """Return the gaps of the plan's tasks."""
     return tuple(gap for task in state.plan_tasks() for gap in _task_gaps(task))
 
 
 def conflict_decisions(state: State) -> tuple[Conflict, ...]:
-    """What a judge decided where results contradicted each other."""
+    """Return the decisions of the judge on contradictions between results."""
     found: list[Conflict] = []
     for task in state.tasks.values():
         if task.role is Role.JUDGE and task.status is TaskStatus.SUCCEEDED and task.result is not None:
-            with suppress(ValidationError):  # it answered something else
+            with suppress(ValidationError):  # an output of another form has no decisions
                 found.extend(ConflictRuling.model_validate(task.result.output).decisions)
     return tuple(found)
 
 
 def _task_gaps(task: Task) -> tuple[Gap, ...]:
-    """What is missing of a task: all of it, or what a team could not do of it."""
+    """Return the gaps of a task: the task itself, or the gaps in the output of a team."""
     if task.status is TaskStatus.SUCCEEDED:
         missing = task.result.gaps if task.result else ()
         return tuple(
@@ -102,9 +102,9 @@ def end_workflow(
         decision: The decision in progress.
         phase: The terminal phase.
         answer: The answer for the caller.
-        reason: Why the workflow ended so, for the outcome and for each abandoned task.
-        cancellation: Who cancelled the workflow, where it was cancelled.
-        refusal: Why the request was refused, where it was refused.
+        reason: The reason, for the outcome and for each abandoned task.
+        cancellation: The cancellation; None where the workflow was not cancelled.
+        refusal: The error of a refused request; None where the request was accepted.
     """
     cause: AbandonCause = "cancelled" if cancellation else "limit" if decision.state.reached_limit else "ended"
     for task in decision.state.tasks.values():

@@ -1,4 +1,4 @@
-"""How the work of a workflow becomes its answer: by a synthesizer, as it is, or as a reason why there is none."""
+"""Turn the results of a workflow into its answer: by a synthesizer, as raw results, or as a reason for the failure."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ __all__ = [
 ]
 
 _RAW_RESULT_SHARE = 2
-"""Of what one event may have, the part that results may take which an answer repeats as they are: the last of them may
-come in the commit that ends the workflow, which then has it twice."""
+"""Divisor of the largest event: raw results may use that part of it. The commit that ends a workflow may hold the last
+result twice, as a result and in the answer.
+"""
 
 
 def complete_workflow(decision: Decision, strategy: PlanAndExecute | Adaptive | Router | Choreography | Fixed) -> None:
-    """Have the answer written from what was done, or say why there is none."""
+    """Request a synthesis of the results, or end the workflow with its results or with a reason."""
     state = decision.state
     done = [task for task in state.plan_tasks() if task.status is TaskStatus.SUCCEEDED]
     if not done:
@@ -62,7 +63,7 @@ def complete_workflow(decision: Decision, strategy: PlanAndExecute | Adaptive | 
 
 
 def failure_answer(state: State) -> str:
-    """What who asked is told where the work came to nothing."""
+    """Return the answer of a workflow in which no task has succeeded."""
     if state.reached_limit:
         return explain_failure(state.reached_limit, START_AGENT_ADVICE if state.missing_agents else RAISE_LIMIT_ADVICE)
     errors = [task.error for task in state.plan_tasks() if task.error and task.status is TaskStatus.FAILED]
@@ -70,7 +71,7 @@ def failure_answer(state: State) -> str:
 
 
 def request_ruling(decision: Decision) -> bool:
-    """Have contradictions decided, if there are any, somebody lives who can, and there is time."""
+    """Request decisions on contradictions, if there are any, the judge is live, and no limit was reached."""
     state = decision.state
     if state.reached_limit or state.judge is None or decision.card(state.judge) is None:
         return False
@@ -82,25 +83,25 @@ def request_ruling(decision: Decision) -> bool:
 
 
 def request_synthesis(decision: Decision) -> None:
-    """Have the answer written from what there is and what a judge has decided."""
+    """Request an answer from the results and the decisions of the judge."""
     state = decision.state
     strategy = state.strategy
     synthesizer = None if isinstance(strategy, Pipeline) else strategy.synthesizer
     if synthesizer is None:
         return end_workflow(decision, final_phase(state), raw_results(decision))
-    # Where each was asked something else, one field may mean other things: whoever wants no judge says that it does.
+    # If each task has another subject, a field may have another meaning in each. A team with judge=None states that.
     contradict = isinstance(strategy, FanOut) or state.judge is not None
     return dispatch_synthesizer(decision, synthesizer, find_result_conflicts(state) if contradict else ())
 
 
 def find_result_conflicts(state: State) -> tuple[str, ...]:
-    """Those between the tasks that succeeded."""
+    """Return the contradictions between the results of tasks that succeeded."""
     succeeded = (task for task in state.plan_tasks() if task.status is TaskStatus.SUCCEEDED)
     return find_conflicts({task.id: task.result.output for task in succeeded if task.result})
 
 
 def dispatch_synthesizer(decision: Decision, synthesizer: str, contradictions: tuple[str, ...] = ()) -> None:
-    """Have the answer written, by an agent that is told what is missing and what contradicts itself."""
+    """Dispatch the synthesizer with the gaps, the contradictions and the decisions."""
     state = decision.state
     plan = state.plan or Plan()
     asked = SynthesizerInput(
@@ -116,14 +117,14 @@ def dispatch_synthesizer(decision: Decision, synthesizer: str, contradictions: t
 
 
 def apply_synthesis(decision: Decision, result: Result) -> None:
-    """End the workflow with the synthesizer's answer: the field `answer` of its output, or else all of it."""
+    """End the workflow with the synthesizer's answer: the field `answer` of its output, or the whole output."""
     output = result.output
     answer = output["answer"] if isinstance(output, dict) and "answer" in output else output
     end_workflow(decision, final_phase(decision.state), answer)
 
 
 def raw_results(decision: Decision) -> JsonValue:
-    """The tasks' own outputs: the one there is, or each under its task's id."""
+    """Return the outputs of the tasks: a single output, or each output under its task's id."""
     state = decision.state
     done = {
         task.id: task.result.output
@@ -137,7 +138,7 @@ def raw_results(decision: Decision) -> JsonValue:
 
 
 def final_phase(state: State) -> Phase:
-    """Whether every task succeeded, with nothing missing from it."""
+    """Return `completed` if every task succeeded without a gap and no limit was reached; otherwise `partial`."""
     whole = all(
         task.status is TaskStatus.SUCCEEDED and not (task.result and task.result.gaps) for task in state.plan_tasks()
     )
@@ -145,7 +146,7 @@ def final_phase(state: State) -> Phase:
 
 
 def failure_summary(state: State) -> list[str]:
-    """Why each failed task did, a line each."""
+    """Return the reason of each failed task, one line each."""
     return [
         f"{task.id}: {task.error.message}"
         for task in state.plan_tasks()
