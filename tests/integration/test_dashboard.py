@@ -26,7 +26,8 @@ from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import connect
 from pointsman.client.client import Client
-from pointsman.engine.operations.archive import Archive, read_archive
+from pointsman.engine.operations.archive import Archive
+from pointsman.engine.operations.archive_reader import read_archive
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard

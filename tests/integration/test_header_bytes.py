@@ -11,7 +11,8 @@ from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.client.client import Client
-from pointsman.engine.operations.archive import export_workflow, read_archive
+from pointsman.engine.operations.archive_export import export_workflow
+from pointsman.engine.operations.archive_reader import read_archive
 from pointsman.engine.operations.dead_letters import DeadLetters
 from pointsman.settings import Settings
 from pointsman_schemas.team import Limits, RetryPolicy, Team

@@ -18,11 +18,12 @@ from uuid import uuid4
 from pydantic import JsonValue, ValidationError
 
 from pointsman.client.operations import Operations
-from pointsman.client.workflow import Workflow, WorkflowEvent, newest_commit_of, read_progress
+from pointsman.client.workflow import Workflow, WorkflowEvent, find_workflow, read_progress
 from pointsman.core.views import trace
 from pointsman.engine.log.reader import (
     as_async_generator,
     gather_batched,
+    is_imported,
     read_commit,
     read_entries,
     read_workflow_started,
@@ -53,11 +54,13 @@ if TYPE_CHECKING:
 __all__ = ["WORKFLOW_STATUSES", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
 
 QUEUED_STATUS, _CANCEL_REQUESTED_STATUS = "waiting for admission", "asked to end"
+IMPORTED_STATUS = "imported"
 WORKFLOW_STATUSES = (
     QUEUED_STATUS,
     _CANCEL_REQUESTED_STATUS,
     "running",
     "waiting for approval",
+    IMPORTED_STATUS,
     "completed",
     "partial",
     "failed",
@@ -77,7 +80,8 @@ class WorkflowSummary:
     Attributes:
         id: The workflow's id.
         team: The workflow's team.
-        status: `waiting for admission`, `asked to end`, `running`, `waiting for approval`, or the outcome's status.
+        status: `waiting for admission`, `asked to end`, `running`, `waiting for approval`, `imported` for a workflow
+            that was imported before its end, or the outcome's status.
         started_at: The time of admission; of a request that waits for admission, the time of its publish.
         ended_at: The time of the outcome; None before the end.
         input: The input of the request.
@@ -282,8 +286,10 @@ class Client:
         Raises:
             NotFoundError: the namespace has no workflow of this id.
         """
-        team, _ = await newest_commit_of(self.bus, self.subjects, workflow)
-        return Workflow(self.bus, self.subjects, workflow, team, source=self.source)
+        found = await find_workflow(self.bus, self.subjects, workflow)
+        return Workflow(
+            self.bus, self.subjects, workflow, found.team, source=self.source, imported_from=found.imported_from
+        )
 
     async def queued_request(self, workflow: str) -> WorkflowSummary | None:
         """Find a request that waits for admission.
@@ -464,10 +470,15 @@ class Client:
         if started is None:
             started = await read_workflow_started(self.bus, self.subjects, stored.subject)
         ended = next((entry for entry in newest.entries if isinstance(entry, WorkflowEnded)), None)
+        status = "waiting for approval" if newest.pending_approvals else "running"
+        if ended is not None:
+            status = ended.outcome.status
+        elif is_imported(stored):
+            status = IMPORTED_STATUS
         return WorkflowSummary(
             id=started.workflow_id,
             team=started.team,
-            status=ended.outcome.status if ended else "waiting for approval" if newest.pending_approvals else "running",
+            status=status,
             started_at=started.at,
             ended_at=ended.at if ended else None,
             input=started.input,

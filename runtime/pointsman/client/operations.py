@@ -12,7 +12,9 @@ from pointsman.clock import SystemClock
 from pointsman.core.model.agent_health import Circuit
 from pointsman.engine.log.reader import newest_commit
 from pointsman.engine.operations.approvals import AnswerResult, answer_approval
-from pointsman.engine.operations.archive import Archive, export_workflow, import_workflow
+from pointsman.engine.operations.archive import Archive
+from pointsman.engine.operations.archive_export import export_workflow
+from pointsman.engine.operations.archive_import import import_workflow
 from pointsman.engine.operations.circuits import load_circuits
 from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters, ReplayResult
 from pointsman.engine.process.handoff_codec import consumer_name
@@ -110,7 +112,7 @@ class Operations:
             workflow: The workflow; by default all workflows of the namespace.
 
         Returns:
-            The requests, oldest first.
+            The requests, oldest first, without those of imported workflows.
         """
         now, requested = datetime.now(UTC), dict[str, Approval]()
         async for stored in self._bus.read("log", self._subjects.workflow_approvals(workflow)):
@@ -121,7 +123,9 @@ class Operations:
         pending: set[str] = set()
         for name in {approval.workflow_id for approval in requested.values()}:
             with suppress(NotFoundError):
-                pending.update((await newest_commit(self._bus, self._subjects, name))[1].pending_approvals)
+                newest = await newest_commit(self._bus, self._subjects, name)
+                if newest.imported_from is None:  # no supervisor reads an answer
+                    pending.update(newest.commit.pending_approvals)
         return [approval for approval in requested.values() if approval.id in pending]
 
     async def approve(
@@ -141,6 +145,7 @@ class Operations:
         Raises:
             ContractError: `input` does not fit the task, the tool or the plan. The request still waits.
             NotFoundError: there is no such approval request.
+            ImportedLogError: the workflow was imported. Nothing was sent.
         """
         return await answer_approval(
             self._bus, self._subjects, "approve", approval, input=input, by=by, timeout=timeout
@@ -264,6 +269,8 @@ class Operations:
             The number of stored messages.
 
         Raises:
+            ConfigurationError: the archive has messages of other workflows, or a log is not complete. Nothing was
+                stored.
             WorkflowExistsError: a workflow of the archive has a log in this namespace. Nothing was stored.
         """
         return await import_workflow(self._bus, self._subjects, archive)

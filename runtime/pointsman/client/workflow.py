@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 from uuid import uuid4
 
-from pointsman.engine.log.reader import as_async_generator, is_outcome, newest_commit, read_commit, wait_for_message
+from pointsman.engine.log.reader import (
+    as_async_generator,
+    check_not_imported,
+    is_outcome,
+    newest_commit,
+    read_commit,
+    wait_for_message,
+)
 from pointsman.engine.process.retrying import publish_with_retry
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus, StoredMessage
@@ -19,7 +26,7 @@ from pointsman_schemas.log import Commit, Entry, WorkflowEnded
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Workflow", "WorkflowEvent", "newest_commit_of", "read_progress"]
+__all__ = ["FoundWorkflow", "Workflow", "WorkflowEvent", "find_workflow", "read_progress"]
 
 WorkflowEvent: TypeAlias = Entry | Progress
 """An item of `Workflow.events`: an entry of the log, or a report of an agent."""
@@ -34,12 +41,17 @@ class Workflow:
         id: The workflow's id.
         team: The workflow's team.
         source: The CloudEvents source of the controls that this object sends.
+        imported_from: The namespace from which the workflow was imported; None for a workflow of this namespace. An
+            imported workflow does not go on, so nothing waits for it.
     """
 
-    def __init__(self, bus: Bus, subjects: Subjects, id: str, team: str, *, source: str) -> None:
+    def __init__(
+        self, bus: Bus, subjects: Subjects, id: str, team: str, *, source: str, imported_from: str | None = None
+    ) -> None:
         self._bus = bus
         self._subjects = subjects
         self._source = source
+        self._imported_from = imported_from
         self.id = id
         self.team = team
 
@@ -54,8 +66,11 @@ class Workflow:
 
         Raises:
             TimeoutError: the workflow did not end in time. It goes on.
+            ImportedLogError: the workflow was imported without an outcome.
         """
         subject = self._subjects.outcome(self.team, self.id)
+        if self._imported_from is not None and await self._bus.last("log", subject) is None:
+            check_not_imported(self.id, self._imported_from)
         try:
             async with asyncio.timeout(timeout):
                 stored = await wait_for_message(self._bus, "log", subject, is_outcome)
@@ -70,20 +85,25 @@ class Workflow:
         """Yield the events of the workflow from its start to its end, and wait for those to come.
 
         Yields:
-            Entries of the log and reports of agents, in order. The last is `WorkflowEnded`.
+            Entries of the log and reports of agents, in order. The last is `WorkflowEnded`, except for a workflow that
+            was imported before its end.
         """
         subjects = self._subjects
         wanted = (subjects.log(self.team, self.id), subjects.workflow_events(self.id))
+        end: int | None = None
+        if self._imported_from is not None:
+            newest = [await self._bus.last("log", subject) for subject in wanted]
+            end = max((stored.sequence for stored in newest if stored is not None), default=0)
+            if not end:  # the log has been removed since this object was made
+                return
         async with aclosing(as_async_generator(self._bus.follow("log", wanted))) as messages:
             async for stored in messages:
-                if stored.subject.startswith(f"{subjects.namespace}.event."):
-                    if (report := read_progress(stored)) is not None:
-                        yield report
-                    continue
-                for entry in read_commit(stored).entries:
-                    yield entry
-                    if isinstance(entry, WorkflowEnded):
+                for event in _events_of(stored, subjects):
+                    yield event
+                    if isinstance(event, WorkflowEnded):
                         return
+                if end is not None and stored.sequence >= end:
+                    return
 
     async def stream_text(self, receive: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """Receive the text of agents with `stream` while their models write it. Text is not stored.
@@ -113,11 +133,13 @@ class Workflow:
 
         Raises:
             NotFoundError: the namespace has no workflow of this id.
+            ImportedLogError: the workflow was imported before its end. Nothing was sent.
         """
-        _, newest = await newest_commit_of(self._bus, self._subjects, self.id)
-        for entry in newest.entries if newest else ():
+        found = await find_workflow(self._bus, self._subjects, self.id)
+        for entry in found.commit.entries if found.commit else ():
             if isinstance(entry, WorkflowEnded):
                 return entry.outcome
+        check_not_imported(self.id, found.imported_from)
         name = uuid4().hex
         envelope = Envelope(
             id=name, type=Control.event_type, source=self._source, time=datetime.now(UTC), subject=self.id
@@ -132,7 +154,28 @@ class Workflow:
         return None
 
 
-async def newest_commit_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple[str, Commit | None]:
+def _events_of(stored: StoredMessage, subjects: Subjects) -> Iterator[WorkflowEvent]:
+    if not stored.subject.startswith(f"{subjects.namespace}.event."):
+        yield from read_commit(stored).entries
+    elif (report := read_progress(stored)) is not None:
+        yield report
+
+
+class FoundWorkflow(NamedTuple):
+    """A workflow's team, its newest commit, and the namespace from which it was imported.
+
+    Attributes:
+        team: The team.
+        commit: The newest commit; None while the request waits for admission.
+        imported_from: The namespace of origin; None for a workflow of this namespace.
+    """
+
+    team: str
+    commit: Commit | None
+    imported_from: str | None = None
+
+
+async def find_workflow(bus: Bus, subjects: Subjects, workflow: str) -> FoundWorkflow:
     """Find the team and the newest commit of a workflow.
 
     Args:
@@ -141,18 +184,20 @@ async def newest_commit_of(bus: Bus, subjects: Subjects, workflow: str) -> tuple
         workflow: The workflow's id.
 
     Returns:
-        The team, and the commit; None in its place while the request waits for admission.
+        The workflow.
 
     Raises:
         NotFoundError: the namespace has no workflow of this id.
     """
     with suppress(NotFoundError):
-        return await newest_commit(bus, subjects, workflow)
+        return FoundWorkflow(*await newest_commit(bus, subjects, workflow))
     from pointsman.engine.operations.queued_requests import find_queued_request
 
     if (waits := await find_queued_request(bus, subjects, workflow)) is not None:
-        return waits.team, None
-    return await newest_commit(bus, subjects, workflow)  # the workflow may have been admitted between the two reads
+        return FoundWorkflow(waits.team, None)
+    return FoundWorkflow(
+        *await newest_commit(bus, subjects, workflow)
+    )  # the workflow may have been admitted between the two reads
 
 
 def read_progress(stored: StoredMessage) -> Progress | None:

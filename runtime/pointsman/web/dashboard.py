@@ -29,7 +29,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from pointsman.client.client import Client
-from pointsman.engine.operations.archive import export_workflow
+from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.dead_letters import (
     MAX_CONCURRENT_REPLAYS,
     DeadLetterEntry,

@@ -16,14 +16,10 @@ from pointsman.cli.render.output import Code, one_line, print_json, write_json
 from pointsman.cli.support.ids import resolve_workflow_id
 from pointsman.cli.support.session import session
 from pointsman.core.replay.replayer import Difference, replay_log
-from pointsman.engine.operations.archive import (
-    Archive,
-    commits_of,
-    export_workflow,
-    flatten,
-    import_workflow,
-    read_archive,
-)
+from pointsman.engine.operations.archive import Archive, flatten
+from pointsman.engine.operations.archive_export import export_workflow
+from pointsman.engine.operations.archive_import import import_workflow
+from pointsman.engine.operations.archive_reader import commits_of, read_archive
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.log import Commit, Entry
 
@@ -128,8 +124,6 @@ def replay(
         else [("", list(archive))]
     )
     commits = [commit for _, log in logs for commit in log]
-    if not logs[0][1]:
-        raise ConfigurationError(f"{file} has no log; export the workflow again before its retention period ends")
     skipped = sum(commit.decision_context is None for commit in commits)
     if skipped == len(commits):
         raise ConfigurationError(

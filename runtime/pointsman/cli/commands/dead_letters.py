@@ -320,6 +320,11 @@ async def _apply(
 async def _suggested_command(client: Client, letter: DeadLetterEntry) -> str:
     """Suggest the command that can work now. An ended workflow cannot continue: its request can be sent again."""
     id, workflow = letter.content.id, letter.content.workflow_id
+    if letter.imported_from is not None:
+        return (
+            f"The dead letter was imported from the namespace {letter.imported_from}, for reading. "
+            f"`pointsman dead discard {id}` deletes it."
+        )
     if letter.content.subject.startswith(f"{client.subjects.namespace}.request."):
         return (
             f"`pointsman dead replay {id}` sends the request again unchanged, as a new workflow. A request that cannot "
@@ -328,7 +333,7 @@ async def _suggested_command(client: Client, letter: DeadLetterEntry) -> str:
     if workflow is None:
         return f"The message belongs to no workflow. `pointsman dead discard {id}` deletes it."
     try:
-        _, newest = await newest_commit(client.bus, client.subjects, workflow)
+        newest = (await newest_commit(client.bus, client.subjects, workflow)).commit
     except NotFoundError:
         return f"The workflow no longer exists. `pointsman dead discard {id}` deletes the dead letter."
     if any(isinstance(entry, WorkflowEnded) for entry in newest.entries):

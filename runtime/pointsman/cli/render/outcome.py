@@ -46,6 +46,7 @@ STYLE = {
     "succeeded": "green",
     "partial": "yellow",
     "running": "cyan",
+    "imported": "dim",
     "handed over": "dim",
     "in review": "cyan",
     "being refined": "cyan",

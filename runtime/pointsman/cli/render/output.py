@@ -208,24 +208,32 @@ def _escape_unencodable(text: str) -> str:
 
 
 def write_json(file: str, text: str) -> None:
-    """Write JSON text to a file.
+    """Write JSON text to a file that only its owner can read: the text may hold requests and answers.
 
     Args:
         file: The path; `-` is standard output.
         text: The JSON text.
 
     Raises:
-        ConfigurationError: The file cannot be written.
+        ConfigurationError: The file cannot be written, or is a symbolic link.
     """
-    from pathlib import Path
+    import os
+    import stat
 
     from pointsman.errors import ConfigurationError
 
     if file == "-":
         print(_escape_unencodable(text).rstrip("\n"))
         return
+    if os.path.islink(file):  # also where the system has no O_NOFOLLOW
+        raise ConfigurationError(f"{file} is a symbolic link, which is not followed; give the path of the file itself")
+    flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
-        Path(file).write_text(text, encoding="utf-8")
+        with open(os.open(file, flags, 0o600), "w", encoding="utf-8") as output:
+            if stat.S_ISREG(os.fstat(output.fileno()).st_mode):
+                os.chmod(output.fileno() if os.chmod in os.supports_fd else file, 0o600)  # a file that existed
+                output.truncate()
+            output.write(text)
     except OSError as error:
         raise ConfigurationError(
             f"{file} cannot be written: {error.strerror or error}; give a file in a folder that exists"

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, suppress
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from pointsman.errors import BusUnavailableError, NotFoundError, UnknownEventTypeError
+from pointsman.errors import BusUnavailableError, NotFoundError, PeerError, UnknownEventTypeError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
@@ -18,8 +18,12 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = [
     "IMPORTED_HEADER",
+    "ImportedLogError",
+    "NewestCommit",
     "as_async_generator",
+    "check_not_imported",
     "gather_batched",
+    "imported_from",
     "is_imported",
     "is_outcome",
     "newest_commit",
@@ -31,6 +35,21 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+class ImportedLogError(PeerError):
+    """The log was imported, for reading. No process acts on it."""
+
+    kind = "imported_log"
+
+
+class NewestCommit(NamedTuple):
+    """The newest commit of a workflow, and its team. `imported_from` is None unless the log was imported."""
+
+    team: str
+    commit: Commit
+    imported_from: str | None
+
 
 IMPORTED_HEADER = "Pointsman-Imported"
 """The header of messages that were exported elsewhere: its value is the namespace they came from."""
@@ -56,9 +75,23 @@ def read_commit(stored: StoredMessage) -> Commit:
     return parse(Commit, body)
 
 
+def imported_from(stored: StoredMessage) -> str | None:
+    """Return the namespace from which a message was imported; None for a message of this namespace."""
+    return next((value for name, value in stored.headers.items() if name.lower() == IMPORTED_HEADER.lower()), None)
+
+
 def is_imported(stored: StoredMessage) -> bool:
-    """Whether it only tells of a workflow that ran elsewhere."""
-    return any(name.lower() == IMPORTED_HEADER.lower() for name in stored.headers)
+    """Return True if the message was imported, for reading: no process acts on it."""
+    return imported_from(stored) is not None
+
+
+def check_not_imported(workflow: str, namespace: str | None) -> None:
+    """Raise `ImportedLogError` if the workflow was imported from `namespace`."""
+    if namespace is not None:
+        raise ImportedLogError(
+            f"workflow {workflow} was imported from the namespace {namespace!r}, for reading: no supervisor acts on "
+            "it, and nothing was sent"
+        )
 
 
 def is_outcome(stored: StoredMessage) -> bool:
@@ -80,12 +113,16 @@ async def read_entries(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Ent
     return tuple(entries)
 
 
-async def newest_commit(bus: Bus, subjects: Subjects, workflow: str) -> tuple[str, Commit]:
-    """The workflow's team and its newest commit. Raises `NotFoundError` when it has no log."""
+async def newest_commit(bus: Bus, subjects: Subjects, workflow: str) -> NewestCommit:
+    """Return the newest commit of a workflow's log.
+
+    Raises:
+        NotFoundError: The workflow has no log.
+    """
     stored = await bus.last("log", subjects.workflow_log(workflow))
     if stored is None:
         raise _not_found_error(subjects, workflow)
-    return team_of(stored.subject), read_commit(stored)
+    return NewestCommit(team_of(stored.subject), read_commit(stored), imported_from(stored))
 
 
 async def read_workflow_started(bus: Bus, subjects: Subjects, log: str) -> WorkflowStarted:

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State, copy_with, from_snapshot, to_snapshot
 from pointsman.core.replay.decision_context import AgentCards
-from pointsman.engine.log.reader import is_imported, read_commit
+from pointsman.engine.log.reader import ImportedLogError, is_imported, read_commit
 from pointsman.errors import ContractError, InvariantError, OversizeEventError, PeerError, describe_error
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
@@ -27,7 +27,7 @@ from pointsman_schemas.log import Commit, Entry, RecordedContext
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["CorruptLogError", "ImportedLogError", "LogHead", "TruncatedLogError", "WorkflowLog"]
+__all__ = ["CorruptLogError", "LogHead", "TruncatedLogError", "WorkflowLog"]
 
 SNAPSHOT_EVERY = 64
 """Commits between two snapshots: loading then reads at most that many, some tens of milliseconds."""
@@ -47,12 +47,6 @@ class TruncatedLogError(CorruptLogError):
     time."""
 
     kind = "truncated_log"
-
-
-class ImportedLogError(PeerError):
-    """The log was imported to be looked at. Nothing acts on it."""
-
-    kind = "imported_log"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
 """Operators' calls: approvals, dead letters, queued requests, circuits, archives.
 
-Read in any order: approvals, dead_letters, queued_requests, circuits, archive
+Calls       approvals, dead_letters, queued_requests, circuits
+Archives    archive, archive_reader, archive_export, archive_import
 """

@@ -13,7 +13,13 @@ from uuid import uuid4
 
 from pydantic import JsonValue
 
-from pointsman.engine.log.reader import as_async_generator, newest_commit, read_commit, read_entries
+from pointsman.engine.log.reader import (
+    as_async_generator,
+    check_not_imported,
+    newest_commit,
+    read_commit,
+    read_entries,
+)
 from pointsman.engine.process.retrying import publish_with_retry
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus
@@ -58,7 +64,9 @@ async def answer_approval(
     workflow = approval.rpartition("-")[0]
     if not workflow:
         raise _unknown_approval(approval)
-    team, _ = await newest_commit(bus, subjects, workflow)
+    newest = await newest_commit(bus, subjects, workflow)
+    check_not_imported(workflow, newest.imported_from)
+    team = newest.team
     entries = await read_entries(bus, subjects, workflow)
     asked = [entry for entry in entries if isinstance(entry, ApprovalRequested) and entry.approval == approval]
     if not asked:

@@ -23,7 +23,14 @@ from datetime import datetime
 from pydantic import JsonValue
 
 from pointsman.clock import SystemClock
-from pointsman.engine.log.reader import as_async_generator, newest_commit, read_commit, read_workflow_started
+from pointsman.engine.log.reader import (
+    as_async_generator,
+    check_not_imported,
+    imported_from,
+    newest_commit,
+    read_commit,
+    read_workflow_started,
+)
 from pointsman.engine.log.requests import workflow_of_request
 from pointsman.engine.process.dead_lettering import stream_of
 from pointsman.engine.process.retrying import publish_with_retry
@@ -65,6 +72,8 @@ class DeadLetterEntry:
     sequence: int
     subject: str
     content: DeadLetter
+    imported_from: str | None = None
+    """The namespace from which the letter was imported; None for a letter of this namespace."""
 
     @property
     def body(self) -> bytes:
@@ -158,6 +167,11 @@ class DeadLetters:
             NotFoundError: its workflow has no log any more.
         """
         content = letter.content
+        if letter.imported_from is not None:
+            raise NotReplayableError(
+                f"dead letter {content.id} was imported from the namespace {letter.imported_from!r}, for reading: "
+                "replay it there; `pointsman dead discard` removes it here"
+            )
         kind = content.subject.removeprefix(self._subjects.namespace + ".").split(".")[0]
         if kind == "request":
             action, workflow = "request", await self._replay_request(letter)
@@ -287,11 +301,12 @@ class DeadLetters:
         return original.body
 
     async def _running_team(self, content: DeadLetter, workflow: str) -> str:
-        team, newest = await newest_commit(self._bus, self._subjects, workflow)
-        for entry in newest.entries:
+        newest = await newest_commit(self._bus, self._subjects, workflow)
+        check_not_imported(workflow, newest.imported_from)
+        for entry in newest.commit.entries:
             if isinstance(entry, WorkflowEnded):
                 raise _has_ended(content, entry)
-        return team
+        return newest.team
 
     async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[DeadLetterEntry]:
         async for stored in self._bus.read("dead", self._subjects.dead_letters_for(origin=origin, workflow=workflow)):
@@ -303,7 +318,7 @@ class DeadLetters:
 def read_dead_letter(stored: StoredMessage) -> DeadLetterEntry:
     """The letter that a message of the dead-letter stream holds. Raises `ContractError` when it holds none."""
     _, body = decode(stored.headers, stored.body)
-    return DeadLetterEntry(stored.sequence, stored.subject, parse(DeadLetter, body))
+    return DeadLetterEntry(stored.sequence, stored.subject, parse(DeadLetter, body), imported_from(stored))
 
 
 def _has_ended(content: DeadLetter, end: WorkflowEnded) -> NotReplayableError:

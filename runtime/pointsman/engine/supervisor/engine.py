@@ -18,9 +18,9 @@ from uuid import uuid4
 
 from pointsman.core.model.inputs import TimerFired
 from pointsman.core.model.state import State
-from pointsman.engine.log.reader import is_outcome
+from pointsman.engine.log.reader import ImportedLogError, is_outcome
 from pointsman.engine.log.requests import workflow_id_of
-from pointsman.engine.log.workflow_log import CorruptLogError, ImportedLogError, LogHead, WorkflowLog
+from pointsman.engine.log.workflow_log import CorruptLogError, LogHead, WorkflowLog
 from pointsman.engine.process.broker_clock import BrokerClock
 from pointsman.engine.process.fault_injection import fault_point
 from pointsman.engine.process.handoff_codec import consumer_name

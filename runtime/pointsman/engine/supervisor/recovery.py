@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Iterator
 from functools import partial
 
-from pointsman.engine.log.workflow_log import CorruptLogError, ImportedLogError, WorkflowLog
+from pointsman.engine.log.reader import ImportedLogError
+from pointsman.engine.log.workflow_log import CorruptLogError, WorkflowLog
 from pointsman.engine.process.retrying import retry_while_unavailable
 from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
 from pointsman.engine.supervisor.stream_integrity import running_workflows

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 
-from pointsman.engine.log.reader import read_commit
+from pointsman.engine.log.reader import is_imported, read_commit
 from pointsman.engine.supervisor.retention import retention_of
 from pointsman.errors import BusUnavailableError, ContractError, StreamLostError
 from pointsman.ports.bus import Bus, StreamKind
@@ -170,7 +170,9 @@ async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, 
         One sentence for each loss.
     """
     stored = await bus.last("log", subjects.team_logs(team))
-    if stored is None or clock.now() - stored.at > _WITNESS_SHARE * retention_of("work", retention_days):
+    if stored is None or is_imported(stored):  # the result of an imported commit was never stored here
+        return ()
+    if clock.now() - stored.at > _WITNESS_SHARE * retention_of("work", retention_days):
         return ()
     workflow = stored.subject.rpartition(".")[2]
     try:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pointsman.core.views.formatting import request_text
-from pointsman.engine.log.reader import read_commit, read_workflow_started
+from pointsman.engine.log.reader import is_imported, read_commit, read_workflow_started
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.telemetry import get_logger
@@ -95,6 +95,8 @@ class WorkflowIndex(Projection):
             for entry in entries:
                 self._count(row, entry)
                 row.apply(entry)
+            if row.ended_at is None and is_imported(stored):
+                row.status = "imported"
             row.sequence = stored.sequence
             self._changed.pop(row.id, None)
             self._changed[row.id] = row

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from pointsman import errors
-from pointsman.cli.render.output import Code, code_for, escape_control, exit_code_of, one_line, print_json
+from pointsman.cli.render.output import (
+    Code,
+    code_for,
+    escape_control,
+    exit_code_of,
+    one_line,
+    print_json,
+    write_json,
+)
 from pointsman.engine.operations.dead_letters import NotReplayableError
+from pointsman.errors import ConfigurationError
 from pointsman_schemas.events import Usage
 
 
@@ -91,3 +102,29 @@ def test_json_is_one_document_a_line(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == (
         '{"usage":{"calls":1,"input_tokens":0,"output_tokens":0,"cost":0.0},"none":null}\n'
     )
+
+
+@pytest.mark.parametrize("existing", [None, 0o644])
+def test_written_json_is_readable_by_its_owner_only(tmp_path: Path, existing: int | None) -> None:
+    file = tmp_path / "workflow.json"
+    if existing is not None:
+        file.write_text("a longer text that was there before")
+        file.chmod(existing)
+
+    write_json(str(file), "{}\n")
+
+    assert file.read_text() == "{}\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("target", ["secret.txt", "missing.txt"])
+def test_json_is_not_written_through_a_symbolic_link(tmp_path: Path, target: str) -> None:
+    (tmp_path / "secret.txt").write_text("untouched")
+    link = tmp_path / "workflow.json"
+    link.symlink_to(tmp_path / target)
+
+    with pytest.raises(ConfigurationError, match="is a symbolic link, which is not followed"):
+        write_json(str(link), "{}\n")
+
+    assert (tmp_path / "secret.txt").read_text() == "untouched"
+    assert not (tmp_path / "missing.txt").exists()

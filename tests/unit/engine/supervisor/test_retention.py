@@ -19,7 +19,8 @@ from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.bus.memory.streams import Durable
 from pointsman.cli.support import checks
 from pointsman.client.client import Client
-from pointsman.engine.operations.archive import export_workflow, import_workflow
+from pointsman.engine.operations.archive_export import export_workflow
+from pointsman.engine.operations.archive_import import import_workflow
 from pointsman.engine.supervisor import retention
 from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.errors import PeerError

@@ -14,7 +14,8 @@ from support.dashboard import NASTY, publish, until_read, watching
 from support.history import TEAM, WORKFLOW, at, completed, dispatched, ended, failing, started, store, tool
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.engine.operations.archive import Archive, read_archive
+from pointsman.engine.operations.archive import Archive
+from pointsman.engine.operations.archive_reader import read_archive
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.web.sse import batches
 from pointsman_schemas.card import AgentCard

@@ -1,0 +1,89 @@
+"""Export a workflow: read every message of it that the streams hold, and of the workflows below it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+
+from pointsman.bus.validation import printable
+from pointsman.core.views.trace import child_workflows
+from pointsman.engine.log.reader import is_outcome, newest_commit
+from pointsman.engine.operations.archive import Archive, Record
+from pointsman.engine.operations.archive_reader import commits_of
+from pointsman.engine.operations.dead_letters import read_dead_letter
+from pointsman.errors import ContractError, NotFoundError
+from pointsman.ports.bus import Bus, StoredMessage, StreamKind
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["export_workflow"]
+
+
+async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: datetime) -> Archive:
+    """Export a workflow: log, events, outcome, handoffs, results, controls and dead letters.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the workflow's namespace.
+        workflow: The workflow's id.
+        now: The time of the export.
+
+    Returns:
+        The archive, with an archive of each child workflow that has begun.
+
+    Raises:
+        NotFoundError: The workflow has no log.
+    """
+    team = (await newest_commit(bus, subjects, workflow)).team
+    ns = subjects.namespace
+    wanted: tuple[tuple[StreamKind, str], ...] = (
+        ("log", subjects.log(team, workflow)),
+        ("log", subjects.workflow_events(workflow)),
+        ("log", subjects.outcome(team, workflow)),
+        ("handoffs", f"{ns}.handoff.*.{workflow}.>"),
+        ("work", f"{ns}.inbox.{team}.{workflow}.>"),
+        ("dead", subjects.dead_letters_for(workflow=workflow)),
+    )
+    records = [
+        _record(stream, stored)
+        for stream, subject in wanted
+        async for stored in bus.read(stream, subject)
+        if _is_exported(stream, stored, subjects)
+    ]
+    archive = Archive(namespace=ns, team=team, workflow_id=workflow, exported_at=now, records=tuple(records))
+    children: list[Archive] = []
+    for child in _children_of(archive):
+        with suppress(NotFoundError):  # its team has not admitted it yet, or its log was removed
+            children.append(await export_workflow(bus, subjects, child, now))
+    return archive.model_copy(update={"children": tuple(children)})
+
+
+def _is_exported(stream: StreamKind, stored: StoredMessage, subjects: Subjects) -> bool:
+    """Return False for a foreign message on the subject of an outcome or of a dead letter."""
+    if stream == "dead":
+        with suppress(ContractError):
+            read_dead_letter(stored)
+            return True
+        return False
+    return is_outcome(stored) or not stored.subject.startswith(f"{subjects.namespace}.outcome.")
+
+
+def _children_of(archive: Archive) -> Sequence[str]:
+    try:
+        return child_workflows([entry for commit in commits_of(archive) for entry in commit.entries])
+    except (ContractError, ValueError):  # the log cannot be read, or its beginning was removed
+        return ()
+
+
+def _record(stream: StreamKind, stored: StoredMessage) -> Record:
+    # The broker's own headers belong to the publish that stored the message, which is not repeated.
+    headers = {name: printable(value) for name, value in stored.headers.items() if not name.lower().startswith("nats-")}
+    try:
+        body, encoding = stored.body.decode(), "utf-8"
+    except UnicodeDecodeError:
+        body, encoding = base64.b64encode(stored.body).decode(), "base64"
+    return Record.model_validate({
+        "stream": stream, "subject": printable(stored.subject), "sequence": stored.sequence, "at": stored.at,
+        "headers": headers, "body": body, "encoding": encoding,
+    })  # fmt: skip
