@@ -1,4 +1,4 @@
-"""The dashboard: a thin face, in a browser, over the calls that the command line makes, and nothing of its own beside.
+"""The dashboard, which shows workflows in a browser and uses the same calls as the command line.
 
 `serve` needs the extra `dashboard`; importing this package does not.
 """

@@ -1,11 +1,11 @@
-"""Who may speak to the dashboard, and what a browser may do with what it says.
+"""Guard the access to the dashboard, and restrict the browser with security headers.
 
-| Attack | What holds it off |
+| Attack | Defence |
 |---|---|
-| a page elsewhere, whose name is made to mean this machine | `Host` is an address, `localhost` or an allowed name |
-| a page elsewhere that posts here | `Origin` is this very host, and the body is JSON |
-| another machine | loopback, unless there is a token |
-| script in what a model wrote | text is drawn as text, and the policy runs nothing but the package's own files |
+| a foreign page with a name that resolves to this machine | `Host` must be an address, `localhost` or an allowed name |
+| a foreign page that posts to the dashboard | `Origin` must be the host of the request, and the body must be JSON |
+| another machine | without a token, the dashboard listens on loopback only |
+| a script in the text of a model | text is drawn as text, and the policy runs only the package's own files |
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ SECURITY_HEADERS: Mapping[str, str] = {
 _PUBLIC_PATHS = (
     "/login",
     "/static/",
-)  # what somebody without a token gets: the form, and files that anybody can download
+)  # open without a token: the login form, and files that are public in the package
 
 
 class AccessGuard:
-    """An ASGI application that lets through to `app` what is allowed, and puts `SECURITY_HEADERS` on every answer."""
+    """An ASGI application that passes allowed requests to `app`, and adds `SECURITY_HEADERS` to every response."""
 
     def __init__(self, app: ASGIApp, *, token: str | None = None, hosts: Iterable[str] = ()) -> None:
         self._app = app
@@ -64,7 +64,7 @@ class AccessGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            return  # no websockets here, and no lifespan
+            return  # websockets and lifespan are not supported
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -98,7 +98,7 @@ class AccessGuard:
         return _refuse(401, "a token is needed: log in at /login, or send Authorization: Bearer TOKEN")
 
     def _is_allowed_host(self, host: str) -> bool:
-        """An address cannot be made to mean another machine; a name can."""
+        """Return True for an address or an allowed name. Any other name may be a foreign name for this machine."""
         name = _name_of(host)
         return name in self._hosts or _address(name) is not None
 
@@ -115,18 +115,18 @@ class AccessGuard:
 
 
 def session_cookie(token: str) -> str:
-    """What the cookie of somebody who knows `token` says. The token cannot be told from it."""
+    """Return the value of the session cookie for `token`. The token cannot be derived from the value."""
     return hmac.new(token.encode(), b"pointsman dashboard", sha256).hexdigest()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`."""
+    """Return True if only this machine can reach `host`."""
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
 
 
 def constant_time_equal(one: str, other: str) -> bool:
-    """Whether they are equal; how long it takes does not tell how much of them is."""
+    """Return True if the texts are equal, in a time that does not depend on the position of a difference."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 

@@ -1,16 +1,16 @@
-"""The dashboard's pages, streams and actions over one client.
+"""Serve the pages, streams and actions of the dashboard with one client.
 
-| Path | What it is |
+| Path | Content |
 |---|---|
-| `/`, `/workflows/ID`, `/agents`, `/approvals`, `/dead-letters` | the page, which draws itself from the streams |
+| `/`, `/workflows/ID`, `/agents`, `/approvals`, `/dead-letters` | the page, which is drawn from the streams |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
-| `/api/live/agents`, `/api/live/approvals`, `/api/live/dead-letters` | server-sent events: how it is now |
-| `/api/events/SEQUENCE`, `/api/dead-letters/ID` | one event, one dead letter, whole |
-| `/api/workflows/ID/export` | the file that `export` of the command line writes |
-| POST `/api/requests`, `/api/workflows/ID/cancel` | what `submit` and `cancel` of the command line do |
-| POST `/api/approvals/ID/approve`, `/api/approvals/ID/reject` | what `approve` and `reject` do |
-| POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | what `dead replay` and `dead discard` do |
-| POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same to all that fit a search |
+| `/api/live/agents`, `/api/live/approvals`, `/api/live/dead-letters` | server-sent events with the current state |
+| `/api/events/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
+| `/api/workflows/ID/export` | the file that the command `export` writes |
+| POST `/api/requests`, `/api/workflows/ID/cancel` | the action of the commands `submit` and `cancel` |
+| POST `/api/approvals/ID/approve`, `/api/approvals/ID/reject` | the action of the commands `approve` and `reject` |
+| POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the action of `dead replay` and `dead discard` |
+| POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same for all letters that match a search |
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _STATIC = Path(__file__).with_name("static")
 
 
 class Dashboard:
-    """The application over `client`. With a `token`, visitors must know it; `hosts` are names it may be opened by."""
+    """The web application. `token` is required from users if set; `hosts` are host names that requests may use."""
 
     def __init__(self, client: Client, *, token: str | None = None, hosts: Sequence[str] = ()) -> None:
         self.client = client
@@ -68,7 +68,7 @@ class Dashboard:
         )
 
     async def run_projections(self) -> None:
-        """Keep what the pages show current, until cancelled."""
+        """Keep the data of the pages current, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.index.run())
             group.create_task(self.letters.run())
@@ -126,13 +126,13 @@ class Dashboard:
 
         return streamed
 
-    # One thing whole
+    # One complete event, dead letter or workflow
 
     async def _event(self, request: Request) -> Response:
         sequence = request.path_params["sequence"]
         stored = await self.client.bus.get("log", sequence) if 0 < sequence < 2**63 else None
         if stored is None:
-            raise NotFoundError(f"the log holds no message {sequence}: it has aged out")
+            raise NotFoundError(f"the log has no message {sequence}: it may have expired")
         return json_response(
             {"subject": stored.subject, "at": stored.at, "headers": stored.headers, **_event_json(stored)}
         )
@@ -147,7 +147,7 @@ class Dashboard:
         headers = {"content-disposition": f'attachment; filename="{name}.json"'}
         return Response(archive.model_dump_json(indent=1) + "\n", headers=headers, media_type="application/json")
 
-    # Actions: what the command line does, by the same calls
+    # Actions, by the same calls as the command line
 
     async def _submit(self, request: Request) -> Response:
         given = await read_json_object(request, self.client.bus.max_body)
@@ -165,21 +165,21 @@ class Dashboard:
         ended = await workflow.cancel(str(given.get("reason", "")), by="the dashboard")
         self._streams.refresh()
         if ended is not None:
-            return json_response({"error": f"it has ended already: {ended.status}"}, 409)
+            return json_response({"error": f"the workflow has ended already: {ended.status}"}, 409)
         return json_response({"id": workflow.id})
 
     async def _decide(self, request: Request) -> Response:
         given, approval = await read_json_object(request, self.client.bus.max_body), request.path_params["id"]
         match request.path_params["action"]:
             case "approve":
-                said = await self.client.operations.approve(approval, input=given.get("input"), by="the dashboard")
+                answer = await self.client.operations.approve(approval, input=given.get("input"), by="the dashboard")
             case "reject":
                 reason = str(given.get("reason", ""))
-                said = await self.client.operations.reject(approval, reason=reason, by="the dashboard")
+                answer = await self.client.operations.reject(approval, reason=reason, by="the dashboard")
             case other:
-                raise NotFoundError(f"{other!r} is no answer; there are approve and reject")
+                raise NotFoundError(f"{other!r} is not an answer; expected approve or reject")
         self._streams.refresh()
-        return json_response({"counted": said.counted, "said": said.ignored_reason})
+        return json_response({"counted": answer.counted, "said": answer.ignored_reason})
 
     async def _replay(self, request: Request) -> Response:
         given = await read_json_object(request)
@@ -201,11 +201,13 @@ class Dashboard:
     async def _apply_to_letters(
         self, request: Request, act: Callable[[DeadLetterEntry], Awaitable[object]]
     ) -> Response:
-        """Do it to all that fit `text` and stand no later than `until`: what the page counted, not what came since."""
+        """Apply `act` to all letters that match `text`, up to `until`: those that the page counted, not newer ones."""
         given = await read_json_object(request)
         text, until = str(given.get("text", "")).casefold(), given.get("until")
         if not isinstance(until, int):
-            raise ContractError("the body has no number `until`: up to which letter the page had seen")
+            raise ContractError(
+                "the body has no number `until`; expected the sequence of the newest letter on the page"
+            )
         chosen = self.letters.matching(text, until=until)
         done = 0
         for start in range(0, len(chosen), MAX_CONCURRENT_REPLAYS):
@@ -229,7 +231,7 @@ class Dashboard:
 
 
 def _event_json(stored: StoredMessage) -> dict[str, Any]:
-    """The event as JSON data where it is JSON; a log's other releases are shown as they are."""
+    """Return the body of an event as JSON data, or as text if it is not JSON, as in events of other releases."""
     try:
         return {"body": parse_json(stored.body)}
     except ContractError:

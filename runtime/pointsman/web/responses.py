@@ -1,4 +1,4 @@
-"""What comes in as JSON and goes out as JSON, an error of ours with the status that says whose fault it was."""
+"""Read JSON requests and make JSON responses. The HTTP status of an error shows if the request or the server failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["error_response", "json_response", "parse_number", "read_json_object"]
 
-_MAX_BODY_BYTES = 10_000  # bytes of a body that holds no more than a word or two
+_MAX_BODY_BYTES = 10_000  # for bodies with only a few words
 
 _HTTP_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
     (NotFoundError, 404),
@@ -27,7 +27,7 @@ _HTTP_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
 
 
 async def read_json_object(request: Request, most: int = _MAX_BODY_BYTES) -> dict[str, Any]:
-    """The body, a JSON object of at most `most` bytes. Raises `ContractError` for anything else."""
+    """Return the body, a JSON object of at most `most` bytes. Raises `ContractError` for anything else."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ContractError("the body is not declared as application/json")
     body = bytearray()
@@ -42,17 +42,17 @@ async def read_json_object(request: Request, most: int = _MAX_BODY_BYTES) -> dic
 
 
 def json_response(content: Any, status: int = 200) -> Response:
-    """`content` as a JSON response."""
+    """Return a JSON response with `content`."""
     return Response(to_json(content), status, media_type="application/json")
 
 
 async def error_response(request: Request, error: Exception) -> Response:
-    """An error of ours as a JSON response: `error`, its message, and `kind`, under the status that fits."""
+    """Return a JSON response for an error of ours, with the message as `error`, the `kind`, and its HTTP status."""
     assert isinstance(error, PointsmanError)
     status = next(code for kind, code in _HTTP_STATUSES if isinstance(error, kind))
     return json_response({"error": str(error), "kind": error.kind}, status)
 
 
 def parse_number(given: str) -> int:
-    """What a browser says of a place; 0 for what is no number of ours."""
+    """Parse a number from a browser; return 0 if the text is not a valid number."""
     return int(given) if given.isascii() and given.isdecimal() and len(given) < 19 else 0

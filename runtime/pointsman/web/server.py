@@ -1,4 +1,4 @@
-"""The server that answers for the dashboard, and what it refuses to be started with."""
+"""Run the HTTP server of the dashboard, and refuse unsafe settings."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pointsman.web.dashboard import Dashboard
 
 __all__ = ["check_access", "serve"]
 
-_SHUTDOWN_TIMEOUT_S = 3  # seconds open answers get at the end
-_MIN_TOKEN_CHARS = 16  # characters: what `openssl rand -hex 8` prints cannot be tried out
+_SHUTDOWN_TIMEOUT_S = 3  # time that open responses have to finish at the end
+_MIN_TOKEN_CHARS = 16  # the length of `openssl rand -hex 8`, which cannot be found by trial
 
 
 def check_access(host: str, token: str | None) -> None:
-    """Raises `ConfigurationError` for a token that can be guessed, or none where others can reach it."""
+    """Raise `ConfigurationError` for a token that can be guessed, or without a token if other hosts can connect."""
     if token is not None and len(token) < _MIN_TOKEN_CHARS:
         raise ConfigurationError(
             f"the dashboard's token has {len(token)} characters; give it at least {_MIN_TOKEN_CHARS}, such as "
@@ -30,7 +30,7 @@ def check_access(host: str, token: str | None) -> None:
     if token is None and not is_loopback(host):
         raise ConfigurationError(
             f"the dashboard would answer on {host}, where others can reach it; give it a --token, or "
-            "POINTSMAN_DASHBOARD_TOKEN, or leave it on 127.0.0.1"
+            "POINTSMAN_DASHBOARD_TOKEN, or use 127.0.0.1"
         )
 
 
@@ -44,10 +44,19 @@ async def serve(
     stop: asyncio.Event,
     ready: Callable[[str], None],
 ) -> None:
-    """Answer on `host` and `port` (0: a free one) until `stop`; `ready` is told the address.
+    """Serve the dashboard until `stop` is set.
+
+    Args:
+        client: A connected client.
+        host: The address to listen on.
+        port: The port to listen on; 0 for any free port.
+        token: The token that users must give; None for no token.
+        hosts: More host names that requests may use.
+        stop: Ends the server.
+        ready: Called with the URL when the server listens.
 
     Raises:
-        ConfigurationError: others could reach it and there is no token, or the port cannot be had.
+        ConfigurationError: Other hosts could connect and there is no token, or the port is not available.
     """
     check_access(host, token)
     named = [] if is_loopback(host) else [host]
@@ -77,7 +86,7 @@ async def serve(
 
 
 class _Server(uvicorn.Server):
-    """Signals are the business of whoever runs it."""
+    """A server that does not handle signals: the process that runs the server handles them."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -90,6 +99,6 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise ConfigurationError(
-            f"the dashboard cannot be had on {host}:{port}: {error.strerror or error}; choose another --port, 0 for a "
-            "free one"
+            f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}; choose another --port, or 0 for "
+            "a free port"
         ) from None

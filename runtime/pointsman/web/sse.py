@@ -1,4 +1,4 @@
-"""Server-sent events: what is written, in what rhythm, and how whoever was away gets what he missed."""
+"""Format server-sent events, group messages in batches, and poll values that have no stream."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 _log = get_logger(__name__)
 
 KEEPALIVE_INTERVAL_S = (
-    10.0  # seconds of silence after which a sign of life is sent: proxies cut quiet connections after 30 to 60
+    10.0  # time without events after which an event is sent: proxies close idle connections after 30 to 60 s
 )
 _MAX_BATCH = 2_000  # messages in one batch
 
 
 def format_event(event: str, data: Any, *, id: int | None = None) -> bytes:
-    """One event of a stream. `id` is what the browser says in Last-Event-ID when it comes back."""
+    """Format one event. The browser sends the newest `id` in Last-Event-ID when it reconnects."""
     head = f"id: {id}\n" if id is not None else ""
     return f"{head}event: {event}\ndata: ".encode() + to_json(data) + b"\n\n"
 
@@ -34,10 +34,16 @@ def format_event(event: str, data: Any, *, id: int | None = None) -> bytes:
 async def batches(
     messages: AsyncGenerator[T, None], pause: Callable[[], float], quiet: Callable[[], float] = lambda: inf
 ) -> AsyncGenerator[list[T], None]:
-    """`messages` in lists: what came within `pause()` seconds of the first; an empty one after `quiet()` seconds in
-    which none did, `pause()` at least and `KEEPALIVE_INTERVAL_S` at most.
+    """Group `messages` in lists. Ends with `messages`, and closes them when the generator is closed.
 
-    Ends when they end; closes them when it is closed.
+    Args:
+        messages: The messages.
+        pause: Returns the seconds to gather messages after the first of a list.
+        quiet: Returns the seconds without a message after which an empty list is yielded: at least `pause()`, at most
+            `KEEPALIVE_INTERVAL_S`, which is the default.
+
+    Yields:
+        The messages that arrived together, or an empty list.
     """
     queue: asyncio.Queue[T | None] = asyncio.Queue(_MAX_BATCH)
 
@@ -60,7 +66,7 @@ async def batches(
                     yield []
                     continue
                 if getting not in done and queue.empty():
-                    pumping.result()  # it ended with an error
+                    pumping.result()  # raises the error that ended `messages`
                 first = await getting
             finally:
                 getting.cancel()
@@ -80,7 +86,7 @@ async def batches(
 
 
 class Polled(Generic[T]):
-    """A value that has no stream of its own, looked at every `every` seconds while anybody watches, and only then."""
+    """A value without a stream. `look` reads it every `every` seconds, but only while there is a `watch`."""
 
     def __init__(self, look: Callable[[], Awaitable[T]], every: float) -> None:
         self._read = look
@@ -93,7 +99,7 @@ class Polled(Generic[T]):
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[None]:
-        """Look for as long as the context lasts."""
+        """Poll the value while the context lasts."""
         self._watchers += 1
         if self._task is None:
             self._task = asyncio.create_task(self._run())
@@ -108,7 +114,7 @@ class Polled(Generic[T]):
                     await task
 
     async def changes(self) -> AsyncGenerator[T, None]:
-        """The value now, then each that differs from the one before."""
+        """Yield the current value, and then each changed value."""
         async with self.watch():
             seen: T | None = None
             while True:
@@ -120,12 +126,12 @@ class Polled(Generic[T]):
                 await changed.wait()
 
     async def wait_for_change(self, seen: T | None) -> None:
-        """Return when the value is not `seen`, at once or as soon as it is so."""
+        """Return when the value differs from `seen`."""
         while self.value == seen:
             await self._changed.wait()
 
     def refresh(self) -> None:
-        """Do not wait for the next time: something was done."""
+        """Poll now, because an action has changed the value."""
         self._refresh_now.set()
 
     async def _run(self) -> None:
@@ -133,7 +139,7 @@ class Polled(Generic[T]):
             self._refresh_now.clear()
             try:
                 self.value = await self._read()
-            except PointsmanError as error:  # the broker is away: the page says so, and the last value stays
+            except PointsmanError as error:  # the broker is unavailable: the page shows this, and the last value stays
                 _log.debug("poll_failed", error=str(error))
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()

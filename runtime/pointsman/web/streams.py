@@ -1,6 +1,7 @@
-"""What each page is told while it is open: all of it at first, then what changes, as server-sent events.
+"""Send the data of each open page as server-sent events: first all of it, then the changes.
 
-Every event carries, as `live`, what stands around all pages: whether the broker is there, the teams, what needs a look.
+Every event has a field `live` with the common data of all pages: the state of the broker, the teams, and the numbers of
+approvals, dead letters and failing agents.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ Chunks: TypeAlias = AsyncGenerator[bytes, None]
 
 _log = get_logger(__name__)
 
-_BATCH_INTERVAL_S = 0.2  # seconds in which changes are gathered before they are sent: a person sees no difference
-_MAX_REDRAW_PAUSE_S = 1.0  # seconds between two drawings of a plan, however large it is
-_POLL_INTERVAL_S = 2.0  # seconds between two looks at queues, cards and approvals, while a page is open
+_BATCH_INTERVAL_S = 0.2  # time in which changes are gathered before they are sent: a person does not notice the delay
+_MAX_REDRAW_PAUSE_S = 1.0  # maximum time between two updates of a plan of any size
+_POLL_INTERVAL_S = 2.0  # time between two polls of queues, cards and approvals, while a page is open
 _PAGE_SIZE = 100  # rows of a page
-_MAX_CHANGED_ROWS = 200  # changed rows at once: then the page is sent anew
+_MAX_CHANGED_ROWS = 200  # with more changed rows at once, the whole page is sent again
 _MAX_SEARCH_CHARS = 200  # characters
 
 
 class EventStreams:
-    """The streams over `client` and what is folded of it."""
+    """The event streams of all pages, from the broker and from the projections."""
 
     def __init__(self, client: Client, index: WorkflowIndex, letters: LetterIndex) -> None:
         self._client = client
@@ -62,10 +63,10 @@ class EventStreams:
         self.stopping = asyncio.Event()
 
     async def until_stopped(self, chunks: Chunks) -> AsyncIterator[bytes]:
-        """`chunks`, and the status whenever it has changed, until the dashboard ends."""
+        """Yield `chunks`, and the status whenever it has changed, until the dashboard stops."""
         stopping = asyncio.ensure_future(self.stopping.wait())
         coming = asyncio.ensure_future(anext(chunks))
-        told: Mapping[str, Any] = {}
+        sent: Mapping[str, Any] = {}
         try:
             async with self._agents.watch(), self._approvals.watch():
                 yield b"retry: 1000\n\n"
@@ -78,12 +79,12 @@ class EventStreams:
                             yield coming.result()
                         except StopAsyncIteration:
                             return
-                        except PointsmanError as error:  # the browser comes back, and says what it saw last
+                        except PointsmanError as error:  # the browser reconnects, and sends the id of its last event
                             _log.info("stream_ended", error=str(error))
                             return
                         coming = asyncio.ensure_future(anext(chunks))
-                    elif (status := await self._status()) != told:
-                        told = status
+                    elif (status := await self._status()) != sent:
+                        sent = status
                         yield format_event("status", status)
         finally:
             for waiting in (coming, stopping):
@@ -93,8 +94,14 @@ class EventStreams:
             await chunks.aclose()
 
     async def workflows(self, request: Request) -> Chunks:
-        """The page that is asked for, then the rows that change, each with whether it still fits; and the requests that
-        fit and that no supervisor has taken yet, whenever they are others."""
+        """Yield the requested page of the list, and then its changes.
+
+        A changed row has a field `fits`, which is true if the row still matches the search. Matching requests that no
+        supervisor has admitted yet are sent whenever they change.
+
+        Yields:
+            Server-sent events.
+        """
         async with self._queued.watch(), aclosing(self._rows(request)) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -102,9 +109,9 @@ class EventStreams:
     async def _rows(self, request: Request) -> Chunks:
         index, search, offset = self._index, _search(request), _offset(request)
         seen, epoch = _last_event_id(request), index.epoch
-        if not 0 < seen <= index.sequence:  # new here, or what it saw is gone
+        if not 0 < seen <= index.sequence:  # a new browser, or its last event is from a stream that was deleted
             seen = -1
-        told: list[dict[str, object]] | None = None
+        sent: list[dict[str, object]] | None = None
         while True:
             looked = self._queued.value
             waiting = [row.as_json() for row in looked or () if row.id not in index and search.matches(row)]
@@ -121,30 +128,30 @@ class EventStreams:
                     "size": _PAGE_SIZE,
                 }
                 yield format_event("page", {**content, **await self._status()}, id=page.sequence)
-            elif changed or waiting != told:
+            elif changed or waiting != sent:
                 page = index.page(search, limit=0)
                 page.totals.waiting = len(waiting)
                 rows = {
                     "rows": [{**row.as_json(), "fits": search.matches(row)} for row in changed],
                     "totals": page.totals,
                 }
-                more = {"waiting": waiting} if waiting != told else {}
+                more = {"waiting": waiting} if waiting != sent else {}
                 yield format_event("rows", {**rows, **more, **await self._status()}, id=page.sequence)
             else:
                 yield format_event("status", await self._status())
-            seen, told = until, waiting  # more may have been folded while that was sent
+            seen, sent = until, waiting  # the index may have changed during the sending
             await _wait_for_any(index.wait_for_change(changes), self._queued.wait_for_change(looked))
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
     async def workflow(self, request: Request) -> Chunks:
-        """One workflow from its beginning: its lines, and how it stands after each batch, and when its tasks stand
-        otherwise than before without one: agents come and go, and retries become due."""
+        """Yield the lines and the state of one workflow; the state also when it changes without a message."""
+        # Without a new message, a state changes when agents start or stop, and when retries become due.
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self._client.bus, self._client.subjects
         if await bus.last("log", subjects.workflow_log(name)) is None:
             waits = await self._client.queued_request(name)
-            told = {"team": waits.team, "input": waits.input} if waits else {"team": None, "input": None}
-            yield format_event("absent", {"id": name, **told, **await self._status()})
+            queued = {"team": waits.team, "input": waits.input} if waits else {"team": None, "input": None}
+            yield format_event("absent", {"id": name, **queued, **await self._status()})
         story, pause, quiet = TimelineRows(), _BATCH_INTERVAL_S / 2, inf
         entries: list[Entry] = []
         reports: list[Progress] = []
@@ -167,27 +174,27 @@ class EventStreams:
                 view = views.workflow_json(entries, reports, alive) if begins else None
                 dues = [task["due"] - view["now"] for task in view["tasks"] if "due" in task] if view else []
                 quiet = min((left.total_seconds() for left in dues if left > timedelta()), default=inf)
-                stands = view and [(task["status"], task.get("detail")) for task in view["tasks"]]
-                if view and (batch or stands != known):
-                    known = stands
+                states = view and [(task["status"], task.get("detail")) for task in view["tasks"]]
+                if view and (batch or states != known):
+                    known = states
                     yield format_event("view", {**view, **await self._status()})
                 else:
                     yield format_event("status", await self._status())
-                # A large plan costs more to draw: the page gets it less often.
+                # A large plan costs more to draw, so it is sent less often.
                 pause = min(_MAX_REDRAW_PAUSE_S, max(_BATCH_INTERVAL_S / 2, 3 * (monotonic() - began)))
 
     async def agents(self, request: Request) -> Chunks:
-        """All agents, as they are now."""
+        """Yield the current state of all agents."""
         async for chunk in self._polled("agents", self._agents):
             yield chunk
 
     async def approvals(self, request: Request) -> Chunks:
-        """All that waits for a person, as it is now."""
+        """Yield the current open approvals."""
         async for chunk in self._polled("approvals", self._approvals):
             yield chunk
 
     async def dead_letters(self, request: Request) -> Chunks:
-        """The page that is asked for, anew whenever a letter came or went. `until` is the newest it counts."""
+        """Yield the requested page, again after each change. `until` is the sequence of the newest counted letter."""
         letters, offset = self._letters, _offset(request)
         text = _text(request)
         while True:
@@ -209,7 +216,7 @@ class EventStreams:
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
     def refresh(self) -> None:
-        """What waits for a person was answered, or what waits for a supervisor cancelled."""
+        """Poll approvals and queued requests now, after an answer or a cancellation."""
         self._approvals.refresh()
         self._queued.refresh()
 
@@ -264,7 +271,7 @@ class EventStreams:
 
 
 async def _wait_for_any(*news: Coroutine[Any, Any, None]) -> None:
-    """Return when there is news of one of them, or after `KEEPALIVE_INTERVAL_S`."""
+    """Return when one of the coroutines has returned, or after `KEEPALIVE_INTERVAL_S`."""
     waited = [asyncio.ensure_future(each) for each in news]
     try:
         await asyncio.wait(waited, timeout=KEEPALIVE_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -293,7 +300,7 @@ def _last_event_id(request: Request) -> int:
 
 
 def _limit_rows(rows: Iterable[WorkflowRow], most: int) -> list[WorkflowRow] | None:
-    """All of them; None when there are more than `most`."""
+    """Return all rows; None if there are more than `most`."""
     found = list(islice(rows, most + 1))
     return found if len(found) <= most else None
 

@@ -1,4 +1,4 @@
-"""What a page shows of one workflow, of the agents and of the dead letters, as JSON data."""
+"""Convert a workflow, the agents and dead letters to JSON data for the pages."""
 
 from __future__ import annotations
 
@@ -28,15 +28,22 @@ from pointsman_schemas.log import (
 
 __all__ = ["agents_json", "dead_letter_json", "dead_letter_row", "workflow_json"]
 
-_MAX_CAUSE_CHARS = 400  # characters of a cause in the list; the whole stands in the letter
+_MAX_CAUSE_CHARS = 400  # of a cause in the list; the letter has the whole text
 
 
 def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: Collection[str]) -> dict[str, Any]:
-    """One workflow: how it stands now with the agents that are `alive`, its tasks with their attempts and calls, what
-    each needs, its outcome. `children` are the workflows of attempts that were handed to teams, in the log's order.
+    """Return the current state of a workflow: its tasks with attempts, calls and dependencies, and its outcome.
+
+    Args:
+        entries: All entries of its log.
+        reports: The reports of its agents.
+        alive: The names of live agents.
+
+    Returns:
+        Data for JSON. `children` are the workflows of attempts that teams handle, in the order of the log.
 
     Raises:
-        ValueError: the entries do not begin with `WorkflowStarted`.
+        ValueError: The entries do not begin with `WorkflowStarted`.
     """
     now = datetime.now(UTC)
     root = at_time(trace.build_trace(entries, reports), now, alive)
@@ -80,7 +87,7 @@ def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: 
 
 
 def _node_json(node: trace.TraceNode) -> dict[str, Any]:
-    """A node of the trace without what is not set: a plan of 500 tasks is sent often."""
+    """Return a node of the trace without empty fields, because a plan of 500 tasks is sent often."""
     shown: dict[str, Any] = {
         "kind": node.kind,
         "name": node.name,
@@ -99,7 +106,7 @@ def _node_json(node: trace.TraceNode) -> dict[str, Any]:
 
 
 def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, list[str]]:
-    """Which tasks each task waits for: as its plan says, after the planner's own, before the synthesizer's."""
+    """Return the dependencies of each task by the plans; planners come first, and the synthesizer last."""
     roles = {node.task_id: node.role for node in top.children}
     planners = [node.task_id for node in top.children if node.role in (Role.PLAN, Role.CLASSIFY) and node.task_id]
     needs: dict[str, list[str]] = {}
@@ -122,7 +129,7 @@ def agents_json(
     records: Mapping[str, AgentRecord],
     circuits: Mapping[str, Circuit],
 ) -> list[dict[str, Any]]:
-    """Every agent that is alive, or that the log knows: what it is, what waits for it, how quick it was."""
+    """Return every agent that is live or in the log, with its card, its queue and its latencies."""
     alive: dict[str, list[AgentCard]] = {}
     for card in cards:
         alive.setdefault(card.name, []).append(card)
@@ -151,7 +158,7 @@ def agents_json(
 
 
 def _health(instances: int, depth: QueueDepth | None, record: AgentRecord | None) -> str:
-    """`stuck`: work waits and nobody is there. `failing`: half of the newest attempts or more failed."""
+    """Return the health: `stuck` for work without a live agent, `failing` if half of the newest attempts failed."""
     if not instances:
         return "stuck" if depth and depth.pending else "gone"
     if record and len(record.recent) >= 4 and record.recent.count(False) * 2 >= len(record.recent):
@@ -162,7 +169,7 @@ def _health(instances: int, depth: QueueDepth | None, record: AgentRecord | None
 
 
 def dead_letter_row(of: DeadLetter) -> dict[str, Any]:
-    """A dead letter in the list, without its body."""
+    """Return a dead letter for the list, without its body."""
     return {
         "id": of.id,
         "origin": of.origin,
@@ -177,7 +184,7 @@ def dead_letter_row(of: DeadLetter) -> dict[str, Any]:
 
 
 def dead_letter_json(of: DeadLetterEntry) -> dict[str, Any]:
-    """One dead letter whole: the event as it was, in a form a person can read."""
+    """Return one complete dead letter, with the body of the event decoded for people."""
     try:
         body = of.decoded
     except ContractError as error:

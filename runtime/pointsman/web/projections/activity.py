@@ -1,4 +1,4 @@
-"""When the workflows of a list began and what became of them, in columns of equal time up to now."""
+"""Count the workflows of a list by start time and status, in columns of equal duration up to now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 __all__ = ["Activity", "activity_of"]
 
-_MAX_COLUMNS = 60  # columns: as many as a phone can show
+_MAX_COLUMNS = 60  # as many as a phone can show
 _STEP_SECONDS = (
     0.1,
     0.2,
@@ -38,8 +38,11 @@ _OPEN_INDEX = 3
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """`columns` are of `step` seconds each, the first from `start` (since 1970) on: of the workflows that began within
-    it, how many have completed, how many have failed or are partial, were cancelled, have not ended."""
+    """Numbers of workflows by start time. Each column lasts `step` seconds, the first from `start` (since 1970).
+
+    A column has the numbers of workflows that began within it and have completed, have failed or are partial, were
+    cancelled, and have not ended.
+    """
 
     start: float
     step: float
@@ -47,7 +50,7 @@ class Activity:
 
 
 def activity_of(begun: Sequence[tuple[float, str]], *, since: float | None, now: float) -> Activity | None:
-    """Of workflows by when they began (seconds since 1970) and their status. None of less than two."""
+    """Count workflows by their start (seconds since 1970) and status. Return None for fewer than two."""
     if len(begun) < 2:
         return None
     first = min(at for at, _ in begun) if since is None else since

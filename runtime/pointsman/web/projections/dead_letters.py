@@ -1,4 +1,4 @@
-"""The dead letters of a namespace without their bodies, folded from their stream: any number can be looked through."""
+"""Keep the dead letters of a namespace without their bodies, read from their stream, so that all can be searched."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LetterIndex", "LetterRow"]
 
-_MAX_ROWS = 20_000  # letters, the newest; a row is about 1.5 kB
-_MAX_HISTORY = 100_000  # messages read at the start: what was dealt with leaves an empty one in its place
-_SEARCHED_CHARS = 1_000  # characters of a cause that a search looks at
-_SWEEP_INTERVAL_S = 60.0  # seconds between two looks for what has aged out, which nobody tells
+_MAX_ROWS = 20_000  # the newest letters; a row has about 1.5 kB
+_MAX_HISTORY = 100_000  # messages read at the start: a replayed or discarded letter leaves an empty message
+_SEARCHED_CHARS = 1_000  # characters of a cause that are searched
+_SWEEP_INTERVAL_S = 60.0  # time between two checks for expired letters: the broker does not report expiry
 
 
 @dataclass(frozen=True, slots=True)
 class LetterRow:
-    """One letter in the list, as the page gets it. `hay`, in folded case, is what a search looks at."""
+    """One letter of the list with the `data` for the page. Searches match the case-folded `search_text`."""
 
     sequence: int
     id: str
@@ -35,7 +35,7 @@ class LetterRow:
 
 
 class LetterIndex(Projection):
-    """Rows of one namespace."""
+    """The dead letters of one namespace, as rows."""
 
     def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS) -> None:
         super().__init__(bus, "dead", subjects.dead_letters, history=_MAX_HISTORY)
@@ -46,12 +46,12 @@ class LetterIndex(Projection):
         return len(self._rows)
 
     def page(self, text: str, *, offset: int, limit: int) -> tuple[Sequence[LetterRow], int]:
-        """The rows from the `offset`th that fits `text` on, newest first, and how many fit."""
+        """Return `limit` rows that match `text`, newest first, without the first `offset`, and the number of all."""
         fitting = self.matching(text)
         return list(islice(reversed(fitting), offset, offset + limit)), len(fitting)
 
     def matching(self, text: str, *, until: int | None = None) -> Sequence[LetterRow]:
-        """All rows that fit `text`, in folded case, and stand no later in the stream than `until`, oldest first."""
+        """Return all rows that match the case-folded `text`, up to the sequence `until`, oldest first."""
         rows = self._rows.values()
         return [row for row in rows if text in row.search_text and (until is None or row.sequence <= until)]
 
@@ -66,7 +66,7 @@ class LetterIndex(Projection):
             return  # it was replayed or discarded
         try:
             content = read_dead_letter(stored).content
-        except ContractError:  # somebody else's
+        except ContractError:  # not a dead letter of Pointsman
             return
         searched = (
             content.id,
@@ -75,8 +75,8 @@ class LetterIndex(Projection):
             content.cause.kind,
             content.cause.for_operators[:_SEARCHED_CHARS],
         )
-        hay = " ".join(searched).casefold()
-        self._rows[stored.subject] = LetterRow(stored.sequence, content.id, views.dead_letter_row(content), hay)
+        search_text = " ".join(searched).casefold()
+        self._rows[stored.subject] = LetterRow(stored.sequence, content.id, views.dead_letter_row(content), search_text)
         while len(self._rows) > self._limit:
             del self._rows[next(iter(self._rows))]
 
@@ -84,7 +84,7 @@ class LetterIndex(Projection):
         self._rows.clear()
 
     def remove(self, name: str) -> None:
-        """The letter called `name` is not there any more."""
+        """Remove the letter with the id `name`, which is not in the stream any more."""
         self._drop([subject for subject, row in self._rows.items() if row.id == name])
 
     async def _sweep(self) -> None:
@@ -94,7 +94,7 @@ class LetterIndex(Projection):
                 await self.drop_aged()
 
     async def drop_aged(self) -> None:
-        """Drop the rows before the first message that the stream still holds."""
+        """Drop the rows before the first message that is still in the stream."""
         seen = self.sequence
         async with aclosing(as_async_generator(self._bus.read(self._stream, self._subject))) as messages:
             first = await anext(messages, None)

@@ -1,7 +1,7 @@
-"""The newest workflows of a namespace, folded from the log.
+"""Keep the newest workflows of a namespace, read from the log.
 
-The index is bounded: it begins near the end of a long log and forgets the oldest workflows. Rows change in the order of
-the log, so whoever has seen everything up to a sequence can ask for what changed since, however often he was away.
+The index is bounded: it starts near the end of a long log and drops the oldest workflows. Rows change in the order of
+the log, so a page that has seen everything up to a sequence can ask for later changes, also after a reconnect.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["WorkflowIndex"]
 
 _log = get_logger(__name__)
 
-_MAX_ROWS = 20_000  # workflows: twice the 10,000 that must stay quick; a row is about 2 kB
-_MAX_HISTORY = 300_000  # messages of the log read at the start: about 30 a workflow, its agents' reports among them
+_MAX_ROWS = 20_000  # twice the 10,000 workflows for which a page must be fast; a row has about 2 kB
+_MAX_HISTORY = 300_000  # messages of the log read at the start: about 30 for each workflow, with its agents' reports
 
 
 class WorkflowIndex(Projection):
-    """Rows and agents' records of one namespace."""
+    """The workflows of one namespace, as rows, and the records of its agents."""
 
     def __init__(self, bus: Bus, subjects: Subjects, *, kept: int = _MAX_ROWS) -> None:
         super().__init__(bus, "log", subjects.team_logs(), history=_MAX_HISTORY)
@@ -59,7 +59,7 @@ class WorkflowIndex(Projection):
         return workflow in self._rows
 
     def page(self, search: Search, *, offset: int = 0, limit: int = 100) -> Page:
-        """The rows from the `offset`th that fits on, at most `limit`, and the totals of all that fit."""
+        """Return at most `limit` rows that match, without the first `offset`, and the totals of all that match."""
         fitting = [row for row in reversed(self._rows.values()) if search.matches(row)]
         of = Counter([row.status for row in fitting])
         took = sorted([row.elapsed for row in fitting if row.elapsed is not None])
@@ -77,7 +77,7 @@ class WorkflowIndex(Projection):
         return Page(fitting[offset : offset + limit], totals, self.sequence)
 
     def changed_since(self, sequence: int) -> Iterator[WorkflowRow]:
-        """The rows that changed above `sequence`, the newest change first."""
+        """Yield the rows that changed after `sequence`, the newest change first."""
         for row in reversed(self._changed.values()):
             if row.sequence <= sequence:
                 return
@@ -86,7 +86,7 @@ class WorkflowIndex(Projection):
     async def apply(self, stored: StoredMessage) -> None:
         try:
             entries = read_commit(stored).entries
-        except ContractError as error:  # another release wrote it: shown by its own page, with the reason
+        except ContractError as error:  # written by another release: the workflow's page shows the reason
             _log.warning("commit_unreadable", subject=stored.subject, sequence=stored.sequence, error=str(error))
             entries = ()
         workflow = stored.subject.rpartition(".")[2]
@@ -104,7 +104,8 @@ class WorkflowIndex(Projection):
     async def _add_row(self, stored: StoredMessage, entries: Sequence[Entry]) -> WorkflowRow | None:
         first = entries[0] if entries else None
         if not isinstance(first, WorkflowStarted):
-            # It began before what was read. While the history is read, these are the oldest: left out.
+            # The workflow began before the first message that was read. During the initial reading these workflows are
+            # the oldest, so they are left out.
             if self.progress < 1:
                 return None
             try:
@@ -128,11 +129,11 @@ class WorkflowIndex(Projection):
         return row
 
     def _drop(self, workflow: str) -> None:
-        gone = self._rows.pop(workflow)
+        dropped = self._rows.pop(workflow)
         self._changed.pop(workflow, None)
-        self._teams[gone.team] -= 1
-        if not self._teams[gone.team]:
-            del self._teams[gone.team]
+        self._teams[dropped.team] -= 1
+        if not self._teams[dropped.team]:
+            del self._teams[dropped.team]
 
     def reset(self) -> None:
         for known in (self._rows, self._changed, self._teams, self.agents):
@@ -149,7 +150,7 @@ class WorkflowIndex(Projection):
                 self._attempt(row, entry, succeeded=None if asks else False)
 
     def _attempt(self, row: WorkflowRow, entry: TaskSucceeded | AttemptFailed, *, succeeded: bool | None) -> None:
-        """What an attempt says of its agent. One that ended to ask a person has neither succeeded nor failed."""
+        """Add an attempt to its agent's record. An attempt that asked for approval has neither succeeded nor failed."""
         result = entry.result
         assert result is not None
         if (entry.task_id, entry.attempt) in row.delegated:

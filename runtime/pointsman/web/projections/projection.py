@@ -1,4 +1,4 @@
-"""What is folded from a stream as it grows, so that a page costs no reading of it."""
+"""Keep the state of a page in memory by following a stream, so that a page need not read the stream."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Projection"]
 
 _log = get_logger(__name__)
 
-_YIELD_EVERY = 200  # messages folded before others get the loop: 5 ms
-_RETRY_PAUSE_S = 1.0  # seconds before the stream is followed again after the broker refused
+_YIELD_EVERY = 200  # messages applied before other tasks of the loop run: 5 ms
+_RETRY_PAUSE_S = 1.0  # time before the stream is followed again after an error of the broker
 
 
 class Projection(ABC):
-    """What the messages on `subject` come to. `run` keeps it current; everything else reads what is there.
+    """State that is computed from the messages on `subject`. `run` keeps the state current.
 
-    At most `history` messages are read at the start. `sequence` is where the newest message stands that was folded;
-    `changes` grows with each change; `epoch` says how often the stream began anew: what was seen before says nothing
-    then.
+    At most `history` messages are read at the start. `sequence` is the sequence of the newest applied message.
+    `changes` grows with each change. `epoch` is the number of times that the stream was created again: sequences of an
+    earlier epoch are not comparable.
     """
 
     def __init__(self, bus: Bus, stream: StreamKind, subject: str, *, history: int) -> None:
@@ -40,19 +40,19 @@ class Projection(ABC):
 
     @abstractmethod
     async def apply(self, stored: StoredMessage) -> None:
-        """Fold one message."""
+        """Apply one message to the state."""
 
     @abstractmethod
     def reset(self) -> None:
-        """Begin with nothing again."""
+        """Reset the state to empty."""
 
     @property
     def progress(self) -> float:
-        """The share of the stream's history that has been folded, 0 to 1."""
+        """The share of the stream's history that has been applied, 0 to 1."""
         return 1.0 if self.sequence >= self._end else self.sequence / max(1, self._end)
 
     async def run(self) -> None:
-        """Fold the stream and follow it, until cancelled. An unreachable broker is waited for."""
+        """Read the stream and follow it, until cancelled. Retry while the broker is unavailable."""
         while True:
             try:
                 await self._follow()
@@ -63,12 +63,12 @@ class Projection(ABC):
                 await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def wait_for_change(self, seen: int) -> None:
-        """Return when `changes` is not `seen`, at once or as soon as it is so."""
+        """Return when `changes` differs from `seen`."""
         while self.changes == seen:
             await self._changed_event.wait()
 
     def notify(self) -> None:
-        """Tell whoever waits for news."""
+        """Wake all callers of `wait_for_change`."""
         self.changes += 1
         news, self._changed_event = self._changed_event, asyncio.Event()
         news.set()
@@ -94,7 +94,7 @@ class Projection(ABC):
                     await asyncio.sleep(0)
 
     def _restart(self) -> None:
-        """The stream goes back: it was made anew, or lost its end. What was read is not what is there."""
+        """Start again after the stream was created again or lost its end: the state does not match its messages."""
         _log.warning("stream_recreated", stream=self._stream, was_at=self.sequence)
         self.reset()
         self.sequence, self._end = 0, 0

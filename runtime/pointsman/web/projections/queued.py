@@ -1,4 +1,4 @@
-"""Requests that no supervisor has taken yet, as rows of the list: no log tells of them, so they are looked for."""
+"""List requests that no supervisor has admitted yet. They have no log, so they are read from the request stream."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pointsman.web.projections.rows import SEARCHED_CHARS, SHOWN_CHARS, Workflow
 
 __all__ = ["queued_rows"]
 
-_MAX_PER_TEAM = 100  # of each team, the newest: a page of the list
+_MAX_PER_TEAM = 100  # newest requests of each team: one page of the list
 
 
 async def queued_rows(client: Client) -> list[WorkflowRow]:
-    """The newest first."""
+    """Return the queued requests of all teams as rows, the newest first."""
     found = await client.queued_requests(limit=_MAX_PER_TEAM)
     supervised = {card.name for card in await client.operations.teams()} if found else set()
     rows = [_queued_row(each, supervised) for each in found]
@@ -37,4 +37,4 @@ def _queued_row(request: WorkflowSummary, supervised: set[str]) -> WorkflowRow:
 def _queued_reason(team: str, supervised: set[str]) -> str:
     if team not in supervised:
         return f"team {team} has no supervisor"
-    return f"the supervisors of {team} have as many workflows as they may, or have not come to it yet"
+    return f"the supervisors of {team} are at their limit of running workflows, or have not read the request yet"

@@ -1,4 +1,4 @@
-"""What is known of one workflow, of one agent, and what is asked for: the values that the index holds and gives."""
+"""The values of the index: rows of workflows, records of agents, searches and pages."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from pointsman_schemas.log import (
 
 __all__ = ["SEARCHED_CHARS", "SHOWN_CHARS", "AgentRecord", "Page", "Search", "Totals", "WorkflowRow", "percentile"]
 
-SEARCHED_CHARS = 1_000  # characters of a request that a search looks at
-SHOWN_CHARS = 200  # characters of it in the list
+SEARCHED_CHARS = 1_000  # characters of a request that are searched
+SHOWN_CHARS = 200  # characters of a request in the list
 
-_MAX_SAMPLES = 200  # newest attempts of an agent that its latency is told from
+_MAX_SAMPLES = 200  # newest attempts of an agent from which its latencies are computed
 
 
 @dataclass(slots=True)
 class WorkflowRow:
-    """One workflow in the list. `sequence` is where in the log it changed last, `first_sequence` where it began."""
+    """One workflow in the list. `first_sequence` and `sequence` are those of its first and last message in the log."""
 
     id: str
     team: str
@@ -36,25 +36,25 @@ class WorkflowRow:
     started_at: datetime
     input: str
     search_text: str
-    """What a search for text looks at: the id, the correlation id, the request, the agents that had a part in it."""
+    """Case-folded text for searches: the id, the correlation id, the request, and the agents that took part."""
     status: str = "running"
     reason: str = ""
     ended_at: datetime | None = None
     usage: Usage = field(default_factory=Usage)
     work: dict[str, str] = field(default_factory=dict)
-    """The tasks of its plans: open, succeeded or failed. Emptied at the end; the counts stay."""
+    """States of the planned tasks: open, succeeded or failed. Emptied at the end of the workflow; the counts stay."""
     done: int = 0
     total: int = 0
     failed: int = 0
     dispatched: dict[tuple[str, int], datetime] = field(default_factory=dict)
     delegated: set[tuple[str, int]] = field(default_factory=set)
-    """The attempts of teams: what they do is told by workflows of their own."""
+    """Attempts that teams handle in workflows of their own."""
     pending_approvals: set[str] = field(default_factory=set)
-    """Approvals that it waits for."""
+    """Approvals that the workflow waits for."""
     started_tasks: float = field(init=False)
-    """Seconds since 1970."""
+    """Start of the workflow in seconds since 1970."""
     elapsed: float | None = None
-    """Seconds, once it has ended."""
+    """Duration in seconds of a workflow that has ended."""
 
     def __post_init__(self) -> None:
         self.started_tasks = self.started_at.timestamp()
@@ -83,7 +83,7 @@ class WorkflowRow:
                 self.pending_approvals.add(entry.approval) if wanted else self.pending_approvals.discard(entry.approval)
                 self.status = "waiting for approval" if self.pending_approvals else "running"
             case "timer_armed":
-                self.reason = entry.reason  # who must come before it can begin
+                self.reason = entry.reason  # the agents that must be live before the workflow can begin
                 return
             case "workflow_ended":
                 outcome = entry.outcome
@@ -109,7 +109,7 @@ class WorkflowRow:
             self.work[task] = state
 
     def as_json(self) -> dict[str, object]:
-        """The row as the page gets it."""
+        """Return the row as data for the page."""
         return {
             "id": self.id,
             "team": self.team,
@@ -129,7 +129,7 @@ class WorkflowRow:
 
 @dataclass(slots=True)
 class AgentRecord:
-    """What the log says of an agent. Latencies are in seconds, over the newest attempts only."""
+    """Statistics of an agent from the log. Latencies are in seconds, over the newest attempts only."""
 
     name: str
     role: str = Role.WORK.value
@@ -158,7 +158,7 @@ class AgentRecord:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a page asks for. `text`, in folded case, is looked for in each row's `search_text`."""
+    """The search of a page. The case-folded `text` is searched in the `search_text` of each row."""
 
     team: str = ""
     status: str = ""
@@ -177,7 +177,7 @@ class Search:
 
 @dataclass(slots=True)
 class Totals:
-    """What fits a search, added up."""
+    """Sums over all rows that match a search."""
 
     count: int = 0
     running: int = 0
@@ -186,15 +186,15 @@ class Totals:
     tokens: int = 0
     cost: float = 0.0
     median_seconds: float | None = None
-    """Seconds that half of those that have ended took at most."""
+    """Median duration of the ended workflows."""
     p95_seconds: float | None = None
-    """Seconds that all but the slowest twentieth took at most."""
+    """95th percentile of the durations of the ended workflows."""
     activity: Activity | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some rows that fit a search, newest first, and the sum of all that fit."""
+    """Some rows that match a search, newest first, and the sums over all that match."""
 
     rows: Sequence[WorkflowRow]
     totals: Totals
@@ -202,7 +202,7 @@ class Page:
 
 
 def percentile(values: Sequence[float] | deque[float], share: float) -> float | None:
-    """What that share of `values` is at most; None where there are none."""
+    """Return the value that `share` of `values` (0 to 1) do not exceed; None without values."""
     if not values:
         return None
     ordered = sorted(values)

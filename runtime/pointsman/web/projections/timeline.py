@@ -1,4 +1,4 @@
-"""The story of a workflow as its page shows it: each line in plain words, with the message that it opens to."""
+"""Convert the log of a workflow to the lines of its page, each with the sequence of its message."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["TimelineRow", "TimelineRows"]
 
-_MAX_LINE_CHARS = 300  # characters of a line; the whole stands in the event's body
+_MAX_LINE_CHARS = 300  # of a line; the body of the event has the whole text
 _CALL_KINDS = {"tool": "tool_called", "chat": "model_called"}
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One entry, the `part`th of the message at `sequence`, or one report."""
+    """One line: entry number `part` of the message `sequence`, or a report of an agent."""
 
     sequence: int
     part: int
@@ -47,6 +47,6 @@ class TimelineRows:
         kind = _CALL_KINDS.get(report.kind, report.kind)
         return self._line(stored, 0, self._timeline.render(report), kind, report.task_id)
 
-    def _line(self, stored: StoredMessage, part: int, told: timeline.TimelineLine, kind: str, task: str) -> TimelineRow:
-        what = f"{told.text} {told.detail}".strip(" :")[:_MAX_LINE_CHARS]
-        return TimelineRow(stored.sequence, part, told.at, kind, told.tone, told.actor, what, task)
+    def _line(self, stored: StoredMessage, part: int, line: timeline.TimelineLine, kind: str, task: str) -> TimelineRow:
+        text = f"{line.text} {line.detail}".strip(" :")[:_MAX_LINE_CHARS]
+        return TimelineRow(stored.sequence, part, line.at, kind, line.tone, line.actor, text, task)

@@ -1,4 +1,4 @@
-// The agents: who is there, what waits for them, how quick they were lately, what they used.
+// The agents: instances, queued work, latencies and usage.
 
 import { arrange, command, empty, h } from "./dom.js";
 import { compact, HEALTH, money, number, seconds } from "./format.js";
@@ -68,7 +68,7 @@ function cells(agent, known) {
   return [
     h("td", {}, h("span", { class: `status ${tone}`, text: word })),
     h("th", { scope: "row" }, h("a", { href: `/?text=${agent.name}`, title: "The workflows it had a part in" }, h("b", { text: agent.name })), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
-      known && agent.circuit ? h("span", { class: "tag", title: "It keeps failing. One task at a time is sent to find out whether it is well again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
+      known && agent.circuit ? h("span", { class: "tag", title: "The agent keeps failing. One task at a time is sent to check whether it works again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
       h("p", { class: "muted", text: agent.description || (health === "gone" ? "Worked here before." : "") })),
     ...(known ? [
       cell(agent.instances ? number(agent.instances) : "0"),

@@ -1,4 +1,4 @@
-// What waits for a person: the task, the call or the plan that is asked about, a yes (edited or not) or a no.
+// Open approvals: the task, the tool call or the plan, and the answer: approve (maybe with an edited input) or reject.
 
 import { arrange, empty, h, note, once, setText } from "./dom.js";
 import { clock, pretty, until } from "./format.js";
@@ -30,7 +30,7 @@ export function approvalsPage(main) {
 function approvalElement(one) {
   const input = h("textarea", { rows: "6", spellcheck: "false", "aria-label": "What it is done with" });
   input.value = pretty(one.input);
-  const reason = h("input", { placeholder: "Why not? It is told to whoever asked", "aria-label": "Why not" });
+  const reason = h("input", { placeholder: "Why not? The agent that asked receives the reason", "aria-label": "Why not" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const left = h("span", { class: "muted number", title: clock(one.expires_at) });
   const buttons = [
@@ -45,7 +45,7 @@ function approvalElement(one) {
     if (action === "approve") {
       body = {};
       if (input.value !== pretty(one.input)) {
-        try { body.input = JSON.parse(input.value); } catch (error) { fail(`What it is done with is no JSON: ${error.message}`); return; }
+        try { body.input = JSON.parse(input.value); } catch (error) { fail(`The input is not valid JSON: ${error.message}`); return; }
       }
     }
     answering = true;

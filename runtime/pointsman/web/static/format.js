@@ -22,6 +22,13 @@ const STATUS = {
   abandoned: ["muted", "Given up"],
 };
 
+export const STRATEGY = {
+  plan_and_execute: "plan and execute",
+  router: "router",
+  pipeline: "pipeline",
+  fan_out: "fan-out",
+};
+
 export const HEALTH = {
   ready: ["good", "Ready"],
   working: ["running", "Working"],

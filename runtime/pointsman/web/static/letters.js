@@ -1,4 +1,4 @@
-// What nobody could process: why, what it was, and the two ways out of here.
+// The dead letters: the cause of each, its event, and the actions replay and discard.
 
 import { arrange, empty, h, note, once, setText } from "./dom.js";
 import { ago, clock, number, pretty, whose } from "./format.js";
@@ -7,10 +7,10 @@ import { pager } from "./pager.js";
 
 const CAUSES = {
   handler_error: "The agent failed",
-  invalid_input: "Input did not fit",
-  invalid_output: "Output did not fit",
-  invalid_plan: "No plan that fits",
-  insufficient: "Output would not do",
+  invalid_input: "The input was not valid",
+  invalid_output: "The output was not valid",
+  invalid_plan: "The plan was not valid",
+  insufficient: "Output was not good enough",
   oversize: "Too large",
   context_overflow: "Too long for the model",
   timeout: "Took too long",
@@ -22,14 +22,15 @@ const CAUSES = {
   rejected: "A person said no",
   needs_approval: "Needs approval",
   cancelled: "Cancelled",
-  outcome_unknown: "What came of it is unknown",
+  outcome_unknown: "The result is unknown",
+  provider_error: "The model provider failed",
   team_failed: "The team failed",
-  rate_limited: "Asked too often",
+  rate_limited: "Too many requests",
   undecodable: "Unreadable",
-  unknown_type: "Of an unknown type",
-  unknown_workflow: "Of no known workflow",
-  request_id_taken: "Request id is taken",
-  body_lost: "Its body is gone",
+  unknown_type: "Unknown type of event",
+  unknown_workflow: "Unknown workflow",
+  request_id_taken: "Request id is already used",
+  body_lost: "The body was lost",
 };
 
 export function lettersPage(main) {
@@ -69,7 +70,7 @@ export function lettersPage(main) {
     const done = await post(`/api/dead-letters/${word.toLowerCase()}`, chosen);
     if (!done.ok) { note(done.error, "bad"); return; }
     const whole = done.done === done.of;
-    note(`${word === "Replay" ? "Replayed" : "Discarded"} ${number(done.done)} of ${number(done.of)}.${whole || word !== "Replay" ? "" : " The workflows of the others have ended: Replay on one of them asks whether to send its request anew."}`, whole ? "plain" : "bad");
+    note(`${word === "Replay" ? "Replayed" : "Discarded"} ${number(done.done)} of ${number(done.of)}.${whole || word !== "Replay" ? "" : " The workflows of the others have ended: Replay on one of them asks whether to send its request again."}`, whole ? "plain" : "bad");
   }
 
   async function replay(letter, asNew = false) {
@@ -118,7 +119,7 @@ function letterElement(letter, replay, discard) {
   const when = h("time", { class: "muted number", datetime: letter.at, title: clock(letter.at) });
   const element = h("li", { class: "letter", tabindex: "-1" },
     h("div", { class: "letter-head" },
-      h("span", { class: "status bad", title: letter.kind, text: CAUSES[letter.kind] || letter.kind }),
+      h("span", { class: "status bad", title: letter.kind, text: CAUSES[letter.kind] || letter.kind.replaceAll("_", " ") }),
       h("b", { text: whose(letter.origin, letter.task) }),
       when,
       h("span", { class: "muted number", text: `${letter.attempts} ${letter.attempts === 1 ? "try" : "tries"}` }),

@@ -32,7 +32,7 @@ export function askFor(go, before = null) {
     if (send.ariaDisabled) return;
     let input = text.value.trim();
     if (asJson.checked) {
-      try { input = JSON.parse(input); } catch (error) { fail(`That is no JSON: ${error.message}`); return; }
+      try { input = JSON.parse(input); } catch (error) { fail(`The text is not valid JSON: ${error.message}`); return; }
     }
     send.ariaDisabled = "true"; // `disabled` would take the focus away, and let Ctrl-Enter through
     send.textContent = "Sending"; // without a broker it takes a while until that is said

@@ -1,8 +1,8 @@
-// One workflow: how it stands, its answer, its plan, its time, and everything that happened.
+// One workflow: its state, its answer, its plan, its timeline and its events.
 
 import { command, copyable, empty, h, note, once, setText } from "./dom.js";
 import { eventList } from "./events.js";
-import { clock, money, number, readable, seconds, setNow, span, tone, whose, word } from "./format.js";
+import { clock, money, number, readable, seconds, setNow, span, STRATEGY, tone, whose, word } from "./format.js";
 import { planGraph } from "./graph.js";
 import { follow, post } from "./live.js";
 import { askFor } from "./request.js";
@@ -103,7 +103,7 @@ export function workflowPage(main, id, go) {
     const outcome = view.outcome;
     const saved = outcome && outcome.sequential > outcome.elapsed ? `${seconds(outcome.elapsed)}, one after another ${seconds(outcome.sequential)}` : seconds(span(view.started_at, view.ended_at));
     facts.replaceChildren(...[
-      fact("Team", `${view.team}, ${view.strategy}`), fact("Started", clock(view.started_at)), fact(view.ended_at ? "Took" : "Running for", saved),
+      fact("Team", `${view.team}, ${STRATEGY[view.strategy] || view.strategy.replaceAll("_", " ")}`), fact("Started", clock(view.started_at)), fact(view.ended_at ? "Took" : "Running for", saved),
       used.calls ? fact("Model calls", number(used.calls)) : "",
       used.input_tokens + used.output_tokens ? fact("Tokens", `${number(used.input_tokens)} in, ${number(used.output_tokens)} out`) : "",
       used.cost ? fact("Cost", money(used.cost)) : "",
