@@ -1,17 +1,17 @@
-"""What tests of agents and of teams need: no broker, no network, no real time.
+"""Test agents and teams without a broker, a network or real time.
 
-| | |
+| Name | Use |
 |---|---|
-| `MemoryBus`, `MemoryBroker` | the bus inside the process; what holds on it holds on JetStream |
-| `VirtualClock` | time that stands still until the test moves it |
-| `ScriptedModel`, `text_reply`, `tool_reply` | a model that says what it was told to say |
-| `planner.with_model(model)` | the planner that ships, or any `LLMAgent`, with its own prompt on such a model |
-| `RecordingReporter` | what `Context.for_test(..., reporter=RecordingReporter())` was told: reports, events, texts |
+| `MemoryBus`, `MemoryBroker` | a bus in memory that passes the same contract tests as JetStream |
+| `VirtualClock` | a clock that moves only when the test moves it |
+| `ScriptedModel`, `text_reply`, `tool_reply` | a model with prepared replies |
+| `planner.with_model(model)` | the shipped planner, or any `LLMAgent`, with its own prompt on such a model |
+| `RecordingReporter` | the reports, events and texts of `Context.for_test(..., reporter=RecordingReporter())` |
 | `run_team`, `running_team` | a whole team in the test's own process, from a request to its outcome, in milliseconds |
-| `forbid_real_models` | no call of a model that costs money; as a pytest plugin: `pointsman.testing.pytest_plugin` |
-| `simulate`, `SimulatedProcess`, `SimulatedClock` | a whole system in one loop: time jumps, processes die |
-| `EndlessSimulationError` | what a simulation raises that never comes to rest |
-| `FaultyBus`, `Faults` | a bus that fails the way buses do, by chance drawn from a seed |
+| `forbid_real_models` | refuses calls of paid models; as a pytest plugin: `pointsman.testing.pytest_plugin` |
+| `simulate`, `SimulatedProcess`, `SimulatedClock` | a whole system in one loop: time jumps, processes are killed |
+| `EndlessSimulationError` | raised by a simulation that does not end |
+| `FaultyBus`, `Faults` | a bus with the typical faults of a broker, at random from a seed |
 """
 
 from __future__ import annotations

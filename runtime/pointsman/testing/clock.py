@@ -1,4 +1,4 @@
-"""A clock that stands still until a test moves it, and then wakes its sleepers in the order they are due."""
+"""A clock that moves only when a test moves it, and wakes its sleepers in the order in which they are due."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import heapq
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from pointsman.ports.clock import Clock
+
 __all__ = ["VirtualClock"]
 
-_SETTLE_TURNS = 50  # turns of the loop for what a sleeper set in motion; a chain of awaits is shorter
+_SETTLE_TURNS = 50  # turns of the loop for the work that a sleeper starts; a chain of awaits is shorter
 
 
-class VirtualClock:
-    """Time in a test's hand. `start` is the first `now`; `monotonic` begins at 0."""
+class VirtualClock(Clock):
+    """A clock that a test moves. `monotonic` begins at 0.
+
+    Args:
+        start: The first `now`. Default: the beginning of 2030, UTC.
+    """
 
     def __init__(self, start: datetime = datetime(2030, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
@@ -36,7 +42,11 @@ class VirtualClock:
         await sleeper
 
     async def advance(self, seconds: float) -> None:
-        """Move time forward. Each sleeper wakes at its own moment and what it starts runs before the next one wakes."""
+        """Move time forward. Each sleeper wakes at its own time, and its work runs before the next sleeper wakes.
+
+        Args:
+            seconds: The time to move, in seconds.
+        """
         end = self._elapsed + seconds
         await self.settle()
         while self._sleepers and self._sleepers[0][0] <= end:
@@ -50,6 +60,6 @@ class VirtualClock:
         await self.settle()
 
     async def settle(self) -> None:
-        """Let everything run that needs no time to pass."""
+        """Run all work that needs no time to pass."""
         for _ in range(_SETTLE_TURNS):
             await asyncio.sleep(0)

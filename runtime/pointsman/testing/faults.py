@@ -1,16 +1,16 @@
-"""A bus that fails the way buses do, and takes its process with it, by a chance that is drawn from a seed.
+"""Inject the typical faults of a broker into a bus, and crashes into its process, at random from a seed.
 
-| Fault | What happens |
+| Fault | Effect |
 |---|---|
 | slow | a call, an answer or a settlement takes up to `Faults.max_latency` |
-| unavailable | the call is refused at once; nothing was done |
+| unavailable | the call is refused at once, without an effect |
 | lost | a publish never arrives, and is not answered |
 | unanswered | a publish is stored, and its answer is lost |
-| late | a publish is not answered, and is stored afterwards; until then no other to its subject is answered |
-| unsettled | an acknowledgement of any kind, or a delivery that was handed on, never arrives |
-| repeated | a message is delivered again while it is in hand |
+| late | a publish is not answered, and is stored later; until then no other publish to its subject is answered |
+| unsettled | an acknowledgement of any kind, or a forwarded delivery, never arrives |
+| repeated | a message is delivered again while it is being processed |
 | unheard | a broadcast is lost |
-| outage | for a while nothing of this process reaches the broker |
+| outage | for 0.5 to 8 seconds no call of this process reaches the broker |
 | crash | the process dies before a call, or after its effect |
 """
 
@@ -57,7 +57,7 @@ RATES: Mapping[str, float] = {
     "outage": 0.002,
     "crash": 0.008,
 }
-"""Chances that a call meets the fault: high enough that a workflow of some 50 calls meets several."""
+"""Probability of each fault for a call: high enough that a workflow of some 50 calls has several."""
 
 
 def _nothing(what: str) -> None: ...
@@ -65,18 +65,27 @@ def _nothing(what: str) -> None: ...
 
 @dataclass(slots=True)
 class Faults:
-    """Which faults happen, until when, and how many there were. Times are in seconds of the loop's clock."""
+    """Rates and counts of faults. Times are in seconds of the loop's clock.
+
+    Attributes:
+        chance: The source of random numbers.
+        rates: The probability of each fault. Default: `RATES`.
+        until: Time after which no faults happen. Default: never.
+        max_latency: Maximum delay of a slow call. Default: 3.
+        counts: The number of faults so far, by kind.
+        log: Called with a text for each fault. Default: no call.
+    """
 
     chance: Random
     rates: Mapping[str, float] = field(default_factory=lambda: RATES)
     until: float = float("inf")
     crashes: int = 10
-    """Processes that may still be killed."""
+    """Maximum number of processes that will still be killed."""
     latency: float = 0.002
-    """What a call takes on average, there and back each."""
+    """Average delay of a call, and of its answer."""
     max_latency: float = 3.0
     timeout: float = 1.0
-    """How long an answer is waited for."""
+    """Maximum time to wait for an answer."""
     counts: Counter[str] = field(default_factory=Counter)
     log: Callable[[str], None] = _nothing
     in_flight: Counter[str] = field(default_factory=Counter)
@@ -85,15 +94,24 @@ class Faults:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is on its way any more."""
+        """True if no delayed effect is left."""
         return not self._tasks
 
     @property
     def active(self) -> bool:
+        """True while faults happen."""
         return asyncio.get_running_loop().time() < self.until
 
     def occurs(self, fault: str, where: str) -> bool:
-        """Whether `fault` happens now, at `where`."""
+        """Decide if a fault happens now, and count the fault.
+
+        Args:
+            fault: The kind of fault.
+            where: The process and the call, for `log`.
+
+        Returns:
+            True if the fault happens.
+        """
         if not self.active or self.chance.random() >= self.rates.get(fault, 0.0):
             return False
         if fault == "crash":
@@ -105,18 +123,36 @@ class Faults:
         return True
 
     def pick(self, where: str, *faults: str) -> str | None:
-        """The one of `faults` that happens now, if any."""
+        """Decide which of several faults happens now.
+
+        Args:
+            where: The process and the call, for `log`.
+            faults: The kinds of faults.
+
+        Returns:
+            The first fault that happens; None without a fault.
+        """
         return next((fault for fault in faults if self.occurs(fault, where)), None)
 
     async def delay(self, where: str) -> None:
-        """The time that a message takes to or from the broker."""
+        """Wait for the time that a message needs to or from the broker.
+
+        Args:
+            where: The process and the call, for `log`.
+        """
         if self.occurs("slow", where):
             await asyncio.sleep(self.chance.uniform(0.0, self.max_latency))
         else:
             await asyncio.sleep(self.chance.expovariate(1 / self.latency))
 
     def schedule(self, delay: float, effect: Callable[[], Awaitable[Any]], subject: str = "") -> None:
-        """Have `effect` after `delay`, whatever becomes of the process that asked for it: it is on its way."""
+        """Run an effect later, also if the process that caused it has died: the message is already in transit.
+
+        Args:
+            delay: The delay in seconds.
+            effect: The effect.
+            subject: The subject of a late publish. Default: none.
+        """
 
         async def arrive() -> None:
             await asyncio.sleep(delay)
@@ -130,8 +166,14 @@ class Faults:
         task.add_done_callback(lambda done: self._tasks.pop(done, None), context=contextvars.Context())
 
 
-class FaultyBus:
-    """`bus` as one process sees it. Once the process is dead, nothing it still tries has an effect."""
+class FaultyBus(Bus):
+    """The bus of one process, with faults. After the death of the process, its calls have no effect.
+
+    Args:
+        bus: The bus without faults.
+        faults: The faults.
+        process: The process that uses the bus.
+    """
 
     def __init__(self, bus: Bus, faults: Faults, process: SimulatedProcess) -> None:
         self._bus = bus
@@ -140,13 +182,19 @@ class FaultyBus:
         self._away_until = 0.0
         self._registry = _FaultyRegistry(self, bus.registry)
 
-    # What may happen on the way
+    # Faults in transit
 
     def check_alive(self) -> None:
+        """Raise `CancelledError` if the process is dead."""
         if not self._process.alive:
             raise asyncio.CancelledError(f"{self._process.name} is dead")
 
     def may_crash(self, where: str) -> None:
+        """Kill the process, if that fault happens now, and raise `CancelledError` if the process is dead.
+
+        Args:
+            where: The call, for `Faults.log`.
+        """
         self.check_alive()
         if self._faults.occurs("crash", f"{self._process.name} {where}"):
             self._process.kill()
@@ -154,18 +202,27 @@ class FaultyBus:
 
     @property
     def is_disconnected(self) -> bool:
-        """Whether an outage keeps this process from the broker. One may begin with any look."""
+        """True during an outage. Each read of this property may begin an outage."""
         now = asyncio.get_running_loop().time()
         if now >= self._away_until and self._faults.occurs("outage", self._process.name):
             self._away_until = now + self._faults.chance.uniform(0.5, 8.0)
         return now < self._away_until
 
     async def wait_until_back(self) -> None:
-        while self.is_disconnected:  # noqa: ASYNC110  # time brings it back, and looking may send it away again
+        """Return when no outage separates this process from the broker."""
+        while self.is_disconnected:  # noqa: ASYNC110  # the outage ends with time, and each read may begin another
             await asyncio.sleep(self._away_until - asyncio.get_running_loop().time())
 
     async def call(self, what: str, effect: Callable[[], Awaitable[T]]) -> T:
-        """Have `effect` at the broker and its answer here, if all goes well."""
+        """Make a call with an effect at the broker, unless a fault happens.
+
+        Args:
+            what: The call, for `Faults.log`.
+            effect: The effect.
+
+        Returns:
+            The answer.
+        """
         where = f"{self._process.name} {what}"
         await self._send(what, where)
         answer = await effect()
@@ -176,7 +233,7 @@ class FaultyBus:
         self.may_crash(f"before {what}")
         if self.is_disconnected:
             await asyncio.sleep(self._faults.timeout)
-            raise BusUnavailableError(f"{where}: the broker is away")
+            raise BusUnavailableError(f"{where}: the broker is unavailable")
         if self._faults.occurs("unavailable", where):
             raise BusUnavailableError(f"{where}: the broker did not answer")
         await self._faults.delay(where)
@@ -191,7 +248,7 @@ class FaultyBus:
         await self._send(what, where)
         if expect is not None and self._faults.in_flight[subject]:
             await asyncio.sleep(self._faults.timeout)
-            raise PublishOutcomeUnknownError(f"{where}: an earlier publish there is still under way")
+            raise PublishOutcomeUnknownError(f"{where}: an earlier publish to the subject is still in transit")
         fate = self._faults.pick(where, "lost", "unanswered", "late")
         if fate == "late":
             self._faults.schedule(self._faults.chance.uniform(0.0, 2 * self._faults.max_latency), store, subject)
@@ -207,7 +264,12 @@ class FaultyBus:
         return answer
 
     async def settle(self, what: str, effect: Callable[[], Awaitable[None]]) -> None:
-        """Fire and forget: it arrives now, later or never, and the caller cannot know."""
+        """Send a settlement, which arrives now, later or never. The caller gets no answer.
+
+        Args:
+            what: The call, for `Faults.log`.
+            effect: The effect.
+        """
         where = f"{self._process.name} {what}"
         self.may_crash(f"before {what}")
         if not self.is_disconnected and not self._faults.occurs("unsettled", where):
@@ -218,12 +280,26 @@ class FaultyBus:
         self.may_crash(f"after {what}")
 
     def repeat(self, delivery: Delivery) -> None:
+        """Let the broker deliver a message again, if that fault happens now.
+
+        Args:
+            delivery: The delivery that the process has.
+        """
         where = f"{self._process.name} has {delivery.message.subject}"
         if self._faults.occurs("repeated", where):
             self._faults.schedule(self._faults.chance.uniform(0.0, self._faults.max_latency), delivery.nak)
 
     async def forward(self, name: str, delivery: Delivery) -> bool:
-        where = f"{self._process.name} hand on {delivery.message.subject}"
+        """Forward a delivery to another process, unless a fault happens.
+
+        Args:
+            name: The name of the receiver.
+            delivery: The delivery.
+
+        Returns:
+            False if the delivery was certainly not forwarded.
+        """
+        where = f"{self._process.name} forward {delivery.message.subject}"
         self.may_crash(f"before {where}")
         if self.is_disconnected:
             return False
@@ -231,14 +307,14 @@ class FaultyBus:
         async def arrive() -> bool:
             return await delivery.forward(name)
 
-        there = True
+        arrived = True
         if not self._faults.occurs("unsettled", where):
             if self._faults.occurs("slow", where):
                 self._faults.schedule(self._faults.chance.uniform(0.0, self._faults.max_latency), arrive)
             else:
-                there = await arrive()
+                arrived = await arrive()
         self.may_crash(f"after {where}")
-        return there
+        return arrived
 
     # The bus
 
@@ -308,7 +384,7 @@ class FaultyBus:
         return await self._store(f"schedule {target}", target, store, None)
 
     async def capacity_problem(self, stream: StreamKind) -> str:
-        return await self.call(f"lacks_room {stream}", lambda: self._bus.capacity_problem(stream))
+        return await self.call(f"capacity_problem {stream}", lambda: self._bus.capacity_problem(stream))
 
     async def subjects(self, stream: StreamKind, subject: str) -> Sequence[str]:
         return await self.call(f"subjects {subject}", lambda: self._bus.subjects(stream, subject))

@@ -1,4 +1,4 @@
-"""A model that says what it was told to say, and remembers what it was asked."""
+"""A model with prepared replies that records its requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from pointsman.errors import ConfigurationError
-from pointsman.ports.model import ModelReply, ModelRequest, ToolCall
+from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
 from pointsman_schemas.events import Usage
 from pointsman_schemas.strict_json import as_json_value, compact_json
 
@@ -15,9 +15,14 @@ __all__ = ["Script", "ScriptedModel", "text_reply", "tool_reply"]
 Script: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply]
 
 
-class ScriptedModel:
-    """Gives its replies in order: a reply, an exception to raise, or a function of the request. Running out of them is
-    a `ConfigurationError`, which fails the attempt at once. `requests` are the calls it got."""
+class ScriptedModel(Model):
+    """A model that gives its replies in order. `requests` are the calls that it received.
+
+    A call without a reply left raises a `ConfigurationError`, which fails the attempt at once.
+
+    Args:
+        script: The replies. Each is a reply, an exception to raise, or a function of the request.
+    """
 
     provider = "scripted"
     name = "scripted"
@@ -45,8 +50,16 @@ class ScriptedModel:
 
 
 def text_reply(answer: object, *, finish: str = "stop", tokens: tuple[int, int] = (10, 5)) -> ModelReply:
-    """A reply with a text, or with structured output: JSON data or a model of pydantic. `tokens` are those of input and
-    output."""
+    """Return a reply with a text or with structured output.
+
+    Args:
+        answer: The text; or JSON data or a model of pydantic for structured output.
+        finish: The reason for the end of the reply. Default: `stop`.
+        tokens: The numbers of input tokens and output tokens. Default: 10 and 5.
+
+    Returns:
+        The reply.
+    """
     usage = Usage(calls=1, input_tokens=tokens[0], output_tokens=tokens[1])
     if isinstance(answer, str):
         return ModelReply(text=answer, usage=usage, finish=finish, model="scripted")
@@ -55,7 +68,15 @@ def text_reply(answer: object, *, finish: str = "stop", tokens: tuple[int, int] 
 
 
 def tool_reply(*calls: tuple[str, object], tokens: tuple[int, int] = (10, 5)) -> ModelReply:
-    """A reply that asks for tools: their names, and their arguments as JSON data, or as text to be sent as it is."""
+    """Return a reply that calls tools.
+
+    Args:
+        calls: The name of each tool, and its arguments as JSON data, or as a text that is sent unchanged.
+        tokens: The numbers of input tokens and output tokens. Default: 10 and 5.
+
+    Returns:
+        The reply.
+    """
     usage = Usage(calls=1, input_tokens=tokens[0], output_tokens=tokens[1])
     wanted = tuple(
         ToolCall(

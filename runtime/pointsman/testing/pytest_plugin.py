@@ -1,6 +1,6 @@
-"""With this plugin no test calls a model that costs money, but those marked `real_model`.
+"""Pytest plugin that forbids calls of models that cost money, except in tests with the marker `real_model`.
 
-`pytest_plugins = ["pointsman.testing.pytest_plugin"]` in the top `conftest.py` switches it on.
+Enable the plugin with `pytest_plugins = ["pointsman.testing.pytest_plugin"]` in the top `conftest.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ __all__ = ["pytest_configure", "pytest_runtest_call"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", "real_model: calls a paid model provider")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Around every test."""
+    """Run every test without paid models, unless it has the marker."""
     if item.get_closest_marker("real_model") is not None:
         return (yield)
     with forbid_real_models():

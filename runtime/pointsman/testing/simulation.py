@@ -1,10 +1,10 @@
-"""Time that jumps and processes that die: what a whole system needs to run in one loop, the same way every time.
+"""Simulate a whole system in one event loop, with time that jumps and processes that die, the same way in every run.
 
-`simulate` runs a coroutine on a loop without a real clock. Whenever nothing is left to do, time jumps to the next
-moment at which something is due, so a minute of waiting costs nothing; every timeout of asyncio's obeys. Nothing in it
-may use threads or sockets. What runs is then a function of its inputs and of the chance it draws from.
+`simulate` runs a coroutine on a loop without a real clock. Whenever no task can run, time jumps to the next timer, so a
+minute of waiting costs nothing. All timeouts of asyncio follow this time. The simulated code must not use threads or
+sockets. A run then depends only on its inputs and on the seed of its random numbers.
 
-`SimulatedProcess` gathers the tasks that begin in it, however deep, and kills them all at once, as SIGKILL would.
+`SimulatedProcess` collects all tasks that are started in it, at any depth, and kills them at once, as SIGKILL would.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
+from pointsman.ports.clock import Clock
+
 __all__ = ["EndlessSimulationError", "SimulatedClock", "SimulatedProcess", "SimulationLoop", "simulate"]
 
 T = TypeVar("T")
 
 _START_TIME = datetime(2030, 1, 1, tzinfo=UTC)
 _MAX_STEPS = 1_000_000
-"""Turns of the loop before a run counts as endless; a few thousand are usual for a workflow."""
+"""Turns of the loop after which a run counts as endless. A workflow usually needs a few thousand."""
 
-_RECANCEL_DELAY_S = 1.0  # seconds until a task that took no notice of being cancelled is cancelled again
+_RECANCEL_DELAY_S = 1.0  # time until a task that ignored its cancellation is cancelled again
 
 
 class EndlessSimulationError(AssertionError):
-    """The simulation took more steps than it may, or waits for something that no moment will bring."""
+    """The simulation exceeded its maximum of steps, or all its tasks wait and no timer is set."""
 
 
 class SimulationLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time begins at 0 and passes only when nothing can run. `steps` counts its turns."""
+    """An event loop with a time that begins at 0 and moves only if no task can run. `steps` counts its turns."""
 
     def __init__(self, steps: int = _MAX_STEPS) -> None:
         self._time = 0.0
@@ -58,12 +60,12 @@ class SimulationLoop(asyncio.SelectorEventLoop):
     def _jump(self, timeout: float | None) -> None:
         self.steps += 1
         if self.steps > self._max_steps:
-            self._max_steps += _MAX_STEPS  # for what has to be cleared away
+            self._max_steps += _MAX_STEPS  # more steps for the cleanup after the error
             raise EndlessSimulationError(
                 f"more than {self.steps - 1} steps, at {self._time:.3f} s: something runs without end"
             )
         if timeout is None:
-            raise EndlessSimulationError(f"at {self._time:.3f} s everything waits and nothing is due")
+            raise EndlessSimulationError(f"at {self._time:.3f} s everything waits and no timer is set")
         self._time += timeout
 
 
@@ -92,7 +94,7 @@ class _NumberedTask(asyncio.Task[T]):
 
 
 class _JumpSelector(selectors.SelectSelector):
-    """Looks at no file: instead of waiting for the time given, it lets it pass."""
+    """A selector without files: instead of waiting for `timeout`, `select` moves the time."""
 
     def __init__(self, jump: Callable[[float | None], None]) -> None:
         super().__init__()
@@ -104,19 +106,28 @@ class _JumpSelector(selectors.SelectSelector):
 
 
 def simulate(main: Callable[[], Coroutine[Any, Any, T]], *, steps: int = _MAX_STEPS) -> T:
-    """What `main()` returns, run on a `SimulationLoop`.
+    """Run `main()` on a `SimulationLoop`.
+
+    Args:
+        main: Returns the coroutine to run.
+        steps: Maximum number of turns of the loop. Default: 1,000,000.
+
+    Returns:
+        The result of the coroutine.
 
     Raises:
-        EndlessSimulationError: it took more than `steps` turns of the loop, or came to wait for nothing.
+        EndlessSimulationError: The run needed more than `steps` turns of the loop, or all tasks wait without a timer.
     """
     with asyncio.Runner(loop_factory=partial(SimulationLoop, steps)) as runner:
         return runner.run(main())
 
 
-class SimulatedClock:
-    """The simulation's time as a `Clock`; outside of the loop it stands still.
+class SimulatedClock(Clock):
+    """The simulation's time as a `Clock`. Outside of the loop, the time does not move.
 
-    `start` is `now` at its beginning; `skew`, in seconds, sets this clock off.
+    Args:
+        start: The first `now`. Default: the beginning of 2030, UTC.
+        skew: Error of this clock in seconds. Default: 0.
     """
 
     def __init__(self, start: datetime = _START_TIME, skew: float = 0.0) -> None:
@@ -139,7 +150,11 @@ _owner: contextvars.ContextVar[SimulatedProcess | None] = contextvars.ContextVar
 
 
 class SimulatedProcess:
-    """Tasks that live and die together: the one that `start` makes and all that begin in it."""
+    """A group of tasks that can be killed together: the task of `start`, and all tasks that are started in it.
+
+    Args:
+        name: The name of the process, for messages.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -148,7 +163,14 @@ class SimulatedProcess:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run `main` as this process, on a `SimulationLoop`."""
+        """Run `main` as this process, on a `SimulationLoop`.
+
+        Args:
+            main: The coroutine.
+
+        Returns:
+            The task of the coroutine.
+        """
         context = contextvars.copy_context()
         context.run(_owner.set, self)
         task = asyncio.get_running_loop().create_task(main, context=context)
@@ -156,13 +178,13 @@ class SimulatedProcess:
         return task
 
     def kill(self) -> None:
-        """End it here and now. No task of it gets further than its next `await`, whatever it does about it."""
+        """Kill the process now. None of its tasks runs past its next `await`, even if it catches the cancellation."""
         self.alive = False
         for task in tuple(self._tasks):
             task.cancel()
 
     async def wait(self) -> None:
-        """Return when `main` is through, and no task of it is left: with `main` a process ends."""
+        """Return when `main` and all its tasks have ended. The end of `main` ends the process."""
         if self._main is not None:
             await asyncio.wait({self._main})
         while self._tasks:
@@ -170,12 +192,17 @@ class SimulatedProcess:
             await asyncio.wait(tuple(self._tasks), timeout=_RECANCEL_DELAY_S)
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Add a task to the process.
+
+        Args:
+            task: The task.
+        """
         self._tasks[task] = None
-        task.add_done_callback(self._let_go, context=contextvars.Context())
+        task.add_done_callback(self._remove, context=contextvars.Context())
         if not self.alive:
             task.cancel()
 
-    def _let_go(self, task: asyncio.Task[Any]) -> None:
+    def _remove(self, task: asyncio.Task[Any]) -> None:
         del self._tasks[task]
 
 

@@ -1,4 +1,4 @@
-"""A whole team in the test's own process: the real supervisor and workers on the in-memory bus, and a client."""
+"""Run a whole team in the test's own process: the real supervisor and workers on the in-memory bus, and a client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pointsman_schemas.team import Team
 
 __all__ = ["run_team", "running_team"]
 
-_POLL_INTERVAL_S = 0.005  # seconds between two looks whether everybody is there, which takes a few milliseconds
+_POLL_INTERVAL_S = 0.005  # between two checks if all agents are registered, which takes a few milliseconds
 
 
 @asynccontextmanager
@@ -70,7 +70,7 @@ async def running_team(
             for task in tasks:
                 if task.done():
                     task.result()
-                    raise ConfigurationError(f"a part of {teams[0].name} ended before the team was there")
+                    raise ConfigurationError(f"a part of {teams[0].name} ended before the team was ready")
             await asyncio.sleep(_POLL_INTERVAL_S)
         yield client
     finally:
@@ -79,9 +79,9 @@ async def running_team(
 
 
 def _check_agents(team: Team, cast: Sequence[AgentCard | Team]) -> None:
-    """Whom the team asks for must be there: without them a request waits for its deadline. `ANY` asks for nobody."""
-    there = {each.name for each in cast}
-    missing = {name: does for name, does in team.required_agents().items() if name not in there}
+    """Raise an error if an agent that the team names is missing: a request would wait until its deadline."""
+    present = {each.name for each in cast}
+    missing = {name: does for name, does in team.required_agents().items() if name not in present}
     if roles := [name for name, does in missing.items() if does != "works"]:
         shipped = installed_agents()
         places = [shipped[name].value.replace(":", ".") if name in shipped else name for name in roles]
@@ -94,7 +94,7 @@ def _check_agents(team: Team, cast: Sequence[AgentCard | Team]) -> None:
     wanted += [f"an agent with the skill {skill}" for skill in team.required_skills() if skill not in had]
     if wanted or not any(isinstance(each, AgentCard) for each in cast):
         lacking = " and ".join(wanted) or "an agent"
-        raise ConfigurationError(f"the team {team.name} needs {lacking}, and got none: pass it among the agents")
+        raise ConfigurationError(f"the team {team.name} needs {lacking}, and got none: add it to the agents")
 
 
 async def run_team(

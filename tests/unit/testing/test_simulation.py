@@ -29,7 +29,7 @@ def test_an_hour_passes_at_once_and_timeouts_keep_to_it() -> None:
 
 
 def test_waiting_for_nothing_ends_with_a_reason() -> None:
-    with pytest.raises(EndlessSimulationError, match="nothing is due"):
+    with pytest.raises(EndlessSimulationError, match="no timer is set"):
         simulate(asyncio.Event().wait)
 
 

@@ -170,7 +170,7 @@ async def test_a_team_is_waited_for_until_its_supervisor_is_there(monkeypatch: p
 
 @pytest.mark.parametrize(
     ("ends", "said"),
-    [(BusUnavailableError("it is away"), "it is away"), (None, "a part of shop ended before the team was there")],
+    [(BusUnavailableError("it is away"), "it is away"), (None, "a part of shop ended before the team was ready")],
 )
 async def test_part_that_ends_early_ends_all_with_the_reason(
     ends: Exception | None, said: str, monkeypatch: pytest.MonkeyPatch
@@ -297,7 +297,7 @@ async def test_missing_agent_is_reported_before_the_run(team: Team, lacks: str) 
     with pytest.raises(ConfigurationError) as caught:
         await run_team(team, [seller(ScriptedModel())], "What does tea cost?")
 
-    assert str(caught.value) == f"the team shop needs {lacks}, and got none: pass it among the agents"
+    assert str(caught.value) == f"the team shop needs {lacks}, and got none: add it to the agents"
 
 
 @pytest.mark.parametrize(
