@@ -20,7 +20,7 @@ from pointsman_schemas.log import (
 __all__ = ["SYNTHESIS_GRACE", "Decision", "DecisionContext", "Probe"]
 
 SYNTHESIS_GRACE = timedelta(seconds=30)
-"""How long a synthesizer may work past the workflow's deadline: the caller is owed an answer from the results."""
+"""Time that a synthesizer may work past the workflow's deadline, to write an answer from the results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,18 @@ class Decision:
 
     @property
     def now(self) -> datetime:
-        """Return the time of this decision."""
+        """Time of this decision."""
         return self.context.now
 
     @property
     def state(self) -> State:
-        """Return the state of a workflow that has begun."""
+        """State of a workflow that has started."""
         assert self.current is not None
         return self.current
 
     @property
     def ended(self) -> bool:
-        """Return True if the workflow has ended."""
+        """True if the workflow has ended."""
         return self.current is not None and self.current.ended
 
     def card(self, agent: str) -> AgentCard | None:

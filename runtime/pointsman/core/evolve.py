@@ -1,4 +1,4 @@
-"""Folding: the state after an entry. It decides nothing and refuses only what can never be."""
+"""Fold the entries of a log into a state. Folding decides nothing, and refuses only entries that cannot follow."""
 
 from __future__ import annotations
 
@@ -38,17 +38,24 @@ __all__ = [
 
 
 def fold_entries(entries: Iterable[Entry], state: State | None = None) -> State | None:
-    """The state after `entries`, starting from `state` or from nothing."""
+    """Return the state after `entries`, starting from `state`; None starts a workflow."""
     for entry in entries:
         state = evolve(state, entry)
     return state
 
 
 def apply_commit(state: State | None, commit: Commit) -> State:
-    """The state after one commit.
+    """Return the state after one commit.
+
+    Args:
+        state: The state before the commit; None before the first commit.
+        commit: The commit.
+
+    Returns:
+        The state.
 
     Raises:
-        InvariantError: the commit is not the next one, or its entries do not follow from the state.
+        InvariantError: The commit is not the next one, or its entries do not follow from the state.
     """
     expected = state.commits + 1 if state else 1
     if commit.number != expected:
@@ -60,11 +67,18 @@ def apply_commit(state: State | None, commit: Commit) -> State:
 
 
 def evolve(state: State | None, entry: Entry) -> State:
-    """The state after `entry`.
+    """Return the state after `entry`.
+
+    Args:
+        state: The state before the entry; None before the first entry.
+        entry: The entry.
+
+    Returns:
+        The state.
 
     Raises:
-        InvariantError: the entry cannot follow: it comes after the terminal one, names a task there is not, or makes a
-            move the tables in `transitions` do not have.
+        InvariantError: The entry cannot follow: the workflow has ended, there is no such task, or the tables in
+            `lifecycle` do not have the move.
     """
     if entry.kind == "workflow_started":
         if state is not None:
@@ -74,7 +88,7 @@ def evolve(state: State | None, entry: Entry) -> State:
         raise InvariantError(f"{entry.kind} comes before workflow_started")
     if state.ended:
         raise InvariantError(f"{entry.kind} comes after {state.workflow_id} ended as {state.phase}")
-    match entry.kind:  # not `match entry`: trying the classes of models one after the other takes forty times as long
+    match entry.kind:  # by kind: matching the classes of the models takes forty times as long
         case "task_added":
             return _on_task_added(state, entry)
         case "plan_accepted":
@@ -171,7 +185,7 @@ def evolve(state: State | None, entry: Entry) -> State:
             task = _task(state, entry.task_id)
             if task.status is TaskStatus.AWAITING_APPROVAL:
                 return asked  # the second call of the same attempt
-            # To ask about a tool is no failure: the attempt that asked does not count against the task's.
+            # An attempt that requests an approval is no failure, and does not count as one of the task's attempts.
             asking = (task.attempt,) if entry.about == "tool" else ()
             return _update_task(
                 asked,
@@ -252,9 +266,14 @@ def _on_task_added(state: State, entry: TaskAdded) -> State:
 
 
 def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
-    """Tasks of an earlier plan that never started give way to the new plan's; reactions to an event do not to those to
-    the next. What a person did not allow, or nobody could be sent, has failed all the same, unless the new plan has
-    another task of that name."""
+    """Return the state with the tasks of a new plan, which replace the tasks that have not started.
+
+    Reactions to an event stay when the next event adds reactions. A task that a person rejected, or that no agent could
+    receive, has failed and stays, unless the new plan has a task with its id.
+
+    Raises:
+        InvariantError: The plan has a task with the id of a task that stays.
+    """
     named = {planned.id for planned in entry.plan.tasks}
     kept = {
         task.id: task
@@ -306,7 +325,7 @@ def _dependants(tasks: dict[str, Task]) -> dict[str, tuple[str, ...]]:
 
 
 def _finish_task(state: State, entry: TaskSucceeded | ReviewRequested, status: TaskStatus) -> State:
-    """Its agent has done the task. What that took was counted before if a judge has looked at it since."""
+    """Apply a result to its task. The usage of a result that was under review is counted already."""
     task, result = _task(state, entry.task_id), entry.result
     ended_at = entry.at if status is TaskStatus.SUCCEEDED else None
     if task.status is TaskStatus.IN_REVIEW:
@@ -340,8 +359,10 @@ def _on_attempt_failed(state: State, entry: AttemptFailed) -> State:
 
 
 def _child_plan_usage(state: State, task: Task, result: Result | None) -> PlanUsage:
-    """What the teams have planned once the attempt at `task` is over. What was given to one that has not said how much
-    of it was used, as no team of an earlier release does, may all have been."""
+    """Return the plan usage of child teams after an attempt at `task` has ended.
+
+    A result without `plan_usage`, from a team that does not support that field, counts as full use of the budget.
+    """
     if result is not None and (result.plan_usage is not None or not task.team):
         return state.child_plan_usage + result.plan_usage if result.plan_usage is not None else state.child_plan_usage
     if task.budget is None or task.budget.tasks is None:
@@ -350,7 +371,7 @@ def _child_plan_usage(state: State, task: Task, result: Result | None) -> PlanUs
 
 
 def _on_task_reopened(state: State, entry: TaskReopened) -> State:
-    """The failed task may have one more attempt, and what was skipped for its sake waits for it again."""
+    """Give a failed task one more attempt. Tasks that were skipped because of it wait again."""
     task = _task(state, entry.task_id)
     if task.status is not TaskStatus.FAILED:
         raise InvariantError(f"task {task.id} of {state.workflow_id} is {task.status}; only a failed one reopens")
@@ -370,7 +391,7 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
 def _update_task(
     state: State, task_id: str, status: TaskStatus, all_used: Usage | None = None, **changes: object
 ) -> State:
-    """One task changed; `all_used` is what the workflow has used by then, when that changes with it."""
+    """Return the state with one task changed; `all_used` is the new usage of the workflow, if that changes."""
     task = _task(state, task_id)
     if status not in TASK_MOVES[task.status]:
         raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")
@@ -403,7 +424,7 @@ def _work_seconds(result: Result) -> float:
 
 
 def add_approval(state: State, entry: ApprovalRequested) -> State:
-    """`state` with one more thing that a person is asked."""
+    """Return `state` with one more approval request."""
     pending = PendingApproval(
         id=entry.approval,
         about=entry.about,
@@ -424,7 +445,11 @@ def add_approval(state: State, entry: ApprovalRequested) -> State:
 
 
 def resolve_approval(state: State, entry: ApprovalDecided) -> State:
-    """`state` with the answer. Raises `InvariantError` when nobody was asked."""
+    """Return `state` with the answer to an approval request.
+
+    Raises:
+        InvariantError: There is no such approval request.
+    """
     if (pending := state.approvals.get(entry.approval)) is None:
         raise InvariantError(f"{state.workflow_id} does not wait for the approval {entry.approval}")
     answered = copy_with(
@@ -437,7 +462,7 @@ def resolve_approval(state: State, entry: ApprovalDecided) -> State:
 
 
 def drop_approvals(state: State, at: datetime, task_id: str | None = None) -> State:
-    """`state` with nothing left to ask: of one task, or at all."""
+    """Return `state` without the approval requests of one task; without any approval request by default."""
     if not state.approvals:
         return state
     gone = {each.id for each in state.approvals.values() if task_id is None or each.task_id == task_id}
@@ -445,7 +470,7 @@ def drop_approvals(state: State, at: datetime, task_id: str | None = None) -> St
 
 
 def drop_plan_approval(state: State, at: datetime) -> State:
-    """`state` with no plan to ask about. What is asked about tasks stays, for as long as they do."""
+    """Return `state` without the approval request of a plan. Approval requests of tasks stay."""
     gone = {each.id for each in state.approvals.values() if each.about == "plan"}
     return _remove_approvals(state, gone, at) if gone else state
 
@@ -475,8 +500,10 @@ def _remove_approvals(state: State, gone: set[str], at: datetime) -> State:
 
 
 def pending_approvals(log: Sequence[Entry]) -> set[str]:
-    """The approvals that a workflow waits for, by its whole log."""
-    if not any(isinstance(entry, ApprovalRequested) for entry in log):  # most ask for none, and folding takes time
+    """Return the approvals that a workflow waits for, from its whole log."""
+    if not any(
+        isinstance(entry, ApprovalRequested) for entry in log
+    ):  # most logs have no request, and folding takes time
         return set()
     state = fold_entries(log)
     return set(state.approvals) if state else set()

@@ -66,7 +66,7 @@ def enforce_limits(decision: Decision) -> None:
 
 
 def dispatch_held(decision: Decision) -> None:
-    """Start each held task whose time has come; fail a task that is still held when its deadline has passed."""
+    """Start each held task that is due; fail a task that is still held when its deadline has passed."""
     for task in _waiting_tasks(decision.state, TaskStatus.HELD):
         if decision.ended or (task.not_before and decision.now < task.not_before):
             continue

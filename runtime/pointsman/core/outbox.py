@@ -1,7 +1,7 @@
-"""Everything that must exist on the bus in a given state.
+"""List the messages that must exist on the bus in a given state.
 
-Each message has a subject of its own, so sending the whole outbox again is harmless: the broker refuses what is there.
-Recovery is therefore: load the state, send its outbox, done.
+Each message has a subject of its own, so publishing the whole outbox again is harmless: the broker refuses a message
+that exists. Recovery is therefore: load the state and publish its outbox.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ __all__ = ["Message", "build_handoff", "outbox", "retry_schedule"]
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
-    """What must exist on the bus in `state`, the outcome last: where it is, all the rest is too.
+    """List the messages that must exist on the bus in `state`.
 
-    `only` narrows it to the tasks and the timer named, plus the outcome: what a commit that touched them has added.
+    The outcome is the last message: if the outcome exists, all other messages exist.
+
+    Args:
+        state: The state.
+        subjects: The subjects of the namespace.
+        only: Tasks, approvals and the timer to which the list is limited; the outcome is always listed. None lists all.
+
+    Yields:
+        The messages.
     """
     tasks = state.tasks.values() if only is None else (state.tasks[name] for name in only if name in state.tasks)
     for task in tasks:
@@ -80,12 +88,12 @@ def _handoff_message(state: State, task: Task, subjects: Subjects) -> Message:
 
 
 def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
-    """Where the handoff of an attempt waits that backs off."""
+    """Return the subject on which the handoff of a delayed attempt waits."""
     return subjects.retry(state.workflow_id, f"{derive_id(task.id)}-{task.attempt}")
 
 
 def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
-    """The handoff of the current attempt at `task`, with what came of the tasks it builds on."""
+    """Return the handoff of the current attempt at `task`, with the results of the tasks that it depends on."""
     if (stage := reviewed_stage(state, task)) is not None:
         context = tuple(task_report(state.tasks[name]) for name in (*stage.depends_on, stage.id))
     elif task.role in (Role.SYNTHESIZE, Role.JUDGE):
@@ -95,7 +103,7 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
     return Handoff(
         workflow_id=state.workflow_id,
         task_id=task.id,
-        attempt=max(task.attempt, 1),  # of one that a person rejected there was none
+        attempt=max(task.attempt, 1),  # a task that a person rejected had no attempt
         from_agent=state.team,
         to_agent=task.agent,
         role=task.role,
@@ -115,7 +123,7 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
 
 
 def _approval_message(state: State, pending: PendingApproval, subjects: Subjects) -> Message:
-    """What a person is asked, for whoever shows it to one."""
+    """Return the message about an approval request, for a program that shows it to a person."""
     task = state.tasks[pending.task_id] if pending.task_id is not None else None
     return Message(
         subject=subjects.approval(state.workflow_id, pending.id),

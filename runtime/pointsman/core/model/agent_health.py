@@ -1,7 +1,8 @@
-"""Agents that keep failing, as one value that all supervisors of a namespace share: who gets no work, and until when.
+"""Represent the circuits of failing agents as one value, which all supervisors of a namespace share.
 
-An agent that is not in it is well. One that is gets nothing before `until`, and then one task, the probe: if that
-succeeds its circuit is closed, if it fails the circuit stays open twice as long as the last time.
+An agent without an entry has a closed circuit. An agent with an entry receives no work before `until`, and then one
+task, the probe. If the probe succeeds, the circuit closes. If the probe fails, the circuit stays open twice as long as
+the last time.
 """
 
 from __future__ import annotations
@@ -29,15 +30,21 @@ __all__ = [
     "start_probe",
 ]
 
-_MAX_OPEN_S = 300.0  # seconds: an agent that was repaired is found out about within five minutes
+_MAX_OPEN_S = 300.0  # an agent that was repaired is probed within five minutes
 
 _WORKER_LOST_KINDS = frozenset({ErrorKind.CRASHED, ErrorKind.TIMEOUT})
-"""Nobody answered: it says nothing of the task, and much of the agent, whether or not another attempt is of use."""
+"""Errors without an answer of the agent. They count against the agent, also if the task is not retried."""
 
 
 class Circuit(Frozen):
-    """An agent that is sent no work before `until`. `opened` counts how often in a row. `probe` is the attempt that is
-    to show whether it is well again; while there is one, `until` is when nobody waits for it any more."""
+    """The open circuit of an agent.
+
+    Attributes:
+        since: The time at which the circuit opened.
+        until: The time before which the agent receives no work; with a probe, the time at which the probe expires.
+        open_count: Number of times that the circuit opened in a row.
+        probe: The attempt that tests the agent; empty if there is no probe.
+    """
 
     since: AwareDatetime
     until: AwareDatetime
@@ -46,30 +53,35 @@ class Circuit(Frozen):
 
 
 class Circuits(Frozen):
-    """Every circuit that is not closed, by agent."""
+    """The circuits that are not closed, by agent."""
 
     agents: Mapping[AgentName, Circuit] = {}
 
 
 def is_agent_fault(error: AttemptError) -> bool:
-    """Whether a failed attempt says that its agent is not well. It does not when the task is to blame, which another
-    attempt would not help, or when the agent answered and somebody wanted more."""
+    """Return True if a failed attempt counts against its agent.
+
+    An error of the task does not count: another attempt would not help, or the output failed a check.
+    """
     return (error.retryable and error.kind != ErrorKind.INSUFFICIENT) or error.kind in _WORKER_LOST_KINDS
 
 
 def open_circuits(circuits: Mapping[str, Circuit], alive: Collection[str], now: datetime) -> Mapping[str, Circuit]:
-    """What is an alarm `now`, of the agents that are `alive`. Whose time has come is none: it is idle, or a task is
-    coming, and nothing but one that is done well ends it."""
+    """Return the circuits that are open `now`, of the agents that are `alive`.
+
+    A circuit whose time has passed is no alarm: the next task is the probe, and a success of the probe closes the
+    circuit.
+    """
     return {name: circuit for name, circuit in circuits.items() if name in alive and now < circuit.until}
 
 
 def probe_id(workflow_id: str, task_id: str, attempt: int) -> str:
-    """What an attempt is called as a probe."""
+    """Return the id of an attempt as a probe."""
     return f"{workflow_id}/{task_id}/{attempt}"
 
 
 def open_circuit(circuits: Circuits, agent: str, now: datetime, seconds: float) -> Circuits:
-    """`agent` gets no work for `seconds`, twice as long as the last time if its circuit was not closed since."""
+    """Open the circuit of `agent` for `seconds`, or twice as long as the last time if it was not closed since."""
     before = circuits.agents.get(agent)
     times = before.open_count + 1 if before else 1
     pause = min(seconds * 2 ** (times - 1), max(_MAX_OPEN_S, seconds))
@@ -78,7 +90,7 @@ def open_circuit(circuits: Circuits, agent: str, now: datetime, seconds: float) 
 
 
 def start_probe(circuits: Circuits, agent: str, now: datetime, probe: str, until: datetime) -> Circuits | None:
-    """`probe` is on its way to `agent`; None when it is too early for that, or another one is on its way."""
+    """Record that `probe` is sent to `agent`; None if it is too early, or another probe is in progress."""
     circuit = circuits.agents.get(agent)
     if circuit is None or circuit.probe == probe:
         return circuits
@@ -88,7 +100,7 @@ def start_probe(circuits: Circuits, agent: str, now: datetime, probe: str, until
 
 
 def release_probe(circuits: Circuits, agent: str, now: datetime) -> Circuits:
-    """The probe has shown nothing: the next task is one."""
+    """Remove a probe without a result: the next task is the probe."""
     circuit = circuits.agents.get(agent)
     if circuit is None:
         return circuits
@@ -96,19 +108,31 @@ def release_probe(circuits: Circuits, agent: str, now: datetime) -> Circuits:
 
 
 def close_circuit(circuits: Circuits, agent: str) -> Circuits:
-    """`agent` is well."""
+    """Close the circuit of `agent`."""
     return Circuits(agents={name: circuit for name, circuit in circuits.agents.items() if name != agent})
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`queued` are the handoffs in its queue and those it works on; `seconds` what one took lately, None when none
-    did."""
+    """The load of an agent.
+
+    Attributes:
+        queued: Handoffs in the agent's queue and in progress.
+        seconds: Average duration of its recent attempts; None if there were none.
+    """
 
     queued: int = 0
     seconds: float | None = None
 
     def estimated_wait(self, more: int, slots: int, usual: float) -> float:
-        """Seconds until a task would be done that is handed over after `more` others, by an agent that works on `slots`
-        at a time; `usual` where nobody knows what one takes."""
+        """Return the seconds until a task would be done after `more` other tasks.
+
+        Args:
+            more: Tasks that the agent receives before this task.
+            slots: Tasks that the agent runs at the same time.
+            usual: Seconds of a task of an agent without recent attempts.
+
+        Returns:
+            The seconds.
+        """
         return (1 + (self.queued + more) / slots) * (usual if self.seconds is None else self.seconds)

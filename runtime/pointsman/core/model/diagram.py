@@ -1,6 +1,6 @@
-"""The page `docs/state-machine.md`, drawn from the tables in `transitions`.
+"""Draw the page `docs/state-machine.md` from the tables in `lifecycle`.
 
-`make schemas` draws it anew; a test fails when it has not been.
+`make schemas` writes the page. A test fails if the page is out of date.
 """
 
 from __future__ import annotations
@@ -21,35 +21,34 @@ _PAGE_TEMPLATE = """\
 
 <!-- Drawn from runtime/pointsman/core/model/lifecycle.py: run `make schemas`. -->
 
-A workflow is in one phase, and each of its tasks has one status. The moves below are all there are: folding a log entry
-that asks for another one is an error, so a log that folds has obeyed them.
+A workflow is in one phase, and each of its tasks has one status. No other moves than these exist: a log entry with
+another move is an error when the log is folded.
 
 ## Phases of a workflow
 
-`planning` covers classification too. From `running` back to `planning` goes a workflow that plans again. Nothing
-follows a terminal phase.
+`planning` includes classification. A workflow that is planned again goes from `running` back to `planning`. A terminal
+phase is final.
 
 {phases}
 ## Statuses of a task
 
-The planner's, the classifier's and the synthesizer's own work are tasks like any other. `backing_off` waits for the
-time of its next attempt, which the broker keeps. `awaiting_budget` waits until an attempt that is under way gives back
-what it did not use. `failed` and `skipped` are left only when somebody replays the failed
-task's dead letter while its workflow still runs; `succeeded` only when an answer that came in time, a plan, is refused
-for good.
+The planner, the classifier and the synthesizer have tasks, too. A task in `backing_off` waits for the time of its next
+attempt, which the broker schedules. A task in `awaiting_budget` waits until an active attempt returns its
+unused budget. A task leaves `failed` and `skipped` only when a person replays the dead letter of the failed task while
+the workflow still runs. A task leaves `succeeded` only when its output, a plan, is refused permanently.
 
 {tasks}"""
 
 
 def render_page() -> str:
-    """The whole page, as Markdown with two Mermaid diagrams."""
+    """Return the page, as Markdown with two Mermaid diagrams."""
     return _PAGE_TEMPLATE.format(
         phases=_render_diagram(Phase, PHASE_MOVES, TERMINAL), tasks=_render_diagram(TaskStatus, TASK_MOVES, SETTLED)
     )
 
 
 def _render_diagram(states: type[StateT], moves: Mapping[StateT, frozenset[StateT]], last: frozenset[StateT]) -> str:
-    """The moves in the order in which the states are declared, the first of which is where everything begins."""
+    """Return the moves in the order in which the states are declared. The first state is the initial state."""
     lines = [f"    [*] --> {next(iter(states))}"]
     for source in states:
         lines.extend(f"    {source} --> {target}" for target in states if target in moves[source])

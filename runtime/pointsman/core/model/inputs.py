@@ -1,4 +1,4 @@
-"""What can happen to a workflow from outside, and the circumstances in which it is judged."""
+"""Define the inputs of a workflow: requests, results, controls and timers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,23 @@ __all__ = [
 ]
 
 CLOCK_SKEW = timedelta(seconds=2)
-"""How far before its time, by the clock here, a timer is believed: no two clocks that are right differ by more."""
+"""Time by which a timer may fire early, by this clock. Two correct clocks do not differ by more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who asks, and where the workflow's spans hang. With a `parent` it is another team's workflow that asks; else
-    `digest` is that of the request, by which another one under the same id is told from it."""
+    """The origin of a workflow: the request or the handoff, the team and the trace.
+
+    Attributes:
+        workflow_id: The workflow.
+        request_id: The id of the request, unique within its source.
+        correlation_id: The correlation id of the request.
+        team: The team.
+        trace: The trace context.
+        parent: The task of another team, if a handoff starts the workflow.
+        depth: Number of teams above the workflow.
+        digest: Digest of the request, which differs for another request under the same id; empty for a handoff.
+    """
 
     workflow_id: str
     request_id: str
@@ -41,7 +51,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A caller's request, or a handoff to the team, which may begin a workflow."""
+    """A request of a caller, or a handoff to the team, which may start a workflow."""
 
     admission: Admission
     request: Request
@@ -49,7 +59,7 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """A request that cannot be read still gets its one outcome, which says why."""
+    """An unreadable request. Its workflow ends at once, with an outcome that names the fault."""
 
     admission: Admission
     error: AttemptError
@@ -57,7 +67,7 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class ResultReceived:
-    """An agent's result, for the attempt it names; whether it counts is decided."""
+    """A result of an agent, for the attempt that the result names. The decision may ignore the result."""
 
     event_id: str
     result: Result
@@ -65,7 +75,7 @@ class ResultReceived:
 
 @dataclass(frozen=True, slots=True)
 class ControlReceived:
-    """What an operator, a caller or a parent wants: to cancel, to replay, to approve or to reject."""
+    """A command of an operator, a caller or a parent: cancel, replay, approve or reject."""
 
     event_id: str
     control: Control
@@ -73,7 +83,7 @@ class ControlReceived:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The broker says that it is time; `name` is the timer's."""
+    """A timer of the broker has fired; `name` is its name."""
 
     name: str
 

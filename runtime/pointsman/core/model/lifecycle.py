@@ -1,4 +1,4 @@
-"""Which phase may follow which, as tables. Nothing follows a terminal phase."""
+"""Define the legal moves between the phases of a workflow and between the statuses of a task, as tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["PHASE_MOVES", "SETTLED", "TASK_MOVES", "TERMINAL", "Phase", "TaskSta
 
 
 class Phase(StrEnum):
-    """Where a workflow is."""
+    """The phases of a workflow."""
 
     PLANNING = "planning"
     RUNNING = "running"
@@ -21,9 +21,12 @@ class Phase(StrEnum):
 
 
 class TaskStatus(StrEnum):
-    """Where a task is. `backing_off` waits for the time of its next attempt, `awaiting_approval` for a
-    person, `refining` for better words, `in_review` for a judge, `held` for an agent that may be sent work,
-    `awaiting_budget` until others give back what it needs."""
+    """The statuses of a task.
+
+    A task in `backing_off` waits for the time of its next attempt, in `awaiting_approval` for a person, in `refining`
+    for a new intent, in `in_review` for a judge, in `held` for an agent that may receive work, and in `awaiting_budget`
+    until other attempts return budget.
+    """
 
     WAITING = "waiting"
     AWAITING_APPROVAL = "awaiting_approval"
@@ -138,8 +141,8 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     ),
     TaskStatus.FAILED: frozenset(
         {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL, TaskStatus.HELD, TaskStatus.AWAITING_BUDGET}
-    ),  # only by replaying its dead letter
-    TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only with the task it was skipped for
-    TaskStatus.SUCCEEDED: frozenset({TaskStatus.FAILED}),  # only an answer that was refused for good, such as a plan
+    ),  # only by a replay of its dead letter
+    TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only when the failed task is reopened
+    TaskStatus.SUCCEEDED: frozenset({TaskStatus.FAILED}),  # only an output that is refused permanently, such as a plan
     TaskStatus.ABANDONED: frozenset(),
 }

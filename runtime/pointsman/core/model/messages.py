@@ -1,4 +1,4 @@
-"""What a state owes the bus: one event, where it goes, and the id it keeps however often it is sent."""
+"""Define a message of the outbox: one event, its subject and its id."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ __all__ = ["Message"]
 
 
 class Message(NamedTuple):
-    """One event to send. With `schedule` and `due` the broker is to publish it on `subject` at that time.
+    """One event to publish.
 
-    `id` is the event's CloudEvents id, the same however often it is sent. `span_id` is the span it belongs to, in the
-    workflow's trace. `commit` is the number of the commit it follows from.
+    Attributes:
+        subject: The subject.
+        event: The event.
+        id: The CloudEvents id, equal at each publication.
+        at: The time of the event.
+        commit: The number of the commit that led to the event.
+        span_id: The span of the event in the workflow's trace.
+        schedule: The subject on which the broker keeps a delayed message; None for an immediate message.
+        due: The time at which the broker publishes a delayed message.
     """
 
     subject: str

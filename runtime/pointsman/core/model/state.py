@@ -1,4 +1,4 @@
-"""A workflow's state: what the entries of its log add up to. Values only; every change makes a new one."""
+"""Define the state of a workflow: the sum of the entries of its log. Values are immutable."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ NO_PLAN_USAGE = PlanUsage()
 
 
 NameSet: TypeAlias = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
-"""Written in order, so that the snapshot of a state is the same bytes whoever writes it."""
+"""A set that is written in order, so that equal states have equal snapshots."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of work of a workflow: a task of its plan, or the planner's, classifier's or synthesizer's own.
+    """One task of a workflow: a task of its plan, or a task of the planner, the synthesizer or another role.
 
-    `attempt` counts from 1 once it was dispatched. `max_attempts` is how many attempts it may have. `commit` is the
-    number of the commit that dispatched the current attempt. `since` is when that attempt was decided, `not_before`
-    when it may start."""
+    `attempt` is 0 before the first dispatch. `commit` is the number of the commit that dispatched the current attempt.
+    `since` is the time of that decision, `not_before` the earliest start of the attempt.
+    """
 
     id: str
     role: Role
@@ -57,7 +57,7 @@ class Task:
     retry: RetryPolicy | None = None
     """The task's own retry policy; None for the team's."""
     skill: str = ""
-    """What its agent must have: who gets it is chosen for each attempt."""
+    """The skill that the agent must have. The agent is selected for each attempt."""
     depends_on: tuple[str, ...] = ()
     optional: NameSet = frozenset()
     status: TaskStatus = TaskStatus.WAITING
@@ -71,23 +71,23 @@ class Task:
     span_id: str = ""
     fallback: str | None = None
     budget: Budget | None = None
-    """What the current attempt may use, set aside while it is `active`."""
+    """The budget of the current attempt, reserved while the task is `active`."""
     event: str = ""
-    """The domain event it reacts to."""
+    """The domain event to which the task reacts."""
     needs_approval: bool = False
     approved: bool = False
     refined_by: str = ""
-    """The task that was to find better words for it."""
+    """The task of the refiner that was asked for a new intent."""
     returned_by_review: bool = False
-    """A judge wanted it done again, which it may once."""
+    """True if a judge has returned the output once. A judge may return it only once."""
     verdicts: tuple[ApprovalVerdict, ...] = ()
-    """What people said to the tool calls it asked about."""
+    """The answers of persons to the tool calls of earlier attempts."""
     approval_attempts: tuple[int, ...] = ()
-    """The attempts that ended with such a question."""
+    """The attempts that ended with a request for an approval."""
     team: bool = False
-    """The agent is a team, which works in a workflow of its own."""
+    """True if the agent is a team, which runs a workflow of its own."""
     rerouted: bool = False
-    """It was held, or went to who stands in for its agent."""
+    """True if the task was held, or went to a fallback."""
     result: Result | None = None
     event_id: str = ""
     error: AttemptError | None = None
@@ -95,26 +95,27 @@ class Task:
     abandon_cause: AbandonCause | None = None
     usage: Usage = NO_USAGE
     work_seconds: float = 0.0
-    """Seconds that agents worked on it, over all attempts."""
+    """Seconds that agents worked on the task, over all attempts."""
 
     @property
     def settled(self) -> bool:
+        """True if the task is not open any more."""
         return self.status in SETTLED
 
     @property
     def held(self) -> bool:
-        """Nobody may be sent it yet."""
+        """True if no agent may receive the task yet."""
         return self.status is TaskStatus.HELD
 
     @property
     def active(self) -> bool:
-        """An attempt at it is, or will be, with an agent."""
+        """True if an attempt is with an agent, or is scheduled."""
         return self.status in (TaskStatus.RUNNING, TaskStatus.BACKING_OFF)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingApproval:
-    """What a person is asked, and has not answered. `task_id` is None for a plan."""
+    """An approval request without an answer. `task_id` is None for a plan."""
 
     id: str
     about: Literal["task", "tool", "plan"]
@@ -129,7 +130,7 @@ class PendingApproval:
 
 @dataclass(frozen=True)
 class State:
-    """Everything a supervisor knows of one workflow. Two states with the same entries behind them are equal."""
+    """The state of one workflow. States with equal entries are equal."""
 
     workflow_id: str
     team: str
@@ -153,23 +154,23 @@ class State:
     refiner: str | None = None
     judge: str | None = None
     approvals: Mapping[str, PendingApproval] = field(default_factory=dict)
-    """What people are asked, by id. The deadline does not run while they are."""
+    """The approval requests without an answer, by id. The deadline is paused while there are any."""
     approvals_requested: int = 0
     approval_wait_since: datetime | None = None
     phase: Phase = Phase.PLANNING
     tasks: Mapping[str, Task] = field(default_factory=dict)
     dependants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     open_tasks: int = 0
-    """Tasks of the plan that are not settled."""
+    """Number of tasks of the plan that are not settled."""
     plan: Plan | None = None
     revision: int = 0
-    """The number of the newest plan asked for, accepted or not."""
+    """The number of the newest requested plan, accepted or not."""
     rejections: int = 0
-    """Plans refused in a row."""
+    """Number of plans that were refused in a row."""
     replans: int = 0
-    """Plans asked for while one was running; refused ones sent back do not count again."""
+    """Number of plans requested while a plan was running. Plans that are returned for repair do not count."""
     results_seen_by_planner: int = 0
-    """Settled tasks that the newest planner was told of."""
+    """Number of settled tasks that the newest planner received."""
     timer: str = ""
     timer_due: datetime | None = None
     timers: int = 0
@@ -178,42 +179,52 @@ class State:
     """Agents with open tasks that were not live when the deadline was reached."""
     usage: Usage = NO_USAGE
     child_plan_usage: PlanUsage = NO_PLAN_USAGE
-    """What the teams it handed tasks to have planned; of attempts that nobody told of, all they were given."""
+    """Tasks and re-plans of child teams. An attempt without a statement counts with its whole budget."""
     ignored_events: NameSet = frozenset()
-    """Ids of events that were dealt with and must not count again: ignored results, replays."""
+    """Ids of events that must not count again: ignored results, replays and answers."""
     outcome: Outcome | None = None
     commits: int = 0
 
     @property
     def ended(self) -> bool:
+        """True if the phase is terminal."""
         return self.phase in TERMINAL
 
     @property
     def has_begun(self) -> bool:
-        """There is something to do, or a person is asked whether there is: it waits for nobody to come any more."""
+        """True if there are tasks, or a person was asked for an approval: the workflow waits for no agent."""
         return bool(self.tasks) or self.approvals_requested > 0
 
     def plan_tasks(self) -> Iterator[Task]:
-        """The tasks of the plan, in its order."""
+        """Return the tasks of the plan, in order."""
         return (task for task in self.tasks.values() if task.role is Role.WORK)
 
     def retry_policy(self, task: Task) -> RetryPolicy:
-        """Return the policy that governs the retries of `task`: its own, or else the team's."""
+        """Return the policy that governs the retries of `task`: its own policy, or the team's."""
         return task.retry or self.retry
 
     def can_start(self, task: Task) -> bool:
-        """Whether a task that waits has nothing to wait for."""
+        """Return True if the task waits and all its dependencies are settled."""
         if task.status is not TaskStatus.WAITING:
             return False
         return not task.depends_on or all(self.tasks[name].settled for name in task.depends_on)
 
 
 def copy_with(value: ValueT, **changes: object) -> ValueT:
-    """A copy of a state or a task with some fields changed: `dataclasses.replace` in a tenth of its time, which was a
-    third of all that deciding costs. It needs the instance's `__dict__`, so these two have no slots.
+    """Return a copy of a state or a task with changed fields.
+
+    The copy takes a tenth of the time of `dataclasses.replace`, which was a third of the time of a decision. It needs
+    the instance's `__dict__`, so these two classes have no slots.
+
+    Args:
+        value: The state or the task.
+        changes: The new values, by field.
+
+    Returns:
+        The copy.
 
     Raises:
-        TypeError: there is no field of that name.
+        TypeError: There is no field of that name.
     """
     fields = value.__dict__ | changes
     if len(fields) != len(value.__dict__):
@@ -224,8 +235,7 @@ def copy_with(value: ValueT, **changes: object) -> ValueT:
 
 
 def usage_bounds(state: State) -> Mapping[str, tuple[float, float]]:
-    """What was used of calls, tokens and cost, each with its bound: the tighter of the team's and the request's. Only
-    what has a bound is listed."""
+    """Return the used amount and the bound of calls, tokens and cost, where they have a bound."""
     limits = state.limits
     if state.budget is None and limits.calls is None and limits.tokens is None and limits.cost is None:
         return {}
@@ -240,30 +250,33 @@ def usage_bounds(state: State) -> Mapping[str, tuple[float, float]]:
 
 
 def in_review(state: State | None, task_id: str) -> bool:
-    """Whether a judge is looking at what the task's agent made: that has answered, and what comes next says nothing new
-    of it."""
+    """Return True if a judge reviews the result of the task: its agent has answered already."""
     task = state.tasks.get(task_id) if state is not None else None
     return task is not None and task.status is TaskStatus.IN_REVIEW
 
 
 def reviewed_stage(state: State, judge: Task) -> Task | None:
-    """The stage whose result the task `judge` is to look at; None when it decides between results, or is no judge's."""
+    """Return the stage whose output the task `judge` reviews; None for any other task."""
     asked = judge.input if judge.role is Role.JUDGE and isinstance(judge.input, dict) else {}
     name = asked.get("task_id")
     return state.tasks.get(name) if isinstance(name, str) else None
 
 
-@cache  # building it takes some 50 ms, which a process that meets no snapshot, as a worker, need not wait for
+@cache  # built on first use: that takes some 50 ms, and a worker needs no snapshots
 def _state_adapter() -> TypeAdapter[State]:
     return TypeAdapter(State)
 
 
 def to_snapshot(state: State) -> JsonValue:
-    """`state` as JSON data, for a log commit."""
+    """Return `state` as JSON data, for a commit of the log."""
     snapshot: JsonValue = _state_adapter().dump_python(state, mode="json")
     return snapshot
 
 
 def from_snapshot(snapshot: JsonValue) -> State:
-    """The state that `to_snapshot` wrote. Raises pydantic's `ValidationError` when it is not one."""
+    """Return the state that `to_snapshot` wrote.
+
+    Raises:
+        ValidationError: The data is no state.
+    """
     return _state_adapter().validate_python(snapshot)
