@@ -14,10 +14,8 @@ from support.waiting import until
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.bus.jetstream.protocol import WireMessage
-from pointsman.bus.jetstream.stream_config import stream_configs
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman.settings import Settings
-from pointsman_schemas.subjects import Subjects
 
 
 async def test_broker_missing_at_the_start_is_awaited_within_bounds(own_broker: EmbeddedBroker, tmp_path: Path) -> None:
@@ -126,15 +124,3 @@ async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(bus: Je
     await asyncio.wait({asking}, timeout=TIMEOUT_S)
 
     assert asking.cancelled()
-
-
-async def test_work_stream_with_extra_request_subjects_is_accepted(settings: Settings, namespace: str) -> None:
-    bus = await connect(settings, name="test", wait=TIMEOUT_S)
-    work = next(iter(stream_configs(Subjects(namespace), settings)))
-    former = [f"{namespace}.request.>" if ".request." in each else each for each in work["subjects"]]
-    await bus.api(f"STREAM.CREATE.{work['name']}", {**work, "subjects": former})
-
-    await bus.set_up()
-
-    assert (await bus.api(f"STREAM.INFO.{work['name']}"))["config"]["subjects"] == former
-    await bus.close()

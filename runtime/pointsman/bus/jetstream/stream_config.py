@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -37,8 +36,6 @@ _ONE_NODE = (
 )
 
 _MIN_API_LEVEL = 3  # message schedules work from nats-server 2.12.8 on, which reports this level
-
-_FORMER_FILTER = re.compile(r"(.*\.request\.)>")  # a work stream that was made so does all it did
 
 _REQUIRED_FIELDS = (
     "subjects",
@@ -108,14 +105,10 @@ async def ensure_streams(
             answer = await bus.api(f"STREAM.CREATE.{name}", _bounded(wanted, settings))
             if error_code(answer) == STREAM_EXISTS_CODE:  # another process was faster, with other settings
                 answer = await bus.api(f"STREAM.INFO.{name}")
-        if create and not error_code(answer) and answer["config"].get("max_age") == former.get(name, -1):
-            answer = await bus.api(f"STREAM.UPDATE.{name}", {**answer["config"], "max_age": 0})
         if code := error_code(answer):
             raise ConfigurationError(with_advice(f"the stream {name} cannot be made: {error_text(answer)}", code))
         config: Mapping[str, Any] = answer["config"]
         return config
-
-    former = _former_ages(subjects, settings)
 
     several = clustered or settings.replicas > 1
     if settings.unsynced_handoffs and several:
@@ -247,17 +240,6 @@ def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]
     return {"discard": "new", **wanted, "max_bytes": settings.stream_bytes}
 
 
-def _former_ages(subjects: Subjects, settings: Settings) -> Mapping[str, int]:
-    """The ages, in nanoseconds, that an earlier release gave streams which have none now. Another is the operator's."""
-    work, kept = to_nanoseconds(7 * _DAY_S), to_nanoseconds(settings.retention_days * _DAY_S)
-    return {
-        subjects.work_stream: work,
-        subjects.handoff_stream: work,
-        subjects.log_stream: kept,
-        f"OBJ_{subjects.artifacts_bucket}": max(kept, work) + to_nanoseconds(_DAY_S),
-    }
-
-
 def unconsumed_subjects(subjects: Subjects) -> dict[str, str]:
     """The streams that nobody has a consumer on, so that who writes or reads there is the first to miss one; each with
     what its subjects begin with."""
@@ -276,7 +258,7 @@ def check_compatible(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Non
             continue
         have = found.get(key) or type(want)()  # the server leaves out what is false or empty
         if isinstance(want, list):
-            want, have = sorted(want), sorted(_FORMER_FILTER.sub(r"\1*", each) for each in have)
+            want, have = sorted(want), sorted(have)
         if have != want:
             raise ConfigurationError(
                 f"the stream {wanted['name']} has {key} {have!r}, expected {want!r}; change it with "
