@@ -208,7 +208,7 @@ async def _cards(system: System, bird: Canary) -> None:
     await wait_for(seen, "card of another payer")
     answer = await client.operations.approve(approval or "", input="o-18")
 
-    assert answer.counted, answer.ignored_reason
+    assert answer.counted, answer.message
     assert (await workflow.outcome(20)).answer == "o-18"
 
 

@@ -179,7 +179,7 @@ class Dashboard:
             case other:
                 raise NotFoundError(f"{other!r} is not an answer; expected approve or reject")
         self._streams.refresh()
-        return json_response({"counted": answer.counted, "said": answer.ignored_reason})
+        return json_response({"counted": answer.counted, "said": answer.message})
 
     async def _replay(self, request: Request) -> Response:
         given = await read_json_object(request)

@@ -310,7 +310,7 @@ async def test_an_answer_that_cannot_count_is_not_sent_and_says_why(
 
     answer = await client.operations.approve(TOKEN, timeout=0)
 
-    assert (answer.counted, answer.ignored_reason) == (False, said)
+    assert (answer.counted, answer.message) == (False, said)
     assert [stored.subject async for stored in bus.read("work", "pointsman.>")] == []
 
 

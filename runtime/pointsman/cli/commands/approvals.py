@@ -108,9 +108,9 @@ async def _answer(
         approval = await resolve_approval_id(client, given)
         result = await answer(client, approval)
     if json:
-        print_json({"approval": approval, "counted": result.counted, "said": result.ignored_reason})
+        print_json({"approval": approval, "counted": result.counted, "said": result.message})
     elif result.counted is not False:
-        print(f"{result.ignored_reason}.")  # unformatted: the line begins with an id that may be copied
+        print(f"{result.message}.")  # unformatted: the line begins with an id that may be copied
     if result.counted is False:
-        print_error(result.ignored_reason)
+        print_error(result.message)
     return Code.FAILED if result.counted is False else Code.OK

@@ -36,11 +36,16 @@ _MAX_PROBLEM_CHARS = 300  # characters of what is wrong with an input: it quotes
 
 @dataclass(frozen=True, slots=True)
 class AnswerResult:
-    """What came of an answer. `counted`: it decided the approval. None: no supervisor has read it yet. `said` says it
-    in one sentence, for whoever answered."""
+    """The result of a person's answer.
+
+    Attributes:
+        counted: True if the answer decided the approval; None if no supervisor has read it yet.
+        message: The result in one sentence.
+        decided: The decision in the log; None if there is no decision yet.
+    """
 
     counted: bool | None
-    ignored_reason: str
+    message: str
     decided: ApprovalDecided | None = None
 
 

@@ -59,7 +59,7 @@ async def test_nothing_is_paid_before_a_person_allows_it() -> None:
 
         assert (before, paid) == ([], [{"amount": 90}])
         assert summary.status == "waiting for approval"
-        assert (said.counted, said.ignored_reason) == (True, f"{question.id} is approved")
+        assert (said.counted, said.message) == (True, f"{question.id} is approved")
         assert (outcome.status, outcome.answer) == ("completed", "paid")
         assert await client.operations.approvals() == []
 
@@ -75,7 +75,7 @@ async def test_second_answer_reports_the_first() -> None:
         outcome = await workflow.outcome(10)
         late = await client.operations.approve(second.id)
 
-        assert (again.counted, again.ignored_reason) == (
+        assert (again.counted, again.message) == (
             False,
             f"{first.id} was already rejected by Ann; nothing has changed",
         )
@@ -94,7 +94,7 @@ async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
 
         said = await client.operations.approve(question.id)
 
-        assert (said.counted, said.ignored_reason) == (
+        assert (said.counted, said.message) == (
             False,
             f"the workflow has ended: cancelled; {question.id} is asked no more",
         )
