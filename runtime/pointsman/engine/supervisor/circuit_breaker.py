@@ -1,7 +1,7 @@
-"""The circuits of a namespace's agents, as its supervisors share them: one message, of those that are not closed.
+"""The circuits of a namespace's agents. Supervisors share those that are not closed in one message.
 
-Each supervisor counts the failures it sees. Only what comes of it is shared: a circuit that opens, the one probe, and
-a circuit that closes again. While every agent is well nothing is read or written.
+Each supervisor counts the failures that it sees. The supervisors share only the changes: a circuit opens, one probe is
+sent, a circuit closes. While all circuits are closed, nothing is read or written.
 """
 
 from __future__ import annotations
@@ -37,19 +37,24 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["CLOSED", "HALF_OPEN", "OPEN", "CircuitBreaker"]
 
 CLOSED, HALF_OPEN, OPEN = 0, 1, 2
-"""What the gauge shows."""
+"""Values of the gauge."""
 
-_RETRY_PAUSE_S = 1.0  # seconds before a broker that went away is listened to again
-_GAUGE_INTERVAL_S = (
-    10.0  # seconds between two looks at whose time has come and who is gone, as the gauges of queues have
-)
+_RETRY_PAUSE_S = 1.0  # before the next subscription after a lost connection
+_GAUGE_INTERVAL_S = 10.0  # between two updates of the gauge, as for the gauges of queues
 
 _log = get_logger(__name__)
 
 
 class CircuitBreaker:
-    """What one supervisor knows of the agents that keep failing, and tells the others. After `failures` different tasks
-    in a row have failed at an agent it is sent nothing for `seconds`; with 0 it is sent work whatever happens."""
+    """The circuits from the view of one supervisor.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+        failures: The number of different tasks in a row that fail at an agent before its circuit opens; 0 for never.
+        seconds: The time for which an open circuit gets no work, in seconds.
+    """
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, *, failures: int, seconds: float) -> None:
         self._bus = bus
@@ -60,16 +65,16 @@ class CircuitBreaker:
         self._known = Circuits()
         self._sequence = 0
         self._failing: dict[str, set[str]] = {}
-        self._stale: Set[str] = frozenset()  # agents that were not alive at the last look
+        self._stale: Set[str] = frozenset()  # agents that were not live at the last update
         self._changes: asyncio.Queue[Callable[[Circuits], Circuits]] = asyncio.Queue()
 
     @property
     def open_circuits(self) -> Mapping[str, Circuit]:
-        """Every circuit that is not closed, by agent."""
+        """Return the circuits that are not closed, by agent."""
         return self._known.agents
 
     async def run(self) -> None:
-        """Hear of the others' changes and tell them of those here, until cancelled."""
+        """Follow the changes of other supervisors and publish those of this one, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_changes())
             group.create_task(self._publish_changes())
@@ -77,23 +82,36 @@ class CircuitBreaker:
                 group.create_task(self._refresh_gauges())
 
     async def load(self) -> None:
-        """Know what there is."""
+        """Read the present circuits."""
         self._accept(await self._bus.last("limits", self._subject))
 
     async def claim_probes(self, probes: Mapping[str, Probe], now: datetime) -> bool:
-        """Whether every one of `probes` may be sent, by agent: no other is on its way there, from any supervisor. `now`
-        is when it was decided: what a timer has shown may be ahead of the clock here."""
+        """Claim probes, so that no other supervisor sends one to the same agent.
+
+        Args:
+            probes: The probes, by agent.
+            now: The time of the decision, which a fired timer may have moved ahead of this clock.
+
+        Returns:
+            False if another supervisor has a probe on its way to one of the agents.
+        """
         for agent, probe in probes.items():
             if not await self._claim_probe(agent, probe, now):
                 return False
         return True
 
     def record(self, before: State | None, workflow_id: str, entries: Iterable[Entry]) -> None:
-        """Learn from what was committed; `before` is the workflow before it."""
+        """Count the failures and successes of committed entries.
+
+        Args:
+            before: The state before the commit.
+            workflow_id: The workflow's id.
+            entries: The entries.
+        """
         for entry in entries:
             match entry.kind:
                 case "task_succeeded" | "attempt_failed" | "task_abandoned" if in_review(before, entry.task_id):
-                    pass  # its agent had answered when the judge was asked
+                    pass  # the agent had answered before the review
                 case "task_succeeded" | "review_requested":
                     self._on_success(entry.result.agent)
                 case "attempt_failed" | "task_abandoned":
@@ -116,17 +134,19 @@ class CircuitBreaker:
         elif blamed and self._failures:
             failing = self._failing.setdefault(agent, set())
             failing.add(task)
-            if len(failing) == self._failures:  # more may come before it is known to be open
+            if len(failing) == self._failures:  # further failures may arrive before the circuit is open
                 self._changes.put_nowait(lambda known: self._open(known, agent))
 
     def _open(self, known: Circuits, agent: str) -> Circuits:
-        self._failing.pop(agent, None)  # here, whoever opens it: it may be closed again before it is heard of
+        self._failing.pop(
+            agent, None
+        )  # in any case: the circuit may close again before this supervisor reads the change
         return known if agent in known.agents else open_circuit(known, agent, self._clock.now(), self._seconds)
 
     def _on_probe_ended(self, known: Circuits, agent: str, probe: str, *, blamed: bool) -> Circuits:
         circuit = known.agents.get(agent)
         if circuit is None or circuit.probe != probe:
-            return known  # it was sent before the circuit opened, and tells nothing new
+            return known  # the attempt was sent before the circuit opened, and proves nothing
         now = self._clock.now()
         return open_circuit(known, agent, now, self._seconds) if blamed else release_probe(known, agent, now)
 
@@ -153,14 +173,14 @@ class CircuitBreaker:
     async def _publish_changes(self) -> None:
         while True:
             change = await self._changes.get()
-            # Another supervisor may have sent the probe, and this one not have heard of it yet: look first.
+            # Another supervisor may have sent a probe whose claim has not arrived here yet: read first.
             await retry_while_unavailable(self.load, self._clock)
             await retry_while_unavailable(lambda: self._update(change), self._clock)  # noqa: B023  # it is awaited here
 
     async def _refresh_gauges(self) -> None:
-        """Keep the gauge of those that are not closed: their time comes, and agents go, without a change to hear of."""
+        """Update the gauge: a circuit becomes half-open, and an agent stops, without a change of the shared message."""
         while True:
-            with suppress(PeerError):  # as it was
+            with suppress(PeerError):  # keep the old values
                 alive = {card.name for card in await self._bus.registry.cards()}
                 self._stale = self.open_circuits.keys() - alive
                 self._set_gauges(alive)
@@ -196,10 +216,10 @@ class CircuitBreaker:
         self._known, self._sequence = circuits, sequence
         for agent in new:
             until = circuits.agents[agent].until
-            if until > self._clock.now():  # else it had opened before this supervisor came
+            if until > self._clock.now():  # otherwise the circuit opened before this supervisor started
                 hint = f"tasks in a row failed there; it is sent none until {until.isoformat(timespec='seconds')}"
                 _log.warning("circuit_opened", agent=agent, hint=hint)
         for agent in gone:
             _log.info("circuit_closed", agent=agent)
             metrics.set_gauge(semconv.CIRCUIT_STATE, CLOSED, {semconv.AGENT_NAME: agent})
-        self._set_gauges(circuits.agents.keys() - self._stale)  # who else is gone is found out before long
+        self._set_gauges(circuits.agents.keys() - self._stale)  # the next update removes agents that stopped meanwhile

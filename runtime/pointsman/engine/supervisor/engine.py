@@ -1,8 +1,8 @@
 """The shell around the core: load, decide, commit, emit, acknowledge.
 
-One commit is one compare-and-set publish to the workflow's log. What must be sent follows from the state and is sent
-after it, idempotently; only then are the inputs acknowledged. A crash anywhere leaves the inputs unacknowledged: any
-replica picks them up, sees what was committed and sends what is missing.
+One commit is one compare-and-set publish to the workflow's log. The messages follow from the state and are published
+after the commit, idempotently; then the inputs are acknowledged. A crash anywhere leaves the inputs unacknowledged: any
+replica receives them again, reads the commit and publishes the missing messages.
 """
 
 from __future__ import annotations
@@ -63,22 +63,30 @@ __all__ = ["SupervisorEngine"]
 _log = get_logger(__name__)
 
 _BATCH_SIZE = 256
-"""Inputs taken from the broker at once: what one stream delivers in a few milliseconds."""
+"""Inputs of one batch: as many as one stream delivers in a few milliseconds."""
 _BATCH_DELAY_S = 0.005
-"""Seconds in which inputs gather where supervisors share the work and several workflows are being dealt with: what is
-done together is sent together, by everybody. Two on two CPUs do a fifth more so; 10 ms were no better."""
+"""Delay in which inputs gather while supervisors share the workflows: a larger batch is published together. Two
+supervisors on two CPUs handle a fifth more with it; 10 ms were no better."""
 _MAX_DELIVERIES = 5
-"""Deliveries of an input that makes the engine itself fail, before it becomes a dead letter."""
+"""Deliveries of an input that raises in the engine, before it is dead-lettered."""
 _MAX_RETRY_PAUSE_S = 60.0
-"""Seconds between two deliveries of a timer that makes the engine itself fail."""
+"""Longest delay between two deliveries of a timer that raises in the engine."""
 _WITHDRAW_TIMEOUT_S = 2.0
-"""Seconds to take the card back in, when leaving: a broker that restarts is there again by then, and a card expires."""
+"""Timeout for withdrawing the team's card at shutdown. A broker restarts within it; otherwise the card expires."""
 _HEADS_PER_WORKFLOW = 2
-"""Heads that are kept for each workflow that may be admitted: some are worked on here and admitted elsewhere."""
+"""Cached heads for each slot of admission: other supervisors admit some of the workflows whose inputs arrive here."""
 
 
 class SupervisorEngine:
-    """Runs one team's workflows on a bus. Any number of processes may run the same team."""
+    """Runs one team's workflows on a bus. Any number of processes may run the same team.
+
+    Args:
+        bus: The bus.
+        team: The team.
+        settings: The settings.
+        clock: The clock.
+        instance: The id of this instance; random by default.
+    """
 
     def __init__(self, bus: Bus, team: Team, settings: Settings, clock: Clock, *, instance: str | None = None) -> None:
         self.instance = instance or uuid4().hex
@@ -111,19 +119,21 @@ class SupervisorEngine:
 
     @property
     def ready(self) -> bool:
-        """Whether the broker is serving the team's consumers."""
+        """Return True if the broker serves the team's consumers and the backlog of the start is processed."""
         return not self.waiting_for
 
     @property
     def waiting_for(self) -> list[str]:
-        """The consumers of the team that the broker is not serving now; and, until it has been dealt with, what lay in
-        the inbox when this process began."""
+        """Return the consumers that the broker does not serve; then the backlog of the inbox until it is processed."""
         names = (f"request-{self._team.name}", f"inbox-{self._team.name}", consumer_name(self._team.name))
         unserved = [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
-        return unserved or ([f"what lay in inbox-{self._team.name}"] if self._backlog else [])
+        return unserved or ([f"backlog of inbox-{self._team.name}"] if self._backlog else [])
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Supervise until `stop`; then take nothing new, finish what was taken, and return.
+        """Supervise until `stop`; then take no new inputs, finish those in progress, and return.
+
+        Args:
+            stop: Set to stop.
 
         Raises:
             BusUnavailableError: the broker did not answer while starting.
@@ -172,7 +182,7 @@ class SupervisorEngine:
         _log.info("supervisor_stopped", team=name)
 
     async def _start(self) -> AgentCard:
-        """Open the team's consumers, and see what there is. It may be called again where it was not done."""
+        """Set up the streams and open the team's consumers. Safe to repeat after a failure."""
         await self._bus.set_up()
         await self._clock.synchronize(self._bus)
         name, subjects = self._team.name, self._subjects
@@ -199,23 +209,27 @@ class SupervisorEngine:
             self._consumers[name] = await self._bus.consumer(name, stream, subject, ack_wait=wait, ranked=ranked)
 
     async def _check_stream_integrity(self) -> None:
-        """Streams that have lost their end, or will lose their beginning, are reported; what the log still knows of is
-        sent again."""
+        """Log each loss and each bound of the streams, and republish the messages that follow from the log."""
         for bound in await stream_bounds(self._bus):
-            hint = "what was acknowledged is dropped, or work waits; take the bound off, with `nats stream edit`"
+            hint = "the broker drops acknowledged messages, or work waits; remove the bound with `nats stream edit`"
             _log.warning("stream_near_capacity", reason=bound, hint=hint)
         for loss in await find_lost_log(self._bus, self._subjects, self._clock, self._settings.retention_days):
-            _log.error("log_rolled_back", reason=loss, hint="docs/durability.md says what to do")
+            _log.error("log_rolled_back", reason=loss, hint="see docs/durability.md")
         kept = self._settings.retention_days
         lost = await find_lost_work(self._bus, self._subjects, self._team.name, self._clock, kept)
         for loss in lost:
-            _log.error("work_stream_rolled_back", reason=loss, hint="what the log knows of is sent again")
-        if lost and not self._bus.handoffs_unsynced:  # a bus that forgets begins with that
+            _log.error(
+                "work_stream_rolled_back", reason=loss, hint="the messages that follow from the log are published again"
+            )
+        if lost and not self._bus.handoffs_unsynced:  # with unsynced handoffs, recovery starts with that
             await self._recovery.resend_running()
 
     async def _run_heartbeat(self) -> None:
-        """What is done at each heartbeat. Schedules fire by the broker's clock: should it be set, what waits there is
-        scheduled anew, to come when it was to come."""
+        """Run the tasks of each heartbeat.
+
+        Schedules fire by the broker's clock. If that clock is set, waiting schedules are published again, so that they
+        fire at the intended moment.
+        """
         while True:
             await self._clock.sleep(self._settings.heartbeat)
             self._ended.evict()
@@ -228,9 +242,11 @@ class SupervisorEngine:
                             await self._outbox.republish_scheduled(head.state)
 
     async def _extend_ack_deadlines(self) -> None:
-        """Tell the broker about what has been in hand for a while: what is committed at once may take long to send. If
-        it came again meanwhile, all would be sent again on its account, which takes as long. And see what is left of
-        the backlog."""
+        """Extend the acknowledgement deadline of inputs in progress, and check the backlog of the start.
+
+        The messages of a large commit may take long to publish. If its inputs were redelivered meanwhile, all messages
+        would be published again, which takes as long.
+        """
         earlier = set[tuple[str, int, int]]()
         while True:
             await self._clock.sleep(min(self._settings.ack_wait / 3, self._settings.heartbeat))
@@ -243,12 +259,12 @@ class SupervisorEngine:
             earlier = {_identity(delivery) for delivery in in_hand}
             with contextlib.suppress(BusUnavailableError):
                 await self._backlog.refresh(delivery.message.sequence for delivery in in_hand)
-            in_hand.clear()  # or they would be held until the next time
+            in_hand.clear()  # frees the deliveries until the next turn
 
-    # Taking
+    # Receiving
 
     async def _pull_requests(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
-        """Admission: no more requests are taken than there may be workflows running."""
+        """Take requests while there are free slots."""
         while True:
             if self._admission.free_slots <= 0:
                 await self._admission.wait_for_slot()
@@ -258,15 +274,14 @@ class SupervisorEngine:
             await self._route(await consumer.take(min(self._admission.free_slots, _BATCH_SIZE)), turns)
 
     async def _pull(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
-        """The inbox; and what other teams hand to this one, whatever room there is: the workflows that wait for it have
-        theirs."""
+        """Take inputs of the inbox, and handoffs of other teams. Handoffs need no slot: their workflows have one."""
         while True:
             await self._route(await consumer.take(_BATCH_SIZE), turns)
             if self._ownership.balanced and len(self._queued) > 1:
                 await self._clock.sleep(_BATCH_DELAY_S)
 
     async def _route(self, deliveries: Sequence[Delivery], turns: asyncio.TaskGroup) -> None:
-        """What is of a workflow that another supervisor has in hand goes there, where its state is known."""
+        """Forward inputs to the owners of their workflows, which have the state in memory; accept the others."""
         await self._refresh_membership()
         hands_on = self._ownership.may_forward
         for delivery in deliveries:
@@ -275,7 +290,7 @@ class SupervisorEngine:
                 self._accept_delivery(delivery, turns)
 
     async def _refresh_membership(self) -> None:
-        """See which other supervisors are there, and be delivered what is left by those that come before this one."""
+        """Read the live supervisors, and set the rank of this one at the consumers."""
         await self._ownership.refresh()
         for consumer in self._consumers.values():
             consumer.set_rank(self._ownership.priority)
@@ -287,7 +302,9 @@ class SupervisorEngine:
     def _accept_delivery(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
         try:
             received = self._decoder.decode(delivery)
-        except Exception as error:  # it must not end the process, which would find it again
+        except (
+            Exception
+        ) as error:  # an error here must not end the process: the restarted one would receive the input again
             _log.exception("input_body_unavailable", subject=delivery.message.subject)
             turns.create_task(self._retry_later(delivery, None, error))
             return
@@ -296,7 +313,7 @@ class SupervisorEngine:
             turns.create_task(self._acknowledger.dead_letter(delivery, received.workflow, kind, why))
             return
         workflow, inbound_input = received
-        # It may have been cancelled while it waited. What another team hands over needs no room.
+        # The workflow may have been cancelled while its request waited. A handoff of another team needs no slot.
         if delivery.message.subject.split(".", 2)[1] == "request" and workflow not in self._ended:
             self._admission.admit(workflow)
         self._enqueue(workflow, inbound_input, turns)
@@ -306,14 +323,14 @@ class SupervisorEngine:
             self._record_end(stored.subject.rpartition(".")[2], stored.at)
 
     def _enqueue(self, workflow: str, inbound_input: InboundInput, turns: asyncio.TaskGroup) -> None:
-        """Inputs of one workflow are dealt with one after the other, and together when several are there."""
+        """Queue an input. Inputs of one workflow are processed in order, those that wait together in one batch."""
         if workflow in self._queued:
             self._queued[workflow].append(inbound_input)
             return
         self._queued[workflow] = [inbound_input]
         turns.create_task(self._drain(workflow))
 
-    # Dealing with it
+    # Processing
 
     async def _drain(self, workflow: str) -> None:
         with bind(workflow_id=workflow, team=self._team.name):
@@ -327,7 +344,7 @@ class SupervisorEngine:
             await self._process_batch(workflow, inbound)
         except BusUnavailableError as error:
             self._invalidate(workflow, inbound)
-            hint = "nothing is lost, they come again; `pointsman doctor` looks at the broker and its streams"
+            hint = "nothing is lost, they are redelivered; `pointsman doctor` checks the broker and its streams"
             _log.warning("inputs_returned", reason=str(error), inputs=len(inbound), hint=hint)
             for inbound_input in inbound:
                 await inbound_input.delivery.nak(1.0)
@@ -347,22 +364,28 @@ class SupervisorEngine:
             self._invalidate(workflow, inbound)
             _log.exception("inputs_failed", inputs=len(inbound))
             for inbound_input in inbound:
-                # A timer holds nothing, and its workflow waits for it alone: it comes again until somebody can take it.
+                # A timer blocks no other input, and its workflow may wait for it alone: it is redelivered without end.
                 patient = isinstance(inbound_input.input, TimerFired)
                 await self._retry_later(inbound_input.delivery, workflow, error, for_ever=patient)
 
     async def _retry_later(
         self, delivery: Delivery, workflow: str | None, error: Exception, *, for_ever: bool = False
     ) -> None:
-        """The engine itself has failed at it: another one may not, a few times or `for_ever`."""
+        """Return an input that raised in the engine for redelivery; dead-letter it after `_MAX_DELIVERIES`.
+
+        Another supervisor may succeed. With `for_ever` there is no limit.
+        """
         if delivery.delivered < _MAX_DELIVERIES or for_ever:
             await delivery.nak(min(float(delivery.delivered), _MAX_RETRY_PAUSE_S))
         else:
             await self._acknowledger.dead_letter(delivery, workflow, "bug", f"{type(error).__name__}: {error}")
 
     def _invalidate(self, workflow: str, inbound: Iterable[InboundInput]) -> None:
-        """What is known of the workflow may be stale. A request of it is admitted by whoever takes it next: if it kept
-        its room here, and there is no other room and no other supervisor, nobody would."""
+        """Discard the cached head of a workflow, and free its slot if its request is returned.
+
+        The supervisor that takes the request next admits it. If this process kept the slot, and had no other, no
+        supervisor might admit the request.
+        """
         self._heads.pop(workflow, None)
         if any(is_request(inbound_input.input) for inbound_input in inbound):
             self._admission.release(workflow)
@@ -372,7 +395,7 @@ class SupervisorEngine:
         fault_point("supervisor.received")
         started = self._clock.now() if tracing_enabled() else None
         again = any(inbound_input.delivery.delivered > 1 for inbound_input in inbound)
-        # A request may be another than the one that began it, which the log tells; or the log is gone.
+        # A request is checked against the log: it may differ from the first request, or the log may be removed.
         if (
             workflow in self._ended
             and not again
@@ -385,11 +408,11 @@ class SupervisorEngine:
         if head is None:
             new = not again and workflow not in self._ended
             fresh = new and all(is_request(inbound_input.input) for inbound_input in inbound)
-            # A request that comes for the first time has no log yet: the commit, which expects none, shows if it has.
+            # A first delivery of a request has no log yet. If it has one, the commit, which expects none, fails.
             head = LogHead() if fresh else replace(await self._logs.load(workflow), foreign_messages=True)
         unknown = head.state is None and not any(is_request(inbound_input.input) for inbound_input in inbound)
         if unknown and not await self._decoder.is_cancelled_while_queued(workflow, inbound):
-            # Another supervisor may have admitted it since the log was read here, and have settled its request.
+            # Another supervisor may have admitted the workflow since this read, and settled its request.
             head = replace(await self._logs.load(workflow), foreign_messages=True)
             if head.state is None:
                 return await self._acknowledger.dead_letter_unknown(workflow, inbound)
@@ -400,11 +423,11 @@ class SupervisorEngine:
         head, entries, owed, raced = await self._committer.commit(workflow, head, inbound)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
-        if workflow in self._ended and not head.state.ended:  # its log had aged out, and it has begun anew
+        if workflow in self._ended and not head.state.ended:  # its log was removed, and the request began it again
             self._ended.discard(workflow)
             self._admission.admit(workflow)
-        # What others have committed they send themselves, and if they die before, the input they did it for comes
-        # again, to be recovered from. But nothing may be missing once the outcome, which goes last, is there.
+        # Another supervisor publishes the messages of its own commits. If it crashes before, its input is redelivered,
+        # and the messages are recovered then. But all messages must exist before the outcome, which goes last.
         others = head.foreign_messages or raced
         if again or (others and (head.state.ended or not all_committed(inbound, entries))):
             await self._outbox.republish_all(head.state, entries)
@@ -425,10 +448,10 @@ class SupervisorEngine:
         self._log_entries(head.state, entries)
         return None
 
-    # Noting
+    # Recording
 
     def _log_entries(self, state: State, entries: Sequence[Entry]) -> None:
-        """Log lines of what was committed, and forgetting of what has ended."""
+        """Log committed entries, and record the end of an ended workflow."""
         if _log.is_enabled_for(logging.DEBUG):
             for entry in entries:
                 _log.debug(entry.kind, **_entry_ids(entry), **log_context(state))
@@ -457,5 +480,5 @@ def _entry_ids(entry: Entry) -> dict[str, object]:
 
 
 def _identity(delivery: Delivery) -> tuple[str, int, int]:
-    """Return what tells one delivery from every other. `id()` does not: a later delivery may get the same address."""
+    """Return a key that no other delivery has. `id()` is not one: a later delivery may get the same address."""
     return delivery.message.subject, delivery.message.sequence, delivery.delivered

@@ -1,6 +1,6 @@
-"""What a state owes the bus is sent here, idempotently: a message that is there already is left as it is.
+"""Publish the outbox of a state, idempotently: a message that the broker has is not replaced.
 
-The outcome goes last, so where it is, all the rest is too.
+The outcome goes last, so if the broker has the outcome, it has all other messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,13 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True)
 class EncodedMessage:
-    """A message as it goes on the wire."""
+    """A message in its form on the wire.
+
+    Attributes:
+        message: The message.
+        headers: The headers.
+        body: The body.
+    """
 
     message: Message
     headers: dict[str, str]
@@ -49,31 +55,57 @@ class EncodedMessage:
 
 
 class OutboxPublisher:
-    """Sends what one team's workflows owe the bus. Every method raises `BusUnavailableError`: send it all again
-    then."""
+    """Publishes the outboxes of one team's workflows.
+
+    Every method raises `BusUnavailableError`: publish the whole outbox again then.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+        team: The team.
+    """
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
         self._bus = bus
         self._subjects = subjects
         self._clock = clock
         self._source = subjects.source("team", team)
-        self._clock_offset = timedelta()  # the broker's clock, by which schedules fire, before the one here
+        self._clock_offset = timedelta()  # the broker's time, by which schedules fire, minus the time here
 
     def encode_new(self, state: State, entries: Sequence[Entry]) -> Sequence[EncodedMessage]:
-        """What `entries` have added to the outbox of `state`, which they lead to: for `publish_new`, once they are
-        committed."""
+        """Encode the messages that entries add to the outbox, for `publish_new` after their commit.
+
+        Args:
+            state: The state after the entries.
+            entries: The entries.
+
+        Returns:
+            The messages.
+        """
         return self._encode(state, outbox(state, self._subjects, _touched_by(entries))) if entries else ()
 
     async def publish_new(
         self, state: State, entries: Sequence[Entry], prepared: Sequence[EncodedMessage] | None = None
     ) -> None:
-        """Send what `entries`, committed just now and by this process, have added to the outbox of `state`."""
+        """Publish the messages that entries add to the outbox, after this process committed them.
+
+        Args:
+            state: The state after the entries.
+            entries: The entries.
+            prepared: The messages from `encode_new`; None to encode them here.
+        """
         if abandoned := [entry.task_id for entry in entries if entry.kind == "task_abandoned"]:
             await self._cancel_tasks(state, [state.tasks[name] for name in abandoned])
         await self._publish(state, self.encode_new(state, entries) if prepared is None else prepared)
 
     async def republish_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
-        """The whole outbox of `state`, because what was sent before is not known."""
+        """Publish the whole outbox of a state, where it is unknown which messages were published.
+
+        Args:
+            state: The state.
+            entries: The entries that were just committed.
+        """
         if state.ended and not entries:
             *_, ending = self._encode(state, outbox(state, self._subjects, frozenset()))
             found = await self._bus.last("log", ending.message.subject)
@@ -87,21 +119,25 @@ class OutboxPublisher:
         _log.info("outbox_republished", sent=sent, already_there=there, **log_context(state))
 
     async def cancel_dispatched(self, state: State) -> None:
-        """Nothing that `state` has abandoned is left to start."""
+        """Cancel the handoffs of all abandoned tasks."""
         await self._cancel_tasks(state, [task for task in state.tasks.values() if task.status is TaskStatus.ABANDONED])
 
     async def broker_clock_changed(self) -> bool:
-        """Whether the broker's clock is another one than it was: what waits for its time is to be sent by it again."""
+        """Compare the broker's clock with its last known time.
+
+        Returns:
+            True if the clock was set: schedules must be published again.
+        """
         ahead = await self._bus.time() - self._clock.now()
         if abs(ahead - self._clock_offset) <= CLOCK_SKEW:
             return False
         self._clock_offset = ahead
-        hint = "deadlines are kept by the time that passes; processes that start now take the new time"
+        hint = "deadlines follow elapsed time; processes that start from now on use the new time"
         _log.warning("broker_clock_changed", seconds=round(ahead.total_seconds(), 1), hint=hint)
         return True
 
     async def republish_scheduled(self, state: State) -> None:
-        """Send what waits for its time again, for a broker whose clock has been set."""
+        """Publish all schedules of a state again, for a broker whose clock was set."""
         waiting = (message for message in outbox(state, self._subjects) if message.schedule is not None)
         messages = self._encode(state, waiting)
         if self._bus.handoffs_unsynced:
@@ -112,7 +148,7 @@ class OutboxPublisher:
         return [EncodedMessage(message, self._headers(state, message), dump(message.event)) for message in messages]
 
     async def _publish(self, state: State, messages: Sequence[EncodedMessage]) -> tuple[int, int]:
-        """How many of `messages` were new, and how many were there already."""
+        """Publish messages. Return the number of new ones, and of those that the broker had."""
         if not messages:
             return 0, 0
         if not isinstance(messages[-1].message.event, Outcome):
@@ -124,10 +160,16 @@ class OutboxPublisher:
         return new, len(messages) - new
 
     async def _publish_batch(self, state: State, messages: Sequence[EncodedMessage]) -> int:
-        """How many of them are new. Each is on the bus in any case, or its attempt has failed. All are under way before
-        the first is waited for, where the bus has that; if some cannot be sent, what kept the first of them."""
+        """Publish messages concurrently.
+
+        After that the broker has every message, or the attempt of an oversize one has failed. If some messages cannot
+        be published, the error of the first is raised.
+
+        Returns:
+            The number of new messages.
+        """
         under_way = [self._start_publish(each) for each in messages]
-        there: list[EncodedMessage] = []  # sent before a crash, or by another supervisor
+        there: list[EncodedMessage] = []  # published before a crash, or by another supervisor
         failure: PointsmanError | None = None
         try:
             for each, sending in zip(messages, under_way, strict=True):
@@ -160,15 +202,15 @@ class OutboxPublisher:
         return self._bus.publish(message.subject, body, headers, expect=0)
 
     async def _replace_foreign(self, state: State, ready: EncodedMessage) -> bool:
-        """Whether it had to be sent in place of what is no part of this workflow, where it is to come."""
+        """Replace a foreign message on the subject of `ready`. Return True if one was replaced."""
         if not await remove_foreign(self._bus, state, ready.message, ready.headers, self._clock_offset):
             return False
-        with contextlib.suppress(ConflictError):  # by another supervisor, meanwhile
+        with contextlib.suppress(ConflictError):  # another supervisor was faster
             return await self._start_publish(ready) is not False
         return False
 
     def _headers(self, state: State, message: Message) -> dict[str, str]:
-        # With tracing off here the task's span will never be; its agent goes on from where the caller was.
+        # With tracing off, the task has no span: its agent continues the caller's span.
         parent = traceparent_of(state.trace, message.span_id if tracing_enabled() else None)
         return encode(
             Envelope(
@@ -186,7 +228,7 @@ class OutboxPublisher:
         )
 
     async def _fail_oversize(self, state: State, message: Message, error: OversizeEventError) -> None:
-        """A handoff, or a team's result, that does not fit fails its attempt: a result says so, as from its agent."""
+        """Fail the attempt of an oversize handoff, or of a team's oversize result, by a result of the agent."""
         failure = AttemptError(
             kind=ErrorKind.OVERSIZE, message=f"the {message.event.short_name()} was not sent: {error}"
         )
@@ -206,9 +248,9 @@ class OutboxPublisher:
                         ended_at=now,
                     ),
                 )
-            case Result() as given:  # of a team, to its parent
-                told = {"status": "failed", "output": None, "gaps": (), "error": failure}
-                subject, result = message.subject, given.model_copy(update=told)
+            case Result() as given:  # from a team to its parent
+                changes = {"status": "failed", "output": None, "gaps": (), "error": failure}
+                subject, result = message.subject, given.model_copy(update=changes)
             case _:
                 _log.error("event_too_large", subject=message.subject, reason=str(error), **log_context(state))
                 return
@@ -225,8 +267,10 @@ class OutboxPublisher:
             await self._bus.publish(subject, dump(result), encode(envelope), expect=0)
 
     async def _cancel_tasks(self, state: State, abandoned: Sequence[Task]) -> None:
-        """Agents at work on what nobody waits for any more are told at once; it does no harm if they miss it. What none
-        has begun leaves the queue, and what waits for its time does not come."""
+        """Broadcast the cancellation of abandoned tasks, and delete their queued and scheduled handoffs.
+
+        A worker that misses the broadcast does no harm: its result is ignored.
+        """
         handed = [task for task in abandoned if task.attempt]
         if not handed:
             return
@@ -239,15 +283,14 @@ class OutboxPublisher:
 
 
 def _mark_resent(messages: Iterable[EncodedMessage]) -> None:
-    """The broker may have had them, and forgotten them."""
+    """Mark handoffs that the broker may have had and lost."""
     for each in messages:
         if isinstance(each.message.event, Handoff):
             each.headers[RESENT_HEADER] = "true"
 
 
 def _touched_by(entries: Iterable[Entry]) -> Set[str]:
-    """The tasks, the timer and the approvals that the entries are about, in their order; the outcome is about its last
-    task."""
+    """Return the tasks, timers and approvals that entries concern, in order. The outcome concerns its last task."""
     return dict.fromkeys(map(_subject_of_entry, entries)).keys()
 
 

@@ -1,7 +1,7 @@
-"""The spans a supervisor owns: the workflow's and its tasks', exported by whoever commits their end.
+"""The spans of workflows and tasks. The supervisor that commits their end exports them.
 
-Their ids and times stand in the log, so it does not matter who that is. A supervisor that is given an input which
-another one left behind, committed but not acknowledged, exports what that commit has ended.
+Their ids and times are in the log, so any supervisor can. A supervisor that receives an input which another supervisor
+committed and did not acknowledge exports the spans that this commit ended.
 """
 
 from __future__ import annotations
@@ -38,17 +38,24 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["SupervisorSpans", "log_context"]
 
 _SPAN_ENTRIES = frozenset(("task_succeeded", "task_failed", "task_abandoned", "retry_scheduled", "workflow_ended"))
-"""The entries that end something."""
+"""The entries that end a span or are counted."""
 
 
 def log_context(state: State) -> dict[str, str]:
-    """What leads from a log line to the workflow's trace and to its caller. No span is open here that would say it."""
+    """Return the ids that link a log line to the workflow's trace and to its caller, because no span is open here."""
     trace = state.trace
     return {"trace_id": trace.trace_id, "span_id": trace.span_id, "correlation_id": state.correlation_id}
 
 
 class SupervisorSpans:
-    """Exports the spans of one team's workflows, and measures them. Nothing it does fails the work."""
+    """Exports the spans of one team's workflows, and measures them. No method raises.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+        team: The team.
+    """
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
         self._bus = bus
@@ -57,14 +64,19 @@ class SupervisorSpans:
         self._team = team
 
     async def export_ended(self, state: State, entries: Sequence[Entry]) -> None:
-        """A span for each task and workflow that `entries`, committed just now, have ended."""
+        """Export a span for each task and workflow that committed entries ended.
+
+        Args:
+            state: The state after the entries.
+            entries: The entries.
+        """
         if not (tracing_enabled() or metrics.metrics_enabled()):
             return
         if _SPAN_ENTRIES.isdisjoint([entry.kind for entry in entries]):
             return
         history: Sequence[Entry] = entries
         if tracing_enabled() and state.trace.flags & 1 and _has_span_events(state, entries):
-            with suppress(PointsmanError):  # then the spans have no events
+            with suppress(PointsmanError):  # without the log, the spans have no events
                 log = self._subjects.log(self._team, state.workflow_id)
                 history = [
                     entry async for stored in self._bus.read("log", log) for entry in read_commit(stored).entries
@@ -72,7 +84,12 @@ class SupervisorSpans:
         _record(state, entries, history, await self._cards())
 
     async def export_missed(self, workflow: str, event_ids: Container[str]) -> None:
-        """A span for each end that was committed for one of `event_ids` by a supervisor that did not acknowledge it."""
+        """Export the spans of commits that another supervisor made and did not acknowledge.
+
+        Args:
+            workflow: The workflow's id.
+            event_ids: The ids of the events that led to these commits.
+        """
         history: list[Entry] = []
         cards = await self._cards()
         state: State | None = None
@@ -88,16 +105,21 @@ class SupervisorSpans:
                     _record(state, commit.entries, history, cards)
 
     async def _cards(self) -> Sequence[AgentCard]:
-        """What the tasks' spans say of their agents, as far as it can be had."""
+        """Read the cards of agents, for the spans of tasks; none if that fails."""
         if tracing_enabled():
             with suppress(PointsmanError):
                 return await self._bus.registry.cards()
         return ()
 
     def export_processing(self, state: State, deliveries: Sequence[Delivery], started: datetime) -> None:
-        """A span for inputs that were dealt with together, or came again: it links to each of them.
+        """Export a span for inputs that were processed together or redelivered. The span links to each of them.
 
-        One input that comes for the first time needs none: it is the end of the span that sent it.
+        A single first delivery needs no span: it is the end of its sender's span.
+
+        Args:
+            state: The workflow's state.
+            deliveries: The deliveries of the inputs.
+            started: The start of the processing.
         """
         again = max(delivery.delivered for delivery in deliveries)
         if not tracing_enabled() or not state.trace.flags & 1 or (len(deliveries) == 1 and again == 1):
@@ -129,13 +151,13 @@ class SupervisorSpans:
 
 
 def _sender_context(delivery: Delivery) -> TraceContext | None:
-    """Where the message was made."""
+    """Return the context of the span that sent a message."""
     headers = {name.lower(): value for name, value in delivery.message.headers.items()}
     return parse_traceparent(headers.get("ce-traceparent") or headers.get("traceparent"), headers.get("tracestate"))
 
 
 def _has_span_events(state: State, entries: Iterable[Entry]) -> bool:
-    """Whether anything happened on the way to these ends that their spans should tell: it is in the log."""
+    """Return True if the log holds events for the spans that `entries` end, such as retries."""
     for entry in entries:
         match entry.kind:
             case "task_succeeded" | "task_failed" | "task_abandoned":
@@ -151,7 +173,7 @@ def _has_span_events(state: State, entries: Iterable[Entry]) -> bool:
 
 
 def _record(state: State, entries: Iterable[Entry], history: Iterable[Entry], cards: Sequence[AgentCard]) -> None:
-    ended: set[str] = set()  # an answer that came and was refused is one end
+    ended: set[str] = set()  # a refused answer is one end
     for entry in entries:
         match entry.kind:
             case "task_succeeded" | "task_failed" | "task_abandoned":

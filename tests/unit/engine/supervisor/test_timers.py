@@ -133,7 +133,7 @@ async def test_supervisor_is_ready_once_its_predecessors_messages_are_processed(
         await in_time(clock, until(lambda: engine.ready))
         ready_at = clock.monotonic()
 
-    assert missing == ["what lay in inbox-crew"]
+    assert missing == ["backlog of inbox-crew"]
     assert 2 <= ready_at < 2.5
 
 
