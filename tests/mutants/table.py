@@ -507,4 +507,9 @@ MUTANTS = (
         "until = min((self._began, *oldest)) - _BODY_RETENTION", "until = self._began - _BODY_RETENTION",
         "unit/engine/supervisor/test_retention.py::test_request_without_a_team_is_kept_for_a_year_and_served",
     ),
+    _runtime(
+        "a digest follows from the seed alone", "testing/simulation.py", "_NumberedTask(work, loop=loop, **more)",
+        "asyncio.Task(work, loop=loop, **more)",
+        "unit/testing/test_simulation.py::test_a_task_group_cancels_its_tasks_in_the_order_they_began",
+    ),
 )  # fmt: skip
