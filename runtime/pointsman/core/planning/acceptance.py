@@ -35,14 +35,22 @@ __all__ = [
 ]
 
 
-_MAX_REQUEST_INTENT_CHARS = (
-    500  # characters of a request that are an intent, too: longer ones would be in the log twice
-)
+_MAX_REQUEST_INTENT_CHARS = 500
+"""Longest request that becomes the intent of its task, in characters. A longer request would be in the log twice."""
 
 
 def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
-    """The plan is right: once it is `approved`, where the team wants that, its tasks are the workflow's, and those that
-    wait for nothing start. One that is no planner's may have more tasks than there may be, which ends the workflow."""
+    """Accept a valid plan: its tasks become tasks of the workflow, and those without dependencies start.
+
+    A team with `approve_plan` requests an approval first. A plan above the quota of tasks ends the workflow: only a
+    planner's plan is checked before.
+
+    Args:
+        decision: The decision in progress.
+        plan: The plan.
+        revision: The number of the plan; by default the newest requested number.
+        approved: True if a person has allowed the plan.
+    """
     state = decision.state
     if not plan.tasks:
         if isinstance(state.strategy, Adaptive) and state.plan is not None:
@@ -85,14 +93,14 @@ def _bound_retries(plan: Plan, policy: RetryPolicy) -> Plan:
 
 
 def end_over_task_quota(decision: Decision, wanted: int, left: int) -> None:
-    """End the workflow: nothing can be left out of what is to be done, and there may not be as many tasks."""
+    """End the workflow: the request needs more tasks than the quota leaves, and no task can be omitted."""
     detail = f"the limit of {quota(decision.state).tasks} tasks leaves {left}, and serving the request takes {wanted}"
     decision.add(LimitReached(at=decision.now, limit="tasks", detail=detail))
     end_workflow(decision, Phase.FAILED, explain_failure(detail, RAISE_LIMIT_ADVICE), detail)
 
 
 def reject_plan(decision: Decision, task: Task, problems: tuple[str, ...], raw: str) -> None:
-    """Send the plan back to whoever wrote it, unless that was done often enough."""
+    """Return the plan to its planner or classifier for repair; fail when the repairs are used up."""
     number = max(decision.state.revision, 1)
     state = decision.add(PlanRejected(at=decision.now, revision=number, problems=problems, raw=raw))
     if state.rejections <= state.limits.plan_repairs:
@@ -114,8 +122,10 @@ def reject_plan(decision: Decision, task: Task, problems: tuple[str, ...], raw: 
 
 
 def keep_current_plan(decision: Decision, reason: str = "") -> None:
-    """No better plan could be had: what has not started of the present one goes on, and is skipped if it must be. An
-    adaptive workflow ends after that, for `reason`: nobody says what would come next."""
+    """Continue with the tasks of the current plan that have not started, because no new plan is available.
+
+    An adaptive workflow ends after these tasks, for `reason`, because no further tasks are planned.
+    """
     state = decision.state
     if isinstance(state.strategy, Adaptive) and not state.reached_limit:
         state = decision.add(LimitReached(at=decision.now, limit="planning", detail=reason))
@@ -155,17 +165,17 @@ def request_replan(decision: Decision, reason: str) -> bool:
 
 
 def newest_planner(state: State) -> Task | None:
-    """The task of whoever was asked last for a plan."""
+    """Return the task of the planner that was asked last for a plan; None if no planner was asked."""
     return next((task for task in reversed(tuple(state.tasks.values())) if task.role is Role.PLAN), None)
 
 
 def _offered_agents(state: State, planner: Task) -> list[str]:
-    """The agents that a planner was told of."""
+    """Return the names of the agents that a planner received."""
     return [item.name for item in PlannerInput.model_validate(handoff_input(state, planner)).agents]
 
 
 def route_to_fallback(decision: Decision) -> bool:
-    """Hand the request to the strategy's fallback, if it has one that is alive."""
+    """Route the request to the fallback of the strategy, if that agent is live; return True if it is."""
     strategy = decision.state.strategy
     fallback = strategy.fallback if isinstance(strategy, Router | PlanAndExecute) else None
     if fallback is None or not available_agents(decision, [fallback]):
@@ -175,6 +185,7 @@ def route_to_fallback(decision: Decision) -> bool:
 
 
 def _route_request(decision: Decision, chosen: Sequence[SelectedAgent], unserved: str = "") -> None:
+    """Give the request to the selected agents, or to the planner of `escalate` for several agents."""
     state = decision.state
     chosen = list({(each.agent or None, each.agent or each.skill): each for each in reversed(chosen)}.values())[::-1]
     if len(chosen) > 1 and isinstance(state.strategy, Router) and state.strategy.escalate is not None:

@@ -1,4 +1,4 @@
-"""Where a plan comes from: who is asked for one, what is made of the answer, and what happens when it will not do."""
+"""Apply the plan of a planner: accept the plan, or return it with its problems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REPEATS_TRIED_MESSAGE = (
 
 
 def apply_plan(decision: Decision, task: Task, result: Result) -> None:
-    """Take the planner's answer as the plan, or send it back with everything that is wrong with it."""
+    """Accept the planner's answer as the plan, or return the answer with all of its problems."""
     state = decision.state
     plan = read_plan(result.output)
     problems = plan if isinstance(plan, tuple) else ()
@@ -37,7 +37,7 @@ def apply_plan(decision: Decision, task: Task, result: Result) -> None:
 
 
 def plan_problems(decision: Decision, plan: Plan) -> tuple[str, ...]:
-    """Everything that is wrong with `plan` here and now."""
+    """Return the problems of `plan` with the live agents and the current state."""
     state = decision.state
     items = available_agents(decision)
     names, skills = {item.name for item in items}, {skill for item in items for skill in item.skills}
@@ -51,7 +51,7 @@ def plan_problems(decision: Decision, plan: Plan) -> tuple[str, ...]:
 
 
 def _is_repetition(plan: Plan, state: State) -> bool:
-    """What failed for good is not tried again as it was; an adaptive planner does not go in circles, either."""
+    """Return True if each task of the plan has failed before; for an adaptive planner, if it was tried before."""
     adaptive = isinstance(state.strategy, Adaptive)
     tried = {
         (task.skill or task.agent, task.intent)

@@ -27,7 +27,15 @@ def request_plan(
     reason: str = "",
     only: Sequence[str] | None = None,
 ) -> None:
-    """Have the planner write a plan, knowing all that has happened and, again, what was wrong with its last."""
+    """Request a plan from the planner.
+
+    Args:
+        decision: The decision in progress.
+        strategy: The strategy with the planner.
+        problems: The problems of the last plan, for a repair.
+        reason: The reason for a new plan.
+        only: The agents that the plan may use; None for all eligible agents.
+    """
     state = decision.state
     work = list(state.plan_tasks())
     asked_again = state.replans + (1 if state.phase is Phase.RUNNING else 0)  # this time included
@@ -47,12 +55,12 @@ def request_plan(
 
 
 def available_agents(decision: Decision, only: Sequence[str] | None = None) -> tuple[AvailableAgent, ...]:
-    """The live agents this workflow may use, one item a name."""
+    """Return the live agents that the workflow may use, one item for each name."""
     state = decision.state
     items: dict[str, AvailableAgent] = {}
     for card in eligible_agents(state, decision.context.cards, only or ()):
         if card.name not in items and (only is None or card.name in only):
-            items[card.name] = AvailableAgent.model_construct(  # what a card says was validated with it
+            items[card.name] = AvailableAgent.model_construct(  # the card was validated already
                 name=card.name,
                 description=card.description,
                 skills=card.skills,
@@ -65,7 +73,7 @@ def available_agents(decision: Decision, only: Sequence[str] | None = None) -> t
 
 
 def request_classification(decision: Decision, strategy: Router, number: int = 1) -> None:
-    """Have the router's classifier choose among the live agents."""
+    """Request a selection among the live agents from the router's classifier."""
     state = decision.state
     asked = ClassifierInput(request=state.input, agents=available_agents(decision), threshold=strategy.threshold)
     name = unused_id(state, f"classify-{number}")

@@ -18,7 +18,7 @@ __all__ = ["apply_selection"]
 
 
 def apply_selection(decision: Decision, task: Task, result: Result) -> None:
-    """Route the request to whom the classifier is sure of."""
+    """Route the request to the agents that the classifier selected with enough confidence."""
     state = decision.state
     assert isinstance(state.strategy, Router)
     strategy = state.strategy

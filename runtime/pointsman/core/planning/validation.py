@@ -1,6 +1,6 @@
-"""What a planner's or classifier's answer must be like, checked before anything is dispatched.
+"""Validate the answer of a planner or a classifier before any task is dispatched.
 
-Every problem is one sentence a planner can act on; all of them are reported together.
+Each problem is one sentence that a planner can act on. All problems are reported together.
 """
 
 from __future__ import annotations
@@ -19,22 +19,21 @@ from pointsman_schemas.team import Limits
 __all__ = ["MAX_RAW_CHARS", "check_plan", "raw_text", "read_plan", "read_selection"]
 
 MAX_RAW_CHARS = 4_000
-"""Characters of a refused plan that its log entry keeps: enough to see what the model did, too few to fill the log."""
+"""Characters of a refused plan that its log entry keeps: enough to see the fault, too few to fill the log."""
 
-_MAX_PROBLEMS = (
-    20  # problems: a planner that made more has not understood, and the rest would only fill its prompt and the log
-)
+_MAX_PROBLEMS = 20
+"""Problems that are reported. More problems would only fill the prompt of the planner and the log."""
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def read_plan(output: JsonValue) -> Plan | tuple[str, ...]:
-    """`output` as a plan, or what is wrong with its shape."""
+    """Return the plan of a planner's answer; the problems of its form if the answer is no plan."""
     return _parse_output(Plan, output, "a JSON object with goal, tasks and final_instruction")
 
 
 def read_selection(output: JsonValue) -> Selection | tuple[str, ...]:
-    """`output` as a classifier's selection, or what is wrong with its shape."""
+    """Return the selection of a classifier's answer; the problems of its form if the answer is no selection."""
     return _parse_output(Selection, output, "a JSON object with agents, each with agent and confidence")
 
 
@@ -94,7 +93,7 @@ def _agent_problems(task: PlannedTask, agents: Collection[str], skills: Collecti
 
 
 def raw_text(output: JsonValue) -> str:
-    """`output` as text, cut to `MAX_RAW_CHARS` characters."""
+    """Return an answer as text, cut to `MAX_RAW_CHARS` characters."""
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
     return text if len(text) <= MAX_RAW_CHARS else text[:MAX_RAW_CHARS] + "..."
 

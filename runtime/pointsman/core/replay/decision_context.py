@@ -1,7 +1,7 @@
-"""What a decision rests on beside the state and its inputs, as its commit keeps it: enough to make it again.
+"""Record the facts that a decision depends on, beside the state and its inputs, so that it can be made again.
 
-The schemas and the prose of cards are not kept. Nothing is decided by them, and where a planner, a classifier or a
-refiner was given them they stand in its task.
+The schemas and the prose of cards are omitted: no decision depends on them. The task of a planner, a classifier or a
+refiner holds the prose that the role received.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IDENTITY_FIELDS = sorted(_RECORDED_FIELDS - {"concurrency"})
 
 
 def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
-    """What is kept of `cards`: instances that are alike are one, with the hands of all."""
+    """Return the recorded form of `cards`. Equal instances are one card with the sum of their slots."""
     found: dict[tuple[object, ...], dict[str, JsonValue]] = {}
     hands: dict[tuple[object, ...], int] = {}
     for card in cards:
@@ -41,7 +41,7 @@ def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
 
 
 def record_context(decision: Decision, agents: AgentCards | None) -> RecordedContext:
-    """What `decision` was decided upon; `agents` is None where the log says already who is alive."""
+    """Return the facts that `decision` depends on; `agents` is None where an earlier commit has equal agents."""
     context = decision.context
     circuits = {name: OpenCircuit(until=each.until, probe=each.probe) for name, each in context.circuits.items()}
     known = {name: context.loads.get(name, Load()) for name in sorted(decision.loads_consulted)}
@@ -57,7 +57,17 @@ def record_context(decision: Decision, agents: AgentCards | None) -> RecordedCon
 def restore_context(
     given: RecordedContext, agents: AgentCards, entries: Iterable[Entry], at: datetime
 ) -> DecisionContext:
-    """Those in which `entries` were decided `at` that time, with the `agents` that the log last named."""
+    """Return the context in which `entries` were decided.
+
+    Args:
+        given: The recorded facts.
+        agents: The live agents, as the log has named them last.
+        entries: The entries of the decision.
+        at: The time of the decision.
+
+    Returns:
+        The context.
+    """
     prose = _recorded_prose(entries)
     return DecisionContext(
         at,
@@ -69,7 +79,7 @@ def restore_context(
 
 
 def _recorded_prose(entries: Iterable[Entry]) -> Mapping[JsonValue, dict[str, JsonValue]]:
-    """By agent, what those who plan or find better words were told of it."""
+    """Return the prose that planners and refiners received, by agent."""
     found: dict[JsonValue, dict[str, JsonValue]] = {}
     for entry in entries:
         if isinstance(entry, TaskAdded) and isinstance(entry.input, dict):

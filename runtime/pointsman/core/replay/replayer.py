@@ -1,6 +1,6 @@
-"""A finished decision is made again by the present code: where the two differ, the code has changed its mind.
+"""Make recorded decisions again with the current code, and report the differences.
 
-What came in stands in the entries it led to, and what else was decided upon in the commit's grounds.
+The inputs of a decision are restored from its entries, and its other facts from the commit's decision context.
 """
 
 from __future__ import annotations
@@ -38,8 +38,14 @@ __all__ = ["Difference", "replay_log"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The `entry`-th of the log, from 1, in its `commit`-th commit, and what the present code decides in its place.
-    None for an entry that only the other has."""
+    """A difference between a recorded decision and that of the current code.
+
+    Attributes:
+        entry: The number of the entry in the log, from 1.
+        commit: The number of its commit.
+        expected: The recorded entry; None if only the current code has the entry.
+        actual: The entry of the current code; None if only the log has the entry.
+    """
 
     entry: int
     commit: int
@@ -48,11 +54,19 @@ class Difference:
 
 
 def replay_log(commits: Iterable[Commit]) -> Iterator[Difference]:
-    """The first difference of each commit; each is judged on the log as it is, whatever the ones before would be now.
-    Commits that do not say what they were decided upon are not judged.
+    """Make each decision of a log again.
+
+    Each decision starts from the recorded state, regardless of earlier differences. Commits without a decision context
+    are skipped.
+
+    Args:
+        commits: The commits of the log, in order.
+
+    Yields:
+        The first difference of each commit.
 
     Raises:
-        InvariantError: the log does not fold.
+        InvariantError: The log does not fold.
     """
     state: State | None = None
     agents: AgentCards = ()
@@ -81,7 +95,7 @@ def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterato
             case "workflow_started":
                 yield _request_input(entry, entries)
             case "task_succeeded" | "attempt_failed" if in_review(state, entry.task_id):
-                pass  # it follows from the judge's result
+                pass  # the entry follows from the judge's result
             case "task_succeeded" | "review_requested":
                 yield ResultReceived(entry.event_id, entry.result)
             case "attempt_failed" if entry.result is not None:
@@ -143,7 +157,7 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
 
 
 def _ignored_input(state: State | None, entry: ResultIgnored) -> ResultReceived:
-    """Something in the place of a result that nobody kept: what it said played no part."""
+    """Return a result in place of an ignored result, whose content the log does not have and no decision used."""
     own = state.workflow_id if state is not None else ""
     result = Result(
         workflow_id=entry.workflow_id or own,

@@ -1,4 +1,4 @@
-"""The strategies of a team: how each one begins, advances and finishes a workflow.
+"""The strategies of a team: the start, the steps and the end of a workflow.
 
-Read in this order: registry, adaptive, pipeline, fan_out, choreography
+Read in this order: registry, adaptive, pipeline, fan_out, choreography, fixed
 """

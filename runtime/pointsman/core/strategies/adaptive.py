@@ -1,4 +1,4 @@
-"""Adaptive planning: a planner says what comes next, hears of every result, and says when nothing remains."""
+"""Plan step by step: the planner receives every result and plans the next tasks, until nothing remains to be done."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ __all__ = ["plan_next_step"]
 
 
 def plan_next_step(decision: Decision) -> bool:
-    """Ask an adaptive planner for the next step, if there are results it has not heard of. Nothing of the plan there is
-    starts meanwhile: it may be another one now."""
+    """Request the next tasks from an adaptive planner, if there are results that the planner has not received.
+
+    No task of the current plan starts until the planner answers, because the answer may replace the task.
+
+    Args:
+        decision: The decision in progress.
+
+    Returns:
+        True if the planner was asked.
+    """
     state = decision.state
     strategy = state.strategy
     if not isinstance(strategy, Adaptive) or state.reached_limit or (state.plan is not None and state.plan.done):
@@ -31,7 +39,7 @@ def plan_next_step(decision: Decision) -> bool:
 
 
 def _replan_hints(state: State, new: int) -> str:
-    """What the `new` results settled last suggest."""
+    """Return the hints of the `new` results that were settled last."""
     settled = [task for task in state.plan_tasks() if task.settled]
     settled.sort(key=lambda task: task.ended_at or state.started_at)
     return "; ".join(

@@ -1,7 +1,7 @@
-"""Choreography: no plan. Agents react to named events, and what they emit, reported with their results, goes on.
+"""Run a choreography: there is no plan. Agents react to named events, and their results report further events.
 
-A reaction is a task like any other, so retries, deadlines, dead letters and the trace are those of every task. An event
-counts with the result that reports it, once: an attempt that failed has emitted nothing.
+A reaction is a task, so retries, deadlines, dead letters and the trace are those of every task. An event counts once,
+with the result that reports it. A failed attempt has emitted nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["add_reactions", "missing_reactor", "start_choreography"]
 
 
 def start_choreography(decision: Decision, strategy: Choreography) -> None:
-    """The request is the first event. Somebody must react to it, and a task must be left for each who does."""
+    """Emit the request as the first event; end the workflow if no agent reacts, or the quota is too small."""
     add_reactions(decision, strategy, None, [EmittedEvent(name=strategy.start_event, data=_request_data(decision))])
     state = decision.state
     if not state.ended and state.plan is None:
@@ -43,7 +43,7 @@ def start_choreography(decision: Decision, strategy: Choreography) -> None:
 def add_reactions(
     decision: Decision, strategy: Choreography, emitter: Task | None, events: Iterable[EmittedEvent]
 ) -> None:
-    """A task for each agent that reacts to each of `events`, which came with the result of `emitter`."""
+    """Add a task for each agent that reacts to one of `events`, which the result of `emitter` reported."""
     for event in events:
         state = decision.state
         if state.reached_limit:
@@ -87,5 +87,5 @@ def _request_data(decision: Decision) -> JsonValue:
 
 
 def missing_reactor(strategy: Choreography) -> str:
-    """Why a choreography cannot begin, in words for the outcome."""
+    """Return the reason why a choreography cannot start, for the outcome."""
     return f"no live agent of the team reacts to the event {strategy.start_event}"

@@ -1,4 +1,4 @@
-"""A fan-out: the same request to every member at once; enough of them must succeed, and one answer is made of it."""
+"""Run a fan-out: all members receive the request at once, enough of them must succeed, and one answer merges them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _MERGE_INSTRUCTIONS = "Merge what the members say into one answer. Where they di
 
 
 def start_fan_out(decision: Decision, strategy: FanOut) -> None:
-    """One task for each member: the skills that are asked for, or the agents the team names, whether they live or not,
-    or all that live."""
+    """Plan one task for each member.
+
+    The members are the skills of the strategy, the agents that the team names, live or not, or all live agents.
+    """
     state = decision.state
     if strategy.skills:
         ids = unused_ids(state, map(as_token, skills := tuple(dict.fromkeys(strategy.skills))))
@@ -52,7 +54,7 @@ def start_fan_out(decision: Decision, strategy: FanOut) -> None:
 
 
 def complete_fan_out(decision: Decision, strategy: FanOut) -> None:
-    """Merge, if enough members have succeeded."""
+    """Request the merged answer, if enough members have succeeded."""
     state = decision.state
     work = list(state.plan_tasks())
     done = [task for task in work if task.status is TaskStatus.SUCCEEDED]

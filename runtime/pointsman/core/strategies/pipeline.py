@@ -1,4 +1,4 @@
-"""A pipeline: stages in a fixed order, each told what the ones before it made, each output checked before it counts."""
+"""Run a pipeline: stages in sequence, each with the results of earlier stages and a check of its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["complete_pipeline", "start_pipeline"]
 
 
 def start_pipeline(decision: Decision, strategy: Pipeline) -> None:
-    """The stages are the plan: each waits for all before it, and gets their results."""
+    """Accept the stages as the plan: each stage depends on all earlier stages."""
     names = [stage.name for stage in strategy.stages]
     tasks = tuple(
         PlannedTask(
@@ -34,8 +34,10 @@ def start_pipeline(decision: Decision, strategy: Pipeline) -> None:
 
 
 def complete_pipeline(decision: Decision) -> None:
-    """The last stage's output is the answer; without it, the reason names the stage that failed. The stages are those
-    of the plan, which a person may have changed."""
+    """End the workflow with the output of the last stage; without it, the reason names the stage that failed.
+
+    The stages are those of the plan, which a person may have edited.
+    """
     state = decision.state
     stages = list(state.plan_tasks())
     stuck = next((stage for stage in stages if stage.status is not TaskStatus.SUCCEEDED), None)

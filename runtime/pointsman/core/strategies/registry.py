@@ -1,4 +1,4 @@
-"""How each strategy begins and ends a workflow: the two tables that a new one is added to."""
+"""Start and finish a workflow by its strategy. A new strategy is added to these tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["finish_workflow", "missing_agent", "start_workflow"]
 
 
 def start_workflow(decision: Decision) -> None:
-    """Get a plan, or ask for one, as soon as somebody is there for it, unless there may be none."""
+    """Start the workflow: accept or request a plan, as soon as an agent is live that can take the request."""
     if not quota(decision.state).tasks:
         end_over_task_quota(decision, 1, 0)
         return
@@ -46,7 +46,7 @@ def start_workflow(decision: Decision) -> None:
 
 
 def finish_workflow(decision: Decision) -> None:
-    """The work is done, as far as it can be: have the answer written, or end."""
+    """Finish the work: request the answer, or end the workflow."""
     match decision.state.strategy:
         case PlanAndExecute() | Adaptive() | Router() | Choreography() | Fixed() as strategy:
             complete_workflow(decision, strategy)
@@ -59,11 +59,17 @@ def finish_workflow(decision: Decision) -> None:
 
 
 def missing_agent(decision: Decision) -> str:
-    """Who the workflow cannot begin without, in words; nothing when it may begin.
+    """Return a sentence about the agent without which the workflow cannot start; an empty text if it can start.
 
-    Stages and the members that a team names get their tasks whether they are there or not, and wait for them in their
-    queues. Whoever chooses among those that are there needs one to choose; a planner that is there says itself that it
-    has nobody.
+    Stages, fixed tasks and named members are dispatched regardless of live agents, and wait in the queues. A planner or
+    classifier selects among live agents, so at least one agent must be live. A live planner reports itself that there
+    are no agents.
+
+    Args:
+        decision: The decision in progress.
+
+    Returns:
+        The sentence.
     """
     state = decision.state
     named = None if state.agents == "*" else frozenset(state.agents)
@@ -76,7 +82,7 @@ def missing_agent(decision: Decision) -> str:
             if any(strategy.start_event in card.reacts_to for card in eligible_agents(state, decision.context.cards)):
                 return ""
             if named is not None and named <= {card.name for card in decision.context.cards}:
-                return ""  # nobody else can come: that is said at once
+                return ""  # all agents of the team are live: waiting would not help
             return missing_reactor(strategy)
         case PlanAndExecute() | Router() as strategy:
             planner = strategy.planner if isinstance(strategy, PlanAndExecute) else strategy.classifier
@@ -88,8 +94,10 @@ def missing_agent(decision: Decision) -> str:
 
 
 def _missing_worker(decision: Decision, planner: str | None = None, fallback: str | None = None) -> str:
-    """Nothing if anybody is there who could be given work by `planner`; teams nested too deep count, for that is the
-    planner's to say."""
+    """Return an empty text if the planner, or an agent that it could select, is live.
+
+    Teams that are nested too deep count as live: the planner reports that they cannot be used.
+    """
     agents = decision.state.agents
     if planner is not None and decision.card(planner) is not None:
         return ""
@@ -99,7 +107,7 @@ def _missing_worker(decision: Decision, planner: str | None = None, fallback: st
         ):
             return ""
     if not agents:
-        return ""  # the team has nobody, and nobody can come
+        return ""  # the team has no agents: waiting would not help
     if planner is not None:
         return f"no agent named {planner} is alive, nor any that it could choose"
     return NO_AGENT_MESSAGE
