@@ -176,7 +176,7 @@ async def test_slow_request_says_so_and_is_sent_once_however_often_it_is_pressed
         await page.keyboard.press("Enter")
         await page.get_by_label("Request", exact=True).press("Control+Enter")
         await send.focus()
-        await expect(page.get_by_role("alert")).to_contain_text("Send it again: it stays one request.")
+        await expect(page.get_by_role("alert")).to_contain_text("Send again: the request is not duplicated.")
         await expect(send).to_have_text("Send")
         await expect(send).to_be_focused()
         assert posted == ["POST"]
@@ -200,7 +200,7 @@ async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(
         await client.submit("shpo", "mend the pump")
         await expect(page.locator("li.row")).to_contain_text("team shpo has no supervisor")
         await page.get_by_label("Status").select_option("Completed")
-        await wait_for_text(page, "No workflow fits.").to_be_visible()
+        await wait_for_text(page, "No workflow matches.").to_be_visible()
         await page.get_by_label("Status").select_option("Not admitted")
         await expect(page.locator("li.row .status")).to_have_text("Not admitted")
         await page.get_by_label("Status").select_option("Any status")
@@ -209,7 +209,7 @@ async def test_a_request_that_waits_for_its_team_is_seen_found_and_cancelled(
         await expect(page.get_by_role("button", name="Cancel")).to_be_visible()
         await page.get_by_role("link", name="← Workflows").click()
         await page.locator("li.row").get_by_role("button", name="Cancel").click()
-        await wait_for_text(page, "It was asked to end.").to_be_visible()
+        await wait_for_text(page, "The cancellation was requested.").to_be_visible()
         await expect(page.locator("li.row .status")).to_have_text("To be ended")
         await expect(page.locator("li.row").get_by_role("button", name="Cancel")).to_be_hidden()
 
@@ -257,7 +257,7 @@ async def test_dead_letters_are_replayed_searched_and_discarded(browser: Browser
         await page.get_by_role("button", name="Discard all 11").click()
         await page.get_by_role("button", name="Discard", exact=True).click()
         await wait_for_text(page, "Discarded 11 of 11.").to_be_visible()
-        await wait_for_text(page, "No dead letter fits.").to_be_visible()
+        await wait_for_text(page, "No dead letter matches.").to_be_visible()
         await expect(page.locator("#letters")).to_have_text("90")
 
     assert (outcome.status, outcome.gaps) == ("completed", ())

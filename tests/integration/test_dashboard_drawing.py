@@ -325,7 +325,7 @@ async def test_long_names_and_short_runs_fit_a_phone(
         page_of(browser, address, viewport={"width": 390, "height": 844}) as page,
     ):
         await page.goto(f"/workflows/{WORKFLOW}")
-        await expect(page.locator(".node[data-task=t1]")).to_contain_text("Given up")
+        await expect(page.locator(".node[data-task=t1]")).to_contain_text("Abandoned")
         wide = await page.evaluate("document.documentElement.scrollWidth")
         scale = await page.locator(".axis span").all_inner_texts()
         heights = []

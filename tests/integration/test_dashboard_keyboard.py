@@ -138,7 +138,7 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
         await expect(page.locator(".letter")).to_have_count(2)
         await expect(page.locator(".letter").first).to_contain_text("m ")  # a time is left, in minutes and seconds
         await tab_to(page, f"Approve {first}")
-        await tab_to(page, "What it is done with")
+        await tab_to(page, "Input")
         await page.keyboard.press("Control+a")
         await page.keyboard.insert_text('{"amount": 90')
         await client.operations.approve(first)

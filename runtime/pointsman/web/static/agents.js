@@ -14,7 +14,7 @@ export function agentsPage(main) {
       h("thead", {}, h("tr", {}, COLUMNS.map(([name, kind]) => h("th", { scope: "col", class: kind, text: name })))),
       list));
   const nothing = h("div", {});
-  main.append(h("div", { class: "head-line" }, h("h1", { text: "Agents" }), h("p", { class: "muted", text: "Times are of each agent's newest 200 attempts; tokens and cost of all that the log kept." })), table, nothing);
+  main.append(h("div", { class: "head-line" }, h("h1", { text: "Agents" }), h("p", { class: "muted", text: "Times are of each agent's newest 200 attempts; tokens and cost are of all attempts in the log." })), table, nothing);
   const total = h("tr", { class: "total" });
   const rows = new Map();
 
@@ -22,7 +22,7 @@ export function agentsPage(main) {
   let known = true;
   function draw() {
     table.hidden = !agents.length;
-    nothing.replaceChildren(...(agents.length ? [] : [empty("No agents yet.", "Start one, and it appears here:", command("pointsman worker module:name"))]));
+    nothing.replaceChildren(...(agents.length ? [] : [empty("No agents yet.", "Start an agent, and it appears here:", command("pointsman worker module:name"))]));
     const sum = (of) => agents.reduce((all, one) => all + (of(one) || 0), 0);
     const now = (of) => cell(known ? number(sum(of)) : "–");
     renewed(total, [h("td"), h("th", { scope: "row", text: "All" }), now((one) => one.instances), now((one) => one.waiting), now((one) => one.working),
@@ -45,11 +45,11 @@ export function agentsPage(main) {
 
 const cell = (text, tone = "") => h("td", { class: `number ${tone}`, text: text ?? "" });
 
-// The row with these cells. Those that say the same stay, and a focus in them does.
+// Replace the cells of a row that have changed. Equal cells stay, and keep the focus.
 function renewed(row, now) {
   now.forEach((one, at) => {
     const before = row.children[at];
-    one.dataset.name = COLUMNS[at][0]; // on a phone the head of the table is gone
+    one.dataset.name = COLUMNS[at][0]; // on a phone the head of the table is hidden
     if (!before) row.append(one);
     else if (!before.isEqualNode(one)) {
       const focused = before.contains(document.activeElement);
@@ -67,9 +67,9 @@ function cells(agent, known) {
   const failed = record.failed ? `${number(record.failed)} of ${number(record.failed + record.succeeded)}` : "";
   return [
     h("td", {}, h("span", { class: `status ${tone}`, text: word })),
-    h("th", { scope: "row" }, h("a", { href: `/?text=${agent.name}`, title: "The workflows it had a part in" }, h("b", { text: agent.name })), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
+    h("th", { scope: "row" }, h("a", { href: `/?text=${agent.name}`, title: "The workflows in which the agent took part" }, h("b", { text: agent.name })), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
       known && agent.circuit ? h("span", { class: "tag", title: "The agent keeps failing. One task at a time is sent to check whether it works again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
-      h("p", { class: "muted", text: agent.description || (health === "gone" ? "Worked here before." : "") })),
+      h("p", { class: "muted", text: agent.description || (health === "gone" ? "In the log, but not running." : "") })),
     ...(known ? [
       cell(agent.instances ? number(agent.instances) : "0"),
       cell(agent.waiting ? number(agent.waiting) : "0", agent.waiting ? "strong" : ""),

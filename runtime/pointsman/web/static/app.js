@@ -1,4 +1,4 @@
-// Which page is open, and what stands around all of them.
+// The router of the pages, and the header.
 
 import { h } from "./dom.js";
 import { agentsPage } from "./agents.js";
@@ -63,7 +63,7 @@ function showTheme() { theme.replaceChildren(h("span", { "aria-hidden": "true", 
 theme.addEventListener("click", () => {
   const chosen = dark() ? "light" : "dark";
   document.documentElement.dataset.theme = chosen;
-  try { localStorage.setItem("pointsman-theme", chosen); } catch { /* it holds until the page is closed */ }
+  try { localStorage.setItem("pointsman-theme", chosen); } catch { /* the choice lasts until the page is closed */ }
   showTheme();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);

@@ -8,9 +8,9 @@ const ABOUT = { task: "is to start a task", tool: "wants to use a tool", plan: "
 
 export function approvalsPage(main) {
   document.title = "Approvals · Pointsman";
-  const list = h("ol", { class: "letters", "aria-label": "What waits for an answer, oldest first" });
+  const list = h("ol", { class: "letters", "aria-label": "Open approvals, oldest first" });
   const nothing = h("div", {});
-  main.append(h("div", { class: "head-line" }, h("h1", { text: "Approvals" }), h("p", { class: "muted", text: "Workflows that wait for a person. Silence until the time is up means no." })), list, nothing);
+  main.append(h("div", { class: "head-line" }, h("h1", { text: "Approvals" }), h("p", { class: "muted", text: "Workflows that wait for a person. A request without an answer in time is rejected." })), list, nothing);
   const elements = new Map();
 
   follow("/api/live/approvals", {
@@ -20,7 +20,7 @@ export function approvalsPage(main) {
         if (!elements.has(one.id)) elements.set(one.id, approvalElement(one));
         return elements.get(one.id);
       }));
-      nothing.replaceChildren(...(approvals.length ? [] : [empty("Nothing waits for you.", "Tools and tasks that need a yes, and plans of teams that ask first, come here.")]));
+      nothing.replaceChildren(...(approvals.length ? [] : [empty("No open approvals.", "Tools, tasks and plans that need an approval appear here.")]));
     },
   });
   const tick = setInterval(() => { for (const element of elements.values()) element.tick(); }, 1000);
@@ -28,7 +28,7 @@ export function approvalsPage(main) {
 }
 
 function approvalElement(one) {
-  const input = h("textarea", { rows: "6", spellcheck: "false", "aria-label": "What it is done with" });
+  const input = h("textarea", { rows: "6", spellcheck: "false", "aria-label": "Input" });
   input.value = pretty(one.input);
   const reason = h("input", { placeholder: "Why not? The agent that asked receives the reason", "aria-label": "Why not" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
@@ -61,7 +61,7 @@ function approvalElement(one) {
       h("span", { class: "status warn", text: one.tool ? `${one.agent} wants to use ${one.tool}` : `${one.agent || one.team} ${ABOUT[one.about]}` }),
       left, h("a", { href: `/workflows/${one.workflow_id}`, class: "number", text: one.workflow_id })),
     one.intent ? h("p", { class: "cause", text: one.intent }) : "",
-    h("details", { class: "letter-body", open: one.about !== "plan" }, h("summary", { text: "Look, and change it if need be" }), input),
+    h("details", { class: "letter-body", open: one.about !== "plan" }, h("summary", { text: "Show and edit the input" }), input),
     problem,
     h("div", { class: "letter-foot" }, reason, h("p", { class: "buttons" }, buttons)));
   element.tick = () => setText(left, until(one.expires_at));

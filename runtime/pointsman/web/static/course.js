@@ -1,10 +1,10 @@
-// Above the list: when the workflows that fit began, and what became of them, in columns of equal time up to now.
+// The chart above the list: matching workflows by start time and status, in columns of equal duration up to now.
 
 import { arrange, h } from "./dom.js";
 import { number } from "./format.js";
 
 const PARTS = [["open", "not ended"], ["ended", "cancelled"], ["bad", "failed or partly done"], ["good", "completed"]]; // from the top down
-const OF = { good: 0, bad: 1, ended: 2, open: 3 }; // where the server's columns have them
+const OF = { good: 0, bad: 1, ended: 2, open: 3 }; // positions in the columns of the server
 
 export function courseOf() {
   const bars = h("div", { class: "bars", role: "img" });

@@ -1,4 +1,4 @@
-// Everything that happened, one line each; a line opens to the event whole, as the log holds it.
+// All events, one line each. A line opens to the complete event from the log.
 
 import { h, setText } from "./dom.js";
 import { number, pretty, seconds } from "./format.js";
@@ -59,7 +59,7 @@ export function eventList(forget) {
 }
 
 function lineElement(line, start) {
-  const body = h("pre", { tabindex: "0", "aria-label": "The event whole" });
+  const body = h("pre", { tabindex: "0", "aria-label": "The complete event" });
   const offset = (Date.parse(line.at) - start) / 1000;
   const element = h("details", { class: `event ${line.tone}` },
     h("summary", {},

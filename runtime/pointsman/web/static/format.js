@@ -19,7 +19,7 @@ const STATUS = {
   failed: ["bad", "Failed"],
   cancelled: ["muted", "Cancelled"],
   skipped: ["muted", "Skipped"],
-  abandoned: ["muted", "Given up"],
+  abandoned: ["muted", "Abandoned"],
 };
 
 export const STRATEGY = {
@@ -34,7 +34,7 @@ export const HEALTH = {
   working: ["running", "Working"],
   busy: ["warn", "Queueing"],
   failing: ["bad", "Failing"],
-  stuck: ["bad", "Nobody takes work"],
+  stuck: ["bad", "No worker for its tasks"],
   gone: ["muted", "Not running"],
   unknown: ["muted", "Not known"],
 };
@@ -61,10 +61,10 @@ export function seconds(value) {
   return `${Math.floor(whole / 86400)}d ${Math.floor((whole % 86400) / 3600)}h`;
 }
 
-// An agent and its task, which are often called the same.
+// An agent and its task, which often have the same name.
 export const whose = (agent, task) => (!task || task === agent ? agent : `${agent} · ${task}`);
 
-// The server's clock tells what is now: this machine's may be off.
+// Use the server's clock: the clock of this machine may be wrong.
 let drift = 0;
 export const setNow = (iso) => { if (iso) drift = Date.parse(iso) - Date.now(); };
 export const now = () => Date.now() + drift;
@@ -76,10 +76,10 @@ export const span = (start, end) => (start ? Math.max(0, (end ? exact(end) : now
 
 export function until(iso) {
   const left = (exact(iso) - now()) / 1000;
-  return left > 0 ? `${seconds(Math.ceil(left))} left` : "The time is up";
+  return left > 0 ? `${seconds(Math.ceil(left))} left` : "The time has expired";
 }
 
-// How long a task took, or what became of one that never began.
+// The duration of a task, or the status of a task that never began.
 export function lasted({ status, started_at: from, ended_at: to }) {
   return status === "skipped" || (status === "abandoned" && from === to) ? word(status) : seconds(span(from, to));
 }
@@ -95,7 +95,7 @@ export function ago(iso) {
 
 export const clock = (iso) => new Date(iso).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
-// JSON data as a person reads it: text as it is, an object with one text as that text.
+// JSON data for people: a text unchanged, an object with one text as that text.
 export function readable(value) {
   if (value === null || value === undefined) return "";
   if (typeof value === "object" && !Array.isArray(value)) {

@@ -43,7 +43,7 @@ export function lettersPage(main) {
   const nothing = h("div", {});
   const tools = h("div", { class: "filters" }, search, replayAll, discardAll);
   const pages = pager(ask);
-  main.append(h("div", { class: "head-line" }, h("h1", { text: "Dead letters" }), h("p", { class: "muted", text: "Events that nobody could process. Nothing here is lost: replay it once the cause is mended." })), tools, list, nothing, pages.element);
+  main.append(h("div", { class: "head-line" }, h("h1", { text: "Dead letters" }), h("p", { class: "muted", text: "Events that could not be processed. Replay them when the cause is corrected." })), tools, list, nothing, pages.element);
   const elements = new Map();
   let text = asked.get("text") || "";
   let offset = Number(asked.get("offset") || 0);
@@ -66,7 +66,7 @@ export function lettersPage(main) {
   async function all(word) {
     const count = shown.count;
     const chosen = { text, until: shown.until };
-    if (!(await agree(`${word} ${number(count)} dead letters${text ? ` that fit “${text}”` : ""}?`, word, word === "Discard"))) return;
+    if (!(await agree(`${word} ${number(count)} dead letters${text ? ` that match “${text}”` : ""}?`, word, word === "Discard"))) return;
     const done = await post(`/api/dead-letters/${word.toLowerCase()}`, chosen);
     if (!done.ok) { note(done.error, "bad"); return; }
     const whole = done.done === done.of;
@@ -75,21 +75,21 @@ export function lettersPage(main) {
 
   async function replay(letter, asNew = false) {
     const done = await post(`/api/dead-letters/${letter.id}/replay`, { as_new: asNew });
-    if (done.ok) note(`Replayed: ${done.action === "request" ? "sent again as" : "goes on in"} ${done.workflow}.`);
+    if (done.ok) note(`Replayed: ${done.action === "request" ? "sent again as" : "continues in"} ${done.workflow}.`);
     else if (done.status === 409 && !asNew && letter.workflow) {
-      if (await agree("Its workflow has ended, so the task cannot go on. Send the whole request again, as a new workflow?", "Send again")) await replay(letter, true);
+      if (await agree("Its workflow has ended, so the task cannot continue. Send the whole request again, as a new workflow?", "Send again")) await replay(letter, true);
     } else note(done.error, "bad");
   }
 
   async function discard(letter) {
-    if (!(await agree("Discard this dead letter for good?", "Discard", true))) return;
+    if (!(await agree("Discard this dead letter permanently?", "Discard", true))) return;
     const done = await post(`/api/dead-letters/${letter.id}/discard`);
     if (!done.ok) note(done.error, "bad");
   }
 
   function draw(got) {
     shown = got;
-    if (offset && !got.letters.length) { ask(Math.max(0, offset - got.size)); return; } // its page is gone
+    if (offset && !got.letters.length) { ask(Math.max(0, offset - got.size)); return; } // its page does not exist any more
     for (const id of elements.keys()) if (!got.letters.some((one) => one.id === id)) elements.delete(id);
     arrange(list, got.letters.map((one) => {
       if (!elements.has(one.id)) elements.set(one.id, letterElement(one, replay, discard));
@@ -99,7 +99,7 @@ export function lettersPage(main) {
     replayAll.hidden = discardAll.hidden = got.count < 2;
     setText(replayAll, `Replay all ${number(got.count)}`);
     setText(discardAll, `Discard all ${number(got.count)}`);
-    nothing.replaceChildren(...(got.count ? [] : [text ? empty("No dead letter fits.", "Search for something else.") : empty("No dead letters.", "What cannot be processed comes here with its cause, and its workflow still ends.")]));
+    nothing.replaceChildren(...(got.count ? [] : [text ? empty("No dead letter matches.", "Search for something else.") : empty("No dead letters.", "An event that cannot be processed appears here with its cause. Its workflow still ends.")]));
     pages.show(offset, got.size, got.count);
   }
 
@@ -109,7 +109,7 @@ export function lettersPage(main) {
 }
 
 function letterElement(letter, replay, discard) {
-  const body = h("pre", { tabindex: "0", "aria-label": "The event whole" });
+  const body = h("pre", { tabindex: "0", "aria-label": "The complete event" });
   const facts = h("details", { class: "letter-body" }, h("summary", { text: "Show the event" }), body);
   facts.addEventListener("toggle", async () => {
     if (!facts.open || body.textContent) return;
@@ -141,7 +141,7 @@ function agree(question, word, danger = false) {
         h("p", { class: "buttons" }, h("button", { value: "", text: "Keep it" }), h("button", { value: "yes", class: danger ? "danger" : "primary", text: word }))));
     dialog.addEventListener("close", () => {
       dialog.remove();
-      if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true }); // what asked is gone
+      if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true }); // the button that opened the dialog was removed
       resolve(dialog.returnValue === "yes");
     });
     document.body.append(dialog);

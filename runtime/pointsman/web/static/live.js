@@ -1,14 +1,14 @@
-// One stream for the page that is open. The browser comes back by itself and says what it saw last; a hidden tab lets go.
+// One stream for the open page. The browser reconnects by itself and sends its last event id; a hidden tab disconnects.
 
 import { note } from "./dom.js";
 
-export const teams = new Set(); // those that are known, for the form; the first are those with a supervisor
+export const teams = new Set(); // known teams for the form, those with a supervisor first
 
 let stop = () => {};
 let know = () => {};
 
-// `handlers` are by event; `reset` is called before a stream begins from its beginning, and `known` with whether what is
-// shown is how it is now: while the dashboard or its broker is away nobody knows.
+// `handlers` are by event. `reset` is called before a stream starts from its beginning. `known` is called with false
+// while the dashboard or its broker is unavailable, because the page may be out of date.
 export function follow(path, handlers, reset = () => {}, known = () => {}) {
   stop();
   know = known;
@@ -93,8 +93,8 @@ function status({ broker, read, letters, stuck, approvals, namespace, teams: nam
   else if (read < 1) connection("reading", ` ${Math.floor(read * 100)} %`);
   else connection("live");
   badge("letters", letters, "dead letters");
-  badge("approvals", approvals, "wait for a person");
-  badge("stuck", stuck, "agents need a look");
+  badge("approvals", approvals, "approvals are open");
+  badge("stuck", stuck, "agents have problems");
   const place = document.getElementById("namespace");
   if (place.textContent !== namespace) place.textContent = namespace;
 }

@@ -1,4 +1,4 @@
-// The door: the token goes into a cookie that no script can read.
+// The login form. The server stores the session in a cookie that no script can read.
 const form = document.getElementById("login");
 const problem = document.getElementById("problem");
 
@@ -14,6 +14,6 @@ form.addEventListener("submit", async (event) => {
     location.replace("/");
     return;
   }
-  problem.textContent = "That is not the token.";
+  problem.textContent = "The token is wrong.";
   problem.hidden = false;
 });

@@ -1,4 +1,4 @@
-// A page of a longer list: which one is shown, and the way to the newer and the older ones.
+// The pages of a long list: the range that is shown, and buttons for newer and older rows.
 
 import { h, setText } from "./dom.js";
 import { number } from "./format.js";

@@ -18,7 +18,7 @@ export function askFor(go, before = null) {
       h("label", { for: "ask-team", text: "Team" }), team,
       h("datalist", { id: "ask-teams" }, [...teams].sort().map((name) => h("option", { value: name }))),
       h("label", { for: "ask-text", text: "Request" }), text,
-      h("label", { class: "check" }, asJson, "It is a JSON object"),
+      h("label", { class: "check" }, asJson, "The request is a JSON object"),
       problem,
       h("p", { class: "buttons" }, h("button", { type: "button", text: "Cancel", onclick: () => dialog.close() }), send)));
   if (before) {
@@ -34,16 +34,16 @@ export function askFor(go, before = null) {
     if (asJson.checked) {
       try { input = JSON.parse(input); } catch (error) { fail(`The text is not valid JSON: ${error.message}`); return; }
     }
-    send.ariaDisabled = "true"; // `disabled` would take the focus away, and let Ctrl-Enter through
-    send.textContent = "Sending"; // without a broker it takes a while until that is said
+    send.ariaDisabled = "true"; // `disabled` would remove the focus, and Ctrl-Enter would still send
+    send.textContent = "Sending"; // without a broker, the error takes some seconds
     problem.hidden = true;
     const done = await post("/api/requests", { team: team.value.trim(), input, request_id: id });
     send.ariaDisabled = null;
     send.textContent = "Send";
     if (!done.ok) {
-      const refused = done.status < 500; // else it may be there all the same
-      const said = done.error || "It could not be sent.";
-      fail(refused ? said : `${said} Send it again: it stays one request.`);
+      const refused = done.status < 500; // otherwise the request may be stored
+      const said = done.error || "The request could not be sent.";
+      fail(refused ? said : `${said} Send again: the request is not duplicated.`);
       if (!dialog.open) note(said, "bad");
       return;
     }

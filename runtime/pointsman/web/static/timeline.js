@@ -1,4 +1,4 @@
-// Time to scale: a lane for each task, solid where somebody worked on it and pale where it waited, its calls below.
+// The timeline: a lane for each task, solid for work and pale for waiting, with its calls below.
 
 import { arrange, h, setText } from "./dom.js";
 import { compact, lasted, now, seconds, span, tone, whose, word } from "./format.js";

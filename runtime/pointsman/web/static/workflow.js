@@ -27,7 +27,7 @@ export function workflowPage(main, id, go) {
 
   const state = h("span", { class: "status", role: "status", hidden: true });
   const title = h("h1", { class: "asked" });
-  const ask = h("p", { class: "why", hidden: true }, "It waits for a person: ", h("a", { href: "/approvals", text: "answer it in Approvals" }), ".");
+  const ask = h("p", { class: "why", hidden: true }, "The workflow waits for a person: ", h("a", { href: "/approvals", text: "answer in Approvals" }), ".");
   const facts = h("dl", { class: "facts" });
   const ids = h("dl", { class: "ids" });
   const below = h("dd", { class: "below" });
@@ -51,7 +51,7 @@ export function workflowPage(main, id, go) {
 
   async function cancel() {
     const done = await post(`/api/workflows/${id}/cancel`, { reason: "cancelled in the dashboard" });
-    note(done.ok ? "It was asked to end." : done.error, done.ok ? "plain" : "bad");
+    note(done.ok ? "The cancellation was requested." : done.error, done.ok ? "plain" : "bad");
   }
 
   function absent(said) {
@@ -60,8 +60,8 @@ export function workflowPage(main, id, go) {
     team = said.team || team;
     setText(title, said.input ? readable(said.input) : id);
     waiting.replaceChildren(team
-      ? empty(`Waiting for a supervisor of ${team}`, "The request is stored and waits. It begins as soon as one takes it; this page follows.", "If nothing happens, see what is missing:", command(`pointsman doctor ${team}`))
-      : empty("No such workflow here.", "Its log has aged out, or the id or the namespace is another. If it was just sent, it appears as soon as a supervisor takes it.", command("pointsman list")));
+      ? empty(`Waiting for a supervisor of ${team}`, "The request is stored. The workflow begins when a supervisor admits it, and this page shows it then.", "If nothing happens, see what is missing:", command(`pointsman doctor ${team}`))
+      : empty("There is no such workflow.", "Its log has expired, or the id or the namespace is wrong. A new request appears when a supervisor admits it.", command("pointsman list")));
   }
 
   function show(next) {
@@ -71,7 +71,7 @@ export function workflowPage(main, id, go) {
     whole.hidden = false;
     setText(title, view.request);
     title.title = readable(view.input);
-    again.hidden = Boolean(view.parent) || !view.input; // its team was asked by another, or nobody could read it
+    again.hidden = Boolean(view.parent) || !view.input; // the request came from another team, or could not be read
     take.hidden = false;
     document.title = `${word(view.status)}: ${view.request.slice(0, 60)} · Pointsman`;
     state.hidden = false;
@@ -108,7 +108,7 @@ export function workflowPage(main, id, go) {
       used.input_tokens + used.output_tokens ? fact("Tokens", `${number(used.input_tokens)} in, ${number(used.output_tokens)} out`) : "",
       used.cost ? fact("Cost", money(used.cost)) : "",
     ].filter(Boolean));
-    if (ids.childElementCount) return; // they stay
+    if (ids.childElementCount) return; // the ids do not change
     ids.append(...[
       fact("Workflow", copyable(view.id, "the id")),
       fact("Trace", copyable(view.trace_id, "the trace id")),
@@ -132,9 +132,9 @@ export function workflowPage(main, id, go) {
     const text = readable(outcome.answer);
     answer.replaceChildren(...[
       h("h2", { id: "answer", text: "Answer" }),
-      text ? h("div", { class: "text", text }) : h("p", { class: "muted", text: outcome.reason || "There is none." }),
+      text ? h("div", { class: "text", text }) : h("p", { class: "muted", text: outcome.reason || "There is no answer." }),
       text && outcome.reason && !told(outcome) ? h("p", { class: "why" }, h("b", { text: "Ended early: " }), outcome.reason) : "",
-      outcome.gaps.length ? h("div", { class: "gaps" }, h("h3", { text: "Missing from it" }),
+      outcome.gaps.length ? h("div", { class: "gaps" }, h("h3", { text: "Missing from the answer" }),
         h("ul", {}, missing(outcome.gaps).map(([agent, reason, tasks]) => h("li", {}, h("b", { text: whose(agent, tasks.join(", ")) }), ` ${reason}`)))) : "",
     ].filter(Boolean));
   }
@@ -150,7 +150,7 @@ export function workflowPage(main, id, go) {
 
   follow(`/api/live/workflows/${id}`, {
     absent, lines: (lines) => events.add(lines), view: show,
-    broken: ({ error }) => waiting.replaceChildren(empty("This log cannot be read here.", error)),
+    broken: ({ error }) => waiting.replaceChildren(empty("This log cannot be read.", error)),
   }, events.reset);
   const tick = setInterval(() => {
     if (!view || view.ended_at) return;
@@ -164,7 +164,7 @@ function panel(id, name, tools, ...content) {
   return h("section", { class: "panel", "aria-labelledby": id }, h("div", { class: "panel-head" }, h("h2", { id, text: name }), tools), content);
 }
 
-// Each reason once, with all that is missing for it.
+// Each reason once, with all tasks that are missing for that reason.
 function missing(gaps) {
   const found = new Map();
   for (const { agent, reason, task_id: of } of gaps) {
@@ -175,7 +175,7 @@ function missing(gaps) {
   return [...found.values()];
 }
 
-// Whether the reason says no more than what is missing and why.
+// True if the reason repeats only the missing tasks and their reasons.
 function told({ reason, gaps }) {
   const more = gaps.reduce((left, gap) => left.replace(`${gap.task_id}: ${gap.reason}`, () => ""), reason);
   return !/[^; ]/.test(more);

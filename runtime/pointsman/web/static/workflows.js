@@ -101,14 +101,14 @@ export function workflowsPage(main) {
       figure("Workflows", number(sums.count)), figure("Running", number(sums.running), sums.running && "running"),
       ...(sums.waiting ? [figure("Not admitted", number(sums.waiting), "warn")] : []),
       figure("Failed or partial", number(sums.failed), sums.failed && "bad"),
-      figure("Usually took", seconds(sums.median_seconds) || "–"), figure("Slowest 5 %", seconds(sums.p95_seconds) || "–"),
+      figure("Median duration", seconds(sums.median_seconds) || "–"), figure("Slowest 5 %", seconds(sums.p95_seconds) || "–"),
       figure("Tokens", compact(sums.tokens)), figure("Cost", money(sums.cost) || "$0.00"),
     ]);
     course.show(sums.activity);
     head.hidden = !shown.length;
     const filtered = search.value || team.value || status.value || time.value;
     nothing.replaceChildren(...(shown.length ? [] : [filtered
-      ? empty("No workflow fits.", "Take a filter away, or search for something else.")
+      ? empty("No workflow matches.", "Remove a filter, or search for something else.")
       : empty("No workflows yet.", h("span", {}, "Ask a team with ", h("b", { text: "New request" }), ", or from a terminal:"), command(`pointsman submit ${[...teams][0] || "TEAM"} "..."`))]));
     pages.show(offset, size, sums.count);
   }
@@ -150,7 +150,7 @@ function rowElement(first) {
   };
   async function cancel() {
     const done = await post(`/api/workflows/${row.id}/cancel`, { reason: "cancelled in the dashboard" });
-    note(done.ok ? "It was asked to end." : done.error, done.ok ? "plain" : "bad");
+    note(done.ok ? "The cancellation was requested." : done.error, done.ok ? "plain" : "bad");
   }
   let drawn = null;
   element.update = (now) => {
