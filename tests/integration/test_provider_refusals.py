@@ -116,7 +116,7 @@ async def test_a_refusal_is_counted_as_a_call_and_a_limit_of_calls_holds() -> No
     async with FakeProvider(deque([REFUSED, Answer('{"city": "Oslo"}')])) as bounded:
         agent = agent_at(bounded)
         limited = new_context(update={"budget": Budget(calls=1)})
-        with pytest.raises(TaskError, match="used up") as caught:
+        with pytest.raises(TaskError, match="used of 1 allowed") as caught:
             await agent.run(limited.handoff, limited)
         await agent.close()
 

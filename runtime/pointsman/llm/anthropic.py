@@ -149,7 +149,7 @@ def _read(whole: Field, request: ModelRequest) -> ParsedReply:
 
 def _object(given: Field) -> Any:
     """Return the input of a tool: a value, or JSON text of one."""
-    return parse_foreign(given.value, given.path).value if isinstance(given.value, str) else sanitized(given.value)
+    return parse_foreign(given.value, given.path).value if isinstance(given.value, str) else given.value
 
 
 def _state(blocks: list[Field], answer_tool: str | None) -> dict[str, JsonValue] | None:

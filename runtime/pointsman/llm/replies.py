@@ -109,7 +109,8 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
         finish = "tool_calls"
     text, data = parsed.refusal or parsed.text, None
     if finish == "stop" and parsed.answer is not ABSENT:
-        text, data = json.dumps(parsed.answer), parsed.answer
+        text = json.dumps(parsed.answer)
+        data = parse_strict_json(text)
     elif finish == "stop" and request.output_schema is not None:
         data = _structured(parsed.text)
     if data is not None and request.output_schema is not None:
