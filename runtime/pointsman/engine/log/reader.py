@@ -1,4 +1,4 @@
-"""What callers and operators do with the bus: read a log back, publish one message for certain, wait for another."""
+"""Read logs: entries, the newest commit, the start of a workflow; wait for a message."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ IMPORTED_HEADER = "Pointsman-Imported"
 """The header of messages that were exported elsewhere: its value is the namespace they came from."""
 _MAX_CONCURRENT = 50  # questions asked side by side: enough to hide the round trip
 _RECHECK_INTERVAL_S = 5.0
-"""Seconds between two looks for a message that may have been missed: it is heard as it is published, which costs the
-broker nothing for each waiter, but a connection that was lost meanwhile hears nothing."""
+"""Interval of checks for a missed message, in seconds. Messages are observed as they are published, which costs the
+broker nothing for each waiter; a connection that was lost meanwhile observes nothing."""
 
 
 def read_commit(stored: StoredMessage) -> Commit:
-    """The commit a log message holds.
+    """Return the commit of a log message.
 
     Raises:
-        UnknownEventTypeError: another type or version than this release writes. A log is never half understood.
-        UndecodableEventError: headers or body cannot be read.
+        UnknownEventTypeError: The message has another type or version than this release writes.
+        UndecodableEventError: Headers or body cannot be read.
     """
     envelope, body = decode(stored.headers, stored.body)
     if envelope is not None and envelope.type != Commit.event_type:
@@ -95,14 +95,21 @@ def check_not_imported(workflow: str, namespace: str | None) -> None:
 
 
 def is_outcome(stored: StoredMessage) -> bool:
-    """Whether it is the outcome of the workflow on whose outcome's subject it is. Whoever may publish in the namespace
-    may put something else there, before the end; its headers are looked at only, which costs next to nothing."""
+    """Return True if a message on an outcome subject is the outcome of that workflow.
+
+    Any client that may publish in the namespace can store another message there before the end. Only the headers are
+    read, which costs next to nothing.
+    """
     headers, workflow = stored.headers, stored.subject.rpartition(".")[2]
     return headers.get("ce-type") == Outcome.event_type and headers.get("ce-subject") == workflow
 
 
 async def read_entries(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Entry, ...]:
-    """Every entry of the workflow's log, in order. Raises `NotFoundError` when it has none."""
+    """Return every entry of the workflow's log, in order.
+
+    Raises:
+        NotFoundError: The workflow has no log.
+    """
     entries = [
         entry
         async for stored in bus.read("log", subjects.workflow_log(workflow))
@@ -126,8 +133,11 @@ async def newest_commit(bus: Bus, subjects: Subjects, workflow: str) -> NewestCo
 
 
 async def read_workflow_started(bus: Bus, subjects: Subjects, log: str) -> WorkflowStarted:
-    """How the workflow began whose log is on the subject `log`. Raises `NotFoundError` when its beginning is not
-    there."""
+    """Return the first entry of the log on the subject `log`.
+
+    Raises:
+        NotFoundError: The log does not exist, or its beginning was removed.
+    """
     async with aclosing(as_async_generator(bus.read("log", log))) as messages:
         async for stored in messages:
             first = read_commit(stored).entries[0]
@@ -140,8 +150,7 @@ async def read_workflow_started(bus: Bus, subjects: Subjects, log: str) -> Workf
 async def wait_for_message(
     bus: Bus, stream: StreamKind, subject: str, wanted: Callable[[StoredMessage], bool] = lambda stored: True
 ) -> StoredMessage:
-    """The message on `subject`, which is there or will be, and is `wanted`. Waits as long as it takes, for the broker,
-    too."""
+    """Wait for a message on `subject` that is `wanted`, for as long as it takes. Wait for the broker, too."""
     arrived: asyncio.Queue[StoredMessage] = asyncio.Queue()
     async with await bus.listen(subject, arrived.put):
         while (stored := await _find_stored(bus, stream, subject, wanted)) is None:
@@ -154,7 +163,7 @@ async def wait_for_message(
 
 
 async def gather_batched(questions: Iterable[Awaitable[T]]) -> list[T]:
-    """What the broker answers to each of `questions`, in their order. They are made as they are asked."""
+    """Return the results of `questions`, in their order. At most `_MAX_CONCURRENT` run at a time."""
     answers: list[T] = []
     left = iter(questions)
     while some := tuple(islice(left, _MAX_CONCURRENT)):
@@ -178,7 +187,7 @@ async def _find_stored(
 
 
 async def as_async_generator(messages: AsyncIterator[StoredMessage]) -> AsyncGenerator[StoredMessage, None]:
-    """`messages` as something to put into `aclosing`: who leaves early must release what the bus holds for him."""
+    """Wrap `messages` so that `aclosing` releases resources of the bus on an early exit."""
     try:
         async for stored in messages:
             yield stored
@@ -188,7 +197,7 @@ async def as_async_generator(messages: AsyncIterator[StoredMessage]) -> AsyncGen
 
 
 def team_of(log_subject: str) -> str:
-    """The team that a log or outcome subject names: the token before the workflow."""
+    """Return the team of a log subject or outcome subject: the token before the workflow."""
     return log_subject.split(".")[-2]
 
 

@@ -1,4 +1,6 @@
-"""Messages from the bus become inputs of the core here, or a `ContractError` that says what is wrong with them."""
+"""Decode messages of the bus to inputs of the core. A message that cannot be read is a `ContractError` with the
+problem.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,10 @@ _SEARCH_WINDOW = 50_000  # messages of the work stream in which a request is loo
 
 
 def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestReceived | RequestRefused:
-    """The request of a message in any of its three forms: CloudEvents binary, structured, or bare JSON.
+    """Return the request of a message in any of its three forms: CloudEvents binary, structured, or bare JSON.
 
-    One that cannot be read is a `RequestRefused`: its workflow begins and ends at once, so that whoever asked is told.
+    A request that cannot be read is a `RequestRefused`: its workflow begins and ends at once, so that the caller
+    receives an outcome.
     """
     envelope: Envelope | None = None
     try:
@@ -59,7 +62,7 @@ def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestRe
         caller_id(admission.request_id, "request id")
         caller_id(admission.correlation_id, "correlation id")
     except ContractError as error:
-        # What is corrected may be an attribute, so the same body with other headers is another request.
+        # A sender may correct an attribute only, so the same body with other headers is another request.
         digest = stable_digest(str(error).encode("utf-8", "replace") + stored.body)
         admission = _readable(_admission(stored, team, envelope, None, digest))
         return RequestRefused(admission, AttemptError(kind=error.kind, message=str(error)))
@@ -69,10 +72,10 @@ def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestRe
 def read_child_request(
     stored: StoredMessage, team: Team, subjects: Subjects, now: datetime
 ) -> RequestReceived | RequestRefused:
-    """The request that a handoff to the team is. Refused, it fails the task of its parent with the reason.
+    """Return the request of a handoff to the team. A refused request fails the task of its parent with the reason.
 
     Raises:
-        ContractError: it cannot be read, so nobody knows where an answer would go.
+        ContractError: The handoff is unreadable, so there is no reply subject to answer on.
     """
     envelope, handoff = decode_handoff(stored, subjects)
     sender = subjects.parse_inbox(handoff.return_to)
@@ -114,7 +117,7 @@ def _shown(value: str) -> str:
 
 
 def _check_reply_to(subject: str | None, namespace: str) -> None:
-    """An outcome must not be taken for an event of another kind, nor reach the broker's own subjects."""
+    """Raise `ContractError` if an outcome there could be taken for another event, or reach subjects of the broker."""
     if subject is None:
         return
     ours = subject.startswith(("$", "_", f"{namespace}.")) and not subject.startswith("_INBOX.")
@@ -145,7 +148,7 @@ def _correlation_id(envelope: Envelope | None, request: Request | None, request_
 
 
 def _request_identity(stored: StoredMessage, envelope: Envelope | None, headers: Mapping[str, str]) -> tuple[str, str]:
-    """A request's id, and the source within which it is one."""
+    """Return the id of a request and the source within which the id is unique."""
     if envelope:
         return envelope.id, envelope.source
     own_id = headers.get("ce-id") or headers.get("nats-msg-id")
@@ -155,7 +158,7 @@ def _request_identity(stored: StoredMessage, envelope: Envelope | None, headers:
 
 
 def workflow_of_request(stored: StoredMessage) -> str:
-    """The id of the workflow that a request becomes, or has become."""
+    """Return the id of the workflow that a request starts."""
     envelope: Envelope | None = None
     with suppress(ContractError):
         envelope, _ = decode(stored.headers, stored.body)
@@ -175,7 +178,7 @@ def correlation_id_of_request(stored: StoredMessage) -> str:
 
 
 def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str | None:
-    """The workflow of `team` that a message to it is for, as its subject and its id say; None for what says nothing."""
+    """Return the workflow of `team` that a message is for, by its subject and its id; None if neither names it."""
     with suppress(ContractError):
         match stored.subject.split(".", 2)[1]:
             case "request":
@@ -189,8 +192,10 @@ def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str 
 
 
 async def recent_requests(bus: Bus, requests: str) -> AsyncGenerator[StoredMessage, None]:
-    """The requests on the subject `requests` (wildcards allowed) that are among the last messages of the work stream,
-    the oldest first. To be left early it goes into `aclosing`."""
+    """Yield the requests on the subject `requests` (wildcards allowed) among the last messages of the work stream.
+
+    The oldest request comes first. Put the generator into `aclosing` to leave it early.
+    """
     if (last := await bus.last("work", requests)) is None:
         return
     async with aclosing(
@@ -201,8 +206,10 @@ async def recent_requests(bus: Bus, requests: str) -> AsyncGenerator[StoredMessa
 
 
 async def find_request(bus: Bus, requests: str, workflow: str, *, after: int | None = None) -> StoredMessage | None:
-    """The request that becomes `workflow`, or has become it; None when it is not among those that come `after` a
-    sequence, or among those of `recent_requests`."""
+    """Return the request that starts `workflow`, or None.
+
+    Only requests `after` a sequence are compared; by default those of `recent_requests`.
+    """
     found = (
         recent_requests(bus, requests) if after is None else as_async_generator(bus.read("work", requests, after=after))
     )
@@ -214,7 +221,7 @@ async def find_request(bus: Bus, requests: str, workflow: str, *, after: int | N
 
 
 def _trace_origin(envelope: Envelope | None, headers: Mapping[str, str]) -> TraceOrigin:
-    """The caller's trace is gone on with; a missing or broken `traceparent` starts a new one."""
+    """Continue the caller's trace. A missing or broken `traceparent` starts a new trace."""
     given = envelope.traceparent if envelope else headers.get("traceparent")
     state = envelope.tracestate if envelope else headers.get("tracestate")
     parent = parse_traceparent(given, state)
@@ -229,10 +236,10 @@ def _trace_origin(envelope: Envelope | None, headers: Mapping[str, str]) -> Trac
 
 
 def read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived | ControlReceived | TimerFired:
-    """The result, control or timer that a message on an inbox subject holds.
+    """Return the result, control or timer of a message on an inbox subject.
 
     Raises:
-        ContractError: it cannot be read, is of another type or version, or disagrees with its subject.
+        ContractError: The message cannot be read, has another type or version, or disagrees with its subject.
     """
     envelope, body = decode(stored.headers, stored.body)
     event_id = envelope.id if envelope else f"sequence-{stored.sequence}"
@@ -262,7 +269,7 @@ def read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived |
 
 
 def failed_result_for(stored: StoredMessage, address: InboxAddress, error: ContractError) -> ResultReceived:
-    """What stands in for a result that cannot be read: the attempt failed, and its sender is at fault."""
+    """Return a failed result in place of a result that cannot be read: the attempt failed by a fault of the sender."""
     failed = Result(
         workflow_id=address.workflow,
         task_id=address.task,

@@ -1,7 +1,7 @@
-"""A workflow's log as its supervisor uses it: loaded once, then extended by compare-and-set commits.
+"""The log of a workflow as its supervisor uses it: loaded once, then extended by compare-and-set commits.
 
-Whoever commits knows the sequence at which the log ended; the broker refuses the commit if somebody else wrote first.
-That is the whole of the coordination between supervisors.
+A supervisor commits with the sequence at which it read the end of the log. The broker refuses the commit if another
+process wrote first. Supervisors need no other coordination.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["CorruptLogError", "LogHead", "TruncatedLogError", "WorkflowLog"]
 
 SNAPSHOT_EVERY = 64
 """Commits between two snapshots: loading then reads at most that many, some tens of milliseconds."""
-_MAX_ENTRIES_PER_COMMIT = 128
-"""Tasks from which on there are twice as many commits between two, from twice as many tasks on four times as many, and
-so on: a snapshot holds all tasks, and takes as much as the commits that added to them."""
+_TASKS_PER_DOUBLING = 128
+"""Tasks of a workflow for which the number of commits between two snapshots is doubled, and doubled again for twice as
+many tasks: a snapshot holds all tasks, and is as large as the commits that added them."""
 
 
 class CorruptLogError(PeerError):
@@ -43,18 +43,23 @@ class CorruptLogError(PeerError):
 
 
 class TruncatedLogError(CorruptLogError):
-    """The beginning of a log is gone. Supervisors remove it long after the end; a bound of the stream's own, at any
-    time."""
+    """The beginning of a log was removed: by retention long after the end, or by a limit of the stream."""
 
     kind = "truncated_log"
 
 
 @dataclass(frozen=True, slots=True)
 class LogHead:
-    """Where a workflow's log stands: the state it folds to, its last sequence (0: no log yet), its newest snapshot.
+    """The end of a workflow's log: its state, its last sequence and the sequence of its newest snapshot.
 
-    `foreign_messages` says that another process has written to it, and may not have sent all that its commits owe.
-    `agents` are those that its commits last named as alive, None where that was not read."""
+    Attributes:
+        state: The state after the last commit; None without a log.
+        sequence: The last sequence; 0 without a log.
+        snapshot_sequence: The sequence of the newest commit with a snapshot.
+        foreign_messages: True if another process has written to the log. It may not have published all that its commits
+        require.
+        agents: The agents that the commits last named as live; None if that was not read.
+    """
 
     state: State | None = None
     sequence: int = 0
@@ -74,12 +79,12 @@ class WorkflowLog:
         self._source = subjects.source("team", team)
 
     async def load(self, workflow: str, known: LogHead | None = None) -> LogHead:
-        """The head of the log, read from the newest snapshot on, or from `known` on.
+        """Return the head of the log, read from the newest snapshot on, or from `known` on.
 
         Raises:
-            CorruptLogError: a message of it cannot be read or does not follow the one before.
-            ImportedLogError: it is not this namespace's own.
-            BusUnavailableError: the broker did not answer.
+            CorruptLogError: A message cannot be read or does not follow from the message before it.
+            ImportedLogError: The log was imported.
+            BusUnavailableError: The broker did not answer.
         """
         subject = self._subjects.log(self._team, workflow)
         head = known or LogHead()
@@ -100,7 +105,9 @@ class WorkflowLog:
         return head
 
     async def origin(self, workflow: str) -> tuple[str | None, str]:
-        """The correlation id and the trace id that the log's newest message names, whether or not it can be folded."""
+        """Return the correlation id and the trace id of the log's newest message, which may be a message that cannot be
+        folded.
+        """
         last = await self._bus.last("log", self._subjects.log(self._team, workflow))
         try:
             envelope = decode(last.headers, b"{}")[0] if last else None
@@ -116,17 +123,27 @@ class WorkflowLog:
         entries: Sequence[Entry],
         state: State,
         cause: str,
-        grounds: RecordedContext | None = None,
+        decision_context: RecordedContext | None = None,
         meanwhile: Callable[[State], object] = lambda _: None,
     ) -> LogHead:
-        """Append `entries`, which lead from `head` to `state`, as one commit caused by the event `cause` and decided
-        upon `decision_context`. What can be done for the state it leads to while the broker stores it, `meanwhile`
-        does.
+        """Append `entries` as one commit.
+
+        Args:
+            head: The end of the log on which the entries were decided.
+            workflow: The workflow's id.
+            entries: The entries, which lead from `head` to `state`.
+            state: The state after the entries.
+            cause: The id of the event that caused the commit.
+            decision_context: The other inputs of the decision, for `replay`.
+            meanwhile: Called with the new state while the broker stores the commit.
+
+        Returns:
+            The new head.
 
         Raises:
-            ConflictError: somebody else has written since `head`. Nothing was stored: load, decide again.
-            PublishOutcomeUnknownError: it may have been stored. Load, decide again.
-            OversizeEventError: the entries do not fit into one message.
+            ConflictError: Another process has written since `head`. Nothing was stored: load, decide again.
+            PublishOutcomeUnknownError: The commit may have been stored. Load, decide again.
+            OversizeEventError: The entries do not fit into one message.
         """
         number = state.commits + 1
         committed = copy_with(state, commits=number)
@@ -135,9 +152,9 @@ class WorkflowLog:
             entries=tuple(entries),
             snapshot_sequence=head.snapshot_sequence,
             pending_approvals=tuple(state.approvals),
-            decision_context=grounds,
+            decision_context=decision_context,
         )
-        due = number % (SNAPSHOT_EVERY << (len(committed.tasks) // _MAX_ENTRIES_PER_COMMIT).bit_length()) == 0
+        due = number % (SNAPSHOT_EVERY << (len(committed.tasks) // _TASKS_PER_DOUBLING).bit_length()) == 0
         commit = plain.model_copy(update={"snapshot": to_snapshot(committed)}) if due else plain
         headers = encode(
             Envelope(
@@ -155,13 +172,13 @@ class WorkflowLog:
         try:
             storing = self._bus.publish(subject, dump(commit), headers, expect=head.sequence)
             try:
-                await asyncio.sleep(0)  # what is under way goes out when this turn of the loop is over, and not before
+                await asyncio.sleep(0)  # the publish is sent at the end of this turn of the loop
                 meanwhile(committed)
                 sequence = await storing
             finally:
                 storing.close()
         except OversizeEventError:
-            # Without this snapshot a log is only slower to load; what a commit rests on is for `replay` alone.
+            # Without this snapshot the log only loads more slowly, and only `replay` reads the decision context.
             for leaner in (plain, plain.model_copy(update={"decision_context": None})):
                 with suppress(OversizeEventError):
                     sequence = await self._bus.publish(subject, dump(leaner), headers, expect=head.sequence)
@@ -174,7 +191,7 @@ class WorkflowLog:
 
     def _read_stored(self, stored: StoredMessage) -> Commit:
         if is_imported(stored):
-            raise ImportedLogError(f"the log on {stored.subject} was imported to be looked at; nothing acts on it")
+            raise ImportedLogError(f"the log on {stored.subject} was imported, for reading; no process acts on it")
         try:
             return read_commit(stored)
         except ContractError as error:
@@ -183,12 +200,12 @@ class WorkflowLog:
     def _apply_commit(self, head: LogHead, stored: StoredMessage, commit: Commit) -> LogHead:
         if head.state is None and commit.number > 1 and commit.snapshot is None:
             raise TruncatedLogError(
-                f"what is left of the log on {stored.subject} begins with commit {commit.number}: what came before was "
-                "removed, as the workflow ended long ago, or for a bound of the stream; `pointsman doctor` tells of one"
+                f"the log on {stored.subject} begins with commit {commit.number}: earlier commits were removed, "
+                "because the workflow ended long ago, or by a limit of the stream, which `pointsman doctor` reports"
             )
         try:
             if commit.snapshot is not None and (head.state is None or commit.number != head.state.commits + 1):
-                agents = _live_agents(LogHead(), commit)  # what was named before may have changed in what is missing
+                agents = _live_agents(LogHead(), commit)  # the missing commits may have named others
                 return LogHead(from_snapshot(commit.snapshot), stored.sequence, stored.sequence, agents=agents)
             state = apply_commit(head.state, commit)
         except (InvariantError, ValidationError) as error:

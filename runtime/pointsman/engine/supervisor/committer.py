@@ -31,7 +31,7 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["CommitResult", "Committer"]
 
-_UNKNOWN_AGENT_PAUSE_S = 0.05
+_UNKNOWN_OUTCOME_PAUSE_S = 0.05
 """Delay before the check whether an unanswered commit was stored. A cluster has finished pending publishes by then."""
 _MAX_RACES = 100
 """Compare-and-set conflicts of one commit before it fails. More of them are a sign of another fault."""
@@ -151,7 +151,7 @@ class Committer:
                 raced = True
                 if isinstance(error, PublishOutcomeUnknownError):
                     unanswered = unanswered or head.sequence == 0
-                    await self._clock.sleep(_UNKNOWN_AGENT_PAUSE_S)
+                    await self._clock.sleep(_UNKNOWN_OUTCOME_PAUSE_S)
                 after = await self._reload(workflow, head, error)
                 if isinstance(error, ConflictError) or after.state != copy_with(state, commits=state.commits + 1):
                     head = after
