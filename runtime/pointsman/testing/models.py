@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from pointsman.errors import ConfigurationError
-from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall
+from pointsman.ports.model import ModelReply, ModelRequest, ToolCall
 from pointsman_schemas.events import Usage
 from pointsman_schemas.strict_json import as_json_value, compact_json
 
@@ -15,7 +15,7 @@ __all__ = ["Script", "ScriptedModel", "text_reply", "tool_reply"]
 Script: TypeAlias = ModelReply | Exception | Callable[[ModelRequest], ModelReply]
 
 
-class ScriptedModel(Model):
+class ScriptedModel:
     """A model that gives its replies in order. `requests` are the calls that it received.
 
     A call without a reply left raises a `ConfigurationError`, which fails the attempt at once.
@@ -34,6 +34,17 @@ class ScriptedModel(Model):
         self.closed = False
 
     async def complete(self, request: ModelRequest) -> ModelReply:
+        """Record the request and give the next reply, or raise the next exception.
+
+        Args:
+            request: The request.
+
+        Returns:
+            The reply.
+
+        Raises:
+            ConfigurationError: No reply is left.
+        """
         self.requests.append(request)
         if not self._script:
             raise ConfigurationError(
@@ -46,6 +57,7 @@ class ScriptedModel(Model):
         return step(request) if callable(step) else step
 
     async def close(self) -> None:
+        """Set `closed`."""
         self.closed = True
 
 
