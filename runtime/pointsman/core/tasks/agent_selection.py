@@ -1,6 +1,6 @@
-"""Who gets a task now: the agent it names while that one is well, who stands in for it, or nobody yet.
+"""Select the agent for the next attempt: the named agent, its fallback, or no agent yet.
 
-What is chosen here rests on figures that nobody keeps, so the choice stands in the log.
+The selection depends on figures that are not stored, so the log records the selection.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ __all__ = ["HOLD_DURATION", "AgentChoice", "can_dispatch", "eligible_agents", "r
 
 UNKNOWN_LOAD = Load()
 HOLD_DURATION = timedelta(seconds=10)
-"""The longest time until a task that nobody can be given is looked at again: the agent may be well before its time."""
+"""Longest time until a held task is checked again. Its agent may be available earlier than its circuit states."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentChoice:
-    """`agent` gets the attempt, in the place of the one it names; or nobody does before `until`."""
+    """The agent of the next attempt.
+
+    Attributes:
+        agent: The agent.
+        fallback_for: The agent that this agent replaces; None if it replaces no agent.
+        until: The time of the next check, if no agent may receive the attempt; None if the agent may receive it.
+    """
 
     agent: str
     fallback_for: str | None = None
@@ -33,7 +39,7 @@ class AgentChoice:
 
 
 def select_agent(decision: Decision, task: Task) -> AgentChoice:
-    """Who gets the next attempt at `task`."""
+    """Return the agent of the next attempt at `task`."""
     if task.skill and not task.approval_attempts:
         return _least_loaded(decision, task)
     stand_in = _fallback(decision, task)
@@ -44,15 +50,17 @@ def select_agent(decision: Decision, task: Task) -> AgentChoice:
 
 
 def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
-    """The agent with the task's skill that would be done first: by its queue, and by what it took lately. After a
-    failure it is another one, if there is one."""
+    """Return the agent with the task's skill that would finish first, by its queue and its recent durations.
+
+    After a failure another agent is selected, if there is one.
+    """
     context = decision.context
     names = _agents_with_skill(decision, task.skill) or [task.agent] * bool(
         task.agent
-    )  # it waits for whoever had the skill
+    )  # no agent has the skill: wait for the last one
     ready = [name for name in names if can_dispatch(decision, name, task)]
     if task.status is TaskStatus.AWAITING_BUDGET and task.agent in ready:
-        ready = [task.agent]  # it was chosen before there was something to use
+        ready = [task.agent]  # selected before budget was available
     elif task.attempt and len(ready) > 1:
         ready = [name for name in ready if name != task.agent]
     if not ready:
@@ -61,10 +69,10 @@ def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
         return AgentChoice(ready[0])
     decision.loads_consulted.update(ready)
     loads = {name: context.loads.get(name, UNKNOWN_LOAD) for name in ready}
-    # Who was not seen at work yet is taken to be as quick as the quickest, and goes first: so it is tried.
+    # An agent without recent attempts counts as the fastest and is selected first, so that its duration becomes known.
     usual = min((load.seconds for load in loads.values() if load.seconds is not None), default=1.0)
     slots = {name: sum(card.concurrency for card in context.cards if card.name == name) for name in ready}
-    probes = context.circuits.keys()  # one that may be probed is, for else it would never be known to be well
+    probes = context.circuits.keys()  # an agent that may be probed is selected, so that its circuit can close
 
     def order(name: str) -> tuple[bool, float, bool, str]:
         wait = loads[name].estimated_wait(decision.dispatched[name], slots[name], usual)
@@ -74,8 +82,10 @@ def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
 
 
 def resolve_skills(decision: Decision, plan: Plan) -> Plan:
-    """`plan` with an agent for each task that asks for a skill alone. It is only the first of those who have it: who
-    gets the task is chosen when it starts."""
+    """Return `plan` with an agent for each task that names only a skill.
+
+    That agent is the first one with the skill. The agent that receives the task is selected when the task starts.
+    """
     return plan.model_copy(update={"tasks": tuple(_resolve_skill(decision, task) for task in plan.tasks)})
 
 
@@ -86,13 +96,13 @@ def _resolve_skill(decision: Decision, task: PlannedTask) -> PlannedTask:
 
 
 def _agents_with_skill(decision: Decision, skill: str) -> list[str]:
-    """The live agents that have `skill` and may be used here, by name."""
+    """Return the names of the live agents that have `skill` and may be used here, in order."""
     cards = eligible_agents(decision.state, decision.context.cards)
     return sorted({card.name for card in cards if skill in card.skills})
 
 
 def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
-    """Whether `agent` may be sent the next attempt at `task`: it is well, or this is its one probe."""
+    """Return True if `agent` may receive the next attempt at `task`: its circuit is closed, or this is its probe."""
     circuit = decision.context.circuits.get(agent)
     if circuit is None or circuit.probe == probe_id(decision.state.workflow_id, task.id, task.attempt + 1):
         return True
@@ -100,7 +110,7 @@ def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
 
 
 def _held_until(decision: Decision, task: Task, agents: Sequence[str]) -> datetime:
-    """When to look again for one of `agents`, none of which is free."""
+    """Return the time of the next check, where none of `agents` may receive the task."""
     again = decision.now + HOLD_DURATION
     opens = [decision.context.circuits[name].until for name in agents]
     ends = decision.latest_start(task.role)
@@ -108,7 +118,10 @@ def _held_until(decision: Decision, task: Task, agents: Sequence[str]) -> dateti
 
 
 def _fallback(decision: Decision, task: Task) -> str | None:
-    """The live fallback of the task's agent. What people said to an agent's calls is for that agent alone."""
+    """Return the live fallback of the task's agent; None without one.
+
+    A task with answers to tool calls has no fallback: the answers are for its agent only.
+    """
     card = decision.card(task.agent)
     name = task.fallback if task.attempt else card.fallback if card else None
     if name is None or task.approval_attempts or decision.card(name) is None:
@@ -117,8 +130,16 @@ def _fallback(decision: Decision, task: Task) -> str | None:
 
 
 def eligible_agents(state: State, cards: Sequence[AgentCard], named: Sequence[str] = ()) -> Iterator[AgentCard]:
-    """The live agents that the workflow's plans may use, `named` teams among them where the team uses any agent. Where
-    teams may not be nested deeper, there is none."""
+    """List the cards of the live agents that the plans of a workflow may use.
+
+    Args:
+        state: The workflow's state.
+        cards: The cards of all live instances.
+        named: The teams that a team with any agent may use, too.
+
+    Yields:
+        The cards. Where teams may not be nested deeper, no team is among them.
+    """
     for card in cards:
         if card.role is not Role.WORK or (card.team and state.depth >= state.limits.nesting):
             continue

@@ -1,4 +1,4 @@
-"""What a person must allow: a plan, a task, a tool call. The workflow waits for it, and silence means no."""
+"""Request the approval of a person for a plan, a task or a tool call. No answer means no."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["rejection_error", "request_plan_approval", "request_task_approval", 
 
 
 def request_task_approval(decision: Decision, task: Task, agent: str) -> None:
-    """Ask whether `agent` may have the task."""
+    """Request an approval for giving the task to `agent`."""
     _request_approval(decision, about="task", task_id=task.id, agent=agent)
 
 
 def request_tool_approvals(decision: Decision, task: Task, calls: tuple[ToolApprovalRequest, ...]) -> None:
-    """Ask about each tool call that the task's agent wants to make; one that is wanted twice is asked about once."""
+    """Request an approval for each tool call of the task's agent. Equal calls are requested once."""
     asked: list[ToolApprovalRequest] = []
     for call in calls:
         if call not in asked:
@@ -36,13 +36,15 @@ def request_tool_approvals(decision: Decision, task: Task, calls: tuple[ToolAppr
 
 
 def request_plan_approval(decision: Decision, plan: Plan, revision: int) -> None:
-    """Ask whether the plan may run."""
+    """Request an approval for running the plan."""
     _request_approval(decision, about="plan", plan=plan, revision=revision)
 
 
 def rejection_error(pending: PendingApproval, decided: ApprovalDecided) -> AttemptError:
-    """Why a task or plan that a person did not allow has failed. Who that was stands in the log, for those who run it:
-    a model that reads this may tell it to who asked."""
+    """Return the error of a task or a plan that a person did not allow.
+
+    The error omits the person, because a model may repeat the error to the caller. The log names the person.
+    """
     what = "the plan" if pending.about == "plan" else "it"
     if decided.verdict == "expired":
         hours = (pending.expires_at - pending.asked_at).total_seconds() / 3600

@@ -1,7 +1,7 @@
-"""A team is an agent: what it is handed becomes a workflow of its own, and that workflow's outcome is the result.
+"""Run a team as an agent: a handoff to the team starts a child workflow, whose outcome is the result.
 
-The child's id follows from the handoff, so both sides know it without asking. Its result goes where any agent's goes,
-and a parent that no longer waits cancels it like anybody else would.
+The id of the child is derived from the handoff, so parent and child know it without a message. The result is published
+on the subject of any agent's result. A parent that does not need the result cancels the child.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pointsman_schemas.team import Team
 __all__ = ["PARENT_CONTROL", "child_cancellation", "child_request", "child_result"]
 
 PARENT_CONTROL = "parent"
-"""The id of the control by which a parent cancels its child: there is one, and it can be looked for."""
+"""The id of the control by which a parent cancels its child. There is only one, so it can be looked up."""
 
 _CHILD_DEADLINE_SHARE = 0.9
-"""Share of the time a handoff leaves that is the child's deadline: the rest is for an answer from what there is."""
+"""Share of the handoff's remaining time for the child. The rest is for an answer from partial results."""
 
 
 def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | AttemptError:
-    """The request that `handoff` is to `team`, or why it is refused."""
+    """Return the request that `handoff` is to `team`; the error of a handoff that is refused."""
     if handoff.depth + 1 > team.limits.nesting:
         message = f"there are {handoff.depth + 1} teams above it, and {team.name} allows {team.limits.nesting}"
         return AttemptError(kind=ErrorKind.LIMIT, message=message)
@@ -52,7 +52,7 @@ def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | Atte
 
 
 def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
-    """What the parent's task comes to: a partial answer is one, with its gaps."""
+    """Return the result for the parent's task. A partial answer is a result with gaps."""
     good = outcome.status in ("completed", "partial")
     kind = ErrorKind.CANCELLED if outcome.status == "cancelled" else ErrorKind.TEAM
     result = Result(
@@ -81,7 +81,7 @@ def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
 
 
 def child_cancellation(state: State, task: Task, subjects: Subjects) -> Message:
-    """The child of an abandoned task is told that nobody waits for it."""
+    """Return the control that cancels the child workflow of an abandoned task."""
     child = child_id_for(task.agent, state.workflow_id, task.id, task.attempt)
     return Message(
         subject=subjects.control(task.agent, child, PARENT_CONTROL),

@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 RESULT_GRACE = timedelta(seconds=1)
-"""How long a result may arrive after its task's deadline. At the deadline the agent ends its work and reports that."""
+"""Time after a task's deadline in which its result may arrive. The agent ends at the deadline and reports that."""
 
 _MAX_TASK_ID_CHARS = 64
 """A task id is a token of a subject."""
@@ -214,7 +214,7 @@ def abandon_task(decision: Decision, task: Task, reason: str, cause: AbandonCaus
 
 
 def task_deadline(decision: Decision, role: Role, agent: str, start: datetime) -> datetime:
-    """Return when an attempt that starts at `start` must end: its own timeout, or the workflow's deadline if sooner.
+    """Return the time at which an attempt that starts at `start` must end, by its timeout and the workflow's deadline.
 
     A synthesizer may work `SYNTHESIS_GRACE` past the workflow's deadline, but not past that of the parent workflow.
     """

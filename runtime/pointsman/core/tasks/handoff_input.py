@@ -16,8 +16,11 @@ __all__ = ["approval_subject", "handoff_input", "task_report"]
 
 
 def handoff_input(state: State, task: Task) -> JsonValue:
-    """What the agent at `task` is given. A log holds the request and each result once: a role, and a task of the plan
-    without an input of its own, get them from there."""
+    """Return the input of the handoff of `task`.
+
+    A log holds the request and each result once. A role, and a task of the plan without an input of its own, receive
+    them from the state.
+    """
     if task.role is Role.WORK:
         if task.input is not None:
             return task.input
@@ -48,7 +51,7 @@ def _request_input(state: State, task: Task) -> JsonValue:
 
 
 def approval_subject(state: State, pending: PendingApproval) -> JsonValue:
-    """What a person is shown: the task's input, the tool's arguments or the plan."""
+    """Return the value that a person decides on: the task's input, the tool's arguments or the plan."""
     if pending.plan is not None:
         return pending.plan.model_dump(mode="json", exclude_defaults=True)
     if pending.about == "task" and pending.task_id is not None:
@@ -67,8 +70,10 @@ def _remaining_limits(state: State, planner: Task) -> RemainingLimits:
 
 
 def task_report(task: Task) -> TaskReport:
-    """What other agents are told of `task`. All of it was validated when it was read, and an output is not looked
-    through again, which takes a call for each of its nodes."""
+    """Return the report of `task` for other agents.
+
+    The values were validated when they were read. Validating an output again takes a call for each of its nodes.
+    """
     return TaskReport.model_construct(
         task_id=task.id,
         agent=task.agent,

@@ -1,4 +1,4 @@
-"""Durations, money and tokens as a person reads them, the same wherever they are told."""
+"""Format durations, money and tokens for people, equally in each view."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["format_dollars", "format_seconds", "format_usage", "pickup_delay", "request_text", "start_delay"]
 
-_SLOW_PICKUP_S = (
-    5.0  # seconds from handoff to start that are worth a word: a worker that is free takes it in milliseconds
-)
+_SLOW_PICKUP_S = 5.0
+"""Seconds from handoff to start that are reported as a delay. A free worker starts within milliseconds."""
 
 _UNREADABLE_REQUEST = "(the request could not be read)"
 
 
 def format_seconds(value: float) -> str:
-    """A duration at a glance: `0.4 ms`, `83 ms`, `1.2 s`, `3m 05s`, `2h 01m`."""
+    """Return a duration as a short text: `0.4 ms`, `83 ms`, `1.2 s`, `3m 05s`, `2h 01m`."""
     if value < 0.01:
         return f"{value * 1000:.1f} ms"
     if value < 1:
@@ -34,13 +33,16 @@ def format_seconds(value: float) -> str:
 
 
 def format_dollars(cost: float) -> str:
-    """US dollars; four places, because one call costs less than a cent."""
+    """Return an amount of US dollars with four places, because one call costs less than a cent."""
     return f"${cost:.4f}"
 
 
 def request_text(value: JsonValue) -> str:
-    """A request in a list: a text as it is, an object with one text as that text, what a team was handed by its intent,
-    anything else as JSON. One that could not be read has no text in its log, and says so."""
+    """Return a request as one line of a list.
+
+    A text is unchanged. An object with a single text is that text, and a handoff to a team is its intent. Other objects
+    are JSON. An unreadable request has no text in its log.
+    """
     if isinstance(value, dict):
         only = next(iter(value.values())) if len(value) == 1 else value.get("intent")
         value = only if isinstance(only, str) and only else value
@@ -48,24 +50,24 @@ def request_text(value: JsonValue) -> str:
 
 
 def format_usage(usage: Usage) -> str:
-    """Tokens, and what they cost where that is known; empty when there are none."""
+    """Return the tokens, and their cost if it is known; an empty text without tokens."""
     if not usage.tokens:
         return ""
     return f"{usage.tokens:,} tokens" + (f", {format_dollars(usage.cost)}" if usage.cost else "")
 
 
 def pickup_delay(result: Result, handed: datetime, reports: Iterable[Progress]) -> str:
-    """Why nothing happened for a while, where `result` and the attempt's `reports` show it; else empty.
+    """Return a remark about a late start of an attempt with a result; an empty text without a delay.
 
-    A result tells of the run that came to an end. What was reported before that began is of a worker that was lost.
+    A result belongs to the run that finished. Reports from before its start belong to a worker that was lost.
     """
-    if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # there was no run that came to an end
+    if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # no run has finished
         return ""
     return start_delay(handed, result.started_at, reports)
 
 
 def start_delay(handed: datetime, began: datetime, reports: Iterable[Progress]) -> str:
-    """Why nothing happened for a while before the run that `began` then, where it is worth a word; else empty."""
+    """Return a remark about the time before the run that began at `began`; an empty text for a short time."""
     before = [report.ended_at or report.started_at for report in reports if report.started_at < began]
     if before:
         silent = max(0.0, (began - max(before)).total_seconds())

@@ -1,4 +1,4 @@
-"""A workflow told in lines: one for each entry of its log and each report of its agents."""
+"""Render a workflow as lines: one for each entry of its log and each report of its agents."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ _END_TONES: dict[str, Tone] = {"completed": "good", "partial": "warn", "cancelle
 
 @dataclass(frozen=True, slots=True)
 class TimelineLine:
-    """What happened. `mark` and `does` say the same, as a sign and in words: `✓ fitter t1` is `fitter finished t1`.
-    Without a mark it matters only to those who want all of it."""
+    """One line of the timeline.
+
+    `mark` is a sign for the text: `✓ fitter t1` is `fitter finished t1`. A line without a mark is a detail.
+    """
 
     at: datetime
     mark: str
@@ -37,18 +39,18 @@ class TimelineLine:
 
 
 class Timeline:
-    """It remembers who has which task: single events do not say."""
+    """Renderer of a log. It keeps the assignments of tasks, which single entries do not carry."""
 
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}
         self._missing_deps = ""
         self._last_at = _EPOCH
         self._roles: dict[str, Role] = {}
-        self._dispatched_at: dict[tuple[str, int], datetime] = {}  # by task and attempt, as are its reports
+        self._dispatched_at: dict[tuple[str, int], datetime] = {}  # by task and attempt, like the reports
         self._reports: dict[tuple[str, int], list[Progress]] = {}
 
     def render(self, event: Entry | Progress) -> TimelineLine:
-        """The line about `event`, which comes after those that were told before."""
+        """Return the line about `event`, which follows the events of earlier calls."""
         if isinstance(event, Progress):
             attempt = event.task_id, event.attempt
             self._reports.setdefault(attempt, []).append(event)
@@ -56,7 +58,7 @@ class Timeline:
                 handed = self._dispatched_at.get(attempt, event.started_at)
                 late = start_delay(handed, event.started_at, self._reports[attempt])
                 what = _join(self._task(event.task_id), late)
-                at = max(self._last_at, event.started_at)  # it is told some time after: a story does not go back
+                at = max(self._last_at, event.started_at)  # a report arrives late: lines keep their order
                 line = TimelineLine(at, "·" if late else "", "plain", event.agent, "is at work on", what)
             else:
                 line = _report_line(event)
@@ -155,7 +157,7 @@ class Timeline:
                 return "-", "warn", entry.action, "is", f"ignored: {entry.reason}"
             case "limit_reached":
                 return "!", "warn", entry.limit, "", entry.detail
-            case "timer_armed" if entry.reason not in ("", self._missing_deps):  # it is looked again and again
+            case "timer_armed" if entry.reason not in ("", self._missing_deps):  # the check is repeated
                 self._missing_deps = entry.reason
                 return "…", "warn", "the request", "waits:", entry.reason
             case "timer_armed":
@@ -172,7 +174,7 @@ class Timeline:
         return pickup_delay(entry.result, handed, self._reports.pop(attempt, ()))
 
     def _task(self, task: str) -> str:
-        """The orchestration's own tasks are called by what they are for."""
+        """Return the name of a task. A task of a role is named by its role."""
         return str(self._roles.get(task, task))
 
     def _agent(self, task: str) -> str:
@@ -180,7 +182,7 @@ class Timeline:
 
 
 def label(question: ApprovalRequested, task: str) -> str:
-    """What a person is asked about, where its task is called `task`."""
+    """Return the subject of an approval request, where its task is called `task`."""
     match question.about:
         case "plan":
             return "the plan"

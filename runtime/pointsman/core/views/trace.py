@@ -1,13 +1,13 @@
-"""A workflow's trace, drawn from its log alone: the tree that the spans make in a telemetry backend, without one.
+"""Build the trace of a workflow from its log alone: the tree of its spans, without a telemetry backend.
 
 publish request.{team}
 └ invoke_workflow {team}
-  ├ plan {planner}                attempts, and the model calls and tools of each, as below
+  ├ plan {planner}                attempts, with the model calls and tools of each, as below
   ├ invoke_agent {agent}          a task: dispatch to result, all attempts
-  │  └ attempt 1                  the worker's own time: from its result, until then from what it reported
+  │  └ attempt 1                  the worker's time: from the result; before the result, from its reports
   │     ├ chat {model}
   │     └ execute_tool {tool}
-  ├ invoke_agent {team}           a team: its own workflow is below the attempt, drawn from its own log
+  ├ invoke_agent {team}           a team: its own workflow is below the attempt, from its own log
   └ synthesize {synthesizer}
 """
 
@@ -53,14 +53,14 @@ _OPERATION_NAMES = {
 
 
 class TraceNode(Frozen):
-    """One line of the tree. `ended_at` is None while it goes on; `started_at` is None before it begins, and of an
-    attempt that nobody is known to have begun.
+    """One line of the tree.
 
-    `status` is `waiting`, `handed over` until a worker says that it has begun, `running`, `held`, `waiting for
-    approval`, `being refined`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`; an attempt's that ended to
-    ask a person is `asked for approval`; a workflow's is `running`, `waiting for approval` or its outcome's. What is
-    handed over for later is `due` then. `detail` says why in one line. `usage` is the node's own and that of everything
-    below it.
+    `ended_at` is None while the node is running. `started_at` is None before the start, and for an attempt without a
+    known start. `status` is `waiting`, `handed over` until a worker reports the start, `running`, `held`, `waiting for
+    approval`, `being refined`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`. An attempt that ended with
+    a request for an approval is `asked for approval`. A workflow is `running`, `waiting for approval` or has the status
+    of its outcome. `due` is the time of a delayed handoff. `detail` is the reason in one line. `usage` includes all
+    nodes below.
     """
 
     name: str
@@ -81,14 +81,14 @@ class TraceNode(Frozen):
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None when it has not begun or not ended."""
+        """Duration in seconds; None for a node that has not started or not ended."""
         if self.started_at is None or self.ended_at is None:
             return None
         return (self.ended_at - self.started_at).total_seconds()
 
 
 def child_workflows(entries: Iterable[Entry]) -> tuple[str, ...]:
-    """The ids of the workflows that teams were to start for this one's tasks."""
+    """Return the ids of the child workflows that the tasks of this workflow start."""
     view = _TraceBuilder.from_entries(entries)
     return tuple(
         child_id_for(attempt.agent, view.started.workflow_id, task.id, attempt.number)
@@ -103,11 +103,18 @@ def build_trace(
     progress: Iterable[Progress] = (),
     children: Mapping[str, TraceNode] | None = None,
 ) -> TraceNode:
-    """The trace of a workflow, running or ended, from all its log entries in order, its agents' reports, and the traces
-    of those of `child_workflows` that are known, by id. `at_time` makes of it what is true at a time.
+    """Build the trace of a workflow, running or ended. `at_time` adapts it to a time and to the live agents.
+
+    Args:
+        entries: All log entries, in order.
+        progress: The reports of its agents.
+        children: The traces of child workflows, by id, as far as they are known.
+
+    Returns:
+        The root of the tree.
 
     Raises:
-        ValueError: the entries do not begin with `WorkflowStarted`.
+        ValueError: The entries do not begin with `WorkflowStarted`.
     """
     log = tuple(entries)
     view = _TraceBuilder.from_entries(log)
@@ -128,7 +135,7 @@ class _Attempt:
     detail: str = ""
     usage: Usage = field(default_factory=Usage)
     reports: list[Progress] = field(default_factory=list)
-    last_signs: list[Progress] = field(default_factory=list)  # of life: all that it reported
+    last_signs: list[Progress] = field(default_factory=list)  # all reports: signs of life
     result: Result | None = None
 
     def end(self, at: datetime, status: str, result: Result | None, detail: str = "") -> None:
@@ -138,7 +145,7 @@ class _Attempt:
             self.ended_at, self.usage = result.ended_at, result.usage
 
     def started_at(self) -> datetime | None:
-        """When somebody began with it, by what was said; of a team its own log says it."""
+        """Return the start of the attempt, by its result or its reports; None without one."""
         if self.result is not None:
             return self.result.started_at
         if self.team:
@@ -150,10 +157,10 @@ class _Attempt:
         tops = [report for report in self.reports if report.parent_span_id not in spans]
         left = list(self.reports)
         calls = [self._call_node(report, task_id, left) for report in tops]
-        while left:  # spans that name each other as parents: shown, though their order is anybody's guess
+        while left:  # spans that are each other's parents: their order is unknown
             calls.append(self._call_node(left[0], task_id, left))
         if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
-            calls.extend(child.children)  # without its publish: the handoff is this very attempt
+            calls.extend(child.children)  # without its publish node: the attempt is the handoff
         began = self.started_at()
         if self.result is not None:
             late = pickup_delay(self.result, self.dispatched_at, self.last_signs)
@@ -179,7 +186,7 @@ class _Attempt:
         )
 
     def _call_node(self, report: Progress, task_id: str, left: list[Progress]) -> TraceNode:
-        """The node of `report` and what was called within it. Each report is drawn once: it is taken from `left`."""
+        """Return the node of `report` and of the calls within it, and remove their reports from `left`."""
         left.remove(report)
         below = [other for other in left if report.span_id and other.parent_span_id == report.span_id]
         tool = report.kind == "tool"
@@ -211,8 +218,8 @@ class _Task:
     ended_at: datetime | None = None
     span_id: str = ""
     waits_for: str = ""  # an approval
-    refused: str = ""  # by whom, where a person did not allow something of it
-    reason: str = ""  # it waits
+    refused: str = ""  # the verdict and the person, after a rejection
+    reason: str = ""  # the reason for which the task waits
     attempts: dict[int, _Attempt] = field(default_factory=dict)
 
     def dispatch(self, number: int, agent: str, at: datetime, team: bool, due: datetime | None = None) -> None:
@@ -258,14 +265,14 @@ class _Task:
 
 
 class _TraceBuilder:
-    """The log folded for drawing: which tasks there are, and what became of every attempt."""
+    """The log folded for drawing: the tasks and their attempts."""
 
     def __init__(self, started: WorkflowStarted) -> None:
         self.started = started
         self.tasks: dict[str, _Task] = {}
         self._ended: WorkflowEnded | None = None
         self._limit = ""
-        self._asking: dict[str, _Task | None] = {}  # by approval; None asks about a plan that nobody has made
+        self._asking: dict[str, _Task | None] = {}  # by approval; None for a plan without a planner
         self._refused = ""
 
     @classmethod
@@ -376,7 +383,7 @@ class _TraceBuilder:
                 assert_never(entry)
 
     def report(self, report: Progress) -> None:
-        """Model and tool calls become nodes; other reports are for `watch`, and signs of life."""
+        """Add a report: model and tool calls become nodes, other reports show that the attempt is running."""
         task = self.tasks.get(report.task_id)
         if task is None or report.attempt not in task.attempts:
             return
@@ -386,7 +393,7 @@ class _TraceBuilder:
             attempt.reports.append(report)
 
     def tree(self, below: Mapping[str, TraceNode], going_on: str) -> TraceNode:
-        """`going_on` is how it stands unless it has ended."""
+        """Return the root of the tree; `going_on` is the status of a workflow that has not ended."""
         started, ended = self.started, self._ended
         by_start = sorted(self.tasks.values(), key=lambda task: task.started_at or _FAR_FUTURE)
         children = [task.node(started.workflow_id, below) for task in by_start]
@@ -420,7 +427,7 @@ class _TraceBuilder:
         )
 
     def _annotate_planner(self, detail: str) -> _Task | None:
-        """A plan belongs to the newest task that makes plans, if any does: the entries do not say which."""
+        """Add a remark to the newest planner's task. The entries do not name the planner of a plan."""
         planners = [task for task in self.tasks.values() if task.role in (Role.PLAN, Role.CLASSIFY)]
         if not planners:
             return None
@@ -438,7 +445,7 @@ class _TraceBuilder:
 
 
 def _review_text(output: JsonValue) -> str:
-    """A judge's verdict on what a stage made, and why; of what it decided otherwise the outcome tells."""
+    """Return the verdict and the reason of a review; an empty text for a ruling, which the outcome contains."""
     if not isinstance(output, dict) or "verdict" not in output:
         return ""
     return ": ".join(str(part) for part in (output["verdict"], output.get("reason")) if part)

@@ -1,4 +1,4 @@
-"""What is handed over as it is at a time: the log knows neither the time nor who is alive, and calls it running."""
+"""Adapt a trace to a time and to the live agents, which the log does not have: the log calls each handoff running."""
 
 from __future__ import annotations
 
@@ -18,8 +18,19 @@ _OPEN_STATUSES = (*_WITH_AGENT_STATUSES, WAITING_FOR_RETRY)
 
 
 def at_time(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode:
-    """`root`, in which what is with an agent that is not among the names `alive` waits for it, and what is not due
-    `now` for its time: each says so in `detail`."""
+    """Return the trace with the statuses of a time.
+
+    A node whose agent is not live waits for an agent, and a node that is not due waits for a retry. `detail` states
+    that.
+
+    Args:
+        root: The root of the trace.
+        now: The time.
+        alive: The names of the live agents.
+
+    Returns:
+        The root, the same object if nothing changes.
+    """
     due = root.due if root.due and root.due > now else None
     if root.kind == "attempt" and due:
         return root.model_copy(update={"status": WAITING_FOR_RETRY, "started_at": None})
@@ -34,12 +45,12 @@ def at_time(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode
     if due:
         why = f"waiting for attempt {root.attempt}, at {due.astimezone(UTC):%H:%M:%S} UTC"
         return root.model_copy(update={"status": WAITING_FOR_RETRY, "detail": why, "children": children})
-    same = all(map(is_, children, root.children))  # as nearly always, and a page is told of it again and again
+    same = all(map(is_, children, root.children))  # the usual case, at each refresh of a page
     return root if same else root.model_copy(update={"children": children})
 
 
 def tasks_without_agent(root: TraceNode) -> Iterator[TraceNode]:
-    """The tasks of which `at_time` says that no agent is alive who could do them."""
+    """Return the tasks that wait for an agent, by `at_time`."""
     if root.kind == "task" and root.status == WAITING_FOR_AGENT:
         yield root
     for child in root.children:
