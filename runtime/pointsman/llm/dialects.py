@@ -95,7 +95,8 @@ def finish_of(word: str) -> Finish:
     name = re.sub(r"[^a-z]+", "_", snake.lower()).strip("_").removeprefix("finish_reason_")
     if (known := FINISH_REASONS.get(name)) is not None:
         return known
-    return next((finish for pattern, finish in _FINISH_PATTERNS if pattern.search(name)), "stop")
+    whole: Finish = "stop"
+    return next((finish for pattern, finish in _FINISH_PATTERNS if pattern.search(name)), whole)
 
 
 class UsageNames(NamedTuple):
