@@ -64,7 +64,7 @@ async def answer_approval(
 
     Raises:
         ContractError: `input` does not fit what it would replace, or is no JSON. It is asked as before.
-        NotFoundError: nobody asked, or the log is gone.
+        NotFoundError: There is no such approval, or the log was removed.
     """
     workflow = approval.rpartition("-")[0]
     if not workflow:
@@ -115,20 +115,22 @@ async def _check_input(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> 
     problems = [_schema_problem(schema, given) for schema in schemas]
     if problems and all(problems):  # instances of two versions may be alive
         raise ContractError(
-            f"what is given does not fit {what}: {problems[0]}; {asked.approval} still waits: send what fits"
+            f"the input does not fit {what}: {problems[0]}; {asked.approval} still waits: send what fits"
         )
 
 
 def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
-    """What is most wrong with `value`, with its path; empty when it fits, or when nobody can say by this schema."""
-    from jsonschema import Draft202012Validator, SchemaError  # slow to load, for the few who change an input
+    """Return the first problem of `value` with its path; empty if the value fits, or the schema cannot be used to check
+    it.
+    """
+    from jsonschema import Draft202012Validator, SchemaError  # slow to load, and only changed inputs need it
     from jsonschema.exceptions import UnknownType, best_match
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
     if schema.get("type") == "string" and isinstance(value, dict):
-        value = value.get("request", value)  # where an agent that takes text finds it, too
-    validator = Draft202012Validator(dict(schema), registry=Registry())  # which fetches nothing
+        value = value.get("request", value)  # an agent that takes text reads this field, too
+    validator = Draft202012Validator(dict(schema), registry=Registry())  # without remote references
     try:
         validator.check_schema(dict(schema))
         worst = best_match(validator.iter_errors(value))
@@ -138,7 +140,9 @@ def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
 
 
 def _matching_entry(entry: Entry, approval: str, name: str) -> AnswerResult | None:
-    """What the entry says of the approval, and of the answer with the id `name`."""
+    """Return the answer that an entry gives about the approval, or about the control event `name`; None for another
+    entry.
+    """
     match entry.kind:
         case "approval_decided" if entry.approval == approval:
             mine = entry.event_id == name

@@ -17,7 +17,7 @@ CIRCUITS = "circuits"
 
 
 async def load_circuits(bus: Bus, subjects: Subjects) -> Mapping[str, Circuit]:
-    """The agents that are sent no work now, or one task to find out."""
+    """Return the agents with an open or half-open circuit."""
     return read_circuits(await bus.last("limits", subjects.limit(CIRCUITS))).agents
 
 

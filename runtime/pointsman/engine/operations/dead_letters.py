@@ -1,8 +1,8 @@
-"""What nobody could process, and the way back: look at it, replay it once, or discard it.
+"""Dead letters, the events that could not be processed: list them, replay them once, or discard them.
 
-| The letter's event | What a replay does |
+| The letter's event | Effect of a replay |
 |---|---|
-| a request | publishes it again as it is, as a new workflow, under an id that follows from the letter |
+| a request | publishes it again unchanged, as a new workflow, under an id that follows from the letter |
 | a handoff, its workflow running | asks the supervisor to reopen the task: a new attempt, the same idempotency key |
 | a handoff, its workflow ended | is refused; with `as_new` the workflow's request is sent again, as a new workflow |
 | another inbox event, its workflow running | publishes it again |
@@ -60,14 +60,20 @@ _MAX_SHOWN_CHARS = 100_000  # characters of an unreadable body that `decoded` re
 
 
 class NotReplayableError(PointsmanError):
-    """This letter cannot be replayed so. The message says why, and what can be done."""
+    """The dead letter cannot be replayed in this way. The message has the reason and the next step."""
 
     kind = "not_replayable"
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterEntry:
-    """A dead letter and where it stands in the dead-letter stream."""
+    """A dead letter in its stream.
+
+    Attributes:
+        sequence: The sequence in the dead-letter stream.
+        subject: The subject of the dead letter.
+        content: The dead letter.
+    """
 
     sequence: int
     subject: str
@@ -97,7 +103,14 @@ class DeadLetterEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay did. `action` is `request`, `task` or `event`; `workflow` goes on, or is new."""
+    """The result of a replay.
+
+    Attributes:
+        letter: The id of the dead letter.
+        action: `request`, `task` or `event`.
+        workflow: The workflow that continues, or the new workflow.
+        removed: True if the dead letter was removed.
+    """
 
     letter: str
     action: str
@@ -125,8 +138,10 @@ class DeadLetters:
         until: datetime | None = None,
         limit: int | None = None,
     ) -> tuple[DeadLetterEntry, ...]:
-        """The letters of that origin, workflow and kind of cause, written from `since` to before `until`, oldest first,
-        at most `limit` of them."""
+        """Return the letters of an origin, a workflow and a kind of cause, oldest first, at most `limit`.
+
+        Only letters written from `since` to before `until` are returned.
+        """
         letters: list[DeadLetterEntry] = []
         async for letter in self._matching(origin, workflow):
             if limit is not None and len(letters) == limit:
@@ -138,7 +153,11 @@ class DeadLetters:
         return tuple(letters)
 
     async def get(self, name: str) -> DeadLetterEntry:
-        """The letter called `name`. Raises `NotFoundError`."""
+        """Return the letter with the id `name`.
+
+        Raises:
+            NotFoundError: The letter does not exist.
+        """
         stored = await self._bus.last("dead", self._subjects.dead_letters_for(name=name))
         if stored is None or not stored.body:
             raise NotFoundError(
@@ -148,23 +167,22 @@ class DeadLetters:
         return read_dead_letter(stored)
 
     async def discard(self, letter: DeadLetterEntry) -> bool:
-        """Remove it for good. False when it was gone already.
+        """Remove a dead letter permanently. Return False if it was removed already.
 
-        What is left in its place is empty: a workflow still running would find its letter missing after a crash, and
-        store it anew.
+        The message is replaced by an empty one first: a workflow that still runs would find its letter missing after a
+        crash, and store it again.
         """
-        with suppress(ConflictError):  # somebody else, or an earlier try of this one
+        with suppress(ConflictError):  # another process, or an earlier try of this one
             await publish_with_retry(self._bus, letter.subject, b"", {}, expect=letter.sequence)
         return await self._bus.delete("dead", letter.sequence)
 
     async def replay(self, letter: DeadLetterEntry, *, as_new: bool = False, keep: bool = False) -> ReplayResult:
-        """Give the event another chance, then remove the letter unless it is to be kept. Twice is once.
+        """Replay the dead-lettered event, then delete the letter unless `keep`. Idempotent.
 
         Raises:
-            NotReplayableError: its workflow has ended and `as_new` is not set, or the event is not one that can be
-                replayed;
-                or a new workflow is to take the place of the letter, and the agent of its task is not alive.
-            NotFoundError: its workflow has no log any more.
+            NotReplayableError: The workflow has ended and `as_new` is not set, the event cannot be replayed, the letter
+            was imported, or the agent of a task is not live.
+            NotFoundError: The workflow has no log.
         """
         content = letter.content
         if letter.imported_from is not None:
@@ -189,7 +207,9 @@ class DeadLetters:
         return ReplayResult(content.id, action, workflow, removed=not keep and await self.discard(letter))
 
     async def _replay_request(self, letter: DeadLetterEntry) -> str:
-        """Under its old id the request would be the workflow it already was; the new one follows from the letter."""
+        """Publish the request under a new id, which follows from the letter. Under its old id it would repeat its old
+        workflow.
+        """
         content = letter.content
         request_id = _request_id(content)
         headers, body = _with_event_id(content.headers, await self._full_body(letter), request_id)
@@ -198,23 +218,23 @@ class DeadLetters:
         return workflow_of_request(StoredMessage(content.subject, body, named, 0, content.at))
 
     async def _resubmit_request(self, content: DeadLetter, *, task: bool) -> str:
-        """The request whose workflow the letter belongs to, as a new workflow. Its log holds what the caller sent.
+        """Send the request of the letter's workflow again, as a new workflow. The log holds the caller's request.
 
-        That is one workflow however often the letter is replayed: where it could only fail again, as the agent of its
-        `task` is not there, it is not sent.
+        The new workflow is the same for each replay of the letter. If the agent of its `task` is not live, nothing is
+        sent, because the new workflow would fail at once.
         """
         workflow = _workflow(content)
         started = await read_workflow_started(self._bus, self._subjects, self._subjects.workflow_log(workflow))
         if started.input == "":
             raise NotReplayableError(
                 f"dead letter {content.id} belongs to workflow {workflow}, whose request could not be read, so "
-                "there is nothing to send again; publish the request anew, corrected"
+                "there is nothing to send again; correct the request and publish it again"
             )
         if task and content.origin not in {card.name for card in await self._bus.registry.cards()}:
             raise NotReplayableError(
                 f"dead letter {content.id} is of agent {content.origin!r}, and none of that name is alive, so that a "
                 "new workflow may fail at once: nothing was sent, and the letter is kept; start the agent and replay "
-                "it again, or send it all the same with `pointsman dead replay --as-new --keep`"
+                "it again, or send it nevertheless with `pointsman dead replay --as-new --keep`"
             )
         request = Request(
             input=started.input,
@@ -255,14 +275,16 @@ class DeadLetters:
             causation_id=content.id,
         )
         subject = self._subjects.control(team, workflow, name)
-        with suppress(ConflictError):  # this letter has been replayed before: the control is there, and it acts once
+        with suppress(ConflictError):  # the letter was replayed before: the control exists and acts once
             await publish_with_retry(self._bus, subject, dump(control), encode(envelope), expect=0)
         await self._wait_until_reopened(content, self._subjects.log(team, workflow), name)
         return workflow
 
     async def _wait_until_reopened(self, content: DeadLetter, log: str, control: str) -> None:
-        """Wait until the log says so: only then may the letter go. A supervisor that restarts while the task still
-        counts as failed would write it anew."""
+        """Wait until the log has the reopened task. Only then may the letter be removed.
+
+        A supervisor that restarts while the task still counts as failed would write the letter again.
+        """
         with suppress(TimeoutError):
             async with (
                 asyncio.timeout(self._reopen_timeout),
@@ -296,7 +318,7 @@ class DeadLetters:
         if original is None or original.subject != content.subject:
             raise NotReplayableError(
                 f"dead letter {content.id} holds only the beginning of its event, and message {content.sequence} of "
-                f"{content.stream} is gone: publish the original again, or `pointsman dead discard {content.id}`"
+                f"{content.stream} was removed: publish the original again, or `pointsman dead discard {content.id}`"
             )
         return original.body
 
@@ -311,12 +333,16 @@ class DeadLetters:
     async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[DeadLetterEntry]:
         async for stored in self._bus.read("dead", self._subjects.dead_letters_for(origin=origin, workflow=workflow)):
             if stored.body:
-                with suppress(ContractError):  # somebody else's
+                with suppress(ContractError):  # a foreign message
                     yield read_dead_letter(stored)
 
 
 def read_dead_letter(stored: StoredMessage) -> DeadLetterEntry:
-    """The letter that a message of the dead-letter stream holds. Raises `ContractError` when it holds none."""
+    """Return the letter of a message of the dead-letter stream.
+
+    Raises:
+        ContractError: The message is not a dead letter.
+    """
     _, body = decode(stored.headers, stored.body)
     return DeadLetterEntry(stored.sequence, stored.subject, parse(DeadLetter, body), imported_from(stored))
 
@@ -342,9 +368,9 @@ def _request_id(content: DeadLetter) -> str:
 
 
 def _with_event_id(headers: Mapping[str, str], body: bytes, event_id: str) -> tuple[dict[str, str], bytes]:
-    """Headers and body of the same event under another id, in the mode it came in.
+    """Return headers and body of the same event under another id, in the same CloudEvents mode.
 
-    What the first publish asked of the broker (`Nats-...`) was for that publish and is left out.
+    The broker headers (`Nats-...`) of the first publish are left out.
     """
     kept = {name: value for name, value in headers.items() if not name.lower().startswith("nats-")}
     for name in [name for name in kept if name.lower() == "ce-id"]:

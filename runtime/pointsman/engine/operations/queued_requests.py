@@ -1,4 +1,4 @@
-"""Requests that no supervisor has admitted yet: they wait in the work stream, and no log tells of them."""
+"""Requests that no supervisor has admitted yet: they wait in the work stream and have no log."""
 
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ class QueuedRequest:
 async def list_queued_requests(
     bus: Bus, subjects: Subjects, team: str | None = None, limit: int | None = None
 ) -> Sequence[QueuedRequest]:
-    """Those of `team`, or of all, by team and in the order they were published, the newest `limit` of each. Only what
-    is among the last messages of the stream is looked at, as for a cancellation."""
+    """Return the queued requests of `team`, or of all teams, by team and age, the newest `limit` of each.
+
+    Only the last messages of the stream are read, as for a cancellation.
+    """
     teams = [team] if team else await _requested_teams(bus, subjects)
     return [each for name in teams for each in await _queued_for_team(bus, subjects, name, limit)]
 
 
 async def find_queued_request(bus: Bus, subjects: Subjects, workflow: str) -> QueuedRequest | None:
-    """The one that will be `workflow`, if it is among the last messages of the stream. No other is looked at."""
+    """Return the queued request that starts `workflow`, if it is among the last messages of the stream."""
     if (request := await find_request(bus, subjects.requests, workflow)) is None:
         return None
     return await _find_queued(bus, subjects, request.subject.rpartition(".")[2], workflow, request)
 
 
 async def _requested_teams(bus: Bus, subjects: Subjects) -> Sequence[str]:
-    """The teams that were sent a request."""
+    """Return the teams that requests were sent to."""
     teams: list[str] = []
     for subject in await bus.subjects("work", subjects.requests):
         with suppress(InvalidTokenError):  # no team may have such a name
@@ -70,7 +72,7 @@ async def _queued_for_team(bus: Bus, subjects: Subjects, team: str, limit: int |
 
 
 async def _unsettled_count(bus: Bus, team: str) -> int | None:
-    """How many requests the team's supervisors have yet to settle; None where none has ever run."""
+    """Return the number of requests that the team's supervisors have not acknowledged; None if none has ever run."""
     depth = await bus.depth(f"request-{team}", "work")
     return None if depth is None else depth.pending + depth.in_flight
 

@@ -1,6 +1,7 @@
-"""The time that deadlines are kept by: the broker's, as it was when this process asked, and what has passed since.
+"""Clock anchored to the broker's time at start and advanced monotonically.
 
-So no step of this machine's clock fires or holds up anything, and processes on machines that disagree do not.
+A step of this machine's clock triggers and delays nothing, and processes on machines whose clocks differ agree on
+deadlines.
 """
 
 from __future__ import annotations
@@ -14,14 +15,18 @@ __all__ = ["BrokerClock"]
 
 
 class BrokerClock:
-    """`clock` with another idea of now. Until it has been set, that is the clock's own."""
+    """A clock with the broker's time. Until it is synchronised, its time is that of `clock`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._zero: datetime | None = None  # when `monotonic` was 0
+        self._zero: datetime | None = None  # the time at which `monotonic` was 0
 
     async def synchronize(self, bus: Bus) -> None:
-        """Take the broker's time. Raises `BusUnavailableError`."""
+        """Read the broker's time.
+
+        Raises:
+            BusUnavailableError: The broker did not answer.
+        """
         self._zero = await bus.time() - timedelta(seconds=self._clock.monotonic())
 
     def now(self) -> datetime:

@@ -1,4 +1,4 @@
-"""An event nobody can process becomes a dead letter that holds all of it, and only then is it settled."""
+"""Write dead letters: an event that cannot be processed is stored whole, and acknowledged after that."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ async def dead_letter(
     workflow: str | None = None,
     task: str | None = None,
 ) -> DeadLetter:
-    """Store `stored` as a dead letter of `origin`, once however often it is called for the same message.
+    """Store `stored` as a dead letter of `origin`. Idempotent for the same message.
 
     Raises:
-        BusUnavailableError: it is not known to be stored: do not settle the original.
+        BusUnavailableError: The letter may not be stored: do not acknowledge the original.
     """
     name = dead_letter_id_of(bus, subjects, stored, workflow)
     if stored.subject.startswith(subjects.requests.removesuffix("*")):  # it may come more than once under its id
@@ -71,12 +71,12 @@ async def dead_letter(
 
 
 def stream_of(subjects: Subjects, subject: str) -> StreamKind:
-    """What to ask the bus for, to have what is to be done on `subject`."""
+    """Return the kind of the stream that holds `subject`."""
     return "handoffs" if subject.startswith(f"{subjects.namespace}.handoff.") else "work"
 
 
 def dead_letter_id_of(bus: Bus, subjects: Subjects, stored: StoredMessage, workflow: str | None) -> str:
-    """The id of the dead letter of `stored`, the same whoever buries it and however often."""
+    """Compute the id of the dead letter of `stored`. Every process computes the same id."""
     home = stream_of(subjects, stored.subject)
     stream = bus.stream_name(home)
     if bus.handoffs_unsynced and home == "handoffs":  # it gives a number twice, and what it forgot is sent again
@@ -85,7 +85,7 @@ def dead_letter_id_of(bus: Bus, subjects: Subjects, stored: StoredMessage, workf
 
 
 async def store_dead_letter(bus: Bus, subject: str, letter: DeadLetter, headers: Mapping[str, str]) -> None:
-    """Store `letter`, truncated if it must be, and count it. One that an earlier try stored is left as it is."""
+    """Store `letter`, truncated if necessary, and count it. A letter that is stored already stays unchanged."""
     try:
         try:
             await bus.publish(subject, dump(letter), headers, expect=0)

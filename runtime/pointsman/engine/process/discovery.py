@@ -22,7 +22,7 @@ from pointsman_schemas.ids import derive_id
 __all__ = ["ENTRY_POINT_GROUP", "WorkerParts", "installed_agents", "load_agents", "load_objects", "load_worker"]
 
 ENTRY_POINT_GROUP = "pointsman.agents"
-"""The entry-point group in which packages say where their agents are."""
+"""The entry-point group in which packages declare their agents."""
 
 T = TypeVar("T")
 
@@ -128,7 +128,7 @@ def load_objects(spec: str, kind: type[T]) -> tuple[T, ...]:
 
 
 def installed_agents() -> dict[str, EntryPoint]:
-    """The entry points that installed packages declare, by name."""
+    """Return the entry points that installed packages declare, by name."""
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
@@ -224,7 +224,7 @@ def _from_module(name: str, spec: str) -> ModuleType:
 
 
 def _error_line(error: Exception, module: str) -> str:
-    """Where in `module` it was raised. A syntax error says so itself: none of it has run."""
+    """Return the line of `module` that raised the error; empty for a syntax error, which names its line."""
     lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_globals.get("__name__") == module]
     return f", line {lines[-1]}," if lines else ""
 

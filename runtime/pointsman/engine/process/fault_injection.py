@@ -1,7 +1,7 @@
-"""Places where a process kills itself when POINTSMAN_FAULT says so: proof that a crash there does no harm.
+"""Fault points: places at which a process kills itself if POINTSMAN_FAULT names them, so that tests cover each crash.
 
-`POINTSMAN_FAULT=supervisor.committed:2` ends the process by SIGKILL the second time it has committed. Unset, which is
-always but in tests, passing a place is one call that does nothing.
+`POINTSMAN_FAULT=supervisor.committed:2` ends the process by SIGKILL after its second commit. Without the variable,
+which only tests set, a fault point is a call that does nothing.
 """
 
 from __future__ import annotations
@@ -53,4 +53,4 @@ def _arm(fault: str) -> Callable[[str], None]:
 
 
 fault_point: Callable[[str], None] = _arm(_fault) if (_fault := variable("POINTSMAN_FAULT")) else _disabled
-"""Say that a place was reached."""
+"""Mark a fault point. Kills the process if POINTSMAN_FAULT names the point."""

@@ -1,4 +1,4 @@
-"""A message on a handoff's subject becomes a `Handoff` here, or a `ContractError` that says what is wrong with it."""
+"""Decode messages on handoff subjects. A message that cannot be read raises `ContractError` with the problem."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["RESENT_HEADER", "consumer_name", "decode_handoff"]
 
 RESENT_HEADER = "pointsman-resent"
-"""The header of a handoff that may be the second of its attempt: the broker may have forgotten a first one, which may
-have been answered. Who takes it looks for a result before beginning."""
+"""The header of a handoff that may be the second of its attempt: the broker may have lost a first handoff, which may
+have been answered. A worker looks for a result before it starts such a handoff."""
 
 
 def consumer_name(agent: str) -> str:
-    """The durable consumer that all workers of an agent share; an autoscaler reads its queue."""
+    """Return the durable consumer that all workers of an agent share; an autoscaler reads its queue."""
     return f"agent-{token(agent, 'agent')}"
 
 
 def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope, Handoff]:
-    """Raises `ContractError`: it is no handoff that this release knows, or its subject says another thing."""
+    """Return the envelope and the handoff of a message.
+
+    Raises:
+        ContractError: The message is not a handoff that this release supports, or disagrees with its subject.
+    """
     address = subjects.parse_handoff(message.subject)
     envelope, data = decode(message.headers, message.body)
     if envelope is None:
@@ -45,7 +49,7 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
 
 
 def _check_return_subject(handoff: Handoff, message: StoredMessage, subjects: Subjects) -> None:
-    """It may be another inbox than that of who sends it, but for no other result."""
+    """Raise `ContractError` unless the reply subject is an inbox for this result. It may be another team's inbox."""
     said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
     inbox = subjects.parse_inbox(handoff.return_to)
     if inbox.kind != "result" or said != (inbox.agent, inbox.workflow, inbox.task, inbox.attempt):

@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics` over HTTP, for whatever watches a process: a health check, Prometheus.
+"""`/healthz`, `/readyz` and `/metrics` over HTTP, for health checks and Prometheus.
 
 | Path | 200 when | Otherwise |
 |---|---|---|
@@ -52,7 +52,7 @@ async def serve_health(
                 writer.write(_reply(asked.split(b"\r\n", 1)[0], waiting_for, exposition))
                 await writer.drain()
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, TimeoutError):
-            pass  # a caller who does not say what he wants, or is gone
+            pass  # the caller sent no request, or has disconnected
         finally:
             callers.discard(writer)
             writer.close()

@@ -1,4 +1,4 @@
-"""Cards are kept in the registry while who they are of is running: a team's, too, for other teams may hand it work."""
+"""Announce cards in the registry while their agents run. A team has a card, too: other teams may hand it work."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ _RETRY_PAUSE_S = 0.1  # seconds before a card that was not taken is announced ag
 
 
 def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
-    """The team as an agent of others. Its version is a digest of its definition, in which names have no order: they may
-    have been given as a set, whose order differs from process to process."""
+    """Return the card of a team, which other teams see as an agent.
+
+    Its version is a digest of the team's definition without an order of names: they may have been given as a set, whose
+    order differs between processes.
+    """
     definition = team.model_copy(update={"agents": tuple(sorted(team.agents))})
     return checked_card(
         AgentCard(
@@ -69,5 +72,5 @@ async def announce_periodically(
             if not silent:
                 _log.warning("card_announce_failed", error=str(error), hint="it is tried again")
             silent = True
-        # While the broker is away a try waits for it: whoever asks first when it is back is told who is there.
+        # A try waits while the broker is unavailable, so the cards are back as soon as the broker is.
         await clock.sleep(_RETRY_PAUSE_S if silent else heartbeat)

@@ -1,7 +1,4 @@
-"""What took work is not given up because the broker is away: it is asked again until it answers.
-
-Who asks bounds it, if it has to be bounded: an attempt by its deadline, a worker by its leaving.
-"""
+"""Retry broker calls with backoff until the broker answers. Callers impose their own deadline."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _log = get_logger(__name__)
 
 
 async def retry_while_unavailable(call: Callable[[], Awaitable[T]], clock: Clock) -> T:
-    """What `call` returns, once it does not raise `BusUnavailableError`."""
+    """Call `call` until it does not raise `BusUnavailableError`. Return its result."""
     pause = _FIRST_PAUSE_S
     while True:
         try:
@@ -40,10 +37,11 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], clock: Clock
 
 
 async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: Clock, stop: asyncio.Event) -> T | None:
-    """What `start` returns, which is called again where it lost its connection to the broker; None once `stop` is set.
+    """Call `start`, again each time the connection to the broker is lost. Return its result, or None once `stop` is
+    set.
 
     Raises:
-        BusUnavailableError: the broker is there, and did not answer.
+        BusUnavailableError: The broker is connected and did not answer.
     """
 
     async def started() -> T:
@@ -71,16 +69,19 @@ async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: C
 async def publish_once(
     bus: Bus, clock: Clock, subject: str, body: bytes, headers: Mapping[str, str]
 ) -> StoredMessage | None:
-    """Return once the work stream holds a message on `subject`: None for this one, or what was there before it.
+    """Store a message on `subject` unless the work stream has one there.
 
-    What was there may be an earlier try of this one that was not answered.
+    An existing message may be an earlier try of this call that was not answered.
+
+    Returns:
+        None if this message was stored, or the message that the subject held.
     """
 
     async def store() -> StoredMessage | None:
         try:
             await bus.publish(subject, body, headers, expect=0)
         except ConflictError:
-            # Also what a replicated stream says while an earlier publish is still under way: look, then decide.
+            # A replicated stream also answers this while an earlier publish is pending: read first, then decide.
             if (there := await bus.last("work", subject)) is None:
                 raise BusUnavailableError(f"{subject} was refused and is still empty; it is tried again") from None
             return there

@@ -18,7 +18,7 @@ __all__ = ["run_until_signal"]
 
 _log = get_logger(__name__)
 
-_HAND_BACK_TIMEOUT_S = 0.3  # seconds that handing back may take, once a second signal has come
+_HAND_BACK_TIMEOUT_S = 0.3  # seconds that `hand_back` may take after a second signal
 
 
 async def run_until_signal(
@@ -26,8 +26,8 @@ async def run_until_signal(
 ) -> int:
     """Await `run(stop)`, where the first signal sets `stop`, and return exit code 0.
 
-    A second signal leaves the process at once with 128 and the signal's number: 130 for SIGINT, 143 for SIGTERM.
-    `hand_back` has a moment before it does: work that is in hand need not wait until it is missed.
+    A second signal ends the process at once with 128 and the signal's number: 130 for SIGINT, 143 for SIGTERM.
+    `hand_back` is given 0.3 s to nak in-flight messages, so that they are redelivered at once.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()

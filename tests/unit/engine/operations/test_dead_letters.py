@@ -166,7 +166,7 @@ async def test_truncated_letter_is_replayed_whole_from_its_stream_or_refused(
 
     assert [each.body for each in await all_of(bus, subject)] == [REQUEST, REQUEST]
     await bus.delete("work", sequence)
-    with pytest.raises(NotReplayableError, match=f"message {sequence} of .* is gone"):
+    with pytest.raises(NotReplayableError, match=f"message {sequence} of .* was removed"):
         await letters.replay(letter)
 
 
