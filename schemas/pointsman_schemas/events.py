@@ -19,6 +19,7 @@ from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
 __all__ = [
     "ATTEMPT_STARTED",
+    "MAX_DEADLINE_S",
     "MAX_RETRY_AFTER_S",
     "Approval",
     "ApprovalVerdict",
@@ -48,6 +49,8 @@ __all__ = [
     "Usage",
 ]
 
+MAX_DEADLINE_S = 315_360_000
+"""Longest time limit of a workflow or an attempt: ten years of 365 days. Dates beyond it can leave the calendar."""
 MAX_RETRY_AFTER_S = 86_400
 """Upper limit of `retry_after`, in seconds: one day."""
 
@@ -208,7 +211,7 @@ class Request(Event):
             "fixed plan reads the inputs of its tasks in `inputs`, by task id."
         )
     )
-    deadline: Annotated[float, Field(strict=True, ge=0.001, le=2_592_000)] | None = Field(
+    deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
         default=None,
         description="Seconds from the start of the workflow to its deadline; at most the team's limit, the default.",
     )

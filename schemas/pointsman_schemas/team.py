@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.base import Frozen, Options
+from pointsman_schemas.events import MAX_DEADLINE_S
 from pointsman_schemas.ids import AgentName, TeamName, is_token
 from pointsman_schemas.plan_checks import find_graph_faults
 from pointsman_schemas.retry import RetryPolicy
@@ -54,16 +55,16 @@ class Limits(Options, Frozen):
     """
 
     deadline: float = Field(
-        default=600.0, strict=True, ge=0.001, le=2_592_000, description="Time limit of a workflow, in seconds."
+        default=600.0, strict=True, ge=0.001, le=MAX_DEADLINE_S, description="Time limit of a workflow, in seconds."
     )
     task_timeout: float = Field(
-        default=120.0, strict=True, ge=0.001, le=2_592_000, description="Time limit of an attempt, in seconds."
+        default=120.0, strict=True, ge=0.001, le=MAX_DEADLINE_S, description="Time limit of an attempt, in seconds."
     )
     approval: float = Field(
         default=86_400.0,
         strict=True,
         ge=0.001,
-        le=2_592_000,
+        le=MAX_DEADLINE_S,
         description="Seconds to wait for a person's answer. This time does not count against the deadline.",
     )
     tasks: int = Field(default=1_000, strict=True, ge=1, description="Tasks of all plans.")

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _MIN_SECONDS = 0.001  # less is not a time in which an answer can arrive
-_MAX_SECONDS = 2_592_000.0  # 30 days, the longest deadline of a request
+_MAX_SECONDS = 315_360_000.0  # ten years of 365 days, the longest deadline of a request
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -48,7 +48,8 @@ def check_seconds(value: float | None) -> float | None:
         typer.BadParameter: The value is no number, or not between 0.001 and 2,592,000.
     """
     if value is not None and not _MIN_SECONDS <= value <= _MAX_SECONDS:  # nan is refused, too
-        raise typer.BadParameter(f"{value:g} s; give between {_MIN_SECONDS:g} and {_MAX_SECONDS:.0f} seconds (30 days)")
+        bounds = f"{_MIN_SECONDS:g} and {_MAX_SECONDS:.0f} seconds (10 years)"
+        raise typer.BadParameter(f"{value:g} s; give between {bounds}")
     return value
 
 
