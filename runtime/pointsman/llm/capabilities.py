@@ -108,7 +108,8 @@ class Capabilities:
     def output_mode(self, name: str) -> OutputMode:
         """Return the way to ask for the answer that is called `name`."""
         modes: list[OutputMode] = [self.output_modes[key] for key in ("*", name) if key in self.output_modes]
-        return max(modes, key=_OUTPUT_MODES.index, default=_OUTPUT_MODES[0])
+        modes.sort(key=_OUTPUT_MODES.index)
+        return modes[-1] if modes else _OUTPUT_MODES[0]
 
     def answer_tokens(self, request: ModelRequest) -> int:
         """Return the most tokens to ask for, within the bounds of the model as far as they are known."""

@@ -95,8 +95,10 @@ def finish_of(word: str) -> Finish:
     name = re.sub(r"[^a-z]+", "_", snake.lower()).strip("_").removeprefix("finish_reason_")
     if (known := FINISH_REASONS.get(name)) is not None:
         return known
-    whole: Finish = "stop"
-    return next((finish for pattern, finish in _FINISH_PATTERNS if pattern.search(name)), whole)
+    for pattern, finish in _FINISH_PATTERNS:
+        if pattern.search(name):
+            return finish
+    return "stop"
 
 
 class UsageNames(NamedTuple):
