@@ -1,8 +1,9 @@
-"""What does not fit into a message is in the object store before the message that refers to it is sent: a claim check.
+"""Claim check: a body that does not fit into a message is stored in the object store, before the message that refers to
+it.
 
-A reader of the bus does not notice: it gets the body that was published. An object is named after its content, so what
-is sent again is stored once. It has the form of NATS object stores (ADR-20), chunks and a description, so any client
-library can fetch it, or leave one there and refer to it.
+A reader of the bus receives the body that was published. An object is named after its content, so repeated bodies are
+stored once. It has the form of NATS object stores (ADR-20), chunks and a description, so any client library can read
+it, or store an object and refer to it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ __all__ = ["REUSE_MAX_AGE_S", "ClaimCheckStore"]
 _log = structlog.get_logger(__name__)
 
 REUSE_MAX_AGE_S = 86_400.0
-"""Seconds for which an object is referred to again. Later it is written anew: what is much older than every message is
-removed, for only a message refers to it."""
+"""Seconds for which messages may refer to a stored object. Later the object is written again: retention removes an
+object that is much older than every message."""
 _CHUNK_BYTES = 131_072  # bytes, as ADR-20 has it by default
 
 
 class _ObjectInfo(BaseModel):
-    """What an object store says of an object; readers of other libraries want every field."""
+    """The description of an object; readers of other libraries need every field."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
@@ -60,7 +61,9 @@ class ClaimCheckStore:
         self._clock = clock
 
     def fits_in_message(self, body: bytes) -> bool:
-        """Whether `body` need not be kept apart, whatever its headers are: most need not, and nobody counts."""
+        """Return True if `body` fits into a message with any headers. Most bodies do, and their headers are not
+        counted.
+        """
         return len(body) + MAX_HEADER_BYTES <= min(self._bus.max_payload, self._max_body)
 
     async def replace_large_body(self, subject: str, body: bytes, wire: dict[str, str]) -> tuple[bytes, dict[str, str]]:
@@ -79,7 +82,9 @@ class ClaimCheckStore:
         return b"", {**wire, DATAREF_HEADER: claim.encode()}
 
     async def resolve(self, stored: StoredMessage) -> StoredMessage:
-        """`stored` as it was published. One whose body is not to be had keeps its reference, which `decode` refuses."""
+        """Return `stored` with its body. A message whose body is not available keeps its reference, which `decode`
+        refuses.
+        """
         if stored.body or (reference := _reference_header(stored.headers)) is None:
             return stored
         try:
@@ -118,8 +123,11 @@ class ClaimCheckStore:
         return claim
 
     async def _is_complete(self, claim: Claim) -> bool:
-        """Whether all of the object can be had. Its description alone shows nothing: a purge, or a broker that
-        lost a part of its store, has left that. It is read as fast as it would be written, and is in hand here."""
+        """Return True if the whole object can be read.
+
+        The description alone proves nothing: it survives a purge, or a broker that lost a part of its store. Reading
+        the object takes as long as writing it.
+        """
         try:
             await self._load_body(claim)
         except ContractError:
@@ -127,7 +135,11 @@ class ClaimCheckStore:
         return True
 
     async def _load_body(self, claim: Claim) -> bytes:
-        """Raises `ContractError` when the object is not there, or is not what the reference says."""
+        """Return the body of an object.
+
+        Raises:
+            ContractError: The object does not exist, or differs from the reference.
+        """
         if claim.bucket != self._bucket:
             raise ContractError(f"{claim.encode()} is not in {self._bucket}; nothing is read elsewhere")
         if claim.size > self._max_body:
@@ -138,9 +150,9 @@ class ClaimCheckStore:
         try:
             description = _ObjectInfo.model_validate_json(stored.body)
         except ValidationError as error:
-            raise ContractError(f"what describes {claim.encode()} cannot be read: {describe(error)}") from None
+            raise ContractError(f"the description of {claim.encode()} cannot be read: {describe(error)}") from None
         if description.deleted:
-            raise ContractError(f"{claim.encode()} is not there; somebody took it out of the store")
+            raise ContractError(f"{claim.encode()} does not exist: it was deleted from the store")
         parts, held = [], 0
         async for chunk in self._bus.read("artifacts", self._chunks(description.nuid)):
             parts.append(chunk.body)
@@ -160,7 +172,7 @@ class ClaimCheckStore:
 
 
 def _reference_header(headers: Mapping[str, str]) -> str | None:
-    """The name of the header that refers to a body, in the case it was written in."""
+    """Return the name of the header that refers to a body, in the case in which it was written."""
     return next((name for name in headers if name.lower() == DATAREF_HEADER), None)
 
 

@@ -1,4 +1,4 @@
-"""A real nats-server beside this process: one node on loopback, on a port of its choosing, gone when we are gone."""
+"""A real nats-server beside this process: one node on loopback, on a free port, stopped when this process ends."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _POLL_INTERVAL_S = 0.01  # seconds; there is no event to wait for, only a file t
 _LOG_TAIL_LINES = 5  # lines of its log that are looked at when it did not start
 _WATCH_INTERVAL_S = 0.2  # seconds between two looks whether it still runs: one system call each
 
-# A child is told of its parent's death by the Linux kernel alone (PR_SET_PDEATHSIG), and only the child itself can ask
+# Only the Linux kernel notifies a child of its parent's death (PR_SET_PDEATHSIG), and only the child itself can ask
 # for it. `preexec_fn` would run Python between fork and exec, which can deadlock when there are threads; instead a tiny
-# interpreter asks, looks whether the parent is still the one that started it, and becomes the server: 15 ms, same pid.
+# interpreter asks, checks that its parent has not changed, and becomes the server: 15 ms, same pid.
 _PARENT_WATCHDOG = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -49,7 +49,7 @@ class EmbeddedBroker:
     other systems it is stopped on a regular exit only.
 
     Raises:
-        ConfigurationError: there is no nats-server, or it refuses to start; the message holds what it said.
+        ConfigurationError: there is no nats-server, or it refuses to start; the message has its output.
         BusUnavailableError: it does not answer in time.
     """
 
@@ -204,6 +204,6 @@ def _log_tail(home: Path) -> str:
     except OSError:
         lines = []
     for line in reversed(lines[-_LOG_TAIL_LINES:]):
-        if (found := line.partition("[FTL] ")[2]) != "":  # the one line that says why it ended
+        if (found := line.partition("[FTL] ")[2]) != "":  # the line with the reason
             return found
     return " | ".join(lines[-_LOG_TAIL_LINES:]) or "it said nothing"

@@ -1,6 +1,6 @@
-"""Whoever watches a bus breaks nothing: what a watcher raises is logged, and what it was told of goes on.
+"""Observer wrapper that logs and swallows observer errors.
 
-A message that was stored would seem not to be, else, and be dealt with as if its sending had failed.
+Without it, a message that was stored would look as if its publish had failed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may go on the wire, decided before anything is sent: subjects, headers and sizes, the same for every bus."""
+"""Check subjects, headers and sizes before anything is sent; the same for every bus."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
-EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"  # of which subject, when not of the message's own
+EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"  # if the subject differs from the message's own
 
 _MAX_SUBJECT_CHARS = (
     1_000  # the server hangs up on a protocol line above 4,096 bytes, and one line may hold two subjects
@@ -51,13 +51,13 @@ _VISIBLE_BYTES = bytes(range(0x21, 0x7F))  # ASCII, without space and control ch
 
 
 def check_subject(subject: str) -> None:
-    """Raises `InvalidTokenError` unless `subject` can be published on: no space, control, wildcard or empty token."""
+    """Raise `InvalidTokenError` unless `subject` can be published on: no space, control, wildcard or empty token."""
     if len(subject) > _MAX_SUBJECT_CHARS or not _SUBJECT.fullmatch(subject):
         _invalid_subject(subject, "tokens without white space, control characters or wildcards")
 
 
 def check_filter(subject: str) -> None:
-    """Raises `InvalidTokenError` unless `subject` can be listened to: a token may be `*`, and the last one `>`."""
+    """Raise `InvalidTokenError` unless `subject` can be subscribed to: a token may be `*`, and the last token `>`."""
     if len(subject) > _MAX_SUBJECT_CHARS or not _FILTER.fullmatch(subject):
         _invalid_subject(
             subject, "tokens without white space or control characters, `*` alone in a token, `>` only as the last"
@@ -65,7 +65,7 @@ def check_filter(subject: str) -> None:
 
 
 def check_consumer(name: str) -> str:
-    """`name` itself. Raises `InvalidTokenError` unless a durable consumer can be called that."""
+    """Return `name`. Raise `InvalidTokenError` unless it can be the name of a durable consumer."""
     if not _CONSUMER.fullmatch(name):
         shown = name if len(name) <= _MAX_SHOWN_CHARS else name[:_MAX_SHOWN_CHARS] + "..."
         raise InvalidTokenError(
@@ -75,17 +75,15 @@ def check_consumer(name: str) -> str:
 
 
 def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The headers to send: those of the event, white space around values removed, and those of ours in `extra`.
+    """Return the headers to send: those of the event, without white space around values, and the bus's own in `extra`.
 
     Raises:
-        ContractError: a name or value would break the protocol's lines, or the header is one the broker obeys.
+        ContractError: A name or value would break the protocol's lines, or the header is an order to the broker.
     """
     _check_names(tuple(headers))
     wire = {**headers, **extra} if extra else dict(headers)
     every = "".join(wire.values())
-    if every.isascii() and not every.encode().translate(
-        None, _VISIBLE_BYTES
-    ):  # as what `encode` writes; told fast of all
+    if every.isascii() and not every.encode().translate(None, _VISIBLE_BYTES):  # as `encode` writes them: the fast path
         return wire
     for name, value in wire.items():
         if not value.isprintable() and _UNSAFE_CHARS.search(value):
@@ -110,19 +108,19 @@ def _check_names(names: tuple[str, ...]) -> None:
 
 
 def event_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The headers the event was sent with: what the broker, or we for the broker, added is left out."""
+    """Return the headers that the event was sent with, without those that the broker or the bus added."""
     if not headers:
         return {}
     return {name: value for name, value in headers.items() if is_event_header(name)}
 
 
 def is_event_header(name: str) -> bool:
-    """Whether a header of that name is the event's."""
+    """Return True if a header of that name belongs to the event."""
     return name[:5] != "Nats-" or name == MESSAGE_ID_HEADER
 
 
 def header_size(headers: Mapping[str, str]) -> int:
-    """Bytes that the header block takes on the wire. They count against the broker's limit as the body's do."""
+    """Count the bytes of the header block on the wire. They count against the broker's limit, as the body does."""
     if not headers:
         return 0
     size = len("NATS/1.0\r\n") + len("\r\n")
@@ -132,7 +130,7 @@ def header_size(headers: Mapping[str, str]) -> int:
 
 
 def check_size(subject: str, headers: int, body: int, limit: int) -> None:
-    """Raises `OversizeEventError` when so many bytes of headers and body are more than `limit`, or the broker keeps."""
+    """Raise `OversizeEventError` if headers and body exceed `limit`, or the headers exceed the broker's limit."""
     if headers > MAX_HEADER_BYTES:
         raise OversizeEventError(
             f"the headers of {subject} take {headers} bytes; the broker keeps at most {MAX_HEADER_BYTES}; shorten them"
@@ -145,7 +143,7 @@ def check_size(subject: str, headers: int, body: int, limit: int) -> None:
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Whether `subject` falls under `pattern`, by the rules of NATS wildcards."""
+    """Return True if `subject` matches `pattern`, by the rules of NATS wildcards."""
     if pattern == subject:
         return True
     wanted, tokens = pattern.split("."), subject.split(".")
