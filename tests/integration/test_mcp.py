@@ -18,7 +18,7 @@ from support.waiting import until
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.mcp import McpTools, mcp_tools
-from pointsman.errors import ApprovalRequiredError
+from pointsman.errors import ApprovalRequiredError, ConfigurationError
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import ApprovalVerdict
@@ -240,3 +240,76 @@ async def test_approval_of_a_server_tool_survives_the_end_of_all_processes(
     assert (asked.tool, asked.workflow_id) == ("add", workflow)
     assert (outcome.status, outcome.answer) == ("completed", "It is done.")
     assert [turn.text for turn in model.requests[-1].turns if turn.role == "tool"] == ["42"]
+
+
+GUARDED = """
+import sys
+
+import uvicorn
+from mcp.server import MCPServer
+
+server = MCPServer("calculator")
+
+
+@server.tool(name="math.add")
+def add(a: int, b: int) -> int:
+    "Adds two numbers."
+    return a + b
+
+
+application = server.streamable_http_app()
+
+
+async def guarded(scope, receive, send):
+    if scope["type"] == "http" and dict(scope["headers"]).get(b"authorization") != b"Bearer right":
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        return await send({"type": "http.response.body", "body": b""})
+    await application(scope, receive, send)
+
+
+uvicorn.run(guarded, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
+"""
+
+
+async def test_a_guarded_server_gets_its_login_and_a_restart_is_survived(tmp_path: Path) -> None:
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (tmp_path / "guarded.py").write_text(GUARDED)
+
+    async def start() -> asyncio.subprocess.Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(tmp_path / "guarded.py"), str(port), stderr=asyncio.subprocess.DEVNULL
+        )
+
+        async def listens() -> bool:
+            try:
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+            except OSError:
+                return False
+            writer.close()
+            return True
+
+        await wait_for(listens, "the server")
+        return process
+
+    url = f"http://127.0.0.1:{port}/mcp"
+    process = await start()
+    try:
+        with pytest.raises(ConfigurationError, match="refused the login: HTTP status 401; give it one with"):
+            await mcp_tools(url).tools()
+        source = mcp_tools(url, authorization=lambda: "Bearer right")
+        (add,) = await source.tools()
+        first = await add.run({"a": 1, "b": 2}, Context.for_test())
+        process.kill()
+        await process.wait()
+        process = await start()
+        after = [await add.call('{"a": 2, "b": 2}', Context.for_test()) for _ in range(2)]
+        await source.close()
+    finally:
+        process.kill()
+        await process.wait()
+
+    assert (add.name, first, after[-1].data) == ("math_add", 3, 4)

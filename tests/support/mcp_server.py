@@ -23,12 +23,13 @@ class FakeMcpServer:
         self.does: Any = CallToolResult(content=[TextContent(type="text", text="done")])
         self.opening: Any = None
         self.pages = 1
+        self.gone: Exception | None = None
         self.connected = self.left = 0
         self.left_by: list[type[BaseException] | None] = []
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.listed: list[str | None] = []
 
-    def client(self, given: object) -> FakeMcpClient:
+    def client(self, given: object, **_: object) -> FakeMcpClient:
         assert given is self
         return FakeMcpClient(self)
 
@@ -52,7 +53,9 @@ class FakeMcpClient:
         self.server.left += 1
         self.server.left_by.append(kind)
 
-    async def list_tools(self, *, cursor: str | None) -> ListToolsResult:
+    async def list_tools(self, *, cursor: str | None = None, cache_mode: str = "use") -> ListToolsResult:
+        if self.server.gone is not None:
+            raise self.server.gone
         self.server.listed.append(cursor)
         place = int(cursor or 0)
         tools = [ADD.model_copy(update={"name": f"add_{place}" if place else "add"})]

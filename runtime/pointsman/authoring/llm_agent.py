@@ -176,6 +176,10 @@ class LLMAgent(Agent):
         vars(other).pop("models", None)  # this one's, where they are decided already
         return other
 
+    async def open(self) -> None:
+        """Connect the sources of tools, so that a worker finds their problems at its start."""
+        await self._tools()
+
     async def close(self) -> None:
         """Close the models' connections. When the agent is used again its models are decided and opened again."""
         for model in vars(self).pop("models", ()):
@@ -295,7 +299,9 @@ def _tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -
     """Raises `ConfigurationError` when two have the same name, or a yes to one could serve twice."""
     repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
     if repeated:
-        raise ConfigurationError(f"agent {agent} has several tools named {repeated[0]}; rename all but one")
+        raise ConfigurationError(
+            f"agent {agent} has several tools named {repeated[0]}; rename all but one, or give mcp_tools a prefix="
+        )
     for tool in () if durable else tools:
         if tool.approval and not tool.idempotent:
             raise ConfigurationError(

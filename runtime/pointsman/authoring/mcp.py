@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import BaseModel, JsonValue
@@ -11,7 +15,7 @@ from pydantic import BaseModel, JsonValue
 from pointsman.authoring.tools import Tool
 from pointsman.errors import ConfigurationError, ContractError, TaskError, describe_error
 from pointsman.ports.model import ToolSpec
-from pointsman_schemas.ids import token
+from pointsman.telemetry import get_logger
 from pointsman_schemas.strict_json import as_json_value, parse_json
 
 if TYPE_CHECKING:
@@ -22,17 +26,25 @@ if TYPE_CHECKING:
 __all__ = ["McpTools", "mcp_tools"]
 
 MAX_TOOLS: Final = 64
-"""Tools that one server may offer: each is told to the model in every request. `only` chooses from more."""
-_START_TIMEOUT_S: Final = (
-    30.0  # seconds that a server may take to be there: an interpreter with its imports on a slow machine
-)
-_CLOSE_TIMEOUT_S: Final = 5.0  # seconds that it may take to leave; then whoever waits for it goes on
+"""Tools of one server: each is sent to the model in every request. `only` chooses from more."""
+MAX_NAME_CHARS: Final = 64
+"""Characters of a tool's name that all providers accept."""
+_START_TIMEOUT_S: Final = 30.0  # an interpreter with its imports on a slow machine
+_CLOSE_TIMEOUT_S: Final = 5.0
+_PROBE_TIMEOUT_S: Final = 5.0  # for an answer of a server whose connection may be closed
+_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # as the SDK has them: a server may hold a response open
+
+_statuses: ContextVar[list[int] | None] = ContextVar("pointsman_mcp_statuses", default=None)
+"""HTTP statuses of the requests that the current call has made."""
+
+_log = get_logger(__name__)
 
 
 class McpTools:
-    """The tools of one server, connected when they are first needed, and again when the connection broke.
+    """Tools of one MCP server, connected when they are first needed, and again when the connection broke.
 
-    A connection lives in a task of its own on the loop that uses it, for it must be closed where it was opened.
+    A connection lives in a task of its own on the loop that uses it, because it must be closed by the task that opened
+    it.
     """
 
     def __init__(
@@ -43,6 +55,7 @@ class McpTools:
         timeout: float,
         idempotent: Sequence[str],
         approval: Sequence[str],
+        prefix: str = "",
     ) -> None:
         self._server = server
         self._name = name
@@ -50,10 +63,12 @@ class McpTools:
         self._timeout = timeout
         self._idempotent = frozenset(idempotent)
         self._approval = frozenset(approval)
+        self._prefix = prefix
         self._lock: asyncio.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: Client | None = None
         self._offered: list[Tool[..., Any]] = []
+        self._list_changed = False
         self._stop: asyncio.Event | None = None
         self._connection_task: asyncio.Task[None] | None = None
 
@@ -61,51 +76,116 @@ class McpTools:
         return f"<tools of {self._name}>"
 
     async def tools(self) -> Sequence[Tool[..., Any]]:
-        """What the server offers.
+        """Return the tools that the server offers now.
+
+        Returns:
+            The tools, under names that all providers accept.
 
         Raises:
-            TaskError: it cannot be reached (retryable), or offers what cannot be used.
+            TaskError: The server cannot be reached; retryable.
+            ConfigurationError: The server lacks a tool that the definition names, offers too many, or wants a login.
         """
-        await self.client()
+        client = await self.client()
+        if self._list_changed:
+            self._list_changed = False
+            self._offered = self._selected(await _list_tools(client))
         return self._offered
 
     async def call(self, name: str, arguments: Mapping[str, JsonValue]) -> Any:
-        """What the server's tool gives. Raises `TaskError` with what it said when it failed."""
+        """Call a tool of the server.
+
+        Args:
+            name: Name of the tool at the server.
+            arguments: Arguments by name.
+
+        Returns:
+            The structured content of the result, or its text.
+
+        Raises:
+            TaskError: The call failed. It is retryable if the connection broke.
+        """
+        try:
+            return await self._call_once(name, arguments)
+        except _SessionLostError:  # the server has refused the call, so it may be made again
+            await self.close()
+        try:
+            return await self._call_once(name, arguments)
+        except _SessionLostError:
+            raise TaskError(f"{self._name} does not keep a session", retryable=True) from None
+
+    async def _call_once(self, name: str, arguments: Mapping[str, JsonValue]) -> Any:
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
         client = await self.client()
+        statuses: list[int] = []
+        token = _statuses.set(statuses)
         try:
             return _result_value(await client.call_tool(name, dict(arguments)))
         except TaskError:
             raise
-        except Exception as error:
-            if isinstance(error, MCPError) and error.code != CONNECTION_CLOSED:
+        except MCPError as error:
+            if 404 in statuses:
+                raise _SessionLostError from None
+            if 401 in statuses or 403 in statuses:
+                raise TaskError(self._login_problem(statuses)) from None
+            if error.code != CONNECTION_CLOSED or await self._is_connected(client):
                 raise TaskError(f"{self._name} answered: {error}") from None
-            await self.close()  # the next call finds another connection, or says that there is none
+            await self._drop(client)
+            raise TaskError(f"the connection to {self._name} broke: {error}", retryable=True) from None
+        except Exception as error:
+            if await self._is_connected(client):
+                raise TaskError(f"{self._name} gave a result that cannot be read: {describe_error(error)}") from None
+            await self._drop(client)
             raise TaskError(f"the connection to {self._name} broke: {describe_error(error)}", retryable=True) from None
+        finally:
+            _statuses.reset(token)
+
+    async def _is_connected(self, client: Client) -> bool:
+        """Return True if the server answers. The code of a closed connection is also one that servers may send."""
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED
+
+        if self._client is not client or self._connection_task is None or self._connection_task.done():
+            return False
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                await client.list_tools(cache_mode="bypass")
+        except MCPError as error:
+            return error.code != CONNECTION_CLOSED
+        except (TimeoutError, OSError):
+            return False
+        except Exception as error:
+            return type(error).__module__.split(".")[0] not in ("anyio", "httpx2", "httpcore2")
+        return True
+
+    async def _drop(self, client: Client) -> None:
+        if self._client is client:
+            await self.close()  # the next call connects again
+
+    def _login_problem(self, statuses: Sequence[int]) -> str:
+        status = next(each for each in statuses if each in (401, 403))
+        return (
+            f"the MCP server {self._name} refused the login: HTTP status {status}; give it one with "
+            'authorization="Bearer TOKEN" or headers={...}'
+        )
 
     async def close(self) -> None:
         """End the connection, and the server's process if it has one."""
         if self._loop is not asyncio.get_running_loop():
-            return  # it lives on another loop, which ends it
-        living, stop, client, self._client, self._connection_task = (
-            self._connection_task,
-            self._stop,
-            self._client,
-            None,
-            None,
-        )
+            return  # the connection lives on another loop, which ends it
+        living, stop, client = self._connection_task, self._stop, self._client
+        self._client = self._connection_task = None
         if living is None or stop is None:
             return
-        if client is None:  # it has not begun to wait for the end
+        if client is None:  # the task does not wait for the stop yet
             living.cancel()
         stop.set()
         await asyncio.wait({living}, timeout=_CLOSE_TIMEOUT_S)
         living.cancel()
 
     async def client(self) -> Client:
-        """The client of a server that is there. Raises as `tools` does, within the time that a server may take."""
+        """Return the client of a connected server. Raises as `tools` does, within the time of a server's start."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._lock, self._client, self._connection_task = loop, asyncio.Lock(), None, None
@@ -120,59 +200,93 @@ class McpTools:
     async def _connect(self) -> Client:
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._stop = stop = asyncio.Event()
+        statuses: list[int] = []
+        token = _statuses.set(statuses)
         self._connection_task = living = asyncio.create_task(self._run_connection(ready, stop))
+        _statuses.reset(token)
         awaited: set[asyncio.Future[Any]] = {ready, living}
         try:
             await asyncio.wait(awaited, timeout=_START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            living.cancel()  # nobody else knows of it, so nobody else would end it
+            living.cancel()  # no other code could end it
             raise
         if ready.done():
             return ready.result()
         if living.cancelled():
-            raise TaskError(f"the connection to {self._name} was closed before it was there", retryable=True)
+            raise TaskError(f"the connection to {self._name} was closed before it was ready", retryable=True)
         living.cancel()
+        if 401 in statuses or 403 in statuses:
+            raise ConfigurationError(self._login_problem(statuses))
         ended = living.exception() if living.done() and not living.cancelled() else None
         error = _innermost(ended) if ended is not None else None
         if isinstance(error, TaskError | ConfigurationError):
             raise error
+        if isinstance(error, FileNotFoundError):
+            raise ConfigurationError(f"the command of the MCP server {self._name} does not exist: {error}")
         why = describe_error(error) if error is not None else f"no answer within {_START_TIMEOUT_S:g} s"
         raise TaskError(f"the MCP server {self._name} cannot be reached: {why}", retryable=True)
 
     async def _run_connection(self, ready: asyncio.Future[Client], stop: asyncio.Event) -> None:
         from mcp import Client
 
-        async with Client(self._server()) as client:
-            offered: list[Offered] = []
-            cursor: str | None = None
-            while True:
-                page = await client.list_tools(cursor=cursor)
-                offered += page.tools
-                cursor = page.next_cursor
-                if cursor is None or len(offered) > 10 * MAX_TOOLS:
-                    break
-            self._offered = self._selected(offered)
+        async with Client(self._server(), message_handler=self._on_message) as client:
+            self._offered = self._selected(await _list_tools(client))
+            self._list_changed = False
             ready.set_result(client)
-            await stop.wait()
+            listening = asyncio.create_task(self._listen(client))
+            try:
+                await stop.wait()
+            finally:
+                listening.cancel()
+                await asyncio.wait({listening})
+
+    async def _on_message(self, message: Any) -> None:
+        if getattr(message, "method", "") == "notifications/tools/list_changed":
+            self._list_changed = True
+
+    async def _listen(self, client: Client) -> None:
+        """Subscribe to changes of the list, where the server's protocol has subscriptions."""
+        with suppress(Exception):  # earlier protocols send the notification by themselves
+            async with client.listen(tools_list_changed=True) as events:
+                async for _ in events:
+                    self._list_changed = True
 
     def _selected(self, offered: Sequence[Offered]) -> list[Tool[..., Any]]:
         chosen = [each for each in offered if not self._only or each.name in self._only]
         if missing := (self._only | self._idempotent | self._approval) - {each.name for each in offered}:
-            there = ", ".join(sorted(each.name for each in offered)) or "none"
-            raise ConfigurationError(f"{self._name} has no tool {', '.join(sorted(missing))}; it has {there}")
+            known = ", ".join(sorted(each.name for each in offered)) or "none"
+            raise ConfigurationError(f"{self._name} has no tool {', '.join(sorted(missing))}; it has {known}")
         if len(chosen) > MAX_TOOLS:
             raise ConfigurationError(
                 f"{self._name} offers {len(chosen)} tools; choose at most {MAX_TOOLS} with only=[...]"
             )
-        return [
-            _McpTool(self, each, self._timeout, self._is_idempotent(each), each.name in self._approval)
-            for each in chosen
-        ]
+        tools: dict[str, Tool[..., Any]] = {}
+        for each in chosen:
+            name = _safe_name(f"{self._prefix}{each.name}", tools)
+            try:
+                tools[name] = _McpTool(
+                    self, each, name, self._timeout, self._is_idempotent(each), each.name in self._approval
+                )
+            except (ConfigurationError, ContractError) as error:
+                if each.name in self._only | self._approval | self._idempotent:
+                    raise ConfigurationError(f"the tool {each.name} of {self._name} cannot be used: {error}") from None
+                _log.warning(
+                    "mcp_tool_left_out",
+                    server=self._name,
+                    tool=each.name,
+                    error=str(error),
+                    hint="agents do not get this tool; its server has to offer a JSON Schema of an object",
+                )
+        return list(tools.values())
 
     def _is_idempotent(self, offered: Offered) -> bool:
         hints = offered.annotations
         hinted = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
         return offered.name in self._idempotent or hinted
+
+
+class _SessionLostError(Exception):
+    """The server does not know the session any more, as after its restart."""
 
 
 def mcp_tools(
@@ -183,17 +297,33 @@ def mcp_tools(
     idempotent: Sequence[str] = (),
     approval: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
+    prefix: str = "",
+    headers: Mapping[str, str] | None = None,
+    authorization: str | Callable[[], str] | None = None,
 ) -> McpTools:
-    """The tools of an MCP server, for `LLMAgent(tools=[...])`: a URL (streamable HTTP), or the command of a server that
-    speaks over its standard input and output, as a list.
+    """Return the tools of an MCP server, for `LLMAgent(tools=[...])`. The agent closes them.
 
-    `only` names the tools to be used, all unless given. `timeout`, in seconds, bounds each call; a server has half a
-    minute to be there beside that. `idempotent` names those that may run twice, beside those of which the server says
-    that they only read or are idempotent, and `approval` those of which a person must allow each call. `env` is added
-    to the little that a command is given of this process's environment. The agent closes it.
+    A worker connects to the server at its start. A tool's name that a provider would refuse gets a name of letters,
+    digits, hyphens and underscores; `only`, `idempotent` and `approval` take the server's own names.
+
+    Args:
+        server: URL of a server over streamable HTTP, or the command of a server over standard input and output, as a
+            list.
+        only: Tools to use; all by default.
+        timeout: Limit of each call, in seconds. A server has half a minute to start beside that.
+        idempotent: Tools that may run twice, beside those that the server marks as read-only or idempotent.
+        approval: Tools of which a person must allow each call.
+        env: Variables for a command, beside the few that it gets of this process's environment.
+        prefix: Text before the name of each tool, such as `files_`.
+        headers: Headers of each HTTP request.
+        authorization: Value of the header `Authorization`, such as `Bearer TOKEN`, or a function that returns it for
+            each request.
+
+    Returns:
+        The tools.
 
     Raises:
-        ConfigurationError: the extra `mcp` is not installed, or the definition does not fit.
+        ConfigurationError: The extra `mcp` is not installed, or the definition does not fit.
     """
     for what, names in (("only", only), ("idempotent", idempotent), ("approval", approval)):
         if isinstance(names, str):
@@ -203,33 +333,86 @@ def mcp_tools(
         raise ConfigurationError(
             f"the MCP server is {server!r}; expected http://HOST:PORT/mcp, or a command as a list, {command}"
         )
+    if not isinstance(server, str) and (headers or authorization):
+        raise ConfigurationError(
+            f"the MCP server {' '.join(server)} is a command, and has headers or authorization; give it env={{...}}"
+        )
     try:
         from mcp import StdioServerParameters
     except ModuleNotFoundError:
         raise ConfigurationError("tools of MCP servers need the MCP SDK: pip install 'pointsman[mcp]'") from None
     if isinstance(server, str):
-        return McpTools(lambda: server, server, only, timeout, idempotent, approval)
+        name = server.partition("?")[0]
+        return McpTools(
+            lambda: _http_transport(server, dict(headers or {}), authorization),
+            name, only, timeout, idempotent, approval, prefix,
+        )  # fmt: skip
     program, *arguments = server
     parameters = StdioServerParameters(command=program, args=arguments, env=dict(env) if env is not None else None)
-    return McpTools(lambda: parameters, " ".join(server)[:200], only, timeout, idempotent, approval)
+    return McpTools(lambda: parameters, " ".join(server)[:200], only, timeout, idempotent, approval, prefix)
+
+
+@asynccontextmanager
+async def _http_transport(
+    url: str, headers: dict[str, str], authorization: str | Callable[[], str] | None
+) -> AsyncIterator[Any]:
+    """Connect over HTTP, with headers, and note the status of each response for the call that caused it."""
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    async def authorize(request: httpx2.Request) -> None:
+        if authorization is not None:
+            request.headers["Authorization"] = authorization if isinstance(authorization, str) else authorization()
+
+    async def note(response: httpx2.Response) -> None:
+        statuses = _statuses.get()
+        # Without a session, 404 is the answer of an earlier protocol to an unknown method.
+        if statuses is not None and (response.status_code != 404 or "mcp-session-id" in response.request.headers):
+            statuses.append(response.status_code)
+
+    timeout = httpx2.Timeout(_HTTP_TIMEOUT_S, read=_HTTP_READ_TIMEOUT_S)
+    hooks: dict[str, list[Callable[..., Any]]] = {"request": [authorize], "response": [note]}
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks) as http,
+        streamable_http_client(url, http_client=http) as streams,
+    ):
+        yield streams
+
+
+async def _list_tools(client: Client) -> list[Offered]:
+    offered: list[Offered] = []
+    cursor: str | None = None
+    while True:
+        page = await client.list_tools(cursor=cursor, cache_mode="bypass")
+        offered += page.tools
+        cursor = page.next_cursor
+        if cursor is None or len(offered) > 10 * MAX_TOOLS:
+            return offered
+
+
+def _safe_name(name: str, taken: Mapping[str, object]) -> str:
+    """Return a name that all providers accept and that is not `taken`, the same in every process."""
+    safe = re.sub(r"[^A-Za-z0-9_-]", "_", name) or "tool"
+    if len(safe) <= MAX_NAME_CHARS and safe not in taken:
+        return safe
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{safe[: MAX_NAME_CHARS - len(digest) - 1]}_{digest}"
 
 
 class _McpTool(Tool[..., Any]):
-    """One tool of a server. Its arguments are checked there: here they only have to be an object."""
+    """Tool of an MCP server. The server checks the arguments; here they only have to be an object."""
 
-    def __init__(self, source: McpTools, offered: Offered, timeout: float, idempotent: bool, approval: bool) -> None:
+    def __init__(
+        self, source: McpTools, offered: Offered, name: str, timeout: float, idempotent: bool, approval: bool
+    ) -> None:
         self._source = source
 
         async def call(arguments: dict[str, JsonValue]) -> Any:
             return await source.call(offered.name, arguments)
 
-        try:
-            name = token(offered.name, "tool name")
-        except ContractError as error:
-            raise ConfigurationError(
-                f"a tool of an MCP server cannot be used: {error}; leave it out by only="
-            ) from None
-        description = offered.description or offered.title or name
+        if offered.input_schema.get("type", "object") != "object":
+            raise ConfigurationError(f"its input is of the type {offered.input_schema['type']!r}, not an object")
+        description = offered.description or offered.title or offered.name
         super().__init__(
             call, name=name, description=description, timeout=timeout, retries=0, idempotent=idempotent,
             approval=approval, namespace={},

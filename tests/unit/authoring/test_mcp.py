@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import date
 from typing import Any
 
@@ -62,11 +63,6 @@ def test_tool_count_is_bounded_by_what_a_model_can_take() -> None:
 @pytest.mark.parametrize(
     ("offered", "given", "said"),
     [
-        (
-            [Offered(name="my tool", input_schema=ANY)],
-            {},
-            r"a tool of an MCP server cannot be used: .*; leave it out by only=",
-        ),
         ([], {"idempotent": ["add"]}, "calc has no tool add; it has none"),
         ([ADD], {"only": ["add", "sub"]}, "calc has no tool sub; it has add"),
         ([ADD], {"approval": ["sub", "mul"]}, "calc has no tool mul, sub; it has add"),
@@ -101,7 +97,6 @@ def test_server_gets_its_configured_environment() -> None:
     assert (started.command, started.args, started.env) == ("serve", ["--root", "x" * 300], {"A": "b"})
     assert mcp_tools(["serve"])._server().env is None
     assert repr(command) == f"<tools of serve --root {'x' * 187}>"
-    assert web._server() == "https://host/mcp"
     assert repr(web) == "<tools of https://host/mcp>"
     for each, time in ((command, 3.0), (web, 4.0)):
         (add,) = each._selected([ADD])
@@ -259,3 +254,26 @@ async def test_rejected_call_is_an_answer_and_the_connection_stays(server: FakeM
 
     assert (caught.value.retryable, server.connected, server.left) == (False, 1, 0)
     await calc.close()
+
+
+def test_names_that_providers_refuse_get_safe_names_and_one_malformed_tool_is_left_out() -> None:
+    long = "x" * 70
+    offered = [Offered(name=name, input_schema=ANY) for name in ("files.read", "files_read", long)]
+    offered.append(Offered(name="odd", input_schema={"type": "array"}))
+
+    names = [tool.name for tool in source()._selected(offered)]
+    prefixed = [tool.name for tool in mcp_tools(["serve"], prefix="docs_")._selected(offered[:1])]
+
+    assert names[0] == "files_read"
+    assert re.fullmatch(r"files_read_[0-9a-f]{8}", names[1])
+    assert re.fullmatch(r"x{55}_[0-9a-f]{8}", names[2])
+    assert (len(names), prefixed) == (3, ["docs_files_read"])
+    with pytest.raises(
+        ConfigurationError, match="the tool odd of calc cannot be used: its input is of the type 'array'"
+    ):
+        source(only=["odd"])._selected(offered)
+
+
+def test_headers_and_a_login_are_for_servers_over_http() -> None:
+    with pytest.raises(ConfigurationError, match="is a command, and has headers or authorization"):
+        mcp_tools(["serve"], authorization="Bearer x")

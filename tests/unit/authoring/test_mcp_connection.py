@@ -20,12 +20,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> FakeMcpServer:
 async def test_a_connection_that_broke_is_left_and_the_next_call_has_another(
     error: Exception, server: FakeMcpServer
 ) -> None:
-    calc, sound, server.does = source(server), server.does, error
+    calc, sound = source(server), server.does
+    await calc.client()
+    server.does = server.gone = error
 
     with pytest.raises(TaskError, match=r"the connection to calc broke: .*(closed|gone)") as caught:
         await calc.call("add", {})
     left = server.left
-    server.does = sound
+    server.does, server.gone = sound, None
     again = await calc.call("add", {"a": 1})
     await calc.close()
 
@@ -105,7 +107,7 @@ async def test_connection_closed_during_its_start_ends_at_once(server: FakeMcpSe
 
     async with asyncio.timeout(2):  # it has 5 s to leave
         await calc.close()
-    with pytest.raises(TaskError, match="the connection to calc was closed before it was there") as caught:
+    with pytest.raises(TaskError, match="the connection to calc was closed before it was ready") as caught:
         await asking
 
     assert caught.value.retryable
