@@ -174,3 +174,33 @@ async def test_a_server_that_never_begins_is_given_up_and_left(
     assert caught.value.retryable
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [MCPError(types.CONNECTION_CLOSED, "database is locked"), RuntimeError("Invalid structured content")],
+    ids=["code -32000", "a bad structured result"],
+)
+async def test_failed_call_of_a_live_server_keeps_the_connection(error: Exception, server: FakeMcpServer) -> None:
+    calc = source(server)
+    await calc.client()
+    server.does = error
+
+    with pytest.raises(TaskError, match=r"database is locked|gave a result that cannot be read") as caught:
+        await calc.call("add", {})
+    await calc.client()
+
+    assert (caught.value.retryable, server.connected, server.left) == (False, 1, 0)
+    await calc.close()
+
+
+async def test_changed_list_is_read_again(server: FakeMcpServer) -> None:
+    calc = source(server)
+    before = [tool.name for tool in await calc.tools()]
+    server.pages = 2
+    await calc._on_message(types.ToolListChangedNotification())
+
+    after = [tool.name for tool in await calc.tools()]
+
+    assert (before, after, server.connected) == (["add"], ["add", "add_1"], 1)
+    await calc.close()
