@@ -1,4 +1,4 @@
-"""A desk is one agent's place in a worker: its slots, its consumer, and the counters that `$SRV.STATS` answers with."""
+"""Slots of an agent in a worker, with its consumer and the counters that its service reports in `$SRV.STATS`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["AgentSlots", "create_slots"]
 
 
 def create_slots(agent: Agent, instance: str, subjects: Subjects) -> AgentSlots:
-    """The agent's desk in the worker `instance`, with all its slots free."""
+    """Return the slots of `agent` in the worker `instance`, all of them free."""
     card = agent.card
     service = Service(
         card.name,
@@ -31,8 +31,19 @@ def create_slots(agent: Agent, instance: str, subjects: Subjects) -> AgentSlots:
 
 @dataclass(slots=True, eq=False)
 class AgentSlots:
-    """`free_slots` is how many slots are free, `source` who its events are from, `unfinished` what was answered and
-    still runs."""
+    """Slots of one agent in a worker.
+
+    Attributes:
+        agent: Agent that the slots belong to.
+        name: Name of the agent.
+        free_slots: Number of free slots.
+        service: Service with the counters of the agent.
+        source: CloudEvents source of the agent's events.
+        consumer: Consumer of the agent's handoffs, once the worker has started.
+        card: Card that the worker announced last.
+        unfinished: Attempts that have a result, but whose threads or handlers still run.
+        slot_free: Set while at least one slot is free.
+    """
 
     agent: Agent
     name: str
@@ -49,7 +60,7 @@ class AgentSlots:
         self.service.orphaned_handlers = self.orphaned_handlers
 
     def orphaned_handlers(self) -> int:
-        """How many threads and handlers of the agent were told to stop and still run."""
+        """Return the number of threads and handlers of the agent that still run after the request to stop."""
         self.unfinished = [attempt for attempt in self.unfinished if attempt.orphaned_handlers]
         return sum(attempt.orphaned_handlers for attempt in self.unfinished)
 

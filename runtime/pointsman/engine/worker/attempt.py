@@ -1,4 +1,4 @@
-"""One attempt: an agent works on a handoff until it ends by itself, is told to stop, or its time is over."""
+"""One attempt: an agent works on a handoff until the handler returns, is interrupted, or reaches its time limit."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from pointsman_schemas.strict_json import as_json_value
 
 __all__ = ["CANCEL_GRACE_S", "Attempt"]
 
-CANCEL_GRACE_S = 1.0  # seconds a cancelled handler has to end; then its slot is given to work that does
+CANCEL_GRACE_S = 1.0  # seconds that a cancelled handler may take to end; then its slot is free for other handoffs
 _UNSTOPPABLE_REASON = (
     "it swallows cancellation, or it or another handler of this worker blocks their event loop, as time.sleep does in "
     "an async function; let CancelledError pass, and write what blocks as a plain function"
@@ -63,7 +63,7 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HandlerOutcome:
-    """What came of running a handler."""
+    """Outcome of a handler."""
 
     status: Literal["succeeded", "failed", "refused"]
     output: JsonValue = None
@@ -72,9 +72,20 @@ class HandlerOutcome:
 
 
 class Attempt:
-    """`agent`'s try at `handoff`, run by `executor`. Whatever the agent does, what comes of it is a `Result`.
+    """Attempt of an agent at a handoff. The attempt ends with a `Result`, also if the agent raises any exception.
 
-    `timeouts` interrupt what they watch with a `timeout`.
+    Args:
+        agent: Agent that works on the handoff.
+        handoff: Handoff to work on.
+        reporter: Publisher of the attempt's progress and events.
+        executor: Executor that runs the agent.
+        clock: Clock for the deadline and the times in the result.
+        timeouts: Scheduler that interrupts the attempt with `timeout` at its time limit.
+        journal: Journal of the attempt's steps. Default: no journal.
+        rate_limiter: Limiter of the agent's model calls. Default: no limits.
+        deliveries: Number of deliveries of the handoff, this delivery included. Default: 1.
+        interceptors: Interceptors of the attempt, outermost first. Default: none.
+        deps: Dependencies of the agent. Default: none.
     """
 
     def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, executor: Executor, clock: Clock,
@@ -98,15 +109,15 @@ class Attempt:
         self._execution: Execution[HandlerOutcome] | None = None
         self._started_at: datetime | None = None
         self._interrupted: asyncio.Future[_InterruptReason | None] = asyncio.get_running_loop().create_future()
-        """Why the handler must stop; None when it has ended by itself."""
+        """Reason to stop the handler, or None if the handler has ended by itself."""
 
     def interrupt(self, why: _InterruptReason) -> None:
-        """Stop it, or do not start it: nobody waits for the task any more, the worker must leave, or time is over."""
+        """Stop the attempt, or prevent its start: the task is cancelled, the worker stops, or time has run out."""
         if not self._interrupted.done():
             self._interrupted.set_result(why)
 
     def report_started(self) -> None:
-        """Say to whoever watches that somebody works on it: until its end nothing else may say so."""
+        """Report that the attempt has started. A quiet agent publishes nothing else until the attempt ends."""
         if self._started_at is not None:
             at_work = Progress(
                 workflow_id=self.handoff.workflow_id,
@@ -121,22 +132,25 @@ class Attempt:
             self._reporter.report(at_work)
 
     def failed_result(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
-        """The answer when there is none of the agent's."""
+        """Return a failed result in place of a result of the agent."""
         return self._build_result(
             HandlerOutcome("failed", error=AttemptError(kind=kind, message=message, retryable=retryable))
         )
 
     async def not_started_result(self, kind: ErrorKind, message: str, *, retryable: bool = False) -> Result:
-        """The answer when it is not begun here. What the steps of workers before have used was used all the same."""
+        """Return the failed result of an attempt that this worker does not start.
+
+        The result includes the usage of the steps that earlier workers recorded for the same attempt.
+        """
         used = Usage()
         if self._journal is not None:
-            with suppress(ContractError):  # of another release: nobody can say
+            with suppress(ContractError):  # a step of another release: its usage is unknown
                 steps = (await self._journal.load()).values()
                 used = sum((step.usage for step in steps if step.attempt == self.handoff.attempt), used)
         return self.failed_result(kind, message, retryable=retryable).model_copy(update={"usage": used})
 
     async def run(self) -> Result | None:
-        """What came of it; None when the worker leaves before it has ended: another one takes the handoff."""
+        """Return the result, or None if the worker stops first: the handoff is then delivered to another worker."""
         deadline = self.handoff.deadline
         self._started_at = self._clock.now()
         left = (deadline - self._started_at).total_seconds()
@@ -153,9 +167,7 @@ class Attempt:
         if why == "shutdown":
             return None
         if why == "cancelled":
-            return self.failed_result(
-                ErrorKind.CANCELLED, f"nobody waits for the task any more; {self._interrupted_outcome()}"
-            )
+            return self.failed_result(ErrorKind.CANCELLED, f"the task is cancelled; {self._interrupted_outcome()}")
         return self.failed_result(
             ErrorKind.TIMEOUT,
             f"no result within {limit:.1f} s, the shorter of the task's deadline and the timeout of {self._name}; "
@@ -165,8 +177,10 @@ class Attempt:
 
     @property
     def orphaned_handlers(self) -> int:
-        """How many of its threads and handlers were told to stop and still run. Neither a thread nor what swallows
-        cancellation can be made to."""
+        """Number of the attempt's threads and handlers that still run after the request to stop.
+
+        A thread, and a handler that swallows cancellation, cannot be forced to stop.
+        """
         handler = self._execution is not None and not self._execution.future.done()
         return handler + sum(thread.is_alive() for thread in self._threads)
 
@@ -176,18 +190,22 @@ class Attempt:
             return f"the handoff waited too long: {deadline}; it was not started"
         times = "once" if before == 1 else f"{before} times"
         return (
-            f"the handoff was delivered {times} and nobody who took it gave a result, then {deadline}; it was not "
-            f"started again. See whether the workers of {self._name} die while they work: killed, out of memory, exited"
+            f"the handoff was delivered {times} without a result, then {deadline}; it was not started again. "
+            f"Check if the workers of {self._name} end during their work: killed, out of memory, exited"
         )
 
     def _interrupted_outcome(self) -> str:
-        """What became of a handler that had to stop."""
+        """Describe the state of a handler after the request to stop."""
         if self._execution is not None and not self._execution.future.done():
-            return f"the handler was told to stop and still runs: {_UNSTOPPABLE_REASON}"
-        return "the handler was told to stop and still runs" if self.orphaned_handlers else "the handler was stopped"
+            return f"the handler did not stop and still runs: {_UNSTOPPABLE_REASON}"
+        return (
+            "a thread of the handler did not stop and still runs"
+            if self.orphaned_handlers
+            else "the handler was stopped"
+        )
 
     async def _wait_for_end(self, execution: Execution[HandlerOutcome], limit: float) -> _InterruptReason | None:
-        """Why the handler was stopped; None when it ended by itself."""
+        """Wait for the end of the handler; return the reason of the stop, or None if the handler ended by itself."""
         execution.future.add_done_callback(self._on_execution_done)
         self._timeouts.watch(self, limit)
         try:
@@ -216,7 +234,7 @@ class Attempt:
             self._interrupted.set_result(None)
 
     async def _run_agent(self) -> HandlerOutcome:
-        """Run the agent, on its own loop, and say what came of it. Only cancellation leaves."""
+        """Run the agent on the agents' loop and return the outcome. Only cancellation is raised to the caller."""
         self._threads = collect_running_threads()
         attribute_current_task(self._name, self.handoff)
         self._state = state = AttemptState(
@@ -237,7 +255,7 @@ class Attempt:
                 output = await intercept_attempt(self._interceptors, invocation, self._call_agent)
             else:
                 output = await self._agent.run(self.handoff, context)
-            # A FunctionAgent has written its output as JSON, node by node.
+            # A FunctionAgent has already converted its output to JSON, node by node.
             if self._interceptors or type(self._agent) is not FunctionAgent:
                 output = as_json_value(output)
             return HandlerOutcome("succeeded", output=output)
@@ -256,11 +274,11 @@ class Attempt:
         except TaskError as error:
             made = (
                 error.unusable_output and error.unusable_output.encode("utf-8", "replace").decode()
-            )  # half a surrogate could not be sent
+            )  # an unpaired surrogate cannot be encoded
             return HandlerOutcome("failed", made, _attempt_error(error.kind, error, error.retryable, error.retry_after))
         except ModelError as error:
             return HandlerOutcome("failed", error=_attempt_error(error.kind, error, error.retryable, error.retry_after))
-        except ConfigurationError as error:  # the author's, and the same in every attempt
+        except ConfigurationError as error:  # an error of the author, the same in every attempt: no retry
             return HandlerOutcome("failed", error=_attempt_error(error.kind, error, False, None))
         except (asyncio.CancelledError, GeneratorExit):
             raise

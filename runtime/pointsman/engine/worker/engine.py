@@ -1,11 +1,12 @@
-"""A worker takes handoffs, runs agents, and answers each attempt exactly once: publish the result, then acknowledge.
+"""A worker receives handoffs, runs agents, and stores one result per attempt: publish the result, then acknowledge.
 
-| A handoff that | is |
+| State of the handoff | Action of the worker |
 |---|---|
-| is being worked on here and comes again | not run twice; the newest delivery is the one that is settled |
-| is of a task that is cancelled | stopped and answered where it runs; where it waits, answered and not started |
-| is still running when the worker must leave | cancelled and handed back |
-| is anything else | as `answering` says |
+| It runs here and is redelivered | The handler is not run twice; the newest delivery is settled |
+| Its task is cancelled while it runs | The handler is stopped, and a `cancelled` result is stored |
+| Its task is cancelled while it is queued | The handler is not started, and a `cancelled` result is stored |
+| It still runs at the end of the shutdown grace | The handler is cancelled, and the handoff returned to the broker |
+| Any other state | See the table of `handoff_processor` |
 """
 
 from __future__ import annotations
@@ -52,30 +53,36 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["Worker"]
 
-_FLUSH_DELAY_S = 0.05  # seconds in which what was handed back has left this process
+_FLUSH_DELAY_S = 0.05  # seconds for the connection to send the negative acknowledgements before the process ends
 _SHUTDOWN_TIMEOUT_S = (
     1.5 * CANCEL_GRACE_S
-)  # seconds for all there is to do after the grace: one handler that does not stop, and the rest
-_RETRY_DELAY_S = 1.0  # seconds before a handoff that met a bug of ours is delivered again: never a hot loop
+)  # seconds for all steps after the shutdown grace: one handler that does not stop, and the closing of resources
+_RETRY_DELAY_S = 1.0  # seconds before redelivery after an internal error: avoids a hot loop
 _CLOCK_TOLERANCE = timedelta(
     seconds=1
-)  # what clocks may differ by, and a read for each handoff of this second costs little
+)  # assumed difference between clocks; the extra read for each handoff of this second costs little
 _MAX_CANCELLED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
 
 _log = get_logger(__name__)
 
 
 class Worker:
-    """Runs `agents` on `bus`, which has been set up.
+    """Process that runs agents on a bus.
 
-    With `own_loop` their code runs on an event loop in a thread of its own, where it may even block without losing its
-    messages: what a process of its own should say. Without, it shares the caller's loop, as tests like it.
-
-    `interceptors` see each attempt, tool call and model call, the first of them outermost. `lifespans` are open while
-    the worker runs, and their values are dependencies of its agents.
+    Args:
+        bus: Connection to a bus that is already set up.
+        agents: Agents to run, at least one, each with its own name.
+        settings: Settings of the worker.
+        clock: Clock of the worker. Default: the system clock.
+        own_loop: True to run the agents on an event loop in a thread of its own, where their code may block without
+            the loss of messages: use it in a process of its own. Default: False, the caller's loop, which suits tests.
+        instance: Id of the worker. Default: a random id.
+        interceptors: Interceptors of each attempt, tool call and model call, outermost first. Default: none.
+        lifespans: Lifespans that are open while the worker runs; their values are dependencies of the agents.
+            Default: none.
 
     Raises:
-        ConfigurationError: two agents have the same name, or there is none; or the registry would refuse a card.
+        ConfigurationError: There are no agents, two agents have the same name, or the registry would refuse a card.
     """
 
     def __init__(
@@ -113,24 +120,29 @@ class Worker:
 
     @property
     def ready(self) -> bool:
-        """Whether every agent's consumer is served by the broker now."""
+        """True while the broker serves the consumer of every agent."""
         return not self.waiting_for
 
     @property
     def waiting_for(self) -> list[str]:
-        """The agents' consumers that the broker is not serving now."""
+        """Names of the agents' consumers that the broker does not serve now."""
         return [
             consumer_name(slots.name) for slots in self._slots if slots.consumer is None or not slots.consumer.bound
         ]
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set, then drain: take nothing new, let running work finish within
-        `settings.shutdown_grace`, hand back the rest, leave the registry.
+        """Work until `stop` is set, then drain.
+
+        To drain, the worker receives no new handoffs, lets running attempts end within `settings.shutdown_grace`,
+        returns the other handoffs to the broker, and withdraws its cards from the registry.
+
+        Args:
+            stop: Event that ends the worker.
 
         Raises:
-            BusUnavailableError: the broker did not answer while starting.
-            PermissionDeniedError: the broker refuses a subject that this worker cannot work without.
-            ConfigurationError: a lifespan or an agent cannot be opened.
+            BusUnavailableError: The broker did not answer during the start.
+            PermissionDeniedError: The broker refuses a subject that the worker needs.
+            ConfigurationError: A lifespan or an agent cannot be opened.
         """
         async with AsyncExitStack() as stack:
             if self._settings.model_limits:
@@ -182,15 +194,20 @@ class Worker:
             _log.info("worker_stopped", instance=self.instance)
 
     async def _open(self, resources: WorkerResources) -> None:
-        """Open the lifespans and then the agents, on the loop of the agents."""
+        """Open the lifespans and then the agents, on the agents' loop."""
         await resources.open()
         self._processor.deps = resources.values
         openings = [self._processor.executor.start(_open_agent(desk.agent)) for desk in self._slots]
         await asyncio.gather(*(opening.future for opening in openings))
 
     async def _start(self) -> AsyncExitStack:
-        """Hear of cancellations, and have the broker serve every agent's consumer and service until the context that is
-        returned ends. It may be called again where it was not done."""
+        """Subscribe to cancellations and create the consumer and the service of every agent.
+
+        The method may be called again after a failure.
+
+        Returns:
+            A context; its exit ends the subscription and the services.
+        """
         await self._clock.synchronize(self._bus)
         self._started_at = self._clock.now()
         async with AsyncExitStack() as stack:
@@ -208,12 +225,12 @@ class Worker:
             return stack.pop_all()
 
     async def hand_back(self) -> None:
-        """Give back all there is in hand, as it is: this process ends now, and another one begins with it at once."""
+        """Return all handoffs in flight to the broker at once: this process ends, another worker runs them."""
         for in_flight in list(self._in_flight.values()):
             await in_flight.delivery.nak()
         await asyncio.sleep(_FLUSH_DELAY_S)
 
-    # Taking
+    # Receiving handoffs
 
     async def _pull(self, slots: AgentSlots, consumer: Consumer, group: asyncio.TaskGroup) -> None:
         while not self._stopping:
@@ -230,20 +247,20 @@ class Worker:
                 group.create_task(self._process_delivery(slots, delivery))
 
     async def _process_delivery(self, slots: AgentSlots, delivery: Delivery) -> None:
-        """One delivery, from its arrival until it is settled. Nothing it does ends the worker."""
-        if self._stopping:  # it came while the pull was being given up: nobody would see that it runs, and end it
+        """Process one delivery until it is settled. Only a refused permission ends the worker."""
+        if self._stopping:  # it arrived while the pull was cancelled: the shutdown would not find and stop its attempt
             slots.release()
             await delivery.nak()
             return
         name = self._handoff_key(delivery.message)
         if (running := self._in_flight.get(name)) is not None:
-            running.delivery = delivery  # from now on this one is kept alive, and settled in the end
+            running.delivery = delivery  # from now on, this delivery is extended and settled
             slots.release()
             _log.warning(
                 "handoff_redelivered",
                 subject=delivery.message.subject,
                 delivered=delivery.delivered,
-                hint="it is still worked on and is not run twice; this process was too busy to tell the broker in time",
+                hint="its attempt still runs and is not started twice; this process was too busy to extend the ack deadline",
             )
             return
         in_flight = InFlightHandoff(slots, delivery, asyncio.current_task())
@@ -269,23 +286,31 @@ class Worker:
             slots.release()
 
     def _handoff_key(self, handoff: StoredMessage) -> object:
-        """What is the same whenever this handoff is delivered, and of no other. A number alone is not: a broker whose
-        stream has lost its end gives it again."""
-        if self._bus.handoffs_unsynced:  # and is sent what it forgot again, with another number
+        """Return a key that all deliveries of this handoff share, and no other handoff has.
+
+        A sequence number alone is not unique: a broker whose stream has lost its end assigns the number again.
+
+        Returns:
+            Subject and body if the broker does not sync handoffs; otherwise subject and sequence number.
+        """
+        if self._bus.handoffs_unsynced:  # a lost handoff is published again, with another number
             return handoff.subject, handoff.body
         return handoff.subject, handoff.sequence
 
-    # Beside the work
+    # Background tasks
 
     async def _extend_ack_deadlines(self) -> None:
-        """Tell the broker about everything in hand, often enough that one lost message does no harm."""
+        """Extend the ack deadline of every handoff in flight, three times per deadline: one message may be lost."""
         while True:
             await self._clock.sleep(self._settings.ack_wait / 3)
             for in_flight in list(self._in_flight.values()):
                 await in_flight.delivery.in_progress()
 
     async def _watch_broker_restarts(self) -> None:
-        """Where a broker that forgets was started anew, its consumers may stand at what was answered long ago."""
+        """Set `since` of the processor after each restart of a broker that does not sync handoffs.
+
+        The consumers of such a broker may have moved back to handoffs whose results were stored long ago.
+        """
         while True:
             seen = self._bus.restarts
             if self._bus.handoffs_unsynced:
@@ -293,14 +318,14 @@ class Worker:
             await self._bus.restarted(seen)
 
     async def _on_cancellation(self, message: StoredMessage) -> None:
-        """Tasks were cancelled: what runs of them stops, what still waits in the queue will not start."""
+        """Stop the running attempts of cancelled tasks, and prevent the start of those that are queued."""
         workflow = message.subject.split(".")[2]
         try:
             cancelled = {(workflow, task) for task in parse(Cancellation, message.body).tasks}
         except ContractError as error:
             _log.warning("cancellation_unreadable", subject=message.subject, error=str(error))
             return
-        self._cancelled.update(dict.fromkeys(cancelled))  # for good: an abandoned task is never reopened
+        self._cancelled.update(dict.fromkeys(cancelled))  # permanently: an abandoned task is never reopened
         while len(self._cancelled) > _MAX_CANCELLED:
             self._cancelled.popitem(last=False)
         for in_flight in list(self._in_flight.values()):
@@ -308,8 +333,10 @@ class Worker:
                 attempt.interrupt("cancelled")
 
     async def _check_name_conflicts(self) -> None:
-        """Say who is there under the name of one of these agents and takes, or gives, something else: a task goes to
-        whichever is free."""
+        """Log each live agent that has the name of one of these agents, but other schemas for input or output.
+
+        Tasks for the name go to any worker with a free slot, so both agents receive them.
+        """
         cards = await self._bus.registry.cards()
         for own in (slots.agent.card for slots in self._slots):
             others = [
@@ -324,19 +351,19 @@ class Worker:
                     instance=self.instance,
                     version=own.version,
                     others=[f"{card.instance} {card.version}" for card in others],
-                    hint="its input or output is another, and tasks go to either: call it by another name, or let the "
-                    "old ones end",
+                    hint="agents of this name have different schemas for input or output, and tasks go to any of them; "
+                    "rename this agent, or stop the old workers",
                 )
 
     async def _warn_about_prices(self) -> None:
-        """Log each model whose price is not known: a cost limit refuses to use the model."""
+        """Log each model without a known price: a task with a cost limit does not call the model."""
         models: list[tuple[str, Model]] = [
             (desk.name, model) for desk in self._slots for model in getattr(desk.agent, "models", ())
         ]
         for agent, model in models:
             try:
                 is_known = await has_price(model.provider, model.name)
-            except Exception as error:  # a price table that cannot be loaded stops no worker
+            except Exception as error:  # a price table that cannot be loaded must not stop the worker
                 _log.warning("price_check_failed", agent=agent, error=describe_error(error))
                 return
             if not is_known:
@@ -366,8 +393,10 @@ class Worker:
         everything.cancel()
 
     async def _return_in_flight(self) -> None:
-        """Stop what is still running. A handler that does not stop is left; what then is still here waits for the
-        broker."""
+        """Interrupt the running attempts so that their handoffs return to the broker.
+
+        A handler that does not stop is abandoned. A task that still runs then waits for the broker, and is cancelled.
+        """
         if not (running := self._running_attempts()):
             return
         for in_flight in list(self._in_flight.values()):
@@ -381,7 +410,7 @@ class Worker:
         return [in_flight.task for in_flight in self._in_flight.values() if in_flight.task is not None]
 
     async def _close_agents(self, within: float) -> None:
-        """All together, within one bound: where one handler blocks the loop, none of them can be closed."""
+        """Close all agents at once, within one limit: one handler that blocks the loop prevents every close."""
         closings = [self._processor.executor.start(_close_agent(slots.agent)) for slots in self._slots]
         await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:
@@ -399,12 +428,12 @@ class Worker:
 
 
 def _seconds_until(moment: float) -> float:
-    """Seconds to `moment`, by the loop's clock; none when it has passed."""
+    """Return the seconds until `moment` by the loop's clock, or 0 if the moment has passed."""
     return max(0.0, moment - asyncio.get_running_loop().time())
 
 
 async def _run_unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> bool:
-    """Run `work` to its end and return True; or cancel it and return False when `stop` is set before."""
+    """Run `work` to its end and return True; if `stop` is set first, cancel `work` and return False."""
     running, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -428,7 +457,7 @@ async def _open_agent(agent: Agent) -> None:
             "agent_open_failed",
             agent=agent.card.name,
             error=describe_error(error),
-            hint="the agent takes work all the same, and a task that needs what is missing fails",
+            hint="the agent still receives tasks, and a task that needs the missing resource fails",
         )
 
 

@@ -1,7 +1,7 @@
-"""Where authors' code runs: on the worker's own loop, or on one in another thread that it may block as it likes.
+"""Executors of agent code: on the worker's loop, or on a separate loop in another thread.
 
-With a loop of its own, a handler that blocks holds up its siblings but neither the broker's connection nor the
-worker's progress signals, and one that swallows cancellation cannot keep the process from leaving.
+On a separate loop, a handler that blocks delays the other handlers, but not the connection to the broker or the
+extension of ack deadlines. A handler that swallows cancellation cannot prevent the exit of the process.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ __all__ = ["Execution", "Executor", "InlineExecutor", "ThreadExecutor", "run_on_
 
 T = TypeVar("T")
 
-_CLOSE_TIMEOUT_S = 1.0  # seconds that what is left on the loop may take to end, once it is told to stop
+_CLOSE_TIMEOUT_S = 1.0  # seconds that the remaining tasks of the loop may take to end after their cancellation
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Execution(Generic[T]):
-    """A coroutine under way. `future` belongs to the loop that started it; `cancel` asks the coroutine to end."""
+    """Running coroutine. `future` belongs to the loop of the caller of `start`; `cancel` cancels the coroutine."""
 
     future: asyncio.Future[T]
     cancel: Callable[[], object]
 
 
 class Executor(Protocol):
-    """A place to run coroutines."""
+    """Runs coroutines."""
 
     def start(self, work: Coroutine[Any, Any, T]) -> Execution[T]:
-        """Run `work` with the caller's context variables."""
+        """Start `work` with the caller's context variables."""
         ...
 
     async def close(self, within: float) -> None:
-        """End what is left, and wait for it `within` seconds at most."""
+        """Cancel the remaining coroutines, and wait at most `within` seconds for their end."""
         ...
 
 
 async def run_on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns when it runs on `loop`, as all that speaks to the bus does, whichever loop asks."""
+    """Run `work` on `loop` and return its result. All code that uses the bus must run on the loop of the bus."""
     if asyncio.get_running_loop() is loop:
         return await work
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
 class InlineExecutor:
-    """Runs them on the caller's loop."""
+    """Runs coroutines on the caller's loop."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()  # the loop keeps weak references only
@@ -75,11 +75,11 @@ class InlineExecutor:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # seen, even when nobody waits any more
+            task.exception()  # mark the exception as retrieved, also if no caller awaits the task
 
 
 class ThreadExecutor:
-    """Runs them on a loop in a daemon thread, of the same kind as the caller's, while it is open as a context."""
+    """Runs coroutines on a loop in a daemon thread, of the class of the caller's loop, while the context is open."""
 
     def __init__(self, block_threshold: float = 0.0) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -120,14 +120,14 @@ class ThreadExecutor:
 
         def ended(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
-            with suppress(RuntimeError):  # the owner's loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop of the caller is closed: no caller waits for the outcome
                 owner.call_soon_threadsafe(_copy_outcome, task, answer)
 
         self._loop.call_soon_threadsafe(begin)
         return Execution(answer, lambda: self._loop.call_soon_threadsafe(lambda: started[0].cancel()))
 
     def _serve(self) -> None:
-        """Run the loop until it is over, whatever leaves it before: an author's task that calls `exit()`, or `stop`."""
+        """Run the loop until `close`, and resume the loop if code of an agent calls `exit()` or stops the loop."""
         asyncio.set_event_loop(self._loop)
         watchdog: LoopWatchdog | None = None
         if self._block_threshold:
@@ -140,7 +140,7 @@ class ThreadExecutor:
             except BaseException as left_by:
                 error = left_by
             if not self._is_over:
-                hint = "code of an agent stopped it, or raised this in a task of its own; it goes on"
+                hint = "code of an agent stopped the loop, or raised this error in its own task; the loop continues"
                 _log.error("handler_loop_interrupted", error=repr(error) if error else None, hint=hint)
         if watchdog is not None:
             watchdog.stop()

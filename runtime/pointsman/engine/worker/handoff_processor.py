@@ -1,12 +1,12 @@
-"""A handoff in hand is answered exactly once: publish the result, then acknowledge.
+"""Process a handoff and store exactly one result: publish the result, then acknowledge the handoff.
 
-| A handoff that | is |
+| State of the handoff | Action |
 |---|---|
-| cannot be read, or disagrees with its subject | dead-lettered, and never delivered again |
-| was, or may have been, delivered or sent before, and has its result | acknowledged |
-| was delivered too often without one | answered with `worker_crashed` |
-| has passed its deadline, or is of a cancelled task | answered, and not started |
-| is still running at its deadline | cancelled and answered with `timeout` |
+| It cannot be read, or contradicts its subject | Dead-letter the handoff; it is never redelivered |
+| It was, or may have been, delivered or published already, and has a result | Acknowledge |
+| It was delivered too often without a result | Store a `worker_crashed` result |
+| Its deadline has passed, or its task is cancelled | Store a failed result; do not start the agent |
+| It still runs at its deadline | Cancel the handler; store a `timeout` result |
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["HandoffProcessor", "InFlightHandoff"]
 
 _STARTED_REPORT_DELAY_S = (
-    0.5  # seconds of an attempt before it is told that it has begun: a shorter one has its result then
+    0.5  # seconds until the start of an attempt is reported: a shorter attempt already has its result by then
 )
 
 _log = get_logger(__name__)
@@ -63,7 +63,7 @@ _log = get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class InFlightHandoff:
-    """A delivery in hand, with its attempt once it is read."""
+    """Delivery that is being processed, with its attempt once the handoff is decoded."""
 
     slots: AgentSlots
     delivery: Delivery
@@ -72,8 +72,23 @@ class InFlightHandoff:
 
 
 class HandoffProcessor:
-    """Answers the handoffs of a worker. `executor` is where it runs agents, `rate_limiter` what bounds their calls of
-    models; `cancelled` holds, by workflow and task, what nobody waits for any more."""
+    """Processes the handoffs of a worker.
+
+    Args:
+        bus: Connection to the bus.
+        subjects: Subjects of the namespace.
+        settings: Settings of the worker.
+        clock: Clock of the worker.
+        cancelled: Cancelled tasks, as pairs of workflow and task. The worker adds tasks while the processor runs.
+
+    Attributes:
+        executor: Executor of the agents.
+        rate_limiter: Limiter of the agents' model calls, or None for no limits.
+        interceptors: Interceptors of each attempt, outermost first.
+        deps: Dependencies of the agents.
+        timeouts: Scheduler of the time limits of attempts.
+        start_reports: Scheduler of the reports that an attempt has started.
+    """
 
     def __init__(
         self, bus: Bus, subjects: Subjects, settings: Settings, clock: Clock, cancelled: Container[tuple[str, str]]
@@ -85,8 +100,7 @@ class HandoffProcessor:
         self.timeouts = TimeoutScheduler[Attempt](clock, lambda attempt: attempt.interrupt("timeout"))
         self.start_reports = TimeoutScheduler[Attempt](clock, Attempt.report_started)
         self.since: datetime | None = None
-        """What was stored before that may have been answered, though it comes for the first time as far as the broker
-        remembers."""
+        """Handoffs stored before this time may already have a result, even if the broker counts a first delivery."""
         self._bus = bus
         self._subjects = subjects
         self._settings = settings
@@ -94,7 +108,7 @@ class HandoffProcessor:
         self._cancelled = cancelled
 
     async def process(self, in_flight: InFlightHandoff) -> None:
-        """Return once the handoff is settled."""
+        """Process the handoff until it is settled."""
         try:
             envelope, handoff = decode_handoff(in_flight.delivery.message, self._subjects)
         except ContractError as error:
@@ -149,7 +163,7 @@ class HandoffProcessor:
         ):  # fmt: skip
             try:
                 result = await self._run_attempt(in_flight, envelope, handoff, spot)
-            except BaseException:  # it is delivered again, and its span is ended then
+            except BaseException:  # the handoff is redelivered; that delivery ends the span
                 spot.discard()
                 raise
             if result is None:
@@ -197,7 +211,7 @@ class HandoffProcessor:
         )
 
     def _span(self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff) -> AbstractContextManager[Span]:
-        """An attempt has one span, whichever delivery of it comes to an end: what earlier ones did is below it."""
+        """Return the span of the attempt. All deliveries share its id: spans of earlier deliveries are its children."""
         parent = parse_traceparent(envelope.traceparent, envelope.tracestate)
         own = span_id_for(handoff.workflow_id, handoff.task_id, handoff.attempt) if tracing_enabled() else None
         links = (parent,) if parent and in_flight.delivery.delivered > 1 else ()
@@ -207,7 +221,7 @@ class HandoffProcessor:
     async def _run_attempt(
         self, in_flight: InFlightHandoff, envelope: Envelope, handoff: Handoff, spot: Span
     ) -> Result | None:
-        """The result that was stored; None where nothing was run, or it was not run to its end."""
+        """Return the stored result, or None if the attempt was not started or did not end."""
         delivery, slots = in_flight.delivery, in_flight.slots
         again = delivery.delivered > 1
         if again:
@@ -241,7 +255,7 @@ class HandoffProcessor:
         if attempt.orphaned_handlers:
             slots.unfinished.append(attempt)
         if result is None:
-            _log.info("handoff_returned", hint="the worker is leaving; another one takes it")
+            _log.info("handoff_returned", hint="the worker stops; the handoff is delivered to another worker")
             await in_flight.delivery.nak()
             return None
         fault_point("worker.ran")
@@ -267,7 +281,7 @@ class HandoffProcessor:
         )
 
     async def _rejection(self, in_flight: InFlightHandoff, attempt: Attempt) -> Result | None:
-        """The answer to a handoff that is not to be started."""
+        """Return the result of a handoff that must not be started, or None if the handoff may start."""
         handoff, most = attempt.handoff, self._settings.max_deliveries
         if in_flight.delivery.delivered > most:
             return await attempt.not_started_result(
@@ -277,13 +291,13 @@ class HandoffProcessor:
                 "many as a handoff may have; it was not started again",
             )
         if (handoff.workflow_id, handoff.task_id) in self._cancelled:
-            return attempt.failed_result(ErrorKind.CANCELLED, "nobody waits for the task any more; it was not started")
+            return attempt.failed_result(ErrorKind.CANCELLED, "the task is cancelled; it was not started")
         return None
 
     async def _store_result(
         self, result: Result, handoff: Handoff, envelope: Envelope, spot: Span, slots: AgentSlots
     ) -> Result:
-        """Store the result, or in its place the failure to store it. Returns when the broker has one."""
+        """Store the result, or a failed result if the result is too large. Return the stored result."""
         here = spot.context
         traceparent = here.traceparent if here else None
         headers = encode(

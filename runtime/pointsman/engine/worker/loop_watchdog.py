@@ -1,7 +1,7 @@
 """Watchdog of the loop that agents run on: names the agent, the task and the code that block the loop.
 
 An async function that does not await, as one that calls `time.sleep`, holds up all agents of its worker. A thread asks
-the loop for an answer several times a second. Without an answer within the threshold it logs where the loop stands.
+the loop for an answer several times a second. Without an answer within the threshold it logs the code that runs.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class LoopWatchdog:
         return False
 
     def _report(self, seconds: float) -> str | None:
-        """Log where the loop stands. Returns the agent, an empty text if it is unknown, or None if nothing blocks."""
+        """Log the code that blocks the loop. Return the agent, an empty text if unknown, or None if nothing blocks."""
         task = _running_task(self._loop)
         frame = sys._current_frames().get(self._thread_id)
         if frame is None or self._answered.is_set():

@@ -1,4 +1,4 @@
-"""How a running attempt's reports reach the bus: progress on the side and best effort, domain events for certain."""
+"""Publish the reports of a running attempt: progress in the background and best effort, domain events reliably."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BusProgressPublisher"]
 
-_MAX_OUTSTANDING = 256  # reports of one attempt under way at a time; more come from a loop nobody could watch anyway
-_BATCH_DELAY_S = 0.05  # seconds of text in one broadcast: twenty a second look like writing
-_FLUSH_TIMEOUT_S = 1.0  # seconds that a result waits for the reports before it
+_MAX_OUTSTANDING = 256  # concurrent reports of one attempt; more come only from a loop, too fast to follow
+_BATCH_DELAY_S = 0.05  # seconds of text in one broadcast: twenty broadcasts a second look like continuous writing
+_FLUSH_TIMEOUT_S = 1.0  # seconds that a result waits for earlier reports
 
 _log = get_logger(__name__)
 
 
 class BusProgressPublisher:
-    """A `Reporter` for one attempt. It publishes on the loop it was made on, whatever thread reports come from."""
+    """`Reporter` of one attempt. Reports may come from any thread; all are published on the loop of the constructor."""
 
     def __init__(
         self, bus: Bus, subjects: Subjects, *, source: str, correlation_id: str | None, causation_id: str, clock: Clock
@@ -49,11 +49,11 @@ class BusProgressPublisher:
             subject = self._subjects.event(progress.workflow_id, progress.task_id)
             body, headers = dump(progress), self._headers(progress, uuid4().hex)
             self._loop.call_soon_threadsafe(self._publish_best_effort, subject, body, headers)
-        except (ValueError, RuntimeError) as error:  # text that cannot be sent; or the worker is gone
+        except (ValueError, RuntimeError) as error:  # the text cannot be encoded, or the loop of the worker is closed
             _log.debug("report_dropped", kind=progress.kind, error=repr(error))
 
     def stream_text(self, delta: Delta) -> None:
-        with suppress(RuntimeError):  # the worker is gone
+        with suppress(RuntimeError):  # the loop of the worker is closed
             self._loop.call_soon_threadsafe(self._broadcast_later, delta)
 
     async def emit(self, event: Progress, event_id: str) -> None:
@@ -62,7 +62,7 @@ class BusProgressPublisher:
         await run_on_loop(self._loop, storing)
 
     async def flush(self) -> None:
-        """Wait, for a bounded time, until what was reported is stored; what is not by then is dropped."""
+        """Wait a limited time until the reports are stored, and drop the reports that are late."""
         self._broadcast()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_FLUSH_TIMEOUT_S)
@@ -71,10 +71,10 @@ class BusProgressPublisher:
             self._dropped += len(late)
         if self._dropped:
             metrics.count(semconv.TELEMETRY_DROPPED, self._dropped, {semconv.SIGNAL: "reports"})
-            _log.warning("reports_dropped", count=self._dropped, hint="the work itself is not affected")
+            _log.warning("reports_dropped", count=self._dropped, hint="the result of the attempt is not affected")
 
     def _broadcast_later(self, delta: Delta) -> None:
-        """Models write in pieces of a few letters; people read them as well in pieces of a few words."""
+        """Add the text to the next broadcast. Models send a few letters at a time; a few words read as well."""
         if not self._pending_text:
             self._loop.call_later(_BATCH_DELAY_S, self._broadcast)
         self._pending_text.append(delta)
@@ -121,7 +121,7 @@ class BusProgressPublisher:
             _log.debug("report_dropped", subject=subject, error=str(error))
 
     async def _store(self, subject: str, body: bytes, headers: Mapping[str, str], event_id: str) -> None:
-        # It may have been stored, though nobody said so: the message id makes the second one vanish.
+        # The event may be stored although the acknowledgement was lost: the message id removes the duplicate.
         await retry_while_unavailable(
             lambda: self._bus.publish(subject, body, headers, message_id=event_id), self._clock
         )

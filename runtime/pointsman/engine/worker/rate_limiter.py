@@ -1,6 +1,6 @@
 """Limits of model providers that all processes of a namespace keep together: one message for each key and model.
 
-Whoever takes from it or gives back writes it anew by compare-and-set; who was not first reads it and tries again.
+A process acquires or releases by a compare-and-set of the message. After a conflict it reads the message and retries.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = ["BusRateLimiter"]
 
 _log = get_logger(__name__)
 
-_MAX_CALL_S = 300.0  # seconds after which a call that nobody gave back has died with its process
-_CLOSE_TIMEOUT_S = 0.5  # seconds, when leaving, for what is being given back
-_JITTER_S = 0.02  # seconds that those who wait for the same come apart
+_MAX_CALL_S = 300.0  # seconds after which a call that was not released counts as lost with its process
+_CLOSE_TIMEOUT_S = 0.5  # seconds at shutdown for the pending releases
+_JITTER_S = 0.02  # seconds of random delay that separate the retries of waiting calls
 
 
 @dataclass(slots=True)
@@ -47,7 +47,14 @@ class _Bucket:
 
 
 class BusRateLimiter:
-    """The meters of the models that `limits` names, as `provider:model`, or as `provider` for each of its models."""
+    """Rate limiter whose state is stored on the bus.
+
+    Args:
+        bus: Connection to the bus.
+        subjects: Subjects of the namespace.
+        limits: Limits by `provider:model`, or by `provider` for each of its models.
+        clock: Clock of the worker.
+    """
 
     def __init__(self, bus: Bus, subjects: Subjects, limits: Mapping[str, ModelLimits], clock: Clock) -> None:
         self._bus = bus
@@ -65,7 +72,7 @@ class BusRateLimiter:
         call = uuid4().hex[:12]
 
         def done(used: int, retry_after: float | None) -> None:
-            with suppress(RuntimeError):  # the worker is gone
+            with suppress(RuntimeError):  # the loop of the worker is closed
                 self._loop.call_soon_threadsafe(self._release, meter, call, tokens - used, retry_after)
 
         try:
@@ -73,12 +80,12 @@ class BusRateLimiter:
                 self._loop, self._acquire(meter, call, tokens, patience, f"{model.provider}:{model.name}")
             )
         except asyncio.CancelledError:
-            done(0, None)  # its place may be taken already, at the broker
+            done(0, None)  # the broker may have stored the acquisition already
             raise
         return CallPermit(done)
 
     async def close(self) -> None:
-        """Wait a little for what is being given back."""
+        """Wait a limited time for the pending releases."""
         if self._releases:
             await asyncio.wait(self._releases, timeout=_CLOSE_TIMEOUT_S)
 
@@ -105,8 +112,8 @@ class BusRateLimiter:
             left = patience - (self._clock.monotonic() - began)
             if wait >= left:
                 raise ModelError(
-                    f"the limits set for {name} leave no room within the {max(left, 0):.1f} s there are; raise them in "
-                    "POINTSMAN_MODEL_LIMITS, or give the work more time",
+                    f"the limits set for {name} leave no room within the remaining {max(left, 0):.1f} s; raise them in "
+                    "POINTSMAN_MODEL_LIMITS, or give the task more time",
                     retryable=True,
                     retry_after=wait,
                     kind="rate_limited",
@@ -124,7 +131,7 @@ class BusRateLimiter:
                     "model_limit_release_failed",
                     subject=meter.subject,
                     error=describe_error(error),
-                    hint=f"its place is free again in {_MAX_CALL_S:g} s",
+                    hint=f"the capacity of the call is free again in {_MAX_CALL_S:g} s",
                 )
 
         task = self._loop.create_task(back())
@@ -134,14 +141,14 @@ class BusRateLimiter:
     async def _update(
         self, meter: _Bucket, change: Callable[[BucketState | None], BucketState | float]
     ) -> float | None:
-        """None once the change is stored; the seconds to wait when it says that it must wait."""
+        """Store the change and return None, or return the seconds to wait if the limits leave no room."""
 
         async def once() -> float | None:
             while True:
                 wanted = change(meter.known)
                 if not isinstance(wanted, BucketState):
                     if meter.sequence != await self._read(meter):
-                        continue  # it was decided on what is no longer true
+                        continue  # the decision was based on an outdated state
                     return wanted
                 try:
                     meter.sequence = await self._bus.publish(meter.subject, dump(wanted), {}, expect=meter.sequence)
@@ -159,6 +166,6 @@ class BusRateLimiter:
         meter.sequence = stored.sequence if stored else 0
         try:
             meter.known = BucketState.model_validate_json(stored.body) if stored else None
-        except ValidationError:  # another release's: it is written anew
+        except ValidationError:  # a state of another release: overwrite it
             meter.known = None
         return meter.sequence

@@ -54,7 +54,7 @@ class WorkerResources:
         """Close the lifespans in reverse order.
 
         Args:
-            within: Limit for all of them together, in seconds. Those that are still open then are cancelled.
+            within: Limit for all lifespans together, in seconds. Lifespans that are still open then are cancelled.
         """
         execution, self._execution = self._execution, None
         if execution is None:

@@ -1,4 +1,4 @@
-"""The journal of one attempt on the bus: a subject for each step, written once, by whoever is first."""
+"""The journal of one attempt on the bus: a subject for each step, written once, by the first writer."""
 
 from __future__ import annotations
 
@@ -20,9 +20,17 @@ __all__ = ["BusStepJournal"]
 
 
 class BusStepJournal:
-    """The `StepJournal` of `handoff`. It speaks to the bus on the loop it was made on, whatever loop asks.
+    """`StepJournal` of a handoff. Any loop may call the journal; the bus is used on the loop of the constructor.
 
-    `fresh`: the handoff came for the first time, so that there is nothing to recall, and nothing is read.
+    Args:
+        bus: Connection to the bus.
+        subjects: Subjects of the namespace.
+        handoff: Handoff of the attempt.
+        source: CloudEvents source of the steps.
+        correlation_id: Correlation id of the steps.
+        causation_id: Id of the handoff's event.
+        clock: Clock of the worker.
+        fresh: True if this is the first delivery of the handoff: no steps exist, and none are read.
     """
 
     def __init__(
@@ -63,7 +71,7 @@ class BusStepJournal:
         there = await publish_once(self._bus, self._clock, subject, body, self._headers(step))
         if there is None or there.body == body:
             return step
-        self._is_first_attempt = False  # another worker is at it, too
+        self._is_first_attempt = False  # another worker runs the same attempt
         return _parse_step(there)
 
     def _headers(self, step: Step) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""One sleeper for all that must end in time: most of it ends by itself long before, and a timer each costs a task."""
+"""One sleeping task for all time limits: most work ends long before its limit, and a timer for each costs a task."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ __all__ = ["TimeoutScheduler"]
 
 T = TypeVar("T")
 
-_ROUNDING_S = 1e-6  # seconds to a deadline that count as none: what is left of it by rounding could not be slept for
+_ROUNDING_S = 1e-6  # seconds before a deadline that count as expired: a rounding error is too short to sleep for
 
 
 class TimeoutScheduler(Generic[T]):
-    """Calls `expired` with each thing that is still watched when its time is over."""
+    """Calls a function for each item that is still watched at the end of its time.
+
+    Args:
+        clock: Clock that measures the time.
+        expired: Function to call with each expired item.
+    """
 
     def __init__(self, clock: Clock, expired: Callable[[T], None]) -> None:
         self._clock = clock
         self._expired = expired
-        self._due: dict[T, float] = {}  # until when, by the clock's `monotonic`
-        self._wakes_at = math.inf  # when the sleeper does: it is left asleep when what it slept for is forgotten
+        self._due: dict[T, float] = {}  # deadline of each item, in seconds of the clock's `monotonic`
+        self._wakes_at = math.inf  # time at which the sleeper wakes; the sleeper sleeps on if the item is cancelled
         self._sleeper: asyncio.Task[None] | None = None
 
     def watch(self, thing: T, seconds: float) -> None:
-        """Its time is over in `seconds`, unless it is forgotten before."""
+        """Expire `thing` in `seconds`, unless `thing` is cancelled first."""
         until = self._due[thing] = self._clock.monotonic() + seconds
         if until < self._wakes_at:
             self.close()
@@ -38,7 +43,7 @@ class TimeoutScheduler(Generic[T]):
         self._due.pop(thing, None)
 
     def close(self) -> None:
-        """Nothing expires any more, until something is watched again."""
+        """Stop all expiries until the next call of `watch`."""
         if self._sleeper is not None:
             self._sleeper.cancel()
         self._sleeper, self._wakes_at = None, math.inf

@@ -172,7 +172,7 @@ async def test_a_handler_that_could_not_be_stopped_is_said_to_run_on(own_loop: b
         release.set()
 
     assert result.error is not None
-    end = "the handler was told to stop and still runs" if blocking else "the handler was stopped"
+    end = "a thread of the handler did not stop and still runs" if blocking else "the handler was stopped"
     assert result.error.message.endswith(end)
 
 
@@ -190,7 +190,10 @@ async def test_blocking_async_handler_is_named_in_the_error() -> None:
         release.set()
 
     assert result.error is not None
-    assert "told to stop and still runs: it swallows cancellation, or it or another handler" in result.error.message
+    assert (
+        "the handler did not stop and still runs: it swallows cancellation, or it or another handler"
+        in result.error.message
+    )
     assert result.error.message.endswith("write what blocks as a plain function")
 
 

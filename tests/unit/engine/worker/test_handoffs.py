@@ -166,7 +166,7 @@ async def test_expired_handoff_says_whether_workers_took_it() -> None:
 
     assert result.error is not None
     assert result.error.kind == "timeout"
-    assert "delivered 2 times and nobody who took it gave a result" in result.error.message
+    assert "delivered 2 times without a result" in result.error.message
     assert "it was not started again" in result.error.message
 
 
