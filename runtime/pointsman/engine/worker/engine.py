@@ -260,7 +260,7 @@ class Worker:
                 "handoff_redelivered",
                 subject=delivery.message.subject,
                 delivered=delivery.delivered,
-                hint="its attempt still runs and is not started twice; this process was too busy to extend the ack deadline",
+                hint="its attempt still runs and is not started twice; this process extended the ack deadline too late",
             )
             return
         in_flight = InFlightHandoff(slots, delivery, asyncio.current_task())
