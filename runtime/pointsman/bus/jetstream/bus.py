@@ -1,8 +1,8 @@
-"""The bus on NATS JetStream: the port's words, each said to the broker over one connection.
+"""Implement the bus port on NATS JetStream, over one connection.
 
-Every wait for the broker is bounded, and the server is asked in its own words: requests are made and their JSON is read
-here, because nats-py's `publish_async` never resolves when the server answers an error, and its `fetch` begins with a
-probe that can leave a pull behind which swallows a message.
+Every wait for the broker is bounded. The bus sends its own requests and parses their JSON: nats-py's `publish_async`
+never resolves when the server answers with an error, and its `fetch` begins with a probe that can leave a pull request
+behind, which swallows a message.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["JetStreamBus", "connect"]
 
-_NEARLY_FULL = 0.8  # of the bytes that the settings allow a stream; another bound is reported whatever it holds
+_NEARLY_FULL = 0.8  # of the bytes that the settings allow a stream; another limit is always reported
 
 
 async def connect(
@@ -70,14 +70,21 @@ async def connect(
     wait: float | None = None,
     observer: BusObserver | None = None,
 ) -> JetStreamBus:
-    """A bus connected to `settings.url`; `name` is how the broker's monitoring shows it, `observer` is told of
-    messages.
+    """Connect a bus to `settings.url`. While the broker is unavailable, try again.
 
-    While the broker is away it keeps trying, for `wait` seconds or for ever.
+    Args:
+        settings: The URL, the login, the namespace and the limits.
+        name: The name of the connection in the broker's monitoring.
+        clock: The clock for waits and time stamps; default: the system's clock.
+        wait: The longest wait for the connection, in seconds; None, the default, waits without a limit.
+        observer: Called for each message that is published or received; default: no observer.
+
+    Returns:
+        The connected bus.
 
     Raises:
-        BusUnavailableError: no connection within `wait` seconds.
-        ConfigurationError: a file that a setting names cannot be used, a package is missing, the broker refuses the
+        BusUnavailableError: There was no connection within `wait` seconds.
+        ConfigurationError: A file that a setting names cannot be used, a package is missing, the broker refuses the
             login, TLS fails, or the URL cannot be read.
     """
     bus = JetStreamBus(settings, name=name, clock=clock, observer=observer)
@@ -190,7 +197,7 @@ class JetStreamBus:
         await self._streams.set_up(create=create)
 
     def _on_connection_lost(self) -> None:
-        # there only where the broker need not sync it
+        # Only a handoff stream that is not synced to disk has a name of its own.
         self._client.drop_settlements_of(self._subjects.handoff_stream)
         self._registry.on_connection_lost()
 
@@ -212,8 +219,7 @@ class JetStreamBus:
         expect: int | None = None,
         message_id: str | None = None,
     ) -> Coroutine[Any, Any, int]:
-        """It is under way when this returns, so that several are together: unless the connection is away, or `body`
-        has to be kept apart first."""
+        """Send `body` at once, unless the connection is down or `body` must be stored separately first."""
         orders = {EXPECTED_SEQUENCE_HEADER: str(expect)} if expect is not None else {}
         if message_id is not None:
             orders[MESSAGE_ID_HEADER] = message_id
@@ -222,8 +228,7 @@ class JetStreamBus:
     def _publish(
         self, name: str, subject: str, body: bytes, headers: Mapping[str, str], orders: dict[str, str]
     ) -> PendingCall[int]:
-        """Store on `name` what is for `subject`. What is refused here is refused to whoever waits: others are under
-        way beside it."""
+        """Store a message for `subject` on `name`. Raise errors when awaited: other publishes are running."""
         try:
             check_subject(name)
             if subject != name:
@@ -241,9 +246,9 @@ class JetStreamBus:
     def schedule(
         self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
     ) -> Coroutine[Any, Any, bool]:
-        """Under way when this returns, as with `publish`."""
+        """Send the schedule at once, as `publish` does."""
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        # Expected of the target and not of `name`: what has fired meanwhile has left its own subject.
+        # The sequence is expected of the target, not of `name`: a schedule that has fired has left its own subject.
         orders = {
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": target,
@@ -282,8 +287,8 @@ class JetStreamBus:
             raise BusUnavailableError(f"the broker does not describe {name}: {error_text(answer)}")
         config, state = answer["config"], answer["state"]
         if (age := config.get("max_age", 0)) and stream in ("work", "handoffs", "log"):
-            return f"{name} drops what is older than {age / to_nanoseconds(86_400):g} days, whoever waits for it"
-        # Where the bound of bytes comes first depends on the message: the largest has to fit.
+            return f"{name} drops what is older than {age / to_nanoseconds(86_400):g} days, also before it is read"
+        # The largest message must fit, because the limit of bytes depends on the message.
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
             if (limit := config.get(bound, -1)) <= 0:
                 continue

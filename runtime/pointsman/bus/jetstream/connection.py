@@ -1,6 +1,6 @@
-"""The connection to the broker: opened once, restored whenever it is lost, closed for good, in bounded time.
+"""Open the connection to the broker, restore it after each loss, and close it within a bounded time.
 
-Reconnecting goes on for ever. Who is asked while it is away waits for it; see `asking`.
+Reconnecting has no time limit. A request waits while the connection is down; see `request_reply`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ __all__ = ["RECONNECT_INTERVAL_S", "NatsConnection"]
 
 _log = structlog.get_logger(__name__)
 
-RECONNECT_INTERVAL_S = 0.5  # seconds between tries: a restart takes the broker about one
-_PASSING_STATUSES = (408, 425, 429)  # of HTTP, which a later try may not get
+RECONNECT_INTERVAL_S = 0.5  # seconds between tries: a restart of the broker takes about 1 s
+_PASSING_STATUSES = (408, 425, 429)  # of HTTP: a later try may succeed
 _MAX_REPORTED = 100  # refused subjects that are logged, each once
 _PING_INTERVAL_S = 2.0  # seconds; at the third without an answer, after 4 to 6 s, a half-open connection is given up
 
 
 class NatsConnection:
-    """One connection to a NATS server or cluster, over `client`; `name` is how its monitoring shows it.
+    """One connection to a NATS server or cluster, over `client`; the broker's monitoring shows it as `name`.
 
-    `on_lost` and `on_restored` are called when it is lost and when it is restored, `on_no_responders` with each subject
-    on which nobody answers, and all `listeners` when it is lost."""
+    The connection calls `on_lost` and all `listeners` when it is lost, and `on_restored` when it is restored. It calls
+    `on_no_responders` with each subject that has no subscriber to answer.
+    """
 
     def __init__(
         self,
@@ -71,9 +72,9 @@ class NatsConnection:
         self._broker_restarted = asyncio.Event()
         self._opening: asyncio.Future[None] | None = None
         self._login = "a client without a login"
-        self._faults: dict[str, str] = {}  # by server, since the connection was there last; empty: it may pass
+        self._faults: dict[str, str] = {}  # by server, since the last connection; empty: waiting may help
         self._reason = ""
-        self._reasons: set[str] = set()  # logged since the connection was there last
+        self._reasons: set[str] = set()  # logged since the last connection
         self._reported: set[tuple[str, str]] = set()
         self.listeners: set[Callable[[], None]] = set()
         self.refusal_listeners: set[Callable[[Refusal, PermissionDeniedError], None]] = set()
@@ -150,7 +151,7 @@ class NatsConnection:
         _log.info("bus_connected", server=settings.servers, client=self._name)
 
     async def _subscribe_replies(self) -> None:
-        """Subscribe to the answers. The broker refuses a subscription before it answers the flush."""
+        """Subscribe to the replies. The broker refuses a subscription before it answers the flush."""
         await self.subscribe(self._requests.replies.subject, self._requests.replies.on_message)
         await self.flush_client()
         if self._requests.denied is not None:
@@ -163,8 +164,7 @@ class NatsConnection:
             await self._broker_restarted.wait()
 
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
-        """Hand it to the connection, which keeps it while it is away, as far as it has room. What it does not take is
-        dropped: whoever uses this has another way to notice."""
+        """Send a message, or drop it if the buffer for a lost connection is full: callers detect the loss otherwise."""
         try:
             self.client.publish_raw(subject, reply, headers, body)
             await self.client.wait_for_capacity()
@@ -172,18 +172,18 @@ class NatsConnection:
             return
 
     async def subscribe(self, subject: str, on_message: Callable[[WireMessage], None]) -> BusSubscription:
-        """`on_message` is called for every message as it is read. Raises `BusUnavailableError`."""
+        """Call `on_message` for every message when it is read. Raise `BusUnavailableError` if that fails."""
         try:
             return await self.client.subscribe_raw(subject, on_message)
         except CLIENT_ERRORS as error:
             raise BusUnavailableError(f"cannot listen on {subject}: {error}") from error
 
     def reject_requests(self) -> None:
-        """Take no more questions: it is about to be closed."""
+        """Reject new requests, because the connection will be closed."""
         self._requests.closed = True
 
     async def flush(self) -> None:
-        """Return when the broker has all that was sent, or the connection is gone."""
+        """Return when the broker has received all that was sent, or the connection is lost."""
         if self.connected:
             await self.flush_client()
 
@@ -199,7 +199,7 @@ class NatsConnection:
                 await self.client.shutdown()
 
     def _on_refusal(self, refusal: Refusal) -> None:
-        """End the questions that get no answer, and log the refusal once."""
+        """Fail the requests that the refusal leaves without an answer, and log the refusal once."""
         error = PermissionDeniedError(
             f"{self._settings.servers} refuses {self._login}: {refusal.said}; {_advice(refusal, self._settings)}"
         )
@@ -222,7 +222,8 @@ class NatsConnection:
         away = self._opening is not None or not self.connected
         fault = self._fault_of(error) if away else ""
         reason = fault or str(error) or type(error).__name__
-        if reason not in self._reasons:  # one line per reason: a broker that is away gives the same one twice a second
+        # One line per reason: a broker that is down gives the same reason twice a second.
+        if reason not in self._reasons:
             self._reasons.add(reason)
             self._report(reason, fault)
         self._reason = reason
@@ -232,15 +233,18 @@ class NatsConnection:
     def _report(self, reason: str, fault: str) -> None:
         server = self._settings.servers
         if not fault:
-            hint = None if self.connected else "it is tried again until it answers; `pointsman doctor` looks from here"
+            hint = None if self.connected else "the connection is tried again; check it with `pointsman doctor`"
             _log.warning("bus_error", reason=reason, server=server, connected=self.connected, hint=hint)
-        elif self._opening is None:  # else it is raised
-            hint = "it is tried again; mend the login or the certificate, here or at the broker"
+        elif self._opening is None:  # otherwise the error is raised
+            hint = "the connection is tried again; correct the login or the certificate, here or at the broker"
             _log.error("connection_rejected", reason=reason, server=server, user=self._login, hint=hint)
 
     def _judge(self, fault: str) -> None:
-        """Note what became of a try at one server. When every server was tried and one of them gave a fault that no
-        waiting cures, say so to those who wait for the connection."""
+        """Record the result of a try at one server.
+
+        When every server was tried and one of them has a fault that waiting does not cure, fail all that wait for the
+        connection.
+        """
         self._faults[self.client.trying] = fault
         found = next(filter(None, self._faults.values()), "")
         if not found or not self._faults.keys() >= self.client.places:
@@ -251,7 +255,7 @@ class NatsConnection:
             self._opening.set_exception(ConfigurationError(found))
 
     def _fault_of(self, error: Exception) -> str:
-        """Return what no waiting cures: a login that is refused, or TLS that fails; empty for another error."""
+        """Return the fault that waiting does not cure (a refused login, failing TLS); empty for another error."""
         server = self.client.trying
         if isinstance(error, TlsRequiredError):
             return str(error)
@@ -259,11 +263,11 @@ class NatsConnection:
             return f"TLS to {server} fails: {fault}"
         status = getattr(error, "status", 0)  # of aiohttp's error for a WebSocket handshake
         if isinstance(status, int) and 400 <= status < 500 and status not in _PASSING_STATUSES:
-            return f"{server} refuses the WebSocket with HTTP status {status}: look at the address"
+            return f"{server} refuses the WebSocket with HTTP status {status}: check the address"
         if is_login_refused(said := str(error)):
             return (
                 f"{server} refuses the connection of {self._login}: {said.removeprefix('nats: ')}; "
-                "look at POINTSMAN_CREDENTIALS, _USER, _PASSWORD and _TOKEN"
+                "check POINTSMAN_CREDENTIALS, _USER, _PASSWORD and _TOKEN"
             )
         return ""
 
@@ -273,7 +277,7 @@ class NatsConnection:
         self._on_lost()
         if not self.closed:
             _log.warning("bus_disconnected", reason=self._reason or None)
-        self._requests.disconnected()  # no answer comes; to wait would delay the recovery
+        self._requests.disconnected()  # no reply will arrive; waiting would delay the recovery
         for listener in list(self.listeners):
             listener()
 
@@ -293,7 +297,7 @@ class NatsConnection:
 
 
 def _advice(refusal: Refusal, settings: Settings) -> str:
-    """Return what to do about a refusal."""
+    """Return the remedy for a refusal."""
     prefix = settings.inbox_prefix
     if "ermissions" not in refusal.said:
         return "raise that limit of the server, or of the account"

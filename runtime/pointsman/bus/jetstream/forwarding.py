@@ -1,8 +1,8 @@
-"""Deliveries go from one connection to another here, over core NATS; whoever has one last settles it.
+"""Forward deliveries from one connection to another over core NATS; the last receiver settles the delivery.
 
-The message travels as it came. Its reply subject, which settles it from any connection, goes along behind an inbox of
-the sender's: should nobody be there to receive it, the server says so at once, to that inbox, and names what to hand
-back.
+The message is forwarded unchanged. Its reply subject, which settles the delivery from any connection, is appended to an
+inbox of the sender. If there is no receiver, the server reports that to this inbox at once; the inbox's subject then
+contains the reply subject of the delivery to return.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ __all__ = ["Forwarder"]
 _log = structlog.get_logger(__name__)
 
 _ACK_PREFIX = "$JS.ACK."
-_RETRY_DELAY_S = 0.5  # seconds before what came without its body, which cannot be had now, comes again
+_RETRY_DELAY_S = 0.5  # seconds before a message is redelivered whose body is unavailable now
 
 
 class Forwarder:
-    """Hands on and receives for one connection, which has received before it hands on. Who was not there is not tried
-    again for `absence` seconds; `whole` fetches the body of a message that came without."""
+    """Forwards and receives deliveries for one connection, which must receive before it forwards.
+
+    An absent receiver is not tried again for `absence` seconds. `whole` fetches a body that is stored separately.
+    """
 
     def __init__(
         self,
@@ -41,14 +43,14 @@ class Forwarder:
         self._namespace = namespace
         self._absence_s = absence
         self._resolve = whole
-        self._unsynced = f".{Subjects(namespace).handoff_stream}."  # there only where the broker need not sync it
+        self._unsynced = f".{Subjects(namespace).handoff_stream}."  # exists only if the broker need not sync handoffs
         self._inbox = bus.new_inbox()
         self._subscription: BusSubscription | None = None
-        self._absent: dict[str, float] = {}  # until when, by name
+        self._absent: dict[str, float] = {}  # end of the pause, by receiver
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def forward(self, name: str, message: WireMessage) -> bool:
-        """Whether it was sent to whoever receives as `name`. False: it is the caller's as before."""
+        """Return True if the delivery was sent to the receiver `name`; if False, the caller still has to settle it."""
         away = not self._bus.connected or self._subscription is None
         if away or self._absent.get(name, 0.0) > asyncio.get_running_loop().time():
             return False
@@ -88,14 +90,14 @@ class Forwarder:
             unforeseen = None if isinstance(error, BusUnavailableError) else error
             _log.warning("body_fetch_failed", subject=delivery.message.subject, reason=str(error), exc_info=unforeseen)
             await delivery.nak(_RETRY_DELAY_S)
-        except BaseException:  # nobody will settle it
+        except BaseException:  # nothing else settles it
             await delivery.nak()
             raise
         else:
             on_delivery(delivery)
 
     def _on_no_responders(self, message: WireMessage) -> None:
-        """The server says that nobody is there."""
+        """Return a delivery that had no receiver: the server reports this with status 503."""
         if not message.status.startswith("503"):
             return
         name, _, settles = message.subject.removeprefix(f"{self._inbox}.").partition(".")
@@ -103,7 +105,7 @@ class Forwarder:
         self._run_in_background(self._delivery(WireMessage(message.subject, settles, b"")).nak())
 
     def _delivery(self, message: WireMessage) -> PullDelivery:
-        """It is of the start of the broker in which it came here: core NATS outlives none."""
+        """Return the delivery, bound to the current start of the broker: core NATS keeps nothing over a restart."""
         return PullDelivery(self._bus, message, self._bus.restarts if self._unsynced in message.reply else None)
 
     def _run_in_background(self, work: Awaitable[None]) -> None:

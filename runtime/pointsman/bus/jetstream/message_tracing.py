@@ -1,4 +1,4 @@
-"""What servers of the broker tell of a message that asked for it, by `Nats-Trace-Dest` (NATS ADR-41, server 2.11)."""
+"""Parse the trace events that servers send for a message with `Nats-Trace-Dest` (NATS ADR-41, server 2.11)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAMPLED_FLAG: Final = 0x01
 
 
 def is_sampled(headers: Mapping[str, str]) -> bool:
-    """Whether the message is of a trace that is kept: the last flag of its `traceparent`."""
+    """Return True if the message belongs to a sampled trace: the last flag of its `traceparent` is set."""
     flags = headers.get("traceparent", "")[-2:]
     try:
         return bool(int(flags, 16) & _SAMPLED_FLAG)
@@ -32,7 +32,7 @@ def is_sampled(headers: Mapping[str, str]) -> bool:
 
 
 def parse_hop(told: bytes) -> TraceHop | None:
-    """One server's account of one message; None for what is none, or holds nothing that is known here."""
+    """Return one server's trace event for one message; None if `told` cannot be parsed or has no known step."""
     try:
         account: dict[str, Any] = from_json(told)
         steps = tuple(_parse_steps(account["events"]))

@@ -1,4 +1,4 @@
-"""What a service answers by the NATS micro protocol (ADR-32). Its times are in nanoseconds."""
+"""Build the answers of a service by the NATS micro protocol (ADR-32). Its times are in nanoseconds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _VERBS = ("PING", "INFO", "STATS")
 
 
 def micro_subjects(service: Service) -> list[tuple[str, str]]:
-    """What `service` is asked on, each with its verb: all services, those of its name, and it alone."""
+    """Return the subjects of `service`, each with its verb: of all services, of its name, and of its instance."""
     name, instance = token(service.name, "service"), token(service.id, "instance")
     return [(f"$SRV.{verb}{scope}", verb) for verb in _VERBS for scope in ("", f".{name}", f".{name}.{instance}")]
 
 
 def micro_answer(verb: str, service: Service, started: datetime) -> bytes:
-    """The JSON answer of `service` to the `verb` of a subject; `started` is in UTC."""
+    """Return the JSON answer of `service` to the `verb` of a subject; `started` is in UTC."""
     answer: dict[str, Any] = {
         "type": f"io.nats.micro.v1.{verb.lower()}_response",
         "name": service.name,

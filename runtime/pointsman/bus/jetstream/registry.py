@@ -1,4 +1,4 @@
-"""Who is alive now, from a key-value bucket whose entries the broker drops when their agent stops refreshing them."""
+"""Keep the live agents in a key-value bucket. The broker drops an entry when its agent stops refreshing it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["KeyValueRegistry"]
 _log = structlog.get_logger(__name__)
 
 
-_RETRY_PAUSE_S = 1.0  # seconds before a watch that broke begins again: never a hot loop
+_RETRY_PAUSE_S = 1.0  # seconds before a broken watch begins again: no hot loop
 
 
 class _Bus(Protocol):
@@ -43,14 +43,15 @@ class _Reader(Protocol):
 class KeyValueRegistry:
     """Cards in a key-value bucket, each with a time to live that its agent's heartbeat renews.
 
-    The broker leaves a marker when a card expires, and watchers see it. A watcher that was away longer than the marker
-    stays would never know, so cards also expire here, by the time to live they were announced with.
+    The broker leaves a marker when a card expires, and watchers receive it. A watcher that was disconnected for longer
+    than the marker's time to live misses it, so cards also expire here, by the time to live of their announcement.
 
-    An outage of the broker says nothing about who is alive: who was alive when it began is taken to be until the time
-    to live has passed since it ended. Otherwise the first plans after an outage would name agents nobody knows.
+    An outage of the broker is no evidence about agents. An agent that was live when the outage began counts as live
+    until one time to live after the end of the outage. Otherwise the first plans after an outage would name agents that
+    are missing from the registry.
 
-    A broker that was killed may keep cards for good whose time has passed: what is there at the start lives for what
-    the broker's own clock leaves of its time.
+    A broker that was killed may keep expired cards permanently. So a card found at the start lives only for the rest of
+    its time to live, by the broker's own clock.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class KeyValueRegistry:
         self._watch = asyncio.create_task(self._follow_bucket(after))
 
     async def _follow_bucket(self, after: int) -> None:
-        """Follow the bucket for as long as the bus is open. Nobody waits for this task: it must not just end."""
+        """Follow the bucket while the bus is open. This task is never awaited, so an error must not end it."""
         denied = False
         while True:
             try:
@@ -134,11 +135,11 @@ class KeyValueRegistry:
                     return
                 if isinstance(error, PermissionDeniedError):
                     if not denied:  # one line: the broker refuses each try
-                        _log.error("registry_watch_denied", reason=str(error), hint="no agent is seen to come or leave")
+                        _log.error("registry_watch_denied", reason=str(error), hint="changes are not seen; allow the subject")
                     denied = True
                     await self._clock.sleep(_RETRY_PAUSE_S)
                     continue
-                _log.error("registry_watch_broken", exc_info=error, hint="it begins again after what it saw last")
+                _log.error("registry_watch_broken", exc_info=error, hint="the watch continues after the last entry")
             await self._clock.sleep(_RETRY_PAUSE_S)
 
     def _expire(self) -> None:
@@ -165,7 +166,7 @@ class KeyValueRegistry:
         self._cards[key] = card, until
 
     def _refuse(self, key: str, reason: str, until: float) -> None:
-        """Leave an entry out that is no valid card. Log each reason once: the entry is refreshed every few seconds."""
+        """Remove an entry with an invalid card. Log each reason once: the entry is refreshed every few seconds."""
         if self._refused.get(key, ("", 0.0))[0] != reason:
             hint = "the agent gets no tasks until its card is correct; `pointsman doctor` lists refused cards"
             _log.warning("card_refused", key=key, reason=reason, hint=hint)
@@ -177,5 +178,5 @@ class KeyValueRegistry:
 
 
 def _ttl(seconds: float) -> str:
-    """A message's time to live, rounded up: the broker counts in whole seconds and refuses less than one."""
+    """Format a message's time to live, rounded up: the broker counts whole seconds and refuses less than 1."""
     return f"{max(1, -int(-seconds // 1))}s"

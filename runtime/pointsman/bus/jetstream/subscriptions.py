@@ -1,4 +1,4 @@
-"""Who listens now over a connection, to messages or to questions about a service. Nothing is kept for the absent."""
+"""Subscribe to messages, and answer questions about a service. Messages are not stored for an absent subscriber."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Subscriptions:
-    """Over `bus`, whose client is `client`. `whole` gives a message its body; `timeout` is in seconds."""
+    """Subscriptions over `bus` and its `client`. `whole` fetches a separately stored body; `timeout` is in seconds."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Subscriptions:
     async def subscribe(
         self, subject: str, on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> AbstractAsyncContextManager[None]:
-        """Each message is taken as it is read, and told in a task of the listener's own, in the order they came."""
+        """Read each message at once, and pass the messages to the listener in order, in a task of its own."""
         check_filter(subject)
         arrived = asyncio.Queue[WireMessage]()
         inbox = await self._bus.subscribe(subject, arrived.put_nowait)
@@ -68,7 +68,7 @@ class Subscriptions:
     async def _deliver(
         self, arrived: asyncio.Queue[WireMessage], on_message: Callable[[StoredMessage], Awaitable[None]]
     ) -> None:
-        """An error of the listener, or a body that is not to be had, does not end the listening."""
+        """Pass messages to the listener. An error of the listener or an unavailable body does not end the task."""
         while True:
             message = await arrived.get()
             sent = StoredMessage(message.subject, message.data, message.event_headers, 0, self._clock.now())
@@ -97,7 +97,7 @@ class Subscriptions:
         return _unsubscribe_on_exit(inboxes)
 
     async def _flush(self) -> None:
-        """Return when the broker knows of it. While the connection is away, reconnecting brings subscriptions along."""
+        """Return when the broker has the subscription. If the connection is down, reconnecting subscribes again."""
         if self._bus.connected:
             with suppress(*CLIENT_ERRORS):
                 await self._client.flush(int(self._timeout) + 1)
