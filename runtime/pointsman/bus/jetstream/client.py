@@ -1,4 +1,4 @@
-"""nats-py's client as the bus needs it, and the only file that imports nats."""
+"""Adapt nats-py's client to the bus. This is the only file that imports nats."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ __all__ = ["CLIENT_ERRORS", "Msg", "NatsClient", "TlsRequiredError"]
 _Result = TypeVar("_Result")
 
 CLIENT_ERRORS = (nats.errors.Error, OSError)
-"""What a client raises that is closed, refused, or without its server."""
+"""The errors that a client raises if it is closed, refused, or without its server."""
 
 _MESSAGE_PATTERN = re.compile(rb"(?:HMSG (\S+) (\d+) (?:(\S+) )?(\d+)|MSG (\S+) (\d+)(?: (\S+))?) (\d+)\r\n")
-"""How the server begins a message, with headers or without: its subject, its subscription, where an answer goes if
-anywhere, the bytes of its headers, and all of its bytes."""
+"""The first line of a message, with or without headers: its subject, its subscription, its reply subject if any, the
+size of its headers, and its whole size."""
 _LINE_END_BYTES = len(b"\r\n")
 _ERROR = re.compile(rb"-ERR[ \t]+'(.*?)'[ \t]*\r\n", re.IGNORECASE)
-_DEFAULT_PORT = 4222  # where a NATS server listens unless it is told otherwise
-_REFUSAL_WAIT_S = 0.05  # seconds for what a server writes at once
+_DEFAULT_PORT = 4222  # the default port of a NATS server
+_REFUSAL_WAIT_S = 0.05  # seconds for an error that a server writes at once
 _SUBSCRIPTIONS_EXCEEDED = "maximum subscriptions exceeded"
 _HUNG_UP = "the server hung up before it answered CONNECT"
 _DRAIN_TIMEOUT_S = 1.0  # seconds for one round trip, when leaving
 
 
 class TlsRequiredError(nats.errors.Error):
-    """A server was left before `CONNECT`: TLS is demanded and the server offers none, or asks for a certificate."""
+    """A connection was closed before `CONNECT`: the server lacks the TLS demanded, or requires a client certificate."""
 
     def __init__(self, seen: str) -> None:
         super().__init__(seen)
@@ -56,28 +56,27 @@ class TlsRequiredError(nats.errors.Error):
 
 
 class NatsClient(Client):
-    """nats-py's client, with what it has no option for.
+    """nats-py's client, with changes for which it has no option.
 
     - `tls://` and `wss://` are demands. nats-py sends `CONNECT`, with the login, in clear to a server without TLS, and
       gives the servers that a cluster names the scheme `nats://` behind a WebSocket.
-    - The login of a URL is decoded, and goes to the servers that a cluster names, too.
-    - A permission that the broker refuses is reported with the broker's own words; nats-py writes them in lower case,
-      so that the subject is another one.
-
-    - No error of the server's ends it for ever: as it comes, it closes itself on any `-ERR` but a stale connection, on
-      expired credentials for one.
-    - No message ends its reading: a header block of `NATS/1.0` alone would, and any client may publish that.
-    - A try at which the server does not introduce itself is closed: as it comes, each leaves its socket open.
-    - What was to be sent over a connection that is gone does not keep it from closing.
-    - Its transport loses a connection as the rest of it expects; see `_Tcp`.
-    - `flush` returns when all that was sent before it was dealt with: as it comes, its PING overtakes commands that
-      still wait for the flusher, a fresh subscription among them.
-    - A flush that was given up does no harm: as it comes, its late answer ends the connection.
-    - Headers, of which every event has a dozen, are read faster: nats-py looks at every character of every name.
-    - `subscribe_raw` calls a plain function for each message as it comes off the socket, and `publish_raw` takes a
-      header block that is
-      made already: a queue, a task's turn and a second check of every header for each message are a third of its cost,
-      and before that came a stream, the turn of a task that reads it, and two patterns tried at each message.
+    - The login of a URL is decoded, and is also used for the servers that a cluster names.
+    - A permission that the broker refuses is reported in the broker's own text. nats-py changes the text to lower case,
+      which changes the subject.
+    - No error of the server ends the client permanently. nats-py closes itself on any `-ERR` except a stale connection,
+      for example on expired credentials.
+    - No message ends the reading. A header block of only `NATS/1.0` ends nats-py's reading, and any client may publish
+      such a block.
+    - A connection on which the server does not introduce itself is closed. nats-py leaves its socket open.
+    - Unsent messages do not keep a lost connection from closing.
+    - The transport reports a lost connection as the rest of nats-py expects; see `_Tcp`.
+    - `flush` returns when the server has processed all earlier commands. The PING of nats-py overtakes commands that
+      wait for the flusher, for example a new subscription.
+    - An abandoned flush does no harm. In nats-py, its late answer ends the connection.
+    - Headers, of which every event has a dozen, are read faster: nats-py checks every character of every name.
+    - `subscribe_raw` calls a plain function for each message from the socket, and `publish_raw` takes a finished header
+      block. A queue, a task's turn and a second check of the headers are a third of the cost of a message; the stream,
+      the turn of the task that reads it, and two patterns tried at each message cost even more.
     """
 
     def __init__(self, inbox_prefix: str = "_INBOX") -> None:
@@ -86,12 +85,12 @@ class NatsClient(Client):
         self._login: Login | None = None
         self._demands_tls = False
         self._has_certificate = False
-        self._greeted = False  # by the server that is being connected to
+        self._greeted = False  # by the server of the current try
         self._asked_for_certificate = False  # by that server
         self._hung_up: set[str] = set()  # servers that hung up after the TLS handshake, at the last try
         self._dropped_by: set[str] = set()  # servers that introduced themselves and closed the connection
         self.trying = ""
-        """HOST:PORT of the server that was connected to last, or that a connection was last tried to."""
+        """HOST:PORT of the server of the current or last connection, or of the last try to connect."""
         self.on_refusal: Callable[[Refusal], None] = _ignored
         self._callbacks: dict[int, Callable[[WireMessage], None]] = {}
         self._inboxes: dict[int, _Inbox] = {}
@@ -100,13 +99,13 @@ class NatsClient(Client):
 
     @property
     def server(self) -> Server | None:
-        """The one it is connected to; nats-py's own port is None where the URL names none."""
+        """Return the connected server; nats-py's own port is None if the URL names no port."""
         url = self.connected_url
         return Server(url.hostname, url.port or _DEFAULT_PORT) if url is not None and url.hostname else None
 
     @property
     def server_id(self) -> str:
-        """Another one for each start of a server."""
+        """Return the server's id, which changes at each start of a server."""
         return str(self._server_info.get("server_id", ""))
 
     @property
@@ -143,7 +142,7 @@ class NatsClient(Client):
         )
 
     async def subscribe_raw(self, subject: str, on_message: Callable[[WireMessage], None]) -> BusSubscription:
-        """Call `on_message` for each message as it is read. Raises `CLIENT_ERRORS`."""
+        """Call `on_message` for each message when it is read. Raise `CLIENT_ERRORS` if that fails."""
         sid = self._sid + 1
         self._callbacks[sid] = on_message
         try:
@@ -153,8 +152,7 @@ class NatsClient(Client):
             raise
 
     async def subscribe_async(self, subject: str, handler: Callable[[Msg], Awaitable[None]]) -> BusSubscription:
-        """As `subscribe_raw`, with a handler that may wait: messages wait for each other then, without nats-py's
-        limits, which drop what exceeds them."""
+        """Call the async `handler` for one message at a time, without nats-py's limits, which drop messages."""
         return self._inbox(await self.subscribe(subject, cb=handler, pending_msgs_limit=0, pending_bytes_limit=0))
 
     def _inbox(self, subscription: Subscription) -> _Inbox:
@@ -162,7 +160,7 @@ class NatsClient(Client):
         return inbox
 
     async def shutdown(self) -> None:
-        """Close it, for good. Raises `CLIENT_ERRORS`; a cancellation passes."""
+        """Close the client permanently. Raise `CLIENT_ERRORS`; a cancellation passes."""
         await _cancellable(self.close())
 
     def mark_refused(self, refusal: Refusal, error: Exception) -> None:
@@ -182,19 +180,28 @@ class NatsClient(Client):
 
     @property
     def is_full(self) -> bool:
-        """Whether more waits to be sent than should: the server, or the way to it, is slow."""
+        """Return True if more data than the limit is unsent: the server or the network is slow."""
         return self._pending_data_size > self._max_pending_size
 
     async def wait_for_capacity(self) -> None:
-        """Wait where the connection cannot."""
+        """Wait until the unsent data fits the limit; `publish_raw` itself cannot wait."""
         if self.is_full:
             await _cancellable(self._flush_pending(force_flush=True))
 
     def publish_raw(self, subject: str, reply: str, headers: bytes, body: bytes) -> None:
-        """As `publish`, of a subject and headers that were checked, and without waiting: for what is waited for
-        anyhow, as an answer is, or before `wait_for_capacity`.
+        """Publish a checked subject and header block without waiting.
 
-        Raises what `publish` raises: it is closed, or away with more pending than it keeps.
+        The caller either awaits an answer or calls `wait_for_capacity` afterwards.
+
+        Args:
+            subject: The subject, which was checked.
+            reply: The reply subject; empty for none.
+            headers: The finished header block; empty for none.
+            body: The body.
+
+        Raises:
+            ConnectionClosedError: The client is closed.
+            OutboundBufferLimitError: The connection is down, and its buffer is full.
         """
         if not self.is_connected:
             if self.is_closed:
@@ -213,8 +220,10 @@ class NatsClient(Client):
             asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
-        """Send what has gathered in this turn of the loop: by itself, or where that would have to wait by the flusher,
-        which can, and knows what to do when the connection breaks."""
+        """Send the commands of this turn of the loop, directly if no wait is needed.
+
+        Otherwise the flusher sends them: it can wait, and handles a broken connection.
+        """
         self._writes = False
         if not self._pending or not self.is_connected:  # reconnecting sends it
             return
@@ -227,15 +236,15 @@ class NatsClient(Client):
             self._flush_queue.put_nowait(asyncio.get_running_loop().create_future())
 
     def drop_settlements_of(self, stream: str) -> None:
-        """What waits to be sent and would settle a delivery of `stream`, or hand one on, will not be sent."""
+        """Drop unsent commands that settle or forward a delivery of `stream`."""
         settles = re.compile(rb"[^\r]*\$JS\.ACK\.(?:[^\r]*\.)?" + re.escape(stream.encode()) + rb"\.")
         self._pending = [command for command in self._pending if not settles.match(command)]
         self._pending_data_size = sum(map(len, self._pending))
 
     def consume_messages(self, data: bytes) -> bytes:
-        """Hear the messages with which `data`, fresh from the socket, begins; what is left is nats-py's to read."""
+        """Process the messages at the start of `data` from the socket; return the rest, for nats-py to read."""
         if not self.is_connected or self._ps.buf or self._ps.state != AWAITING_CONTROL_LINE:
-            return data  # it is amid something
+            return data  # nats-py is inside a command
         begin = 0
         while (message := _MESSAGE_PATTERN.match(data, begin)) is not None:
             subject, sid, reply, headers, *plain, size = message.groups()
@@ -271,7 +280,7 @@ class NatsClient(Client):
 
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():
-            self._pongs[0] = asyncio.get_running_loop().create_future()  # nobody waits for it any more
+            self._pongs[0] = asyncio.get_running_loop().create_future()  # the flush was abandoned
         await super()._process_pong()
 
     async def _connect_to_server(self, s: Any) -> None:
@@ -304,7 +313,7 @@ class NatsClient(Client):
         self._dropped_by.discard(self.trying)
 
     def _explained(self, error: BaseException) -> BaseException:
-        """Return the error to raise for one with which nats-py ends a try to connect: one that says more, if known."""
+        """Return the error to raise for `error`, which ended a try to connect: a more precise error if there is one."""
         first = bool(self.options["tls_handshake_first"])
         if isinstance(error, ConnectionError) and self._greeted:
             self._dropped_by.add(self.trying)
@@ -314,7 +323,7 @@ class NatsClient(Client):
         if hung_up and (first if not self._greeted else self._asked_for_certificate):
             if self.trying in self._hung_up:
                 return TlsRequiredError(
-                    f"{self.trying} hangs up after the TLS handshake: it may refuse the client certificate; look at "
+                    f"{self.trying} hangs up after the TLS handshake: it may refuse the client certificate; check "
                     "POINTSMAN_TLS_CERT, and at the broker's log"
                 )
             self._hung_up.add(self.trying)
@@ -345,10 +354,13 @@ class NatsClient(Client):
                 server.tls_name = current.tls_name  # the name that was configured, not the address that was named
 
     async def _hear_refusal(self) -> None:
-        """Raise what a server that takes no more connections writes behind its first line.
+        """Raise the error that a server at its limit of connections writes after its first line.
 
-        Such a server closes the connection at once. What this side writes then fails, and asyncio reads no more: at the
-        first try the server's words may be lost, so a later try waits for them.
+        Such a server closes the connection at once. Writing from this side then fails, and asyncio stops reading: at
+        the first try the server's error may be lost, so a later try waits for it.
+
+        Raises:
+            Error: The server sent an error.
         """
         if self.trying in self._dropped_by:
             await asyncio.sleep(_REFUSAL_WAIT_S)
@@ -356,10 +368,12 @@ class NatsClient(Client):
             raise nats.errors.Error(f"nats: {said[1].decode('utf-8', 'replace')}")
 
     def _require_tls(self, info: dict[str, Any]) -> None:
-        """Raise `TlsRequiredError` unless what is sent next, which is the login, is encrypted, where that is demanded.
+        """Raise an error if TLS is demanded, and the next command, which contains the login, would not be encrypted.
 
-        A server with `allow_non_tls` says that TLS is available, and not that TLS is required; nats-py only looks at
-        the second.
+        A server with `allow_non_tls` reports TLS as available, not as required; nats-py checks only the second.
+
+        Raises:
+            TlsRequiredError: The server offers no TLS, or requires a client certificate that is not configured.
         """
         server = self._current_server
         if server is None or server.uri.scheme in ("ws", "wss") or self.options["tls_handshake_first"]:
@@ -414,8 +428,10 @@ class NatsClient(Client):
 
 
 class _Tcp(TcpTransport):
-    """Writing to a closed connection is a `ConnectionError`, as nats-py expects. uvloop says `RuntimeError`, at which
-    nats-py ends its reconnecting for ever and lets its closing fail."""
+    """A TCP transport on which writing to a closed connection is a `ConnectionError`, as nats-py expects.
+
+    uvloop raises `RuntimeError`, which permanently ends nats-py's reconnecting and makes its closing fail.
+    """
 
     def __init__(self, take: Callable[[bytes], bytes]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -431,17 +447,17 @@ class _Tcp(TcpTransport):
         self._bare_io_writer = self._io_writer = asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def __bool__(self) -> bool:
-        return True  # nats-py makes one of its own in place of one that is not connected yet
+        return True  # nats-py replaces a transport that is not connected yet
 
     @property
     def unread(self) -> bytes:
-        """Return what the server sent and was not read yet."""
+        """Return the bytes that were received and are still unread."""
         reader = self._io_reader
         return bytes(reader._buffer) if isinstance(reader, _Reader) else b""
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was written before has been sent."""
+        """Return True if all written data has been sent."""
         writer = self._io_writer
         return writer is not None and not writer.transport.get_write_buffer_size()
 
@@ -450,7 +466,7 @@ class _Tcp(TcpTransport):
         assert writer is not None, "connect comes first"
         reader = _Reader(self._on_data, buffer_size)
         protocol = asyncio.StreamReaderProtocol(reader)
-        protocol._over_ssl = True  # type: ignore[attr-defined]  # asyncio warns of the end of a stream else
+        protocol._over_ssl = True  # type: ignore[attr-defined]  # otherwise asyncio warns at the end of a stream
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(connect_timeout):
             host = uri if isinstance(uri, str) else uri.hostname
@@ -474,14 +490,17 @@ class _Tcp(TcpTransport):
 
 
 class _WebSocket(WebSocketTransport):
-    """Connect within a bounded time. nats-py gives its bound to aiohttp as the time of the closing handshake, and in a
-    form that aiohttp warns of: a server that accepts and is silent would hold the client for minutes."""
+    """A WebSocket transport that connects within a bounded time.
+
+    nats-py passes its bound to aiohttp as the time of the closing handshake, in a form that aiohttp warns about. A
+    server that accepts the connection and stays silent would block the client for minutes.
+    """
 
     async def connect(self, uri: Any, buffer_size: int, connect_timeout: int) -> None:
         await self._open(uri, None, connect_timeout)
 
     async def connect_tls(self, uri: Any, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int) -> None:
-        if self._ws is None or self._ws.closed:  # the server's INFO says that TLS is required, which it is here
+        if self._ws is None or self._ws.closed:  # nats-py calls this again when the INFO requires TLS
             await self._open(uri, ssl_context, connect_timeout)
 
     async def _open(self, uri: Any, context: ssl.SSLContext | None, timeout: int) -> None:
@@ -494,7 +513,7 @@ class _WebSocket(WebSocketTransport):
 
 
 class _Reader(asyncio.StreamReader):
-    """Keeps what `take` has left of what came."""
+    """A stream reader that keeps only the bytes that `take` returns."""
 
     def __init__(self, take: Callable[[bytes], bytes], limit: int) -> None:
         super().__init__(limit)
@@ -503,7 +522,7 @@ class _Reader(asyncio.StreamReader):
 
     def feed_data(self, data: Iterable[SupportsIndex]) -> None:
         rest = bytes(data)
-        if not self._buffer:  # else it comes after what is there
+        if not self._buffer:  # otherwise the new bytes follow unread bytes
             rest = self._on_data(rest)
         if rest:
             super().feed_data(rest)
@@ -533,15 +552,24 @@ def _ignored(refusal: Refusal) -> None:
 
 
 async def _no_callback(message: Msg) -> None:
-    """What nats-py would call for a message that `NatsClient.subscribe_raw` takes before it."""
+    """Do nothing: `NatsClient.subscribe_raw` takes each message before nats-py would call this."""
 
 
 async def _cancellable(work: Awaitable[_Result]) -> _Result:
-    """What `work` returns; a cancellation that it swallowed is raised all the same.
+    """Await `work`, and raise a cancellation that `work` swallowed.
 
-    Before Python 3.12 `asyncio.wait_for`, in which nats-py waits for answers, returns the result when that came in the
-    same turn of the loop as the cancellation; and nats-py drops one that finds it waiting for its flusher. A time-out
-    around the call would then never end it.
+    Before Python 3.12 `asyncio.wait_for`, which nats-py uses, returns the result if the result arrives in the same turn
+    of the loop as the cancellation. nats-py also drops a cancellation that arrives while it waits for its flusher. A
+    time-out around the call would then never end the call.
+
+    Args:
+        work: The call to nats-py.
+
+    Returns:
+        The result of `work`.
+
+    Raises:
+        CancelledError: The task was cancelled.
     """
     task = asyncio.current_task()
     before = task.cancelling() if task is not None else 0

@@ -1,4 +1,4 @@
-"""How JetStream writes things down: reply subjects, header blocks, times, the numbers of its errors."""
+"""Parse and write the wire formats of JetStream: reply subjects, header blocks, times, error codes."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ __all__ = [
 
 _Result = TypeVar("_Result")
 PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
-"""How to wait for what is under way. A coroutine within one that nobody awaits would be one that was never awaited."""
+"""A call that waits for a running operation. A bare coroutine that is not awaited would make Python print a warning."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_MESSAGE_CODE, NO_STREAM_CODE, NO_CONSUMER_CODE = 10037, 10059, 10014
 STREAM_EXISTS_CODE = 10058  # a stream of that name exists with another configuration
-NOT_DELETED_CODE = 10057  # also what the delete of a missing message is answered with, as an internal error
+NOT_DELETED_CODE = 10057  # also the answer to the delete of a missing message, as an internal error
 WRONG_SEQUENCE_CODE = 10071  # the subject ends at another sequence
-PENDING_WRITE_CODE = 10164  # a replicated stream has another message for the subject, which may still come to nothing
+PENDING_WRITE_CODE = 10164  # a replicated stream has another message for the subject, which may still fail
 NO_SPACE_CODE = 10077  # the stream cannot store it: it is full, or its disk is
 TOO_LARGE_CODES = frozenset({10054, 10097})
 
@@ -80,7 +80,7 @@ INCURABLE = frozenset({10039, 10047, 10074, 10076})
 
 
 class WireMessage:
-    """A message as it came off the wire. Its header block, of which most is never asked for, is read when it is."""
+    """A message from the wire. The header block is parsed on access, because most blocks are never used."""
 
     __slots__ = ("block", "data", "reply", "subject")
 
@@ -96,30 +96,30 @@ class WireMessage:
 
     @property
     def event_headers(self) -> dict[str, str]:
-        """Those that the event was sent with."""
+        """Return the headers that the event was sent with."""
         return header_lines(self.block, _is_event_header) if self.block else {}
 
     @property
     def status(self) -> str:
-        """What the server says instead of a message, as in `408 Request Timeout`; empty for what somebody published."""
+        """Return the server's status, such as `408 Request Timeout`; empty for a published message."""
         return self.block[8 : self.block.find(b"\r\n")].decode("utf-8", "replace").strip() if self.block else ""
 
 
 class BusSubscription(Protocol):
-    """Something listened to. Neither method raises. `refused` is set when the broker refuses the subscription."""
+    """A subscription. Its methods do not raise. `refused` is set when the broker refuses the subscription."""
 
     @property
     def refused(self) -> Exception | None: ...
 
     async def unsubscribe(self) -> None:
-        """Listen no more."""
+        """End the subscription."""
 
     async def drain(self) -> None:
-        """Listen no more, after what the broker has sent already was heard. Bounded in time."""
+        """End the subscription after all messages that the broker has already sent, within a bounded time."""
 
 
 class Connection(Protocol):
-    """What those need of the connection who ask the broker, and hear from it."""
+    """The part of the connection that sends requests to the broker and receives messages."""
 
     @property
     def connected(self) -> bool: ...
@@ -127,17 +127,17 @@ class Connection(Protocol):
     def closed(self) -> bool: ...
     @property
     def restarts(self) -> int:
-        """How often the server was another one after a lost connection."""
+        """Return how often the connection was restored to a restarted or different server."""
         ...
 
     @property
     def listeners(self) -> set[Callable[[], None]]:
-        """Called when the connection is lost."""
+        """Return the functions to call when the connection is lost."""
         ...
 
     @property
     def refusal_listeners(self) -> set[Callable[[Refusal, PermissionDeniedError], None]]:
-        """Called with each permission that the broker refuses."""
+        """Return the functions to call with each permission that the broker refuses."""
         ...
 
     def api_subject(self, verb: str) -> str:
@@ -148,23 +148,23 @@ class Connection(Protocol):
     async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]: ...
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None: ...
     async def subscribe(self, subject: str, on_message: Callable[[WireMessage], None]) -> BusSubscription:
-        """`on_message` is called for every message as it is read, before the next one is: let it be short."""
+        """Call `on_message` for each message before the next message is read, so it must be short."""
         ...
 
 
 class ForwardingConnection(Connection, Protocol):
-    """What consumers need of it."""
+    """The part of the connection that consumers use."""
 
     async def forward(self, name: str, message: WireMessage) -> bool:
-        """Whether the delivery `message` was sent to whoever receives as `name`."""
+        """Return True if the delivery `message` was sent to the receiver `name`."""
         ...
 
 
 class DeliveryInfo:
-    """What the reply subject of a delivery says.
+    """The data in the reply subject of a delivery.
 
-    It is `$JS.ACK.[domain.account.]stream.consumer.delivered.sequence.delivery.time.pending`; with a domain, and a
-    random token at the end, when the server is so configured.
+    The subject is `$JS.ACK.[domain.account.]stream.consumer.delivered.sequence.delivery.time.pending`. A server with a
+    domain configured adds the domain, the account, and a random token at the end.
     """
 
     __slots__ = ("at", "delivered", "delivery", "sequence")
@@ -173,28 +173,28 @@ class DeliveryInfo:
         tokens = reply.split(".")
         delivered, sequence, delivery, at = tokens[4:8] if len(tokens) == 9 else tokens[6:10]
         self.delivered, self.sequence, self.delivery = int(delivered), int(sequence), int(delivery)
-        self.at = _EPOCH + timedelta(microseconds=int(at) // 1000)  # to the digit what `parse_time` reads elsewhere
+        self.at = _EPOCH + timedelta(microseconds=int(at) // 1000)  # the same digits as in `parse_time`
 
 
 def to_stored_message(message: WireMessage, meta: DeliveryInfo) -> StoredMessage:
-    """A delivered message as its stream holds it, with the event's own headers."""
+    """Return a delivered message as its stream stores it, with the event's own headers."""
     return StoredMessage(message.subject, message.data, message.event_headers, meta.sequence, meta.at)
 
 
 def header_block(encoded: str) -> dict[str, str]:
-    """The event's own headers, from the base64 of a header block as it is on the wire."""
+    """Return the event's own headers from the base64 of a header block."""
     return header_lines(b64decode(encoded), _is_event_header)
 
 
 def header_bytes(headers: Mapping[str, str]) -> bytes:
-    """The header block of names and values that `wire_headers` has checked; empty for none."""
+    """Return the header block of names and values that `wire_headers` has checked; empty if there are no headers."""
     if not headers:
         return b""
     lines = "\r\n".join(map(": ".join, headers.items()))
     return f"NATS/1.0\r\n{lines}\r\n\r\n".encode()
 
 
-@lru_cache(1024)  # there are a few dozen
+@lru_cache(1024)  # a few dozen names are in use
 def _is_name(name: str) -> bool:
     return " " not in name and "\t" not in name and name.isascii()
 
@@ -205,8 +205,7 @@ def _is_event_header(name: str) -> bool:
 
 
 def header_lines(block: bytes, wanted: Callable[[str], bool] = _is_name) -> dict[str, str]:
-    """`Name: value` per line, of the names that are `wanted`. A line of another form is passed over, as is the first,
-    which names the version."""
+    """Return the headers that are `wanted`. Skip the first line (the version) and lines other than `Name: value`."""
     return {
         name: value.strip(" \t")
         for line in decode_text(block).split("\r\n")
@@ -216,35 +215,42 @@ def header_lines(block: bytes, wanted: Callable[[str], bool] = _is_name) -> dict
 
 
 def decode_text(data: bytes) -> str:
-    """Decode a subject or headers. A byte that is not UTF-8 becomes a lone surrogate, which no valid text has.
+    """Decode a subject or headers.
 
-    So two ids that differ in such a byte stay different, and a reader of CloudEvents attributes refuses them.
+    A byte that is not UTF-8 becomes a lone surrogate, which no valid text has. So two ids that differ in such a byte
+    stay different, and a reader of CloudEvents attributes refuses them.
+
+    Args:
+        data: The bytes from the wire.
+
+    Returns:
+        The text, with lone surrogates for bytes that are not UTF-8.
     """
     return data.decode("utf-8", "surrogateescape")
 
 
 def parse_time(text: str) -> datetime:
-    """RFC 3339 as Go writes it, with up to nine digits of a second; Python keeps six."""
+    """Parse RFC 3339 as Go writes it, with up to nine digits of a second; Python keeps six."""
     seconds, _, fraction = text.removesuffix("Z").partition(".")
     return datetime.fromisoformat(f"{seconds}.{fraction[:6]:0<6}+00:00")
 
 
 def error_code(answer: Mapping[str, Any]) -> int:
-    """JetStream's number for what went wrong; 0 when nothing did."""
+    """Return JetStream's error code; 0 if there is no error."""
     error = answer.get("error")
     return int(error.get("err_code") or error.get("code") or -1) if error else 0
 
 
 def error_text(answer: Mapping[str, Any]) -> str:
-    """The error of an answer, in the broker's words."""
+    """Return the broker's own text of the error in an answer."""
     return f"{answer['error'].get('description', 'no reason given')} ({error_code(answer)})"
 
 
 def with_advice(text: str, code: int) -> str:
-    """Return `text` with what to do about the error `code` of the JetStream API, if that is known."""
+    """Return `text` with the remedy for the error `code` of the JetStream API, if there is a known remedy."""
     return f"{text}; {ADVICE[code]}" if code in ADVICE else text
 
 
 def to_nanoseconds(seconds: float) -> int:
-    """Whole nanoseconds, as the broker counts, of seconds."""
+    """Convert seconds to whole nanoseconds, the unit of the broker."""
     return int(seconds * 1e9)

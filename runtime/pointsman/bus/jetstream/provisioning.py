@@ -1,4 +1,4 @@
-"""The streams of a namespace as one connection knows them: under which name, and made again when they were lost."""
+"""Create the streams of a namespace, hold their names for one connection, and create lost streams again."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["StreamProvisioner"]
 _log = structlog.get_logger(__name__)
 
 _DOMAIN_PATIENCE_S = 5.0  # a leaf node tries once a second to reach its hub again
-_INCURABLE_PATIENCE_S = 1.0  # a server that has just started may refuse what it allows a moment later
+_INCURABLE_PATIENCE_S = 1.0  # a server may refuse a request just after its start, and accept the same request later
 _SETUP_TIMEOUT_S = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
 
 
 class StreamProvisioner:
-    """Keeps the streams of the namespace of `subjects`, at the broker of `connection`.
+    """Creates and restores the streams of the namespace of `subjects`, at the broker of `connection`.
 
-    `apart`: handoffs have a stream of their own, which the broker need not sync. Known after `set_up`.
+    After `set_up`, `separate_handoffs` is True if handoffs have a stream of their own, which the broker need not sync.
     """
 
     def __init__(self, connection: NatsConnection, subjects: Subjects, settings: Settings, clock: Clock) -> None:
@@ -44,11 +44,11 @@ class StreamProvisioner:
         self._names = stream_names(subjects, apart=False)
 
     def __getitem__(self, stream: StreamKind) -> str:
-        """Its name at the broker."""
+        """Return the name of a stream at the broker."""
         return self._names[stream]
 
     async def set_up(self, *, create: bool) -> None:
-        """See `ports.Bus`."""
+        """Create or check the streams, as `ports.Bus` describes."""
         began = self._clock.monotonic()
         client = self._connection.client
         reason = ""
@@ -74,16 +74,16 @@ class StreamProvisioner:
                     raise
                 if reason != str(error):  # one line per reason
                     reason = str(error)
-                    hint = ADVICE.get(code, "it is tried again; `pointsman doctor` looks from here")
+                    hint = ADVICE.get(code, "the setup is tried again; check the broker with `pointsman doctor`")
                     _log.warning("streams_not_ready", reason=reason, server=self._settings.servers, hint=hint)
                 await asyncio.sleep(RECONNECT_INTERVAL_S)
 
     def _fault_of(self, error: BusUnavailableError, waited: float) -> ConfigurationError | None:
-        """Return the error to end with if waiting, which has lasted `waited` seconds, does not cure `error`."""
+        """Return the error to raise if waiting, which has lasted `waited` seconds, does not cure `error`."""
         where, domain = self._settings.servers, self._settings.jetstream_domain
         if domain is not None and isinstance(error, NoRespondersError) and waited > _DOMAIN_PATIENCE_S:
             return ConfigurationError(
-                f"no JetStream of the domain {domain!r} answers at {where}; look at POINTSMAN_JETSTREAM_DOMAIN, and at "
+                f"no JetStream of the domain {domain!r} answers at {where}; check POINTSMAN_JETSTREAM_DOMAIN, and at "
                 "the connection of the leaf node"
             )
         if domain is None and self._connection.connected and not self._connection.client.has_jetstream:
@@ -96,12 +96,12 @@ class StreamProvisioner:
         return None
 
     def on_no_responders(self, subject: str) -> None:
-        """Nobody answers on `subject`."""
+        """Restore the streams if `subject`, which has no subscriber, belongs to one of them."""
         if subject.startswith(tuple(self._unconsumed.values())):
             self.start_restore()
 
     async def retry_missing(self, stream: str) -> bool:
-        """Whether `stream`, which the broker is without, is worth another look."""
+        """Restore the missing `stream`; return True if another try can find it."""
         if stream not in self._unconsumed:
             return False
         self.start_restore()
@@ -111,8 +111,7 @@ class StreamProvisioner:
         return True
 
     def start_restore(self) -> None:
-        """Begin to make again what `set_up` made, should the broker be without it: consumers, readers and letters
-        wait."""
+        """Start to restore the streams of `set_up` that are missing; consumers, readers and dead letters need them."""
         if self._created and not self._connection.closed and (self._restore_task is None or self._restore_task.done()):
             self._restore_task = asyncio.create_task(self._restore())
 
@@ -125,4 +124,8 @@ class StreamProvisioner:
         try:
             await self.set_up(create=True)
         except (BusUnavailableError, ConfigurationError, PeerError, PublishOutcomeUnknownError) as error:
-            _log.error("stream_setup_failed", reason=str(error), hint="start any process of the namespace to make them")
+            _log.error(
+                "stream_setup_failed",
+                reason=str(error),
+                hint="start any process of the namespace to create the streams",
+            )

@@ -1,4 +1,4 @@
-"""Writing to streams: a message is stored once, where it was expected, or it is said why not; who watches is told."""
+"""Publish to streams: store a message once, at the expected sequence, or raise an error; report to the observer."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class _Connection(Protocol):
 
 
 class StreamPublisher:
-    """Stores messages over a connection, and tells `observer` of each.
+    """Stores messages over a connection, and reports each message to `observer`.
 
-    `hops` is where the servers of the broker are to tell of messages of a sampled trace; empty, they tell nobody.
+    The servers of the broker send trace events of sampled messages to the subject `hops`; empty: no trace events.
     """
 
     def __init__(self, bus: _Connection, reader: StreamReader, clock: Clock, observer: BusObserver | None) -> None:
@@ -71,11 +71,11 @@ class StreamPublisher:
         self.hops = ""
 
     def publish(self, subject: str, body: bytes, wire: dict[str, str]) -> Coroutine[Any, Any, int]:
-        """Publish, at once; the sequence the stream gives it."""
+        """Publish at once; return the sequence in the stream."""
         return self.start_publish(subject, body, wire)()
 
     def start_publish(self, subject: str, body: bytes, wire: dict[str, str]) -> PendingCall[int]:
-        """As `publish`."""
+        """Publish at once; return a call that waits for the sequence in the stream."""
         if self._observer is None:
             return partial(self._await_ack, subject, wire, self._start_request(subject, body, wire))
         return self._publish_observed(self._observer, subject, body, wire)
@@ -86,9 +86,8 @@ class StreamPublisher:
         if self.hops and is_sampled(wire):
             traced = {**wire, TRACE_DESTINATION_HEADER: self.hops}
             size = header_size(traced)
-            if (
-                size <= MAX_HEADER_BYTES and size + len(body) <= self._bus.max_payload
-            ):  # nothing fails for being watched
+            # The trace header must not make a publish fail.
+            if size <= MAX_HEADER_BYTES and size + len(body) <= self._bus.max_payload:
                 wire = traced
         began = self._clock.monotonic()
         try:
@@ -113,7 +112,7 @@ class StreamPublisher:
             observer.on_published(subject, self._bus.server, self._clock.monotonic() - began, error)
 
     def on_hop(self, told: WireMessage) -> None:
-        """What a server tells at `hops`."""
+        """Pass a trace event from a server to the observer."""
         if self._observer is not None and (hop := parse_hop(told.data)) is not None:
             self._observer.on_hop(hop)
 
@@ -129,7 +128,7 @@ class StreamPublisher:
         code = error_code(answer)
         if code == PENDING_WRITE_CODE and not await self._has_other_sequence(answer["stream"], subject, wire):
             raise PublishOutcomeUnknownError(
-                f"{subject} is refused for a message that is not there yet: {error_text(answer)}; try again"
+                f"{subject} is refused because another message is not stored yet: {error_text(answer)}; try again"
             )
         if code in (WRONG_SEQUENCE_CODE, PENDING_WRITE_CODE):
             raise ConflictError(
@@ -140,7 +139,9 @@ class StreamPublisher:
             raise OversizeEventError(f"the broker refuses {subject}: {error_text(answer)}")
         kind = BusUnavailableError if answer["error"].get("code", 0) >= 500 else PeerError
         todo = (
-            "; raise what bounds its stream, with `nats stream edit`, or free the disk" if code == NO_SPACE_CODE else ""
+            "; raise the limits of its stream, with `nats stream edit`, or free the disk"
+            if code == NO_SPACE_CODE
+            else ""
         )
         raise kind(f"the broker refuses {subject}: {error_text(answer)}{todo}")
 
@@ -152,5 +153,5 @@ class StreamPublisher:
 
 
 def _acked_sequence(answer: dict[str, Any]) -> int:
-    """Where it was stored; 0 where it was refused."""
+    """Return the sequence at which the message is stored; 0 if it was refused."""
     return 0 if error_code(answer) else int(answer["seq"])

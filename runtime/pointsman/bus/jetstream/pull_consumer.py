@@ -1,4 +1,4 @@
-"""Pull consumers: one long-lived request kept open, refilled at half, and never more asked for than there is room."""
+"""Pull messages with one long-lived request, refilled at half, and never request more than there is room for."""
 
 from __future__ import annotations
 
@@ -29,29 +29,27 @@ __all__ = ["PullConsumer", "PullDelivery", "PullRequest", "ack_waits", "durable_
 _log = structlog.get_logger(__name__)
 
 _REQUEST_EXPIRY_S = 30.0  # seconds one pull request stays open at the broker
-_IDLE_HEARTBEAT_S = (
-    2.0  # seconds between signs of life of an idle pull; two missing ones mean that it is lost. When the node
-)
-# that led a consumer dies nobody tells its pulls: work waits for 4 to 6 s then (with 5 s here it was 11)
-_HOLD_S = 2.0  # seconds a message nobody takes may stay here before it is handed back
+# Seconds between heartbeats of an idle pull; after two missing heartbeats the pull is lost. When the leader node of a
+# consumer fails, the broker does not report that to open pulls: work then waits for 4 to 6 s (with 5 s here: 11 s).
+_IDLE_HEARTBEAT_S = 2.0
+_HOLD_S = 2.0  # seconds a message may stay here without being taken before it is returned to the broker
 _MAX_WAITING_PULLS = 4096  # pull requests that may wait on one consumer: two for every process that serves an agent
-_PRIORITY_GROUP = "ranked"  # whose pulls the broker serves by their rank
-_IDLE_CONSUMER_S = (
-    1.0  # seconds for which nobody asks of a consumer before its ack deadline is shortened: all who start
-)
-# together have asked by then
+_PRIORITY_GROUP = "ranked"  # the broker serves the pulls of this group by their rank
+# Seconds a consumer must be unused before its ack deadline is shortened: processes that start together have all
+# requested their deadline within this time.
+_IDLE_CONSUMER_S = 1.0
 _ACK_WAITS_METADATA = "pointsman-ack-waits"  # in a consumer's metadata
-_CLOSED_REASON = "closed"  # lost, but by our own will
-_ACK_WAIT_HINT = "the longest counts; give all processes that share it the same POINTSMAN_ACK_WAIT, and start them anew"
+_CLOSED_REASON = "closed"  # the pull ends because it was closed here
+_ACK_WAIT_HINT = "the longest is used; set one POINTSMAN_ACK_WAIT for all processes of the consumer and restart them"
 _RETRY_PAUSE_S = 0.5  # seconds before a consumer that could not be opened is tried again
 
 
 class PullRequest:
-    """One inbox at which the broker delivers for a pull consumer, and the count of messages it still may send there.
+    """One inbox at which the broker delivers for a pull consumer, and the count of messages still to arrive there.
 
-    `asked` falls with every message, and by what an expired pull request says it left undelivered. Whatever makes that
-    count doubtful (a lost connection, a new leader, silence) sets `lost`: the inbox is then given up for a new one, and
-    the broker drops the requests that wait on it.
+    `outstanding` falls with every message, and by the number that an expired pull request reports as undelivered. An
+    event that makes the count doubtful (a lost connection, a new leader, silence) sets `lost`: a new inbox then
+    replaces this inbox, and the broker drops the requests that wait on it.
     """
 
     def __init__(self, bus: Connection, stream: str, consumer: str) -> None:
@@ -60,7 +58,7 @@ class PullRequest:
         self.outstanding = 0
         self.lost = ""
         self.denied: PermissionDeniedError | None = None
-        """Set when the broker refuses what this consumer needs: to ask, to be answered, or to acknowledge."""
+        """Set when the broker refuses a permission of this consumer: to request, to receive, or to acknowledge."""
         self._bus = bus
         self._subject = bus.api_subject(f"CONSUMER.MSG.NEXT.{stream}.{consumer}")
         self._acknowledged = f".{stream}.{consumer}."
@@ -78,8 +76,11 @@ class PullRequest:
         self._bus.refusal_listeners.add(self._refused)
 
     async def refill(self, room: int, rank: int | None = None) -> None:
-        """Ask for what is missing to `room`, once half of it is: one request then serves many messages. A ranked
-        consumer takes no request without a `rank`, and no other one with it."""
+        """Request the messages that are missing to `room`, once half of it is free.
+
+        So one request serves many messages. A ranked consumer accepts only requests with a `rank`, and other consumers
+        only requests without a rank.
+        """
         outstanding = self.outstanding + len(self.buffer)
         if self.lost or 2 * outstanding > room or room == 0:
             return
@@ -98,7 +99,7 @@ class PullRequest:
         )
 
     async def wait(self) -> None:
-        """Return when something came, or the pull was lost."""
+        """Return when a message has arrived, or the pull was lost."""
         self._changed.clear()
         if not self.buffer and not self.lost:
             await self._changed.wait()
@@ -117,7 +118,7 @@ class PullRequest:
             self.mark_lost(refusal.said)
 
     async def close(self, *, drain: bool = False) -> None:
-        """Give the inbox up. With `drain`, what the broker sent before it noticed still arrives in the buffer."""
+        """Release the inbox. With `drain`, messages that the broker has already sent still arrive in the buffer."""
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
         self._bus.refusal_listeners.discard(self._refused)
@@ -154,7 +155,7 @@ class PullRequest:
 def durable_config(
     name: str, subject: str, ack_wait: float, max_in_flight: int, *, ranked: bool = False
 ) -> dict[str, Any]:
-    """What a durable consumer of `subject` is made of at the broker. Times are in nanoseconds."""
+    """Return the broker's configuration of a durable consumer of `subject`. Times are in nanoseconds."""
     by_rank = {"priority_groups": [_PRIORITY_GROUP], "priority_policy": "prioritized"} if ranked else {}
     return by_rank | {
         "durable_name": name,
@@ -171,16 +172,17 @@ def durable_config(
 
 
 def ack_waits(info: Mapping[str, Any]) -> set[int]:
-    """The ack deadlines, in nanoseconds, that those have asked for who share the consumer, where they differ."""
+    """Return the ack deadlines, in nanoseconds, that the processes of the consumer requested, if they differ."""
     return set(map(int, info.get("config", {}).get("metadata", {}).get(_ACK_WAITS_METADATA, "").split()))
 
 
 class PullConsumer:
-    """A durable consumer as one process sees it; see `ports.Consumer`. Its `config` is that of a `durable_config`;
-    `whole` fetches the body of a message that came without.
+    """A durable consumer in one process; see `ports.Consumer`.
 
-    `forgets`: a broker that is started anew may have less in this stream than it had, and give its numbers to other
-    messages. What was delivered before is then not settled: it comes again, or is gone.
+    `config` comes from `durable_config`; `whole` fetches a body that is stored separately.
+
+    `forgets`: after a restart the broker may have lost messages of this stream, and may give their sequences to other
+    messages. Deliveries from before a restart are then not settled: the broker redelivers them or has lost them.
     """
 
     def __init__(
@@ -220,7 +222,7 @@ class PullConsumer:
         )
 
     async def open(self) -> None:
-        """Make the durable if it is missing, and listen at a new inbox. Idempotent at the broker."""
+        """Create the durable consumer if it is missing, and subscribe to a new inbox. Idempotent at the broker."""
         answer = await self._bus.api(
             f"CONSUMER.CREATE.{self._stream}.{self._name}.{self._config['filter_subject']}",
             {"stream_name": self._stream, "config": await self._shared_config()},
@@ -238,12 +240,19 @@ class PullConsumer:
         if old is not None:
             if not self._handoffs_unsynced or old.restarts == pull.restarts:
                 pull.buffer.extend(old.buffer)
-            old.buffer = pull.buffer  # for what still arrives at the old inbox
+            old.buffer = pull.buffer  # messages may still arrive at the old inbox
             await old.close()
 
     async def _shared_config(self) -> dict[str, Any]:
-        """The config that serves all who share the consumer: with the longest of their ack deadlines. With a shorter
-        one the work of those with a longer one, who report their progress less often, would be begun a second time."""
+        """Return a configuration with the longest ack deadline of all processes that share the consumer.
+
+        With a shorter deadline, the work of a process with a longer one, which reports its progress less often, would
+        be started a second time.
+
+        Returns:
+            The configuration of this process, with the longest deadline, and all deadlines in its metadata if they
+            differ.
+        """
         mine = self._config["ack_wait"]
         for last in (False, True):
             answer = await self._bus.api(f"CONSUMER.INFO.{self._stream}.{self._name}")
@@ -307,7 +316,7 @@ class PullConsumer:
         return PullDelivery(self._bus, pull.buffer.popleft(), pull.restarts if self._handoffs_unsynced else None)
 
     async def _resolve_bodies(self, taken: Sequence[PullDelivery]) -> list[PullDelivery]:
-        """Those that are whole, or never will be. What cannot be fetched now is handed back, to come again."""
+        """Return the deliveries with their bodies. Return a delivery to the broker if its body is unavailable now."""
         complete: list[PullDelivery] = []
         try:
             for delivery in taken:
@@ -317,7 +326,7 @@ class PullConsumer:
                 except BusUnavailableError as error:
                     _log.warning("body_fetch_failed", subject=delivery.message.subject, reason=str(error))
                     await delivery.nak(_RETRY_PAUSE_S)
-        except BaseException:  # nobody will settle them
+        except BaseException:  # nothing else settles them
             for delivery in taken:
                 await delivery.nak()
             raise
@@ -340,7 +349,7 @@ class PullConsumer:
         self._lost_for = ""
 
     def _start_hold_timer(self) -> None:
-        """Nobody may be taking any more: then what came is handed back, and the broker is told to send no more."""
+        """Start the timer that returns untaken messages, and closes the pull so that the broker sends no more."""
         if not self._taking and self._hold is None:
             self._hold = asyncio.get_running_loop().call_later(_HOLD_S, self._release_buffer)
 
@@ -366,10 +375,10 @@ class PullConsumer:
 
 
 class PullDelivery:
-    """One delivery; settling it is a message to its reply subject, sent and not waited for.
+    """One delivery. Settling it sends a message to its reply subject, without waiting for an answer.
 
-    With `since`, none is sent, nor is it handed on, once the broker has been restarted more often than that, nor
-    while it may have been: what is written then is kept for whichever broker comes.
+    With `since`, a delivery is neither settled nor forwarded after a restart of the broker (`restarts` differs from
+    `since`) or while the connection is down: the client would keep the message and send it to a restarted broker.
     """
 
     __slots__ = ("_arrival", "_bus", "_reply", "_since", "delivered", "message")

@@ -1,4 +1,4 @@
-"""Reading streams: what the leader holds of one message, what a subject holds now, and what comes after it."""
+"""Read streams: one message from the leader, the present messages of a subject, and the messages that follow."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ __all__ = ["StreamReader"]
 
 _log = structlog.get_logger(__name__)
 
-_FOLLOW_WINDOW = 256  # messages a follower has on the way: enough to hide the round trip, little enough to hold
+_FOLLOW_WINDOW = 256  # messages requested ahead by a follower: enough to hide the round trip, few enough to store
 _DIRECT_GET_BATCH = 512  # messages asked for in one direct get
-_FOLLOWER_LINGER_S = 60.0  # seconds the broker keeps a follower's consumer that nobody pulls from
-_RETRY_PAUSE_S = 0.5  # seconds before what a follower needs is asked for again
+_FOLLOWER_LINGER_S = 60.0  # seconds the broker keeps a follower's consumer without pull requests
+_RETRY_PAUSE_S = 0.5  # seconds before a follower repeats a failed request
 
 
 class StreamReader:
-    """Reads the streams of a connection. One answer is waited for `timeout` seconds.
+    """Reads the streams of a connection. An answer must arrive within `timeout` seconds.
 
-    `missing` is told of a stream that the broker is without, and says whether it is worth another look.
+    `missing` is called with a stream that the broker does not have; it returns True if the read is worth another try.
     """
 
     def __init__(self, bus: Connection, timeout: float, missing: Callable[[str], Awaitable[bool]]) -> None:
@@ -52,7 +52,7 @@ class StreamReader:
         self._retry_missing = missing
 
     async def broker_time(self, stream: str) -> datetime:
-        """The clock of the broker that times the messages of `stream`."""
+        """Return the time of the broker that sets the time stamps of `stream`."""
         answer = await self._bus.api(f"STREAM.INFO.{stream}")
         if error_code(answer):
             raise PeerError(f"the broker does not describe the stream {stream}: {error_text(answer)}")
@@ -77,10 +77,19 @@ class StreamReader:
         )
 
     async def read(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
-        """What `subject` holds now: the leader names its last sequence, batched direct gets bring all up to there.
+        """Yield the present messages of `subject`: up to the last sequence of the leader, in batched direct gets.
 
-        One leader read and one request per `_DIRECT_GET_BATCH` messages, where a consumer would cost three requests and
-        leave a thing to clean up. What a replica that is behind does not have yet is read from the leader, one by one.
+        This takes one read from the leader and one request per `_DIRECT_GET_BATCH` messages. A consumer would take
+        three requests, and would have to be deleted. If a replica lags, its missing messages are read from the leader,
+        one at a time.
+
+        Args:
+            stream: The name of the stream.
+            subject: A subject, or a filter with wildcards.
+            after: The sequence before the first message; 0 for all.
+
+        Yields:
+            The messages in the order of their sequences.
         """
         end = await self.get_from_leader(stream, {"last_by_subj": subject})
         while end is not None and after < end.sequence:
@@ -91,7 +100,7 @@ class StreamReader:
                     yield stored
             if after == reached:  # a replica that is behind, or a message with headers that hide its number
                 next_one = await self.get_from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
-                if next_one is None:  # the last one was deleted meanwhile
+                if next_one is None:  # the last message was deleted meanwhile
                     return
                 after = next_one.sequence
                 yield next_one
@@ -143,12 +152,23 @@ class StreamReader:
         subjects: Sequence[str],
         after: int,
     ) -> AsyncGenerator[StoredMessage, None]:
-        """What the subjects hold above `after`, then what comes.
+        """Yield the messages of the subjects above `after`, then each new message.
 
-        An ephemeral consumer counts its deliveries: the first number that does not follow means that something was lost
-        on the way, and a new consumer begins after the last message that was handed out. A broker that came back with
-        less than it had counts from lower: a stream that was made anew is read from its start, one that lost its end
-        from what it has left.
+        An ephemeral consumer counts its deliveries: a gap in the count means that a delivery was lost, and a new
+        consumer begins after the last message that was yielded. A broker that was restarted with fewer messages counts
+        from a lower sequence: a stream that was created again is read from its start, a stream that lost its end from
+        its present end.
+
+        Args:
+            stream: The name of the stream.
+            subjects: Subjects, or filters with wildcards.
+            after: The sequence before the first message; 0 for all.
+
+        Yields:
+            The messages in the order of their sequences.
+
+        Raises:
+            PermissionDeniedError: The broker refuses a permission that the consumer needs.
         """
         made: object = None
         while True:
@@ -180,7 +200,7 @@ class StreamReader:
                 raise PermissionDeniedError(str(pull.denied))
 
     async def _create_follower(self, stream: str, subjects: Sequence[str], after: int) -> str:
-        """The name of a new ephemeral consumer. Each try asks for the same: a lost answer leaves none behind."""
+        """Create an ephemeral consumer and return its name. Each try has the same name: a lost answer is harmless."""
         name = f"reader_{self._bus.new_inbox().rpartition('.')[2]}"
         order = {
             "stream_name": stream,
@@ -205,7 +225,7 @@ class StreamReader:
     async def _request_with_retry(
         self, stream: str, subjects: Sequence[str], ask: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
-        """The answer a follower needs, however long the broker cannot or will not give it; each reason is said once."""
+        """Return the answer that a follower needs, with retries without a limit. Log each reason once."""
         reason = ""
         while True:
             report = _log.warning

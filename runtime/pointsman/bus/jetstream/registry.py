@@ -135,7 +135,9 @@ class KeyValueRegistry:
                     return
                 if isinstance(error, PermissionDeniedError):
                     if not denied:  # one line: the broker refuses each try
-                        _log.error("registry_watch_denied", reason=str(error), hint="changes are not seen; allow the subject")
+                        _log.error(
+                            "registry_watch_denied", reason=str(error), hint="allow the user to read the registry"
+                        )
                     denied = True
                     await self._clock.sleep(_RETRY_PAUSE_S)
                     continue

@@ -1,6 +1,6 @@
-"""Asking the broker: a question has one answer within the time-out, or it is said why there is none.
+"""Send requests to the broker: a request gets one answer within the time-out, or an error with the reason.
 
-It is asked once. While the connection is away or full it waits its turn, for as long again at most.
+A request is sent once. While the connection is down or full, a request waits for at most one more time-out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ __all__ = ["ApiUnavailableError", "ConnectionLostError", "NoRespondersError", "R
 
 
 class RequestClient:
-    """Asks over `client` while `up` is set, and waits for `timeout` seconds; its owner has `replies` listened to.
+    """Sends requests over `client` while `up` is set, and waits `timeout` seconds; the owner subscribes to `replies`.
 
-    `on_no_responders` is told of each subject on which nobody answers. Answers arrive below `inbox_prefix`; the
-    JetStream API is that of `domain`, or of the server's own."""
+    `on_no_responders` is called with each subject that has no subscriber. Replies arrive below `inbox_prefix`. The
+    JetStream API is the API of `domain`; None: of the server's own domain.
+    """
 
     def __init__(
         self,
@@ -48,20 +49,20 @@ class RequestClient:
         self._changed = asyncio.Event()  # up, or rejected
 
     def connected_again(self) -> None:
-        """Ask from now on."""
+        """Send requests again, because the connection is restored."""
         self._rejected = None
         self.up.set()
         self._changed.set()
 
     def disconnected(self) -> None:
-        """Let questions wait until `connected_again`, and end those that wait for an answer: none comes."""
+        """Hold new requests until `connected_again`, and fail the requests in flight: no reply will arrive."""
         self.up.clear()
         self.denied = None
         self._changed.clear()
         self.replies.fail_all()
 
     def reject(self, error: ConnectionRejectedError | None) -> None:
-        """End all questions that wait for the connection with `error`, until it is another one, or None."""
+        """Fail all requests that wait for the connection with `error`; None ends this."""
         self._rejected = error
         if error is not None:
             self._changed.set()
@@ -69,7 +70,7 @@ class RequestClient:
             self._changed.clear()
 
     def refuse(self, refusal: Refusal, error: PermissionDeniedError) -> None:
-        """End the questions that get no answer for `refusal`."""
+        """Fail the requests that get no reply because of `refusal`."""
         if refusal.operation == "subscribe" and refusal.subject == self.replies.subject:
             self.denied = error
         self.replies.refuse(refusal, error)
@@ -82,8 +83,19 @@ class RequestClient:
         return self.up.is_set() and self._client.is_connected
 
     async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JetStream API's answer, which may hold an `error`. Raises `BusUnavailableError` when there is none in
-        time."""
+        """Return the JetStream API's answer.
+
+        Args:
+            verb: The API call, for example `STREAM.INFO.name`.
+            payload: The parameters, sent as JSON; default: an empty body.
+
+        Returns:
+            The answer, which may hold an `error`.
+
+        Raises:
+            ApiUnavailableError: The API reports a failure of its own (5xx). Without an answer in time, the call raises
+                another `BusUnavailableError`.
+        """
         body = json.dumps(payload).encode() if payload is not None else b""
         reply = await self.request(self.api_subject(verb), body)()
         answer: dict[str, Any] = json.loads(reply)
@@ -99,9 +111,17 @@ class RequestClient:
         *,
         lost: type[BusUnavailableError] = BusUnavailableError,
     ) -> PendingCall[bytes]:
-        """One answer; it is asked for at once, unless the connection is away or cannot keep up, which is waited for.
+        """Send a request at once, or when the connection is up and has capacity.
 
-        It raises `lost` when there is none in time, and `PermissionDeniedError` when the broker refuses the subject.
+        Args:
+            subject: The subject, which was checked.
+            body: The body; default: empty.
+            headers: The finished header block; default: none.
+            lost: The error to raise if no answer arrives in time.
+
+        Returns:
+            A call that waits for the answer. It raises `lost` if no answer arrives in time, and `PermissionDeniedError`
+            if the broker refuses the subject.
         """
         if self.denied is not None:
             return partial(_raise, PermissionDeniedError(str(self.denied)))
@@ -122,10 +142,10 @@ class RequestClient:
         self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailableError]
     ) -> bytes:
         if self.closed:
-            raise BusUnavailableError(f"cannot ask on {subject}: this connection was closed; open another one")
+            raise BusUnavailableError(f"cannot ask on {subject}: this connection was closed; open a new connection")
         if self.up.is_set() and not self.connected:
             self.up.clear()
-            self._changed.clear()  # the connection may be gone, and its callback not have run yet
+            self._changed.clear()  # the connection may be lost before its callback has run
         try:
             async with asyncio.timeout(self._timeout):
                 while not self.up.is_set():
@@ -156,7 +176,7 @@ class RequestClient:
         if message.block and message.status.startswith("503"):
             self._on_no_responders(subject)
             raise NoRespondersError(
-                f"nobody answers on {subject}: no JetStream there, or no stream that takes it; "
+                f"no subscriber answers on {subject}: no JetStream there, or no stream for it; "
                 "run set_up, or wait for the cluster to elect a leader"
             )
         return message.data
@@ -167,7 +187,7 @@ class NoRespondersError(BusUnavailableError):
 
 
 class ApiUnavailableError(BusUnavailableError):
-    """The JetStream API cannot do what it was asked. `code` is its number of the error."""
+    """The JetStream API cannot do what a request asks for. `code` is the API's error code."""
 
     def __init__(self, verb: str, answer: Mapping[str, Any]) -> None:
         super().__init__(f"the broker cannot do {verb}: {error_text(answer)}")
@@ -175,28 +195,27 @@ class ApiUnavailableError(BusUnavailableError):
 
 
 class ConnectionLostError(Exception):
-    """No answer will come: the connection was lost."""
+    """The connection was lost, so no answer will arrive."""
 
 
 class ReplyInbox:
-    """The answers that one connection waits for, each for `timeout` seconds. `inbox` is where they come."""
+    """The pending replies of one connection, each with a limit of `timeout` seconds. They arrive below `inbox`."""
 
     def __init__(self, inbox: str, timeout: float) -> None:
         self._prefix = f"{inbox}."
         self._timeout = timeout
-        # By reply subject, oldest first: the answer, its time, and what was asked on.
+        # By reply subject, oldest first: the answer, its deadline, and the subject of the request.
         self._pending: dict[str, tuple[asyncio.Future[WireMessage], float, str]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def subject(self) -> str:
-        """What to listen to."""
+        """Return the subject to subscribe to."""
         return f"{self._prefix}*"
 
     def register(self, subject: str = "") -> tuple[str, asyncio.Future[WireMessage]]:
-        """Return the reply subject of the next request, on `subject`, and its answer, which ends with a `TimeoutError`
-        if none comes."""
+        """Return the reply subject of the next request on `subject`, and its answer, which may be a `TimeoutError`."""
         loop = asyncio.get_running_loop()
         self._count += 1
         reply, answer = f"{self._prefix}{self._count}", loop.create_future()
@@ -206,7 +225,7 @@ class ReplyInbox:
         return reply, answer
 
     def forget(self, reply: str) -> None:
-        """Nobody waits for that answer any more."""
+        """Drop a pending reply that is not needed any more."""
         self._pending.pop(reply, None)
 
     def on_message(self, message: WireMessage) -> None:
@@ -215,7 +234,7 @@ class ReplyInbox:
             answer.set_result(message)
 
     def refuse(self, refusal: Refusal, error: Exception) -> None:
-        """End those that get no answer for `refusal` with `error`."""
+        """Fail the requests that get no reply because of `refusal` with `error`."""
         everything = refusal.operation == "subscribe" and refusal.subject == self.subject
         for reply, (answer, _, subject) in list(self._pending.items()):
             if everything or refusal.concerns(subject, reply):
@@ -224,7 +243,7 @@ class ReplyInbox:
                     _resolve(answer, error)
 
     def fail_all(self) -> None:
-        """End all that wait with `ConnectionLostError`."""
+        """Fail all pending requests with `ConnectionLostError`."""
         for answer, _, _ in self._pending.values():
             if not answer.done():
                 _resolve(answer, ConnectionLostError())
@@ -251,6 +270,6 @@ async def _raise(error: Exception) -> NoReturn:
 
 
 def _resolve(answer: asyncio.Future[WireMessage], error: Exception) -> None:
-    """Whoever asked may have given up before waiting: that is no error nobody looked at, as asyncio would log."""
+    """Fail a reply, and mark the error as read: asyncio would log it if the caller has stopped waiting."""
     answer.set_exception(error)
     answer.exception()

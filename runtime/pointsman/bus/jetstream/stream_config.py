@@ -1,4 +1,4 @@
-"""What the streams and buckets of a namespace are: those that are missing are made, those that exist must fit."""
+"""Define the streams and buckets of a namespace, create missing streams, and check existing streams."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = ["TOMBSTONE_TTL_S", "check_compatible", "ensure_streams", "stream_conf
 
 _log = structlog.get_logger(__name__)
 
-TOMBSTONE_TTL_S = 60.0  # seconds a tombstone of the registry stays for watchers that were away
+TOMBSTONE_TTL_S = 60.0  # seconds a tombstone of the registry stays for watchers that were disconnected
 _DAY_S = 86_400.0
 _DUPLICATE_WINDOW_S = 120.0  # seconds: the broker's own default, long enough for a client's retries
 _CONSUMER_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
-_ASYNC_PERSIST = "async"  # nats-server's own word for a stream that answers before it has written
+_ASYNC_PERSIST = "async"  # nats-server's name for a stream that answers before it has written
 _ONE_NODE = (
     "handoffs need not be synced on a broker of one node only: in a cluster a node may restart unnoticed, and three "
     "copies are written in groups; unset POINTSMAN_UNSYNCED_HANDOFFS, or run one node with POINTSMAN_REPLICAS=1"
@@ -52,7 +52,7 @@ _REQUIRED_FIELDS = (
 
 
 class StreamLayout(NamedTuple):
-    """The streams of a namespace as they exist: handoffs may have a stream of their own, in a JetStream domain."""
+    """The streams of a namespace as they exist: handoffs may have their own stream, and there may be a domain."""
 
     separate_handoffs: bool
     domain: str
@@ -67,17 +67,26 @@ async def ensure_streams(
     again: bool = False,
     clustered: bool = False,
 ) -> StreamLayout:
-    """Make the streams that are missing, and return once all exist and fit.
+    """Create the missing streams, and return once all exist and fit.
 
-    `again`: it was once; what is missing now has been lost. `clustered`: the broker is one of several nodes.
+    Args:
+        bus: The connection to the broker.
+        subjects: The subjects of the namespace.
+        settings: The limits and options of the streams.
+        create: Create missing streams; if False, a missing stream is an error.
+        again: The streams existed before, so a missing stream was lost; default False.
+        clustered: The broker is a cluster of several nodes; default False.
+
+    Returns:
+        The layout of the streams.
 
     Raises:
-        ConfigurationError: the broker cannot do what is needed, or what exists does not fit.
-        NotFoundError: something is missing, and `create` is not set.
+        ConfigurationError: The broker cannot do what is needed, or an existing stream does not fit.
+        NotFoundError: A stream is missing, and `create` is False.
     """
     info = await bus.api("INFO")
     if code := error_code(info):
-        told = f"JetStream is not to be had at {settings.servers}: {error_text(info)}"
+        told = f"JetStream is not available at {settings.servers}: {error_text(info)}"
         raise ConfigurationError(with_advice(told, code))
     domain = str(info.get("domain") or "")
     level = int(info.get("api", {}).get("level", 0))
@@ -93,7 +102,9 @@ async def ensure_streams(
         if error_code(answer) == NO_STREAM_CODE:
             if not create:
                 if wanted is not first:
-                    raise NotFoundError(f"the namespace {subjects.namespace!r} is without its stream {name}")
+                    raise NotFoundError(
+                        f"the namespace {subjects.namespace!r} lacks its stream {name}; create the namespace again"
+                    )
                 there = ", ".join(await _namespaces(bus)) or "none yet: `pointsman up` makes one"
                 where = f"{settings.servers}{f', in the JetStream domain {domain!r}' if domain else ''}"
                 raise NotFoundError(
@@ -101,7 +112,7 @@ async def ensure_streams(
                     + "".join(f"; {obstacle}" for obstacle in _obstacles(info, settings, clustered=clustered))
                 )
             if again:
-                _log.warning("stream_lost", stream=name, hint="the broker is without it: it is made again, empty")
+                _log.warning("stream_lost", stream=name, hint="the broker lost the stream: it is created again, empty")
             answer = await bus.api(f"STREAM.CREATE.{name}", _bounded(wanted, settings))
             if error_code(answer) == STREAM_EXISTS_CODE:  # another process was faster, with other settings
                 answer = await bus.api(f"STREAM.INFO.{name}")
@@ -113,7 +124,7 @@ async def ensure_streams(
     several = clustered or settings.replicas > 1
     if settings.unsynced_handoffs and several:
         raise ConfigurationError(_ONE_NODE)
-    # Whoever made the streams has decided where handoffs are; either of the two may have been lost since.
+        # The creator of the streams has decided which stream holds handoffs; either stream may have been lost later.
     apart = settings.unsynced_handoffs or not error_code(await bus.api(f"STREAM.INFO.{subjects.handoff_stream}"))
     first, *_ = stream_configs(subjects, settings, apart=apart)
     work = await found(first)
@@ -124,8 +135,8 @@ async def ensure_streams(
         _log.warning(
             "unsynced_handoffs_ignored",
             stream=subjects.work_stream,
-            hint="the namespace was made without POINTSMAN_UNSYNCED_HANDOFFS and goes on as it is; a new "
-            "POINTSMAN_NAMESPACE has them apart",
+            hint="the namespace was made without POINTSMAN_UNSYNCED_HANDOFFS and stays so; only a new "
+            "POINTSMAN_NAMESPACE has a separate stream for handoffs",
         )
     first, *others = stream_configs(subjects, settings, apart=apart)
     check_compatible(first, work)
@@ -135,7 +146,7 @@ async def ensure_streams(
 
 
 def _obstacles(info: Mapping[str, Any], settings: Settings, *, clustered: bool) -> Iterator[str]:
-    """Yield what keeps a process with these settings from creating the streams, as far as the account shows that."""
+    """Yield the reasons for which these settings cannot create the streams, if the account shows them."""
     if settings.replicas > 1 and not clustered:
         yield f"POINTSMAN_REPLICAS={settings.replicas} needs a cluster of as many servers, and this is a single server"
     limits = info.get("limits") or {}
@@ -146,13 +157,21 @@ def _obstacles(info: Mapping[str, Any], settings: Settings, *, clustered: bool) 
 
 
 def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = False) -> list[dict[str, Any]]:
-    """The JetStream configurations of everything a namespace needs, the work stream first. Times are in nanoseconds.
+    """Return the JetStream configurations of a namespace, the work stream first. Times are in nanoseconds.
 
-    `apart`: handoffs, and those that wait for their time, have a stream of their own, which is not synced.
+    `allow_direct` lets a long subject be read in batches; the reader asks the leader for the last sequence. Without a
+    `discard` here, both values fit: limits are the operator's choice, and a stream that refuses new messages at its
+    limit loses nothing. Streams without a `max_age` are trimmed by supervisors: the broker would drop messages that are
+    still pending.
 
-    `allow_direct` lets a long subject be read in batches; the reader asks the leader how far it has to get. What is not
-    said of `discard` may be either: bounds are the operator's, and one that refuses what is beyond them loses nothing.
-    What has no age is for supervisors to trim: the broker would drop what somebody is still owed.
+    Args:
+        subjects: The subjects of the namespace.
+        settings: The limits and options of the streams.
+        apart: Store handoffs, and handoffs that wait for their time, in a separate stream that is not synced to disk;
+            default False.
+
+    Returns:
+        One configuration for each stream.
     """
     ns, kept = subjects.namespace, to_nanoseconds(settings.retention_days * _DAY_S)
     common: dict[str, Any] = {
@@ -165,18 +184,18 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
     }
     work: dict[str, Any] = {
         **common,
-        "discard": "old",  # the server has no other where there are schedules
+        "discard": "old",  # the server requires this for schedules
         "name": subjects.work_stream,
         "allow_msg_schedules": True,
         "allow_msg_ttl": True,
         "allow_rollup_hdrs": True,
-        # A request of more tokens would be stored and answered, and no team would read it.
+        # A request with more tokens would be stored and acknowledged, and no team would read it.
         "subjects": [subjects.requests, *(f"{ns}.{kind}.>" for kind in ("handoff", "step", "inbox", "schedule"))],
     }
     working = [work]
     if apart:
         timers = f"{ns}.schedule.*.*"
-        # What a schedule produces is stored where the schedule was: the two kinds of them go different ways.
+        # A schedule's message goes to the stream of the schedule, so the two kinds of schedules have different streams.
         work["subjects"] = [subjects.requests, f"{ns}.step.>", f"{ns}.inbox.>", timers]
         theirs = [f"{ns}.handoff.>", f"{ns}.schedule.*.try.*"]
         working.append({**work, "name": subjects.handoff_stream, "subjects": theirs, "persist_mode": _ASYNC_PERSIST})
@@ -233,7 +252,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
 def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
     """Return `wanted` with the maximum size of the settings, unless the stream has one of its own.
 
-    A full stream refuses what does not fit, except where `wanted` says that it drops its oldest messages.
+    A full stream refuses new messages, unless `wanted` sets it to drop its oldest messages.
     """
     if settings.stream_bytes is None or wanted.get("max_bytes", -1) > 0:
         return wanted
@@ -241,8 +260,16 @@ def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]
 
 
 def unconsumed_subjects(subjects: Subjects) -> dict[str, str]:
-    """The streams that nobody has a consumer on, so that who writes or reads there is the first to miss one; each with
-    what its subjects begin with."""
+    """Return the prefixes of the subjects of each stream without a durable consumer.
+
+    For such a stream, a read or write is the first call to find that the stream is missing.
+
+    Args:
+        subjects: The subjects of the namespace.
+
+    Returns:
+        The prefix by the name of the stream.
+    """
     return {
         subjects.dead_letter_stream: subjects.dead_letters.removesuffix(">"),
         subjects.limits_stream: f"{subjects.namespace}.limit.",
@@ -252,7 +279,7 @@ def unconsumed_subjects(subjects: Subjects) -> dict[str, str]:
 
 
 def check_compatible(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Raises `ConfigurationError` when the stream that exists cannot do what is wanted of it."""
+    """Raise `ConfigurationError` if the existing stream cannot do what is wanted."""
     for key in _REQUIRED_FIELDS:
         if (want := wanted.get(key)) is None:
             continue
@@ -267,7 +294,7 @@ def check_compatible(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Non
 
 
 async def _namespaces(bus: Connection) -> list[str]:
-    """Those that have a stream of work at this broker."""
+    """Return the namespaces with a work stream at this broker."""
     answer = await bus.api("STREAM.LIST", {"offset": 0})  # the first 256 streams: enough for a hint
     configs = [stream["config"] for stream in answer.get("streams") or ()]
     return sorted(config["subjects"][0].split(".")[0] for config in configs if config["name"].endswith("_WORK"))

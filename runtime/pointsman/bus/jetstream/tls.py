@@ -70,7 +70,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cadata=authorities)
         except (ssl.SSLError, ValueError):
-            raise _misfit(_CA, settings.tls_ca, "is no certificate in PEM form") from None
+            raise ConfigurationError(f"{_CA}: {settings.tls_ca} is no certificate in PEM form") from None
     if settings.tls_cert is None:
         if settings.tls_key is not None:
             raise ConfigurationError(f"{_KEY} is set and {_CERT} is not; set both, or none")
