@@ -74,7 +74,7 @@ class FunctionAgent(Agent, Generic[P, R]):
     Args:
         function: Async or plain function.
         card: Card without schemas, which come from the function's types.
-        namespace: Local names where the function stands, for its annotations.
+        namespace: Local names of the scope that defines the function, for its annotations.
 
     Raises:
         ConfigurationError: The function cannot be an agent.
@@ -184,7 +184,8 @@ def agent(
         version: Semantic version of the agent.
         fallback: Name of the agent that tries a task which this agent failed.
         concurrency: Attempts that run at a time in one process.
-        max_in_flight: Attempts that run at a time in all processes together, as the process that started last says.
+        max_in_flight: Attempts that run at a time in all processes together. The value of the process that started last
+            counts.
         timeout: Limit of one attempt, in seconds.
         role: Role of the agent in a team.
         model: Name of the model on the card, for a function that calls a model itself.

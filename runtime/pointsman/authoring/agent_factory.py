@@ -1,7 +1,7 @@
-"""An agent that makes the agent it takes: each task says what it needs, and an LLM agent is built for that task alone.
+"""Build an LLM agent for each task, from the specification in the task's input.
 
-What is made can use tools of the factory's list and nothing else. It hands no work on and makes no agents, for neither
-is a tool; its model, turns, tokens and time are the factory's. It is gone when its task has ended.
+The built agent can use only tools of the factory's list. It cannot delegate work or build agents, because neither is a
+tool. Its model, turns, tokens and time are those of the factory. The agent exists only for its task.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pointsman_schemas.events import ErrorKind, Handoff
 __all__ = ["AgentFactory", "AgentSpec"]
 
 MAX_FIELDS: Final = 32
-"""Of an answer: more than a model fills reliably."""
+"""Fields of an answer. A model does not fill more fields reliably."""
 
 FieldKind = Literal["string", "number", "integer", "boolean", "strings"]
 
@@ -37,30 +37,48 @@ _FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")]
 
 
 class AgentSpec(BaseModel):
-    """What a task needs of the agent that is made for it."""
+    """Specification of the agent that is built for a task."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     instructions: Annotated[
-        str, Field(min_length=1, description="Who the agent is and how it works, for this task alone; its prompt")
+        str, Field(min_length=1, description="Role and method of the agent, for this task alone; its prompt")
     ]
-    tools: Annotated[tuple[str, ...], Field(description="The tools it may use, by name; as few as will do")] = ()
-    input: Annotated[JsonValue, Field(description="The data it works on")] = None
+    tools: Annotated[
+        tuple[str, ...], Field(description="Tools that the agent may use, by name; as few as possible")
+    ] = ()
+    input: Annotated[JsonValue, Field(description="The data that the agent works on")] = None
     output: Annotated[
         dict[_FieldName, FieldKind],
-        Field(description="The fields of its answer, each with its kind; without any, the answer is text"),
+        Field(description="The fields of the answer, each with its kind; without fields, the answer is text"),
     ] = {}
 
 
 class AgentFactory(Agent):
-    """An agent whose input is a `AgentSpec` and whose answer is that of the LLM agent it makes for it.
+    """Agent that builds an LLM agent for each `AgentSpec` that it gets as input, and returns its answer.
 
-    `tools` are those it may give away. `max_tools` and `max_instructions`, in characters, bound one need; `turns`,
-    `tokens`, `max_tokens` and `timeout` bound what is made, as they do an `LLMAgent`. The card names the tools, so
-    planners know what can be asked for.
+    The card names the tools, so planners know which tools they can ask for.
+
+    Args:
+        name: Name of the factory.
+        description: Purpose of the factory, by which planners choose it.
+        tools: Tools that the built agents may use.
+        deps: Values that tools get by their type, as for `LLMAgent`.
+        model: Model of the built agents, as for `LLMAgent`.
+        skills: Skills of the factory.
+        fallback: Name of the agent that tries a task which this factory failed.
+        concurrency: Attempts that run at a time in one process.
+        max_in_flight: Attempts that run at a time in all processes together.
+        timeout: Limit of one attempt, in seconds.
+        turns: Model calls of one attempt.
+        tokens: Tokens of one attempt, or None for no limit.
+        max_tokens: Limit of one answer, in tokens.
+        max_tools: Limit of the tools of one `AgentSpec`.
+        max_instructions: Limit of the instructions of one `AgentSpec`, in characters.
+        durable: Store the steps of an attempt on the bus, as for `LLMAgent`.
 
     Raises:
-        ConfigurationError: the definition does not fit; the message says what to change.
+        ConfigurationError: The definition does not fit. The message names the change to make.
     """
 
     def __init__(
@@ -103,7 +121,7 @@ class AgentFactory(Agent):
         }  # fmt: skip
         self._deps = tuple(deps)
         self._schemas = {"input_schema": self._input_schema(), "output_schema": {}}
-        # Never asked anything: it has the models, checks the definition, and is most of the card.
+        # This agent never runs. It has the models, checks the definition and supplies most of the card.
         self._base_instructions = LLMAgent(
             name=name, description=description, instructions=description, tools=tools, model=model, skills=skills,
             fallback=fallback, concurrency=concurrency, max_in_flight=max_in_flight, **self._limits,
@@ -111,7 +129,7 @@ class AgentFactory(Agent):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """The models of the agents that are made, in the order in which they are asked."""
+        """Models of the built agents, in the order in which they are asked."""
         return self._base_instructions.models
 
     @property
@@ -119,7 +137,17 @@ class AgentFactory(Agent):
         return self._base_instructions.card.model_copy(update=self._schemas)
 
     def with_model(self, model: str | Model | Sequence[str | Model] | None) -> Self:
-        """This factory, whose agents work on another `model`. Raises `ConfigurationError` when it cannot be one."""
+        """Return a copy of this factory whose agents use another model.
+
+        Args:
+            model: Model, as for `LLMAgent`.
+
+        Returns:
+            The copy.
+
+        Raises:
+            ConfigurationError: `model` cannot be a model.
+        """
         other = copy(self)
         other._base_instructions = self._base_instructions.with_model(model)
         return other
@@ -133,10 +161,17 @@ class AgentFactory(Agent):
         return await made.run(handoff.model_copy(update={"input": need.input}), context)
 
     def build_agent(self, need: AgentSpec) -> LLMAgent:
-        """The agent for `need`.
+        """Build the agent for a specification.
+
+        Args:
+            need: Specification of the agent.
+
+        Returns:
+            The agent, with the limits of this factory.
 
         Raises:
-            TaskError: of kind `invalid_input`: it asks for a tool that is not on the list, or for too much.
+            TaskError: The specification names a tool that is not on the list, or exceeds a limit; kind
+                `invalid_input`.
         """
         wanted = tuple(dict.fromkeys(need.tools))
         for name in wanted:
@@ -175,7 +210,7 @@ class AgentFactory(Agent):
         return TaskError(f"factory {self._name} makes no such agent: {why}", kind=ErrorKind.INVALID_INPUT)
 
     def _input_schema(self) -> dict[str, JsonValue]:
-        """The schema of a need, with the bounds and the tools of this factory."""
+        """Return the schema of `AgentSpec` with the limits and the tools of this factory."""
         schema = AgentSpec.model_json_schema()
         properties = schema["properties"]
         properties["instructions"]["maxLength"] = self._max_instructions

@@ -66,9 +66,9 @@ class AttemptRecord:
     def approval_verdict(
         self, tool: str, arguments: Mapping[str, JsonValue], ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> ApprovalVerdict | None:
-        """Return a person's verdict on a call, or None if nobody was asked yet.
+        """Return a person's verdict on a call, or None if no approval was requested yet.
 
-        A verdict is for one call. An equal call that was started, or that stands `ahead`, uses up its own verdict.
+        A verdict is for one call. An equal call that was started, or that is `ahead`, uses up its own verdict.
 
         Args:
             tool: Name of the tool.
@@ -135,7 +135,7 @@ class AttemptRecord:
             step: Step to store.
 
         Returns:
-            The step that counts: `step`, or the step that stands under its name already.
+            The step that counts: `step`, or the step that is stored under its name already.
 
         Raises:
             OversizeEventError: The step does not fit into a message.
@@ -184,8 +184,8 @@ class AttemptRecord:
         Args:
             key: Key of the event.
             event: Event.
-            lasting: True for an event of a tool. Where the tool is not run again, the worker that takes over reports
-                the event with the result all the same.
+            lasting: True for an event of a tool. If the tool is not run again, the worker that takes over
+                nevertheless reports the event with the result.
         """
         if lasting:
             await self.append(self.new_step(f"{_EVENT_PREFIX}{key}", data=event.model_dump(mode="json")))

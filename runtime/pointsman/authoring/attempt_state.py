@@ -44,7 +44,7 @@ class AttemptState:
         journal: Store of the steps of a tool loop, or None.
         rate_limiter: Limits shared by the workers of a namespace, or None.
         deliveries: Deliveries of the handoff, this delivery included. More than 1 after a worker stopped or crashed.
-        now: Clock that deadlines and reports use: the broker's time, whatever the clock of this machine says.
+        now: Clock that deadlines and reports use: the broker's time, not the clock of this machine.
         idempotency_key: Key of the task, or of the tool call within a tool. Equal in every attempt.
         interceptors: The worker's interceptors, outermost first. `Any`, because their module imports this module.
         deps: Dependencies by priority: of a test, of the agent, of the worker's lifespans.

@@ -68,7 +68,7 @@ class Context:
             agent: Name of the agent.
             intent: Description of the task in words.
             results: Results of the tasks that this task depends on.
-            reporter: Receiver of reports; by default nobody sees them. Give a `RecordingReporter` to check them.
+            reporter: Receiver of reports; by default they are discarded. Give a `RecordingReporter` to check them.
             deps: Dependencies for `dep`. They come before the agent's own.
             interceptors: Interceptors of tool calls and model calls, outermost first.
             idempotency_key: Key of the task.
@@ -161,7 +161,11 @@ class Context:
         return self._state.handle.cancelled
 
     def now(self) -> datetime:
-        """Return the time (UTC) by which deadlines are kept: the broker's, whatever this machine's clock says."""
+        """Return the time by which deadlines are kept: the broker's time, not this machine's clock.
+
+        Returns:
+            The time, in UTC.
+        """
         return self._state.now()
 
     def dep(self, kind: type[T]) -> T:
@@ -176,7 +180,7 @@ class Context:
             The first dependency that is a `kind`.
 
         Raises:
-            ConfigurationError: There is none.
+            ConfigurationError: No dependency is a `kind`.
         """
         known = self._state.all_deps
         found = next((each for each in known if isinstance(each, kind)), None)
@@ -262,7 +266,7 @@ class Context:
         self._state.report_progress(message, data)
 
     def stream_text(self, text: str) -> None:
-        """Send a piece of text to whoever watches now. It never waits, and nothing is stored.
+        """Send a piece of text to the clients that watch now. It never waits, and nothing is stored.
 
         Args:
             text: Next piece of a text that is being written.
@@ -288,7 +292,7 @@ class Context:
             data: Value that strict JSON can carry.
 
         Raises:
-            InvalidTokenError: `name` cannot stand in a subject, or is `progress`, `tool` or `chat`.
+            InvalidTokenError: `name` cannot be a token of a subject, or is `progress`, `tool` or `chat`.
             NotJsonError: JSON cannot carry `data`.
             OversizeEventError: The event is larger than the broker accepts.
         """

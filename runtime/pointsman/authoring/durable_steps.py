@@ -36,7 +36,7 @@ class DurableSteps:
             self._state.report_progress(f"continued after {len(self._steps)} recorded steps", {})
 
     async def model_reply(self, turn: int, ask: Callable[[AttemptState], Awaitable[ModelReply]]) -> ModelReply:
-        """Return the model's answer of a turn: the stored one, or else the answer of `ask`.
+        """Return the model's answer of a turn: the stored answer, otherwise the answer of `ask`.
 
         An answer without calls is not stored. The result follows from it, which is stored itself, or one repair.
 
@@ -74,7 +74,7 @@ class DurableSteps:
             stored = await state.record.append(step)
         except OversizeEventError as error:
             raise TaskError(f"the model's answer cannot be recorded: {error}", kind=ErrorKind.OVERSIZE) from None
-        if stored is not step:  # another worker has this attempt, too; whoever is first stores the result
+        if stored is not step:  # another worker has this attempt, too; the first worker stores the result
             self._steps = await state.record.load()
             self._continued.add(turn)
         return _reply_of_step(stored)

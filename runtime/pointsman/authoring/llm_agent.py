@@ -1,7 +1,7 @@
-"""An agent that is a prompt, a model, tools and an output type: a bounded loop of model calls around tool calls.
+"""Define an agent by a prompt, a model, tools and an output type: a bounded loop of model calls and tool calls.
 
-Every call of a model is answered by exactly one result; what a tool gets wrong is told to the model; what a provider
-gets wrong is tried again here, a few times, and then told to the supervisor.
+Each tool call of the model gets exactly one result. The model receives the errors of tools. A call that a provider
+failed is repeated here a few times, and then the supervisor receives the error.
 """
 
 from __future__ import annotations
@@ -39,35 +39,54 @@ from pointsman_schemas.strict_json import as_json_value, compact_json, describe
 __all__ = ["LLMAgent"]
 
 MAX_UNUSABLE_CHARS: Final = 4_000
-"""Characters of an answer that cannot be used which the log keeps: enough to see what the model did."""
+"""Characters that the log keeps of an unusable answer: enough to see the model's mistake."""
 
 
 class LLMAgent(Agent):
-    """An agent whose work a model does.
+    """Agent whose work a model does.
 
-    `instructions` is the prompt, or the path of a file with it, read at once. `model` is `openai:NAME`,
-    `openai-responses:NAME`, `anthropic:NAME`, `offline`, a model object, or None for what the environment says, decided
-    at first use; of a list, the next one is asked when the one before it fails. With `stream`, the text is shown to
-    whoever watches while it is written. `input` is the type a handoff's input is checked against, None for any.
-    `output` is the pydantic model of the answer, None for text; `output_name` is what the provider is told it is
-    called. Where `input` and `output` are those of a role, such as `PlannerInput` and `Plan`, the provider is
-    sent a schema that is closed over the agents, skills and tasks of the input.
+    If `input` and `output` are the types of a role, such as `PlannerInput` and `Plan`, the provider receives a schema
+    that allows only the agents, skills and tasks of the input.
 
-    An attempt ends with an error of kind `limit` after `turns` model calls or when it has used `tokens`; `max_tokens`
-    bounds one answer. `timeout`, in seconds, bounds an attempt. `concurrency` attempts run at a time in
-    one process, and `max_in_flight` in all processes together.
-
-    What `deps` holds, a database or a client, tools get by its type: `context.dep(Database)`. It stays its owner's to
-    close.
-
-    With `durable`, each answer that calls tools and each tool's result is kept on the bus before it is acted on: a
-    worker that gets the attempt after another has died goes on from there. A tool that was under way then is run again
-    if it is `idempotent`; otherwise the attempt ends with `outcome_unknown`. Without, whoever goes on, after a death or
-    a person's answer, begins anew: the model is asked again, and finished tools run again, under the same idempotency
-    keys where it calls them alike. So a tool that a person must allow has to be `idempotent` then.
+    Args:
+        name: Name of the agent.
+        description: Purpose of the agent, by which planners choose it.
+        instructions: Prompt, or the path of a file with the prompt. The file is read at once.
+        tools: Tools and sources of tools, such as `mcp_tools(...)`.
+        input: Type against which the input of a handoff is checked, or None for any input.
+        output: Pydantic model of the answer, or None for text.
+        output_name: Name of the answer's schema for the provider.
+        deps: Values, such as a database or a client, which tools get by their type: `context.dep(Database)`. The agent
+            does not close them.
+        model: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, `offline`, a model object, or None for the
+            model that the environment names, which is read at first use. Of a list, each model is asked when the model
+            before it fails.
+        role: Role of the agent in a team.
+        skills: Skills of the agent.
+        intents: Intents that the agent serves.
+        examples: Requests that the agent is for.
+        version: Semantic version of the agent.
+        fallback: Name of the agent that tries a task which this agent failed.
+        concurrency: Attempts that run at a time in one process.
+        max_in_flight: Attempts that run at a time in all processes together.
+        timeout: Limit of one attempt, in seconds.
+        reacts_to: Names of the domain events that the agent reacts to, in a team with `Choreography`.
+        approval: `required` if a person must allow each task of the agent.
+        turns: Model calls of one attempt. An attempt that needs more ends with an error of kind `limit`.
+        tokens: Tokens of one attempt, or None for no limit. An attempt that uses them up ends with kind `limit`.
+        max_tokens: Limit of one answer, in tokens.
+        temperature: Temperature of the model, or None for the provider's default.
+        durable: Store each answer that calls tools, and each result of a tool, on the bus before the agent acts on it.
+            A worker that receives the attempt after another worker crashed continues from there. A tool that was
+            running at the crash is run again if it is `idempotent`; otherwise the attempt ends with
+            `outcome_unknown`. Without `durable`, an attempt that continues after a crash or after a person's answer
+            begins again: the model is asked again, and finished tools run again, with the same idempotency keys if the
+            model calls them alike. So a tool that a person must allow has to be `idempotent` then.
+        stream: Show the text to clients that watch, while the model writes it.
+        clock: Clock of the pauses between tries and of the deadline; by default the system's clock.
 
     Raises:
-        ConfigurationError: the definition does not fit; the message says what to change.
+        ConfigurationError: The definition does not fit. The message names the change to make.
     """
 
     def __init__(
@@ -145,35 +164,51 @@ class LLMAgent(Agent):
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
-        """The models, in the order in which they are asked.
+        """Models of the agent, in the order in which they are asked.
 
         Raises:
-            ConfigurationError: there is no such model, or its key is not set.
+            ConfigurationError: A model does not exist, or its key is not set.
         """
         return tuple(model_from(spec) if spec is None or isinstance(spec, str) else spec for spec in self._specs)
 
     @property
     def model(self) -> Model:
-        """The one that is asked first. Raises as `models` does."""
+        """Model that is asked first.
+
+        Raises:
+            ConfigurationError: A model does not exist, or its key is not set.
+        """
         return self.models[0]
 
     @property
     def card(self) -> AgentCard:
-        """Names the model, so it raises `ConfigurationError` as `model` does: a worker fails at its start."""
+        """Card of the agent, with the name of the model.
+
+        Raises:
+            ConfigurationError: A model does not exist, or its key is not set. So a worker fails at its start.
+        """
         model = self.model
         label = model.name if model.name == model.provider else f"{model.provider}:{model.name}"
         return self._card.model_copy(update={"model": label})
 
     def with_model(self, model: str | Model | Sequence[str | Model] | None) -> Self:
-        """This agent, a shipped one such as the planner, with its own prompt, tools and limits on another `model`; in a
-        test a `ScriptedModel`. Sources of tools are shared, and closed with either.
+        """Return a copy of this agent that uses another model, with the same prompt, tools and limits.
+
+        Use it for a shipped agent such as the planner, or in a test, with a `ScriptedModel`. Both agents share the
+        sources of tools, and closing either agent closes the sources.
+
+        Args:
+            model: Model, as for `LLMAgent`.
+
+        Returns:
+            The copy.
 
         Raises:
-            ConfigurationError: it cannot be a model.
+            ConfigurationError: `model` cannot be a model.
         """
         other = copy(self)
         other._specs = _specs(model, self._card.name)
-        vars(other).pop("models", None)  # this one's, where they are decided already
+        vars(other).pop("models", None)  # the models of the original, if they are open already
         return other
 
     async def open(self) -> None:
@@ -181,14 +216,14 @@ class LLMAgent(Agent):
         await self._tools()
 
     async def close(self) -> None:
-        """Close the models' connections. When the agent is used again its models are decided and opened again."""
+        """Close the models' connections and the sources of tools. The next use opens the models again."""
         for model in vars(self).pop("models", ()):
             await model.close()
         for source in self._sources:
             await source.close()
 
     async def _tools(self) -> Mapping[str, Tool[..., Any]]:
-        """All there are now."""
+        """Return the given tools and the tools that the sources list now, by name."""
         if not self._sources:
             return self._tools_given
         found = [tool for source in self._sources for tool in await source.tools()]
@@ -200,7 +235,7 @@ class LLMAgent(Agent):
             state.journal = None
         given: Any = handoff.input
         if self._input is not None:
-            given = self._input.from_json(handoff.input)  # the model reads the input as it came, if it fits
+            given = self._input.from_json(handoff.input)  # only a check: the model reads the input unchanged
         schema = closed_schema(self._output, given) or self._output_schema
         turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
         repaired = False
@@ -247,13 +282,13 @@ class LLMAgent(Agent):
         )
         calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
         for _ in range(run.steps.lost_calls()):
-            calls.record_lost_call(request, run.state)  # whoever goes on knows of it by itself
+            calls.record_lost_call(request, run.state)  # the next worker derives lost calls itself
         return await calls.complete(request, state)
 
     # Reading the answer
 
     def _parse_reply(self, reply: ModelReply) -> tuple[JsonValue, str]:
-        """The answer, and an empty text; or None and what is wrong with it."""
+        """Return the answer and an empty text, or None and the problem of the reply."""
         if not reply.text.strip() and reply.data is None:
             return None, "it was empty"
         if self._output is None:
@@ -268,7 +303,7 @@ class LLMAgent(Agent):
             except ValidationError as error:
                 problem = describe(error)
                 continue
-            if candidate and not value.model_fields_set:  # all defaults, and all that was said is something else
+            if candidate and not value.model_fields_set:  # only defaults: no field of the object is known
                 problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
                 continue
             fitting.append(as_json_value(value))
@@ -296,7 +331,11 @@ def _repair_message(problem: str, schema: Mapping[str, JsonValue] | None) -> str
 
 
 def _tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -> dict[str, Tool[..., Any]]:
-    """Raises `ConfigurationError` when two have the same name, or a yes to one could serve twice."""
+    """Return the tools by name.
+
+    Raises:
+        ConfigurationError: Two tools have the same name, or one approval of a tool could serve for two calls.
+    """
     repeated = [tool for tool, count in Counter(tool.name for tool in tools).items() if count > 1]
     if repeated:
         raise ConfigurationError(
@@ -306,14 +345,19 @@ def _tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -
         if tool.approval and not tool.idempotent:
             raise ConfigurationError(
                 f"agent {agent} has durable=False and the tool {tool.name}, which a person must allow and which is not "
-                "idempotent: whoever goes on would make the allowed call again. Leave the agent durable, or make the "
-                "tool safe to repeat, by Context.idempotency_key, and say idempotent=True"
+                "idempotent: an attempt that continues would make the allowed call again. Leave the agent durable, or "
+                "make the tool safe to repeat, by Context.idempotency_key, and set idempotent=True"
             )
     return {tool.name: tool for tool in tools}
 
 
 def _check_reply(reply: ModelReply, agent: str) -> None:
-    """Raises for a reply that is no answer: asking the same again would give the same."""
+    """Refuse a reply that is no answer, because the same request would get the same reply.
+
+    Raises:
+        RefusedError: The model or the provider's filter refused.
+        TaskError: The answer was cut off; kind `limit`.
+    """
     match reply.finish:
         case "refusal":
             said = truncate(reply.text.strip(), 500) or "the provider's content filter stopped the answer"
@@ -326,7 +370,7 @@ def _check_reply(reply: ModelReply, agent: str) -> None:
 
 
 def _with_unique_ids(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ...]:
-    """The calls with ids of their own: some servers leave them empty or repeat them."""
+    """Return the calls with unique ids, because some servers leave the ids empty or repeat them."""
     counts = Counter(call.id for call in calls)
     return tuple(
         call if call.id and counts[call.id] == 1 else ToolCall(f"call_{turn}_{place}", call.name, call.arguments)
@@ -334,7 +378,7 @@ def _with_unique_ids(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ..
     )
 
 
-# Reading a definition: what is wrong with it is told to who writes it, not to who hands it its first task
+# Checks of a definition: the author of the agent gets the error at once, not the sender of its first task
 
 
 def _check_tools(tools: Any, agent: str) -> tuple[Tool[..., Any] | ToolSource, ...]:
@@ -392,5 +436,5 @@ def _instructions_text(instructions: Any, agent: str) -> str:
     except OSError as error:
         raise ConfigurationError(f"the instructions of agent {agent} cannot be read: {error}") from None
     if not text.strip():
-        raise ConfigurationError(f"agent {agent} has no instructions; say what it is to do and how")
+        raise ConfigurationError(f"agent {agent} has no instructions; describe its work and its method")
     return text.strip()

@@ -60,8 +60,8 @@ class ModelCalls:
     async def complete(self, request: ModelRequest, state: AttemptState) -> ModelReply:
         """Return the reply of the first model that answers.
 
-        The models are asked in turn. Those that failed transiently are asked again, after a pause. An answer may be as
-        long as `request` and the remaining budget allow.
+        The models are asked in turn. Models that failed transiently are asked again, after a pause. An answer may be
+        as long as `request` and the remaining budget allow.
 
         Args:
             request: Request without the name of a model.
@@ -73,6 +73,7 @@ class ModelCalls:
         Raises:
             ModelError: No model answered. It is the error of the model that may be asked again first.
             TaskError: The budget is used up, or what is left is too small for this call; kind `limit`.
+            InvariantError: The loop ended without a reply or an error: an error of this code.
         """
         models = self.models
         for attempt in range(1, MAX_TRIES + 1):
@@ -117,6 +118,7 @@ class ModelCalls:
         Raises:
             ModelError: The model failed.
             TaskError: A limit is reached. Each request counts as a call, a refused one included.
+            InvariantError: The loop ended without a reply or an error: an error of this code.
         """
         for left in range(MAX_ADAPTATIONS, -1, -1):
             self._check_limits(state)

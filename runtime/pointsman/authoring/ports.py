@@ -40,7 +40,7 @@ class Reporter(Protocol):
         """
 
     def stream_text(self, delta: Delta) -> None:
-        """Broadcast a piece of text to whoever watches now. Never waits and never raises.
+        """Broadcast a piece of text to the clients that watch now. Never waits and never raises.
 
         Args:
             delta: Piece of text.
@@ -70,12 +70,28 @@ class RecordingReporter:
     deltas: list[Delta] = field(default_factory=list)
 
     def report(self, progress: Progress) -> None:
+        """Keep a report in `reports`.
+
+        Args:
+            progress: Report.
+        """
         self.reports.append(progress)
 
     def stream_text(self, delta: Delta) -> None:
+        """Keep a piece of text in `deltas`.
+
+        Args:
+            delta: Piece of text.
+        """
         self.deltas.append(delta)
 
     async def emit(self, event: Progress, event_id: str) -> None:
+        """Keep a domain event in `events`.
+
+        Args:
+            event: Domain event.
+            event_id: Id of the event, which is not kept.
+        """
         self.events.append(event)
 
 
@@ -125,8 +141,8 @@ class AttemptUsage:
         """Set the given hints here and in everything that surrounds this call.
 
         Args:
-            confidence: Confidence from 0 to 1; None leaves it as it is.
-            replan_hint: Reason to plan again; None leaves it as it is.
+            confidence: Confidence from 0 to 1; None keeps the current value.
+            replan_hint: Reason to plan again; None keeps the current value.
         """
         for usage in self._chain():
             usage.confidence = usage.confidence if confidence is None else confidence

@@ -1,4 +1,4 @@
-"""How Python signatures and types meet JSON: what comes in is checked against a type, what goes out is strict JSON."""
+"""Convert between JSON and Python types: check inputs against a type, and write outputs as strict JSON."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ NO_DEFAULT = inspect.Parameter.empty
 
 
 class JsonType(Generic[T]):
-    """A type at the border: a Python annotation, its two JSON Schemas, and the checks in both directions.
+    """Python type with its two JSON Schemas and the checks in both directions.
 
-    `owner` is what error messages call whoever has the type, as in `agent translator`.
+    Args:
+        annotation: Annotation of the type.
+        owner: Owner of the type in error messages, as in `agent translator`.
 
     Raises:
-        ConfigurationError: pydantic cannot read the type or express it as JSON Schema.
+        ConfigurationError: Pydantic cannot read the type or express it as JSON Schema.
     """
 
     __slots__ = ("_adapter", "_is_text", "input_schema", "output_schema", "owner")
@@ -47,10 +49,19 @@ class JsonType(Generic[T]):
             ) from None
 
     def from_json(self, value: JsonValue) -> T:
-        """`value` as the type. Text is also taken out of an object's `request`, a planned task's default input.
+        """Convert a JSON value to the type.
+
+        If the type is text, the `request` of an object fits, too: it is the default input of a planned task.
+
+        Args:
+            value: JSON value.
+
+        Returns:
+            The value of the type.
 
         Raises:
-            TaskError: it does not fit; kind `invalid_input`, not retryable. Fields are named, contents never.
+            TaskError: The value does not fit; kind `invalid_input`, not retryable. The message names the fields, but
+                never their contents.
         """
         if self._is_text and isinstance(value, dict) and isinstance(request := value.get("request"), str):
             value = request
@@ -58,16 +69,22 @@ class JsonType(Generic[T]):
             return self._adapter.validate_json(compact_json(value))
         except ValidationError as error:
             raise TaskError(
-                f"the input does not fit {self.owner}: {describe(error)}; send what its input schema says",
+                f"the input does not fit {self.owner}: {describe(error)}; send an input that fits its input schema",
                 kind=ErrorKind.INVALID_INPUT,
             ) from None
 
     def to_json(self, value: object) -> JsonValue:
-        """`value`, checked against the type, as strict JSON.
+        """Check a value against the type and convert it to strict JSON.
+
+        Args:
+            value: Value to convert.
+
+        Returns:
+            The JSON value.
 
         Raises:
-            TaskError: it is of another type or JSON cannot carry it; kind `invalid_output`, not retryable. The
-                message gives the path, the content never.
+            TaskError: The value has another type, or JSON cannot carry it; kind `invalid_output`, not retryable. The
+                message gives the path, but never the content.
         """
         try:
             return as_json_value(self._adapter.validate_python(value))
@@ -75,14 +92,20 @@ class JsonType(Generic[T]):
             problem = describe(error)
         except NotJsonError as error:
             problem = str(error)
-        except RecursionError:  # pydantic's own check met a depth it cannot walk
+        except RecursionError:  # pydantic's own check reached its limit of depth
             problem = "$ is nested too deeply"
         raise TaskError(f"the output of {self.owner} is not what it declares: {problem}", kind=ErrorKind.INVALID_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument. `default` is `NO_DEFAULT` when it must be given."""
+    """Parameter of a function.
+
+    Attributes:
+        name: Name of the parameter.
+        annotation: Type of the parameter.
+        default: Default value, or `NO_DEFAULT` if the argument is required.
+    """
 
     name: str
     annotation: Any
@@ -95,7 +118,14 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function as agents and tools see it: what it takes, by name, beside the `Context`, and what it returns."""
+    """Signature of a function that an agent or a tool calls.
+
+    Attributes:
+        parameters: Parameters without the `Context`, by name.
+        context: Name of the parameter that takes the `Context`, or None.
+        returns: Type of the result.
+        is_async: True if the function is async.
+    """
 
     parameters: tuple[Parameter, ...]
     context: str | None
@@ -104,10 +134,18 @@ class Signature:
 
 
 def signature_of(function: Callable[..., Any], owner: str, namespace: Mapping[str, Any]) -> Signature:
-    """The signature of `function` with its annotations evaluated; `namespace` holds names local to where it stands.
+    """Return the signature of a function, with its annotations evaluated.
+
+    Args:
+        function: Function to read.
+        owner: Owner of the function in error messages, as in `agent translator`.
+        namespace: Local names of the scope that defines the function.
+
+    Returns:
+        The signature.
 
     Raises:
-        ConfigurationError: it cannot be called by argument name, lacks an annotation, or is a generator.
+        ConfigurationError: The function cannot be called by argument name, lacks an annotation, or is a generator.
     """
     if not inspect.isroutine(function):
         below = getattr(inspect.unwrap(function), "__code__", None)

@@ -1,4 +1,4 @@
-"""The tool calls of an attempt, turn by turn: each call has exactly one result, and what was done is not done again."""
+"""Run the tool calls of an attempt, turn by turn: each call has exactly one result, and no finished call runs again."""
 
 from __future__ import annotations
 
@@ -21,16 +21,23 @@ from pointsman_schemas.events import ApprovalVerdict, ErrorKind, ToolApprovalReq
 __all__ = ["MAX_PARALLEL_CALLS", "MAX_REPEATS", "ToolTurns", "truncate"]
 
 MAX_REPEATS: Final = 2
-"""Turns in which the same tool may be called with the same arguments: a poll or a second look, not a loop."""
+"""Turns that may call the same tool with the same arguments: enough for a poll or a second look, not for a loop."""
 MAX_PARALLEL_CALLS: Final = 32
-"""Tool calls run in one turn; what a model asks for beyond is refused, and it may ask again."""
+"""Tool calls that run in one turn. Further calls are refused, and the model may ask for them again."""
 MAX_RESULT_CHARS: Final = 50_000
-"""Characters of a tool's result that a model is shown: some 12,000 tokens."""
+"""Characters of a tool's result that the model receives: some 12,000 tokens."""
 
 
 @dataclass(slots=True)
 class ToolTurns:
-    """One attempt in work: its context, its tools, what was done, and how often each call was asked for."""
+    """Tool calls of one attempt.
+
+    Attributes:
+        state: State of the attempt.
+        tools: Tools of the agent, by name.
+        steps: Recorded steps of the attempt.
+        call_counts: Turns that asked for each call, by the tool's name and the arguments.
+    """
 
     state: AttemptState
     tools: Mapping[str, Tool[..., Any]]
@@ -38,8 +45,21 @@ class ToolTurns:
     call_counts: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     async def run(self, calls: Sequence[ToolCall], turn: int) -> list[Turn]:
-        """The results of `calls`, in their order, run side by side. None is lost when another fails, or when code in
-        one asks a person first."""
+        """Run the calls of a turn concurrently and return their results in the order of the calls.
+
+        A result is not lost if another call fails, or if the code of another call asks a person first.
+
+        Args:
+            calls: Calls of the turn.
+            turn: Number of the turn, from 1.
+
+        Returns:
+            One result for each call.
+
+        Raises:
+            ApprovalRequiredError: A person must allow calls first.
+            TaskError: A tool that is not idempotent was running when its worker crashed; kind `outcome_unknown`.
+        """
         self.call_counts.update({(call.name, call.arguments) for call in calls})
         for place in self.steps.interrupted_calls(turn, range(len(calls))):
             call = calls[place]
@@ -54,7 +74,7 @@ class ToolTurns:
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._run_call(call, (turn, place))) for place, call in enumerate(calls)]
-        except ExceptionGroup as failed:  # none of them is the model's to read: the attempt ends by the first
+        except ExceptionGroup as failed:  # not errors for the model: the first ends the attempt
             raise failed.exceptions[0] from None
         ended = [task.result() for task in running]
         if unasked := [call for end in ended if isinstance(end, ApprovalRequiredError) for call in end.calls]:
@@ -62,7 +82,7 @@ class ToolTurns:
         return [end for end in ended if isinstance(end, Turn)]
 
     def _calls_to_approve(self, calls: Sequence[ToolCall], turn: int) -> list[ToolApprovalRequest]:
-        """The calls that a person must allow first, and was not asked about."""
+        """Return the calls that a person must allow first, and that no approval was requested for."""
         wanted: list[ToolApprovalRequest] = []
         allowed: list[tuple[str, Mapping[str, JsonValue]]] = []
         context = Context(self.state)
@@ -92,12 +112,12 @@ class ToolTurns:
         try:
             result = await self.tools[call.name].call(call.arguments, Context(state), call_id=call.id)
         except ApprovalRequiredError as asked:
-            return asked  # not raised: what runs beside it would be cancelled, and begun again by the next attempt
+            return asked  # if raised, it would cancel the other calls, and the next attempt would repeat them
         text, is_error = await done.record_result(*place, truncate(result.text), result.is_error, **state.call_fields)
         return Turn("tool", text, call_id=call.id, is_error=is_error)
 
     def _refusal(self, call: ToolCall, place: int) -> str:
-        """Why the call is not made; nothing where it is."""
+        """Return the reason to refuse the call, or an empty text to run it."""
         if call.name not in self.tools:
             known = ", ".join(self.tools) or "none"
             return f"there is no tool {call.name[:64]!r} here; the tools are: {known}"
@@ -109,5 +129,5 @@ class ToolTurns:
 
 
 def truncate(text: str, length: int = MAX_RESULT_CHARS) -> str:
-    """The first `length` characters of `text`, and how many more there were."""
+    """Return the first `length` characters of `text`, and the number of characters that were left out."""
     return text if len(text) <= length else f"{text[:length]}... ({len(text) - length} characters more)"

@@ -289,6 +289,10 @@ class Tool(Generic[P, R]):
         """Return the result of an approved call from code, once it is recorded.
 
         The approval was for one call: an attempt that starts again gets the recorded result.
+
+        Raises:
+            ApprovalRequiredError: The tool asked a person. The call has not ended, so nothing is recorded.
+            SystemExit: The tool raised it. The error is recorded first, as for any other exception.
         """
         recorded, call = (key, self.name, self._as_json(asked)), state.for_call()
         try:

@@ -148,7 +148,7 @@ def _plain(n: int) -> int:
     ("given", "advice"),
     [
         ({"instructions": Path("missing.md")}, "cannot be read"),
-        ({"instructions": "  "}, "has no instructions; say what it is to do"),
+        ({"instructions": "  "}, "has no instructions; describe its work"),
         ({"instructions": None}, "instructions=None; expected its prompt as text, or the Path of a file"),
         ({"tools": [double, double]}, "several tools named double"),
         ({"tools": [_plain]}, "_plain among its tools, which is no tool; write @tool above its def"),
