@@ -1,5 +1,4 @@
-"""Claim check: a body that does not fit into a message is stored in the object store, before the message that refers to
-it.
+"""Claim check: store a body that does not fit into a message in the object store, before the referring message.
 
 A reader of the bus receives the body that was published. An object is named after its content, so repeated bodies are
 stored once. It has the form of NATS object stores (ADR-20), chunks and a description, so any client library can read
@@ -61,17 +60,21 @@ class ClaimCheckStore:
         self._clock = clock
 
     def fits_in_message(self, body: bytes) -> bool:
-        """Return True if `body` fits into a message with any headers. Most bodies do, and their headers are not
-        counted.
+        """Return True if `body` fits into a message with any headers.
+
+        Most bodies do, and their headers are not counted.
         """
         return len(body) + MAX_HEADER_BYTES <= min(self._bus.max_payload, self._max_body)
 
     async def replace_large_body(self, subject: str, body: bytes, wire: dict[str, str]) -> tuple[bytes, dict[str, str]]:
-        """What to send on `subject`: `body` and the headers `wire`, or, if they do not fit, a reference to the body.
+        """Store the body if it does not fit into a message on `subject` with the headers `wire`.
+
+        Returns:
+            The body and the headers to send: the given ones, or an empty body and headers with a reference to the body.
 
         Raises:
-            OversizeEventError: it is larger than `bound`, headers included. Nothing was stored.
-            PublishOutcomeUnknownError: the broker was silent. Nothing but garbage may be stored.
+            OversizeEventError: The message is larger than `bound`, headers included. Nothing was stored.
+            PublishOutcomeUnknownError: The broker did not answer. An object without a reference may be stored.
         """
         room = min(self._bus.max_payload, self._max_body)
         headers = header_size(wire)
@@ -82,8 +85,9 @@ class ClaimCheckStore:
         return b"", {**wire, DATAREF_HEADER: claim.encode()}
 
     async def resolve(self, stored: StoredMessage) -> StoredMessage:
-        """Return `stored` with its body. A message whose body is not available keeps its reference, which `decode`
-        refuses.
+        """Return `stored` with its body.
+
+        A message whose body is not available keeps its reference, which `decode` refuses.
         """
         if stored.body or (reference := _reference_header(stored.headers)) is None:
             return stored

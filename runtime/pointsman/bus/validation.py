@@ -193,7 +193,7 @@ def _check_card_size(name: str, size: int) -> None:
 
 
 def printable(text: str) -> str:
-    """Return `text` with an escape such as `\\xe9` for each byte that was not UTF-8, so that JSON can hold it."""
+    r"""Return `text` with an escape such as `\xe9` for each byte that was not UTF-8, so that JSON can hold it."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

@@ -116,7 +116,7 @@ async def read_entries(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Ent
         for entry in read_commit(stored).entries
     ]
     if not entries:
-        raise _not_found_error(subjects, workflow)
+        raise NotFoundError(_no_log_message(subjects, workflow))
     return tuple(entries)
 
 
@@ -128,7 +128,7 @@ async def newest_commit(bus: Bus, subjects: Subjects, workflow: str) -> NewestCo
     """
     stored = await bus.last("log", subjects.workflow_log(workflow))
     if stored is None:
-        raise _not_found_error(subjects, workflow)
+        raise NotFoundError(_no_log_message(subjects, workflow))
     return NewestCommit(team_of(stored.subject), read_commit(stored), imported_from(stored))
 
 
@@ -144,7 +144,7 @@ async def read_workflow_started(bus: Bus, subjects: Subjects, log: str) -> Workf
             if isinstance(first, WorkflowStarted):
                 return first
             break
-    raise _not_found_error(subjects, log.split(".")[-1])
+    raise NotFoundError(_no_log_message(subjects, log.split(".")[-1]))
 
 
 async def wait_for_message(
@@ -201,8 +201,8 @@ def team_of(log_subject: str) -> str:
     return log_subject.split(".")[-2]
 
 
-def _not_found_error(subjects: Subjects, workflow: str) -> NotFoundError:
-    return NotFoundError(
+def _no_log_message(subjects: Subjects, workflow: str) -> str:
+    return (
         f"no log of workflow {workflow!r} in namespace {subjects.namespace!r}: it is not admitted yet, its log has "
         "aged out, or the id or the namespace is another; `pointsman list` shows the ones there are"
     )

@@ -1,5 +1,6 @@
-"""Decode messages of the bus to inputs of the core. A message that cannot be read is a `ContractError` with the
-problem.
+"""Decode messages of the bus to inputs of the core.
+
+A message that cannot be read raises a `ContractError` with the problem.
 """
 
 from __future__ import annotations
@@ -239,7 +240,8 @@ def read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived |
     """Return the result, control or timer of a message on an inbox subject.
 
     Raises:
-        ContractError: The message cannot be read, has another type or version, or disagrees with its subject.
+        ContractError: The message cannot be read, or has another type or version.
+        UndecodableEventError: The message disagrees with its subject, or ends before it starts.
     """
     envelope, body = decode(stored.headers, stored.body)
     event_id = envelope.id if envelope else f"sequence-{stored.sequence}"

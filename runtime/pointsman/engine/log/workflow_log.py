@@ -105,8 +105,9 @@ class WorkflowLog:
         return head
 
     async def origin(self, workflow: str) -> tuple[str | None, str]:
-        """Return the correlation id and the trace id of the log's newest message, which may be a message that cannot be
-        folded.
+        """Return the correlation id and the trace id of the log's newest message.
+
+        The message may be a message that cannot be folded.
         """
         last = await self._bus.last("log", self._subjects.log(self._team, workflow))
         try:

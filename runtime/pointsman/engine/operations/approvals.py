@@ -62,20 +62,23 @@ async def answer_approval(
 ) -> AnswerResult:
     """Publish the answer, unless it could not count, and wait for what counts.
 
+    Returns:
+        The answer that counts, or a result without a verdict if no supervisor has read the answer in `timeout` seconds.
+
     Raises:
-        ContractError: `input` does not fit what it would replace, or is no JSON. It is asked as before.
+        ContractError: `input` does not fit what it would replace, or is no JSON. The approval stays open.
         NotFoundError: There is no such approval, or the log was removed.
     """
     workflow = approval.rpartition("-")[0]
     if not workflow:
-        raise _unknown_approval(approval)
+        raise NotFoundError(_unknown_approval_message(approval))
     newest = await newest_commit(bus, subjects, workflow)
     check_not_imported(workflow, newest.imported_from)
     team = newest.team
     entries = await read_entries(bus, subjects, workflow)
     asked = [entry for entry in entries if isinstance(entry, ApprovalRequested) and entry.approval == approval]
     if not asked:
-        raise _unknown_approval(approval)
+        raise NotFoundError(_unknown_approval_message(approval))
     name = uuid4().hex
     for entry in entries:
         if (found := _matching_entry(entry, approval, name)) is not None:
@@ -101,8 +104,13 @@ async def answer_approval(
 
 
 async def _check_input(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> None:
-    """Refuse what would not do in place of what is asked about, while a better answer can still be given. A plan is the
-    supervisor's to check, and the worker checks everything again."""
+    """Refuse a replacement input that does not fit, while a better answer can still be given.
+
+    The supervisor checks plans, and the worker checks every input again.
+
+    Raises:
+        ContractError: The input does not fit the schema of the tool or of the agent.
+    """
     match asked.about:
         case "tool":
             what = f"the tool {asked.tool}"
@@ -120,8 +128,9 @@ async def _check_input(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> 
 
 
 def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
-    """Return the first problem of `value` with its path; empty if the value fits, or the schema cannot be used to check
-    it.
+    """Return the first problem of `value` with its path.
+
+    The text is empty if the value fits, or if the schema cannot be used.
     """
     from jsonschema import Draft202012Validator, SchemaError  # slow to load, and only changed inputs need it
     from jsonschema.exceptions import UnknownType, best_match
@@ -140,8 +149,9 @@ def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
 
 
 def _matching_entry(entry: Entry, approval: str, name: str) -> AnswerResult | None:
-    """Return the answer that an entry gives about the approval, or about the control event `name`; None for another
-    entry.
+    """Return the answer that an entry gives about the approval, or about the control event `name`.
+
+    The answer of another entry is None.
     """
     match entry.kind:
         case "approval_decided" if entry.approval == approval:
@@ -157,5 +167,5 @@ def _matching_entry(entry: Entry, approval: str, name: str) -> AnswerResult | No
             return None
 
 
-def _unknown_approval(approval: str) -> NotFoundError:
-    return NotFoundError(f"no approval {approval!r} was ever asked for; `pointsman approvals` lists what is asked now")
+def _unknown_approval_message(approval: str) -> str:
+    return f"no approval {approval!r} was ever asked for; `pointsman approvals` lists what is asked now"

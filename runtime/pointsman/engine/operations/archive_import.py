@@ -120,7 +120,7 @@ async def _find_interrupted(bus: Bus, subjects: Subjects, messages: Sequence[_Me
     for workflow in dict.fromkeys(message.workflow for message in messages):
         log = await bus.last("log", subjects.workflow_log(workflow))
         if log is not None and log.subject not in by_subject:  # of another team
-            raise _exists(workflow, subjects)
+            raise WorkflowExistsError(_exists_message(workflow, subjects))
     wanted = list(by_subject.values())
     newest = await gather_batched(bus.last(each[0].stream, each[0].subject) for each in wanted)
     ends: dict[str, int] = {}
@@ -131,11 +131,13 @@ async def _find_interrupted(bus: Bus, subjects: Subjects, messages: Sequence[_Me
         first = each[0]
         stored = [message async for message in bus.read(first.stream, first.subject)]
         if len(stored) > len(each) or not all(map(_Message.is_stored_as, each, stored)):
-            raise _exists(first.workflow, subjects)
+            raise WorkflowExistsError(_exists_message(first.workflow, subjects))
         ends[first.subject], counts[first.subject] = last.sequence, len(stored)
     count = counts.total()
     if count == len(messages) or Counter(message.subject for message in messages[:count]) != counts:
-        raise _exists(next(message.workflow for message in messages if counts[message.subject]), subjects)
+        raise WorkflowExistsError(
+            _exists_message(next(message.workflow for message in messages if counts[message.subject]), subjects)
+        )
     return count, ends
 
 
@@ -151,12 +153,12 @@ async def _store(bus: Bus, subjects: Subjects, message: _Message, end: int) -> i
             last = await bus.last(message.stream, message.subject)
             if attempt and last is not None and message.is_stored_as(last):  # by the publish without an answer
                 return last.sequence
-            raise _exists(message.workflow, subjects) from None
+            raise WorkflowExistsError(_exists_message(message.workflow, subjects)) from None
     raise AssertionError("unreachable")
 
 
-def _exists(workflow: str, subjects: Subjects) -> WorkflowExistsError:
-    return WorkflowExistsError(
+def _exists_message(workflow: str, subjects: Subjects) -> str:
+    return (
         f"namespace {subjects.namespace!r} has a workflow {workflow} already; import the archive into another "
         "namespace, with --namespace"
     )

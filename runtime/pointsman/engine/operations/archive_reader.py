@@ -79,7 +79,10 @@ def check_archive(archive: Archive) -> None:
 
 
 def commits_of(archive: Archive) -> Iterator[Commit]:
-    """Yield the commits of a workflow's log, without those of the workflows below it.
+    """Return the commits of a workflow's log, without the commits of the workflows below it.
+
+    Returns:
+        An iterator of the commits.
 
     Raises:
         ContractError: A commit cannot be read.

@@ -167,10 +167,13 @@ class DeadLetters:
         return read_dead_letter(stored)
 
     async def discard(self, letter: DeadLetterEntry) -> bool:
-        """Remove a dead letter permanently. Return False if it was removed already.
+        """Remove a dead letter permanently.
 
         The message is replaced by an empty one first: a workflow that still runs would find its letter missing after a
         crash, and store it again.
+
+        Returns:
+            False if the letter was removed already.
         """
         with suppress(ConflictError):  # another process, or an earlier try of this one
             await publish_with_retry(self._bus, letter.subject, b"", {}, expect=letter.sequence)
@@ -178,6 +181,9 @@ class DeadLetters:
 
     async def replay(self, letter: DeadLetterEntry, *, as_new: bool = False, keep: bool = False) -> ReplayResult:
         """Replay the dead-lettered event, then delete the letter unless `keep`. Idempotent.
+
+        Returns:
+            The action, its workflow, and True if the letter was removed.
 
         Raises:
             NotReplayableError: The workflow has ended and `as_new` is not set, the event cannot be replayed, the letter
@@ -207,8 +213,12 @@ class DeadLetters:
         return ReplayResult(content.id, action, workflow, removed=not keep and await self.discard(letter))
 
     async def _replay_request(self, letter: DeadLetterEntry) -> str:
-        """Publish the request under a new id, which follows from the letter. Under its old id it would repeat its old
-        workflow.
+        """Publish the request under a new id, which follows from the letter.
+
+        Under its old id, the request would repeat its old workflow.
+
+        Returns:
+            The id of the new workflow.
         """
         content = letter.content
         request_id = _request_id(content)
@@ -222,6 +232,12 @@ class DeadLetters:
 
         The new workflow is the same for each replay of the letter. If the agent of its `task` is not live, nothing is
         sent, because the new workflow would fail at once.
+
+        Returns:
+            The id of the new workflow.
+
+        Raises:
+            NotReplayableError: The log has no readable request, or the agent of the task is not live.
         """
         workflow = _workflow(content)
         started = await read_workflow_started(self._bus, self._subjects, self._subjects.workflow_log(workflow))
@@ -284,6 +300,9 @@ class DeadLetters:
         """Wait until the log has the reopened task. Only then may the letter be removed.
 
         A supervisor that restarts while the task still counts as failed would write the letter again.
+
+        Raises:
+            NotReplayableError: The workflow has ended, or the supervisor has not reopened the task in time.
         """
         with suppress(TimeoutError):
             async with (
@@ -295,7 +314,7 @@ class DeadLetters:
                         if isinstance(entry, TaskReopened) and entry.event_id == control:
                             return
                         if isinstance(entry, WorkflowEnded):
-                            raise _has_ended(content, entry)
+                            raise NotReplayableError(_has_ended_message(content, entry))
         raise NotReplayableError(
             f"the supervisor was asked to reopen task {content.task_id} of {content.workflow_id} and has not done so "
             f"within {self._reopen_timeout:g} s: it is not running, or the task is not failed any more; dead letter "
@@ -327,7 +346,7 @@ class DeadLetters:
         check_not_imported(workflow, newest.imported_from)
         for entry in newest.commit.entries:
             if isinstance(entry, WorkflowEnded):
-                raise _has_ended(content, entry)
+                raise NotReplayableError(_has_ended_message(content, entry))
         return newest.team
 
     async def _matching(self, origin: str | None, workflow: str | None) -> AsyncIterator[DeadLetterEntry]:
@@ -347,8 +366,8 @@ def read_dead_letter(stored: StoredMessage) -> DeadLetterEntry:
     return DeadLetterEntry(stored.sequence, stored.subject, parse(DeadLetter, body), imported_from(stored))
 
 
-def _has_ended(content: DeadLetter, end: WorkflowEnded) -> NotReplayableError:
-    return NotReplayableError(
+def _has_ended_message(content: DeadLetter, end: WorkflowEnded) -> str:
+    return (
         f"dead letter {content.id} belongs to workflow {content.workflow_id}, which has ended: {end.outcome.status}; "
         f"`pointsman dead replay {content.id} --as-new` sends its request again as a new workflow"
     )

@@ -21,8 +21,14 @@ __all__ = ["QueuedRequest", "find_queued_request", "list_queued_requests"]
 
 @dataclass(frozen=True, slots=True)
 class QueuedRequest:
-    """A request and the workflow it will be. `cancelled`: its end is asked for, and comes when a
-    supervisor of the team reads that."""
+    """Request that waits in its stream.
+
+    Attributes:
+        workflow: Id of the workflow that the request will start.
+        team: Team of the request.
+        request: Message of the request.
+        cancelled: True if a cancellation is stored, which takes effect when a supervisor of the team reads it.
+    """
 
     workflow: str
     team: str

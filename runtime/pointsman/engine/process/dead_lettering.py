@@ -38,6 +38,9 @@ async def dead_letter(
 ) -> DeadLetter:
     """Store `stored` as a dead letter of `origin`. Idempotent for the same message.
 
+    Returns:
+        The dead letter.
+
     Raises:
         BusUnavailableError: The letter may not be stored: do not acknowledge the original.
     """

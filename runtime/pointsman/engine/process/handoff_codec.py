@@ -27,6 +27,8 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
 
     Raises:
         ContractError: The message is not a handoff that this release supports, or disagrees with its subject.
+        UndecodableEventError: The message has no CloudEvents headers.
+        UnknownEventTypeError: The message is an event of another type.
     """
     address = subjects.parse_handoff(message.subject)
     envelope, data = decode(message.headers, message.body)

@@ -34,13 +34,16 @@ _MAX_REQUEST_BYTES = 8_192  # bytes of a request
 async def serve_health(
     host: str, port: int, waiting_for: Callable[[], Sequence[str]], exposition: Callable[[], bytes] | None = None
 ) -> AsyncIterator[int]:
-    """Answer on `host` and the port it yields (`port`, or a free one for 0) until the context ends.
+    """Answer health requests on `host` and `port` until the context ends.
 
-    `waiting_for` names what the process is not served with now; it is ready when there is nothing. `exposition` is what
-    `/metrics` is answered with.
+    The process is ready when `waiting_for` returns nothing: it names the services that the process lacks now.
+    `exposition` returns the body of `/metrics`.
+
+    Yields:
+        The port: `port`, or a free port for 0.
 
     Raises:
-        ConfigurationError: the port cannot be had.
+        ConfigurationError: The port is not available.
     """
     callers: set[asyncio.StreamWriter] = set()
 

@@ -37,8 +37,10 @@ async def retry_while_unavailable(call: Callable[[], Awaitable[T]], clock: Clock
 
 
 async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: Clock, stop: asyncio.Event) -> T | None:
-    """Call `start`, again each time the connection to the broker is lost. Return its result, or None once `stop` is
-    set.
+    """Call `start`, and call it again each time the connection to the broker is lost.
+
+    Returns:
+        The result of `start`, or None once `stop` is set.
 
     Raises:
         BusUnavailableError: The broker is connected and did not answer.

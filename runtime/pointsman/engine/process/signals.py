@@ -24,10 +24,13 @@ _HAND_BACK_TIMEOUT_S = 0.3  # seconds that `hand_back` may take after a second s
 async def run_until_signal(
     run: Callable[[asyncio.Event], Awaitable[None]], hand_back: Callable[[], Awaitable[None]] | None = None
 ) -> int:
-    """Await `run(stop)`, where the first signal sets `stop`, and return exit code 0.
+    """Await `run(stop)`. The first signal sets `stop`.
 
     A second signal ends the process at once with 128 and the signal's number: 130 for SIGINT, 143 for SIGTERM.
     `hand_back` is given 0.3 s to nak in-flight messages, so that they are redelivered at once.
+
+    Returns:
+        The exit code, 0.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
