@@ -287,7 +287,7 @@ class JetStreamBus:
             raise BusUnavailableError(f"the broker does not describe {name}: {error_text(answer)}")
         config, state = answer["config"], answer["state"]
         if (age := config.get("max_age", 0)) and stream in ("work", "handoffs", "log"):
-            return f"{name} drops what is older than {age / to_nanoseconds(86_400):g} days, also before it is read"
+            return f"{name} drops what is older than {age / to_nanoseconds(86_400):g} days, even if it is unread"
         # The largest message must fit, because the limit of bytes depends on the message.
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):
             if (limit := config.get(bound, -1)) <= 0:

@@ -83,7 +83,7 @@ class StreamProvisioner:
         where, domain = self._settings.servers, self._settings.jetstream_domain
         if domain is not None and isinstance(error, NoRespondersError) and waited > _DOMAIN_PATIENCE_S:
             return ConfigurationError(
-                f"no JetStream of the domain {domain!r} answers at {where}; check POINTSMAN_JETSTREAM_DOMAIN, and at "
+                f"no JetStream of the domain {domain!r} answers at {where}; check POINTSMAN_JETSTREAM_DOMAIN, and "
                 "the connection of the leaf node"
             )
         if domain is None and self._connection.connected and not self._connection.client.has_jetstream:

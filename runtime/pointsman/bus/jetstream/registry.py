@@ -136,7 +136,9 @@ class KeyValueRegistry:
                 if isinstance(error, PermissionDeniedError):
                     if not denied:  # one line: the broker refuses each try
                         _log.error(
-                            "registry_watch_denied", reason=str(error), hint="allow the user to read the registry"
+                            "registry_watch_denied",
+                            reason=str(error),
+                            hint="agents that join or leave are missed; allow the user to read the registry",
                         )
                     denied = True
                     await self._clock.sleep(_RETRY_PAUSE_S)

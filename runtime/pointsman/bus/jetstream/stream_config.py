@@ -103,7 +103,7 @@ async def ensure_streams(
             if not create:
                 if wanted is not first:
                     raise NotFoundError(
-                        f"the namespace {subjects.namespace!r} lacks its stream {name}; create the namespace again"
+                        f"the namespace {subjects.namespace!r} lacks its stream {name}; `pointsman up` creates it"
                     )
                 there = ", ".join(await _namespaces(bus)) or "none yet: `pointsman up` makes one"
                 where = f"{settings.servers}{f', in the JetStream domain {domain!r}' if domain else ''}"
