@@ -82,7 +82,7 @@ class WorkflowSummary:
         team: The workflow's team.
         status: `waiting for admission`, `asked to end`, `running`, `waiting for approval`, `imported` for a workflow
             that was imported before its end, or the outcome's status.
-        started_at: The time of admission; of a request that waits for admission, the time of its publish.
+        started_at: The time of admission; while the request waits for admission, the time when it was published.
         ended_at: The time of the outcome; None before the end.
         input: The input of the request.
         correlation_id: The id that all events of the workflow carry.
@@ -120,7 +120,7 @@ async def connect(
     Raises:
         NotFoundError: the namespace does not exist, and `create` is False.
         BusUnavailableError: no broker answers at the URL.
-        ConfigurationError: a setting is malformed, or the broker's streams do not fit.
+        ConfigurationError: a setting is malformed, or an existing stream has a configuration that Pointsman cannot use.
     """
     from pointsman.bus.jetstream import bus as jetstream
 
@@ -232,8 +232,8 @@ class Client:
                 origin_traceparent=traceparent,
             )
             try:
-                # The broker drops repetitions over the whole stream, and in silence: under the caller's id alone, two
-                # teams that are asked under the same id would be one message, and so would two requests.
+                # The broker silently drops a message whose id it has seen anywhere in the stream. With the caller's id
+                # alone, it would drop a request to a second team, or a different request, under the same id.
                 await publish_with_retry(self.bus, subject, body, encode(envelope), message_id=f"{workflow}-{digest}")
             except OversizeEventError as error:
                 raise OversizeEventError(f"the request is too large: {error}") from None
@@ -317,12 +317,12 @@ class Client:
     ) -> Sequence[WorkflowSummary]:
         """List the workflows that were active last, and the requests that wait for admission.
 
-        The log is read backwards in growing windows until `limit` workflows match, so the cost follows `limit` and not
-        the length of the log. If fewer workflows match, the whole log is read, or the part since `since`.
+        The log is read backwards in growing windows until `limit` workflows match, so the cost depends on `limit` and
+        not on the length of the log. If fewer workflows match, the whole log is read, or the part since `since`.
 
         Args:
             team: Only workflows of this team.
-            status: Only workflows with one of these statuses, of `WORKFLOW_STATUSES`; empty is all.
+            status: Only workflows with one of these statuses, see `WORKFLOW_STATUSES`; empty means all.
             since: Only workflows that started at this time or later.
             until: Only workflows that started before this time.
             correlation_id: Only workflows with this correlation id.
@@ -356,13 +356,13 @@ class Client:
         return [summary for _, summary in found[:limit]]
 
     async def queued_requests(self, team: str | None = None, *, limit: int | None = None) -> Sequence[WorkflowSummary]:
-        """List the requests that wait for admission: no supervisor runs, or its workflows are at their limit.
+        """List the requests that wait for admission, because no supervisor of the team runs or all its slots are taken.
 
         Only the newest messages of the stream are read.
 
         Args:
             team: Only requests to this team.
-            limit: The greatest number of requests of each team; None is no bound.
+            limit: The greatest number of requests of each team; None means no limit.
 
         Returns:
             The newest requests, oldest first in each team.
@@ -438,7 +438,7 @@ class Client:
         return trace.build_trace(entries, progress, children)
 
     async def _newest_logs(self, subject: str, size: int) -> AsyncGenerator[Sequence[StoredMessage], None]:
-        """Yield the newest message of each log, the log that was written last first, `size` logs at a time."""
+        """Yield the newest message of each log, in batches of `size`. The most recently written log comes first."""
         last = await self.bus.last("log", subject)
         above, window = last.sequence + 1 if last else 0, size * _LIST_WINDOW
         seen: set[str] = set()

@@ -29,7 +29,7 @@ class EventDecoder:
             yield from self._line(line)
 
     def close(self) -> Iterator[str]:
-        """Yield the data of an event that has no empty line behind it, at the end of the stream."""
+        """Yield the data of the last event if the stream ended without the empty line that ends an event."""
         for line in (*_with_line_feeds(self._rest + self._decode(b"", True)).split("\n"), ""):
             yield from self._line(line)
         self._rest = ""

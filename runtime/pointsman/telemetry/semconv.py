@@ -161,7 +161,7 @@ RETRIES: Final = "pointsman.retries"
 DEAD_LETTERS: Final = "pointsman.dead_letters"
 COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
 
-# By kind of subject: True if the third token (a team or an agent) is part of the template, and the rest of the template
+# By kind of subject: whether the third token (a team or an agent) stays in the template, and the text after that token
 _DESTINATIONS: Final = {
     "request": (True, ""),
     "handoff": (True, ".{workflow}.{task}.{attempt}"),
@@ -227,10 +227,10 @@ def task(
 ) -> tuple[str, Attributes]:
     """Return the span of a task of any role, over all its attempts. Kind: client, or internal for `plan`.
 
-    The operation of `work` is `invoke_agent`, that of `plan` is `plan`. Other roles, which no convention covers, have
-    the role in the span's name, and the operation `invoke_agent`. `model` is the value of the agent's card, such as
-    `openai:gpt-5` or `offline`. An agent without a model has no provider, so the attribute, which the conventions
-    require, is left out.
+    The operation is `plan` for the role `plan` and `invoke_agent` for all other roles. The conventions do not cover
+    roles other than `plan` and `work`: for these, the span's name begins with the role. `model` is from the agent's
+    card, such as `openai:gpt-5` or `offline`. For an agent without a model, `gen_ai.provider.name` is left out,
+    although the conventions require it.
 
     Returns:
         The name and the attributes.
@@ -270,8 +270,8 @@ def process_handoff(
 ) -> tuple[str, Attributes]:
     """Return the span of a worker that runs one attempt. Kind: consumer.
 
-    `delivered` is the broker's count of deliveries, from 1. The parent is the task's span: the conventions allow the
-    message's context as parent instead of a link if messages are received one at a time, as handoffs are.
+    `delivered` is the broker's count of deliveries, from 1. The parent is the task's span, not a link. The
+    conventions allow that for messages that are received one at a time, as handoffs are.
 
     Returns:
         The name and the attributes.
@@ -345,7 +345,7 @@ def chat(
     structured: bool = False,
     attempt: int | None = None,
 ) -> tuple[str, Attributes]:
-    """Return the span of a model call. Kind: client. `attempt` is the number of the try of the same call, from 1."""
+    """Return the span of a model call. Kind: client. `attempt` counts the tries of one call, from 1."""
     return f"chat {model}", {
         OPERATION_NAME: "chat",
         PROVIDER_NAME: provider,
@@ -386,7 +386,7 @@ def execute_tool(
     return f"execute_tool {tool}", {
         OPERATION_NAME: "execute_tool",
         TOOL_NAME: tool,
-        "gen_ai.tool.call.id": call_id or None,  # a tool that code calls without a model has no call id
+        "gen_ai.tool.call.id": call_id or None,  # a tool that code calls, and not a model, has no call id
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,
         AGENT_NAME: agent,
@@ -406,7 +406,7 @@ def broker_hop(subject: str, server: str, *, stored: bool) -> tuple[str, Attribu
 
 
 def destination_template(subject: str) -> str:
-    """Return the template of a subject or of its wildcard: labels must be the same for every workflow."""
+    """Return a subject with placeholders for its ids, so that metric labels do not depend on the workflow."""
     match subject.split(".", 3):
         case "$O" | "$KV" as store, bucket, kind, _:
             return f"{store}.{bucket}.{kind}.{_KEYS[store]}"
@@ -428,7 +428,7 @@ def received_messages_attributes(subject: str, server: Server | None, consumer: 
 
 
 def _metric_attributes(operation: str, kind: str, subject: str, server: Server | None) -> dict[str, Value | None]:
-    """Return common attributes, without the subject and the id of a message: each would be a separate series."""
+    """Return common attributes. Subject and message id are left out: each value would create a new time series."""
     return {
         **_server_attributes(server),
         "messaging.system": _NATS,

@@ -201,7 +201,7 @@ class Dashboard:
     async def _apply_to_letters(
         self, request: Request, act: Callable[[DeadLetterEntry], Awaitable[object]]
     ) -> Response:
-        """Apply `act` to all letters that match `text`, up to `until`: those that the page counted, not newer ones."""
+        """Apply `act` to the letters that match `text` and have a sequence up to `until`, both from the body."""
         given = await read_json_object(request)
         text, until = str(given.get("text", "")).casefold(), given.get("until")
         if not isinstance(until, int):
@@ -231,7 +231,7 @@ class Dashboard:
 
 
 def _event_json(stored: StoredMessage) -> dict[str, Any]:
-    """Return the body of an event as JSON data, or as text if it is not JSON, as in events of other releases."""
+    """Return the body of an event as JSON data, or as text if the body is not JSON."""
     try:
         return {"body": parse_json(stored.body)}
     except ContractError:

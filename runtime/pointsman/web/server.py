@@ -16,12 +16,12 @@ from pointsman.web.dashboard import Dashboard
 
 __all__ = ["check_access", "serve"]
 
-_SHUTDOWN_TIMEOUT_S = 3  # time that open responses have to finish at the end
-_MIN_TOKEN_CHARS = 16  # the length of `openssl rand -hex 8`, which cannot be found by trial
+_SHUTDOWN_TIMEOUT_S = 3  # seconds that open responses get to finish after a stop
+_MIN_TOKEN_CHARS = 16  # a random token of this length cannot be guessed
 
 
 def check_access(host: str, token: str | None) -> None:
-    """Raise `ConfigurationError` for a token that can be guessed, or without a token if other hosts can connect."""
+    """Raise `ConfigurationError` if the token is too short, or if there is no token and other hosts can connect."""
     if token is not None and len(token) < _MIN_TOKEN_CHARS:
         raise ConfigurationError(
             f"the dashboard's token has {len(token)} characters; give it at least {_MIN_TOKEN_CHARS}, such as "

@@ -31,7 +31,7 @@ def doctor(
         str | None,
         typer.Argument(
             metavar="[TEAM]",
-            help="Check the processes of this team, too: its name, or module:name. Default: no team.",
+            help="A team whose processes are checked as well, as a name or module:name. Default: no team.",
             show_default=False,
         ),
     ] = None,

@@ -20,7 +20,7 @@ __all__ = ["HOLD_DURATION", "AgentChoice", "can_dispatch", "eligible_agents", "r
 
 UNKNOWN_LOAD = Load()
 HOLD_DURATION = timedelta(seconds=10)
-"""Longest time until a held task is checked again. Its agent may be available earlier than its circuit states."""
+"""Longest time until a held task is checked again. The agent may become available before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
 def resolve_skills(decision: Decision, plan: Plan) -> Plan:
     """Return `plan` with an agent for each task that names only a skill.
 
-    That agent is the first one with the skill. The agent that receives the task is selected when the task starts.
+    That agent is a placeholder: the first one with the skill. The agent that receives the task is selected at the
+    start of the task.
     """
     return plan.model_copy(update={"tasks": tuple(_resolve_skill(decision, task) for task in plan.tasks)})
 
@@ -102,7 +103,7 @@ def _agents_with_skill(decision: Decision, skill: str) -> list[str]:
 
 
 def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
-    """Return True if `agent` may receive the next attempt at `task`: its circuit is closed, or this is its probe."""
+    """Return True if `agent` may receive the next attempt at `task`: the circuit is closed, or this is its probe."""
     circuit = decision.context.circuits.get(agent)
     if circuit is None or circuit.probe == probe_id(decision.state.workflow_id, task.id, task.attempt + 1):
         return True
@@ -135,10 +136,10 @@ def eligible_agents(state: State, cards: Sequence[AgentCard], named: Sequence[st
     Args:
         state: The workflow's state.
         cards: The cards of all live instances.
-        named: The teams that a team with any agent may use, too.
+        named: Teams that the workflow may use in addition to agents, if it may use any agent (`*`).
 
     Yields:
-        The cards. Where teams may not be nested deeper, no team is among them.
+        The cards. Cards of teams are left out if the limit of nesting is reached.
     """
     for card in cards:
         if card.role is not Role.WORK or (card.team and state.depth >= state.limits.nesting):

@@ -52,11 +52,11 @@ class NewestCommit(NamedTuple):
 
 
 IMPORTED_HEADER = "Pointsman-Imported"
-"""The header of messages that were exported elsewhere: its value is the namespace they came from."""
-_MAX_CONCURRENT = 50  # questions asked side by side: enough to hide the round trip
+"""The header of imported messages. Its value is the namespace from which they were exported."""
+_MAX_CONCURRENT = 50  # concurrent requests to the broker: enough to hide the round trip
 _RECHECK_INTERVAL_S = 5.0
-"""Interval of checks for a missed message, in seconds. Messages are observed as they are published, which costs the
-broker nothing for each waiter; a connection that was lost meanwhile observes nothing."""
+"""Interval of checks for a missed message, in seconds. A waiter uses a plain subscription, which needs no consumer at
+the broker. It misses a message that is published while the connection is down."""
 
 
 def read_commit(stored: StoredMessage) -> Commit:
@@ -95,10 +95,10 @@ def check_not_imported(workflow: str, namespace: str | None) -> None:
 
 
 def is_outcome(stored: StoredMessage) -> bool:
-    """Return True if a message on an outcome subject is the outcome of that workflow.
+    """Return True if a message on an outcome subject is the outcome of the workflow that the subject names.
 
-    Any client that may publish in the namespace can store another message there before the end. Only the headers are
-    read, which costs next to nothing.
+    Before the workflow ends, any client that may publish in the namespace can store a different message on this
+    subject. Only the headers are read, which is cheap.
     """
     headers, workflow = stored.headers, stored.subject.rpartition(".")[2]
     return headers.get("ce-type") == Outcome.event_type and headers.get("ce-subject") == workflow
@@ -150,7 +150,7 @@ async def read_workflow_started(bus: Bus, subjects: Subjects, log: str) -> Workf
 async def wait_for_message(
     bus: Bus, stream: StreamKind, subject: str, wanted: Callable[[StoredMessage], bool] = lambda stored: True
 ) -> StoredMessage:
-    """Wait for a message on `subject` that is `wanted`, for as long as it takes. Wait for the broker, too."""
+    """Wait for a message on `subject` that is `wanted`, without a time limit, also while the broker is unavailable."""
     arrived: asyncio.Queue[StoredMessage] = asyncio.Queue()
     async with await bus.listen(subject, arrived.put):
         while (stored := await _find_stored(bus, stream, subject, wanted)) is None:
@@ -183,7 +183,7 @@ async def _find_stored(
     except BusUnavailableError:
         if bus.closed:
             raise
-        return None  # it comes back by itself
+        return None  # the connection reconnects by itself, and the caller tries again
 
 
 async def as_async_generator(messages: AsyncIterator[StoredMessage]) -> AsyncGenerator[StoredMessage, None]:

@@ -1,4 +1,4 @@
-"""The archive: one document with all messages of a workflow and of the workflows that its teams started for it."""
+"""The archive: one document with all messages of a workflow and of its child workflows."""
 
 from __future__ import annotations
 
