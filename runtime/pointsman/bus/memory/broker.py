@@ -1,7 +1,7 @@
-"""What all connections to an in-memory broker share: what is stored, what is due, who waits.
+"""State of an in-memory broker that all connections share: stored messages, schedules, waiting consumers.
 
-Its state is a function of what was done and of the clock's time. There are no background tasks: whoever looks first
-brings it up to now, and whoever waits sleeps until the next moment at which something is due.
+The state is a function of the calls and of the clock's time. There are no background tasks: each call first publishes
+the messages that are due, and each waiting caller sleeps until the next message is due.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["MAX_PAYLOAD_BYTES", "Broker"]
 
 MAX_PAYLOAD_BYTES = 1_048_576  # bytes: nats-server's own default
 _CLOCK_RESOLUTION_S = (
-    1e-6  # seconds: a loop fires what is due within its clock's resolution, and would find nothing due yet
+    1e-6  # seconds: a loop fires a timer early, within its clock's resolution; the message would not be due yet
 )
 
 _STREAM_BY_KIND: Mapping[str, StreamKind] = {
@@ -46,7 +46,16 @@ _STREAM_BY_KIND: Mapping[str, StreamKind] = {
 
 
 class Broker:
-    """What all connections share: streams, consumers, schedules, cards, listeners, services."""
+    """State that all connections share: streams, consumers, schedules, cards, listeners, services.
+
+    Args:
+        namespace: Namespace of the subjects. Default: `pointsman`.
+        clock: Clock of the broker. Default: the system clock.
+        max_payload: Most bytes of headers and body in one message. Default: 1 MiB, as nats-server.
+        heartbeat: Seconds between the announcements of a card; a card expires after three times that. Default: 5.
+        max_body: Most bytes of headers and body of one event. Default: `MAX_BODY_BYTES`.
+        unsynced_handoffs: True for a separate stream of handoffs that loses the newest at a power cut. Default: False.
+    """
 
     def __init__(
         self,
@@ -64,7 +73,7 @@ class Broker:
         self.registry = MemoryRegistry(self.clock, time_to_live=3 * heartbeat)
         self.listening = MemorySubscriptions()
         self.services: list[Service] = []
-        """Those served now, oldest first."""
+        """Services that are served now, oldest first."""
         self.advisories: list[tuple[str, int, str]] = []
         """Terminated messages: consumer, stream sequence, reason."""
         self._streams: dict[StreamKind, Stream] = {
@@ -84,7 +93,7 @@ class Broker:
         self._durables: dict[tuple[StreamKind, str], Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
         self._waiting: dict[asyncio.Future[None], Durable | None] = {}
-        """Who waits for what, woken in the order they came, so that runs repeat. None waits for anything at all."""
+        """Consumer that each waiter waits for, or None for any change. Waking in this order makes runs repeatable."""
         self._sequence_counter = count(1)
         self._objects = f"$O.{Subjects(namespace).artifacts_bucket}."
 
@@ -93,11 +102,15 @@ class Broker:
         return self._streams[self.separate_stream(kind)]
 
     def separate_stream(self, kind: StreamKind) -> StreamKind:
-        """The stream that what is asked for as `kind` is in."""
+        """Return the stream that holds the messages of `kind`."""
         return "work" if kind == "handoffs" and not self.handoffs_unsynced else kind
 
     def stream_of(self, subject: str) -> StreamKind:
-        """Raises `BusUnavailableError` when no stream takes `subject`: the real broker has nobody to answer, either."""
+        """Return the stream of `subject`.
+
+        Raises:
+            BusUnavailableError: No stream stores `subject`. The real broker does not answer such a publish, either.
+        """
         if subject.startswith(self._objects):
             return "artifacts"
         prefix = self.namespace + "."
@@ -105,7 +118,7 @@ class Broker:
         kind = _STREAM_BY_KIND.get(name)
         if kind is None or not rest or (name == "request" and len(rest) > 1):
             raise BusUnavailableError(
-                f"no stream takes {subject}; its streams begin with {prefix} and one of {', '.join(_STREAM_BY_KIND)}"
+                f"no stream stores {subject}; expected {prefix} and one of {', '.join(_STREAM_BY_KIND)}"
             )
         return self.separate_stream(kind)
 
@@ -172,21 +185,24 @@ class Broker:
         self._publish_due()
         return self._durables.get((self.separate_stream(kind), name))
 
-    # What a broker forgets that does not sync its handoffs
+    # Loss of handoffs at a broker that does not sync them
 
     def sync_handoffs(self) -> None:
-        """What the handoffs are now, and those that wait for their time, a power cut will leave."""
+        """Sync the present handoffs and the scheduled handoffs, so that they survive a power cut."""
         waiting = {name: plan for name, plan in self._schedules.items() if self._is_handoff(plan)}
         self._synced = self.stream("handoffs").copy(), waiting
 
     def sync_consumers(self) -> None:
-        """Where the consumers of handoffs stand now, a power cut will leave."""
+        """Sync the positions of the consumers of handoffs, so that they survive a power cut."""
         end = self.stream("handoffs").end
         self._synced_consumers = {name: (end, durable.unsettled) for name, durable in self._handoff_durables()}
 
     def power_cut(self) -> None:
-        """Start anew with what was synced: the latest handoffs are gone, and their numbers will be given again.
-        Consumers that are ahead of the stream are moved back to its end."""
+        """Restart with the synced state.
+
+        Later handoffs are lost, and their sequence numbers are assigned again. Consumers that are ahead of the stream
+        move back to its end.
+        """
         self._publish_due()
         synced, waiting = self._synced
         stream = self._streams["handoffs"] = synced.copy()
@@ -214,7 +230,7 @@ class Broker:
         return self.stream_of(plan.target) == "handoffs"
 
     async def until_changed(self, durable: Durable | None = None) -> None:
-        """Return when something was stored for `durable` or handed back to it, or may be due for it; for anybody."""
+        """Wait until a message was stored for `durable`, returned to it, or may be due; None waits for any consumer."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[changed] = durable
         due = self._next_due(durable)
@@ -228,7 +244,9 @@ class Broker:
             del self._waiting[changed]
             if timer is not None:
                 timer.cancel()
-                await asyncio.wait({timer})  # and not `await timer`: its cancellation is not the caller's
+                await asyncio.wait(
+                    {timer}
+                )  # not `await timer`: the cancellation of the timer must not reach the caller
 
     def wake(self, durable: Durable | None = None) -> None:
         self._notify(None if durable is None else [durable])
@@ -273,7 +291,7 @@ class Broker:
         return min(moments, default=None)
 
     def _notify(self, concerned: Sequence[Durable] | None = None) -> None:
-        """Wake whoever waits for one of those concerned, or for anything; None concerns everybody."""
+        """Wake the waiters of the `concerned` consumers and of any change; None wakes all waiters."""
         for waiter, waits_for in self._waiting.items():
             if not waiter.done() and (concerned is None or waits_for is None or waits_for in concerned):
                 waiter.set_result(None)

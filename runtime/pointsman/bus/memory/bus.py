@@ -1,4 +1,4 @@
-"""A broker inside the process, with the semantics of the real one: whatever holds here holds on JetStream, and back."""
+"""A broker inside the process, with the semantics of JetStream: both pass the same contract tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pointsman.bus.validation import (
     wire_headers,
 )
 from pointsman.errors import BusUnavailableError
-from pointsman.ports.bus import Delivery, QueueDepth, Server, Service, StoredMessage, StreamKind
+from pointsman.ports.bus import Bus, Delivery, QueueDepth, Server, Service, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.ids import token
@@ -34,15 +34,27 @@ __all__ = ["MemoryBroker", "MemoryBus"]
 
 
 class MemoryBroker(Broker):
-    """What several `MemoryBus` connections share: streams, consumers, schedules, cards, listeners, services."""
+    """State that several `MemoryBus` connections share: streams, consumers, schedules, cards, listeners, services."""
 
     def connect(self) -> MemoryBus:
-        """One more connection to this broker."""
+        """Open another connection to this broker.
+
+        Returns:
+            The connection.
+        """
         return MemoryBus(broker=self)
 
 
-class MemoryBus:
-    """One connection to a `MemoryBroker`; to one of its own when none is given."""
+class MemoryBus(Bus):
+    """Connection to an in-memory broker, for tests and simulation.
+
+    Args:
+        namespace: Namespace of a new broker. Default: `pointsman`.
+        clock: Clock of a new broker. Default: the system clock.
+        max_payload: Most bytes of headers and body in one message of a new broker. Default: 1 MiB, as nats-server.
+        max_body: Most bytes of headers and body of one event of a new broker. Default: `MAX_BODY_BYTES`.
+        broker: Broker to connect to; the other arguments are then ignored. Default: a new broker.
+    """
 
     def __init__(
         self,
@@ -251,12 +263,19 @@ class MemoryBus:
         self.broker.wake()
 
     async def resolve(self, stored: StoredMessage) -> StoredMessage:
-        """`stored` with its body, wherever that is kept."""
+        """Return a message with its body, which may be in the object store.
+
+        Args:
+            stored: Message as the stream holds it.
+
+        Returns:
+            The message with its body.
+        """
         return await self._claim_check.resolve(stored)
 
     def _require_open(self) -> None:
         if self._closed:
-            raise BusUnavailableError("this connection was closed; open another one")
+            raise BusUnavailableError("this connection was closed; open a new connection")
 
 
 @asynccontextmanager

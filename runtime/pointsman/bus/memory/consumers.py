@@ -1,4 +1,4 @@
-"""What a consumer of an in-memory broker is given, and what becomes of it when that is settled."""
+"""Consumers of an in-memory broker, and the deliveries that they settle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Connection(Protocol):
 
 
 class MemoryConsumer:
-    """One connection's share of what `durable` hands out of its stream."""
+    """Consumer of one connection, which shares a durable consumer with other connections."""
 
     def __init__(self, bus: _Connection, durable: Durable, kind: StreamKind, *, ranked: bool = False) -> None:
         self._ranked = ranked
@@ -42,12 +42,12 @@ class MemoryConsumer:
         broker = self._bus.broker
         self._durable.pulling.append(self)
         try:
-            await asyncio.sleep(0)  # or one process that never waits would leave nothing to those it shares with
+            await asyncio.sleep(0)  # otherwise, a process that never waits would take the share of the other processes
             return await self._take(broker, room)
         finally:
             self._durable.pulling.remove(self)
             if self._ranked and self._durable.ready:
-                broker.wake(self._durable)  # for whoever comes behind this one
+                broker.wake(self._durable)  # consumers of lower priority may take now
 
     async def _take(self, broker: Broker, room: int) -> Sequence[MemoryDelivery]:
         while True:
@@ -81,7 +81,7 @@ class MemoryConsumer:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDelivery:
-    """See `ports.Delivery`. One of an `_era` that is over, when its broker has been started anew, settles nothing."""
+    """See `ports.Delivery`. A delivery of an earlier `_era`, from before a restart of the broker, settles nothing."""
 
     message: StoredMessage
     delivered: int
@@ -93,7 +93,7 @@ class MemoryDelivery:
         if self._era != self._durable.era:
             return
         self._durable.settle(self.message.sequence)
-        if self._durable.ready:  # there was no room for it in flight, maybe
+        if self._durable.ready:  # the limit of messages in flight may have held it back
             self._broker.wake(self._durable)
 
     async def nak(self, delay: float = 0.0) -> None:

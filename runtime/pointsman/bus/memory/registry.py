@@ -1,4 +1,4 @@
-"""The cards of a `MemoryBroker`: each goes when it is withdrawn, or was not refreshed for its time to live."""
+"""The cards of a `MemoryBroker`: a card is removed when withdrawn, or if not refreshed within its time to live."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MemoryRegistry"]
 
 
 class MemoryRegistry:
-    """The one that all connections to a broker share. `time_to_live` is in seconds."""
+    """Registry that all connections to a broker share. `time_to_live` is in seconds."""
 
     def __init__(self, clock: Clock, time_to_live: float) -> None:
         self._clock = clock

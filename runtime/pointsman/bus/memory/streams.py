@@ -1,4 +1,4 @@
-"""What a `MemoryBroker` keeps: messages in streams, and for each durable consumer who had which of them. No waiting."""
+"""State of a `MemoryBroker`: messages in streams, and the deliveries of each durable consumer. No call waits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pointsman.ports.bus import StoredMessage
 
 __all__ = ["Durable", "Stream"]
 
-_DUPLICATE_WINDOW_S = 120.0  # seconds, as the real streams are created
+_DUPLICATE_WINDOW_S = 120.0  # seconds, the duplicate window of the JetStream streams
 
 
 class Stream:
-    """Messages by sequence and by subject, and the ids of those stored lately. Times are monotonic seconds."""
+    """Messages by sequence and by subject, and the ids of recent messages. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -27,7 +27,7 @@ class Stream:
         self._message_ids: dict[str, tuple[int, float]] = {}
 
     def copy(self) -> Stream:
-        """As it is now."""
+        """Return a copy of the present state."""
         other = Stream()
         other.end = self.end
         other._messages = dict(self._messages)
@@ -77,7 +77,7 @@ class Stream:
 
 
 class PullingConsumer(Protocol):
-    """Somebody who shares a durable consumer and has room for more of it."""
+    """Consumer that shares a durable consumer and waits for deliveries."""
 
     rank: int
 
@@ -87,7 +87,7 @@ class PullingConsumer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Durable:
-    """What one durable consumer has `ready` to go out, what is in flight and until when, how often each went out."""
+    """Durable consumer: messages `ready` for delivery, deadlines of messages in flight, delivery counts."""
 
     name: str
     subject: str
@@ -96,10 +96,10 @@ class Durable:
     ack_waits: tuple[float, ...] = ()
     ready: deque[int] = field(default_factory=deque)
     era: int = 0
-    """How often it has been put back to an earlier moment: what was handed out before that is not settled."""
+    """Number of moves back to an earlier state. A delivery of an earlier era settles nothing."""
     counts: dict[int, int] = field(default_factory=dict)
     pulling: list[PullingConsumer] = field(default_factory=list)
-    """Those who wait for what is to go out."""
+    """Consumers that wait for deliveries."""
     _deadlines: dict[int, float] = field(default_factory=dict)
     _due: list[tuple[float, int]] = field(default_factory=list)
 
@@ -112,7 +112,7 @@ class Durable:
         return sorted({*self.ready, *self._deadlines})
 
     def restore_pending(self, ready: Iterable[int]) -> None:
-        """Have `ready` to go out, and nothing in flight."""
+        """Reset the consumer: `ready` waits for delivery, and nothing is in flight."""
         self.era += 1
         self.ready = deque(ready)
         self.counts.clear()
@@ -128,7 +128,7 @@ class Durable:
         return sequence
 
     def is_unsettled(self, sequence: int) -> bool:
-        """Delivered, and nobody said what became of it, be it in time still or waiting to go out again."""
+        """Return True if the message was delivered and not settled, either in flight or waiting for redelivery."""
         return sequence in self.counts
 
     def settle(self, sequence: int) -> None:

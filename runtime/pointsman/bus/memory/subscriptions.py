@@ -1,4 +1,4 @@
-"""Who hears now what goes over a `MemoryBroker`, and who receives what is handed on. Nothing is kept for the absent."""
+"""Present subscribers and receivers of forwarded deliveries at a `MemoryBroker`. Nothing is stored for absent ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 class MemorySubscriptions:
-    """Listeners by subject, and receivers by name. Each is told in a task of its own, in the order it was sent."""
+    """Listeners by subject, and receivers by name. Each has its own task, which delivers in the order of sending."""
 
     def __init__(self) -> None:
         self._listeners: list[_Listener] = []
@@ -74,7 +74,7 @@ class _Listener:
     queue: asyncio.Queue[StoredMessage] = field(default_factory=asyncio.Queue)
 
     async def deliver(self, on_message: Callable[[StoredMessage], Awaitable[None]]) -> None:
-        """One broadcast after the other; an error of the listener is its own affair and does not end its listening."""
+        """Deliver one broadcast after the other. An error is logged; delivery continues."""
         while True:
             stored = await self.queue.get()
             try:
