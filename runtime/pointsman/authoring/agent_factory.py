@@ -104,7 +104,7 @@ class AgentFactory(Agent):
         for each in tools:
             if not isinstance(each, Tool):
                 raise ConfigurationError(
-                    f"factory {name} may give away {each!r}, which is no tool; list @tool functions"
+                    f"factory {name} has {each!r} among its tools, which is no tool; list @tool functions"
                 )
         if max_tools < 0 or max_instructions < 1:
             raise ConfigurationError(
@@ -207,7 +207,7 @@ class AgentFactory(Agent):
         return answer
 
     def _refusal(self, why: str) -> TaskError:
-        return TaskError(f"factory {self._name} makes no such agent: {why}", kind=ErrorKind.INVALID_INPUT)
+        return TaskError(f"factory {self._name} refuses the specification: {why}", kind=ErrorKind.INVALID_INPUT)
 
     def _input_schema(self) -> dict[str, JsonValue]:
         """Return the schema of `AgentSpec` with the limits and the tools of this factory."""

@@ -420,8 +420,8 @@ def _schema(output: Any, agent: str) -> dict[str, JsonValue] | None:
         return None
     if not (isinstance(output, type) and issubclass(output, BaseModel)):
         raise ConfigurationError(
-            f"agent {agent} has output={output!r}; expected a pydantic model, or None for text: what is no model, put "
-            "it into a field of one"
+            f"agent {agent} has output={output!r}; expected a pydantic model, or None for text; put a value of "
+            "another type into a field of a model"
         )
     return output.model_json_schema()
 

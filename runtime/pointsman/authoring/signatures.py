@@ -94,7 +94,7 @@ class JsonType(Generic[T]):
             problem = str(error)
         except RecursionError:  # pydantic's own check reached its limit of depth
             problem = "$ is nested too deeply"
-        raise TaskError(f"the output of {self.owner} is not what it declares: {problem}", kind=ErrorKind.INVALID_OUTPUT)
+        raise TaskError(f"the output of {self.owner} does not fit its type: {problem}", kind=ErrorKind.INVALID_OUTPUT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,8 @@ class ToolTurns:
             call = calls[place]
             if not self._refusal(call, place) and not self.tools[call.name].idempotent:
                 raise TaskError(
-                    f"the tool {call.name} was under way when its worker died, and may have done its work or not; find "
-                    "out, or declare it idempotent=True if it may run again",
+                    f"the tool {call.name} was running when its worker crashed, and may have done its work or not; "
+                    "check its effects, or declare it idempotent=True if it may run again",
                     kind=ErrorKind.OUTCOME_UNKNOWN,
                 )
         if asked := self._calls_to_approve(calls, turn):

@@ -158,7 +158,7 @@ def _plain(n: int) -> int:
         ({"deps": Place(city="Oslo")}, r"a Place as its deps; expected a list, deps=\[\.\.\.\]"),
         ({"deps": {"place": 1}}, r"a dict as its deps; expected a list, deps=\[\.\.\.\]"),
         ({"output": str}, "output=<class 'str'>; expected a pydantic model, or None for text"),
-        ({"output": list[Place]}, r"output=list\[.*Place\]; expected a pydantic model, .*put it into a field of one"),
+        ({"output": list[Place]}, r"output=list\[.*Place\]; expected a pydantic model, .*into a field of a model"),
         ({"output": Place(city="Oslo")}, "output=.*; expected a pydantic model"),
         ({"turns": 0}, "turns=0"),
         ({"turns": "3"}, "turns='3'; expected at least 1 model call"),
