@@ -29,13 +29,11 @@ __all__ = [
     "check_text",
     "files",
     "main",
-    "todo",
     "undescribed_fields",
 ]
 
 ROOT = Path(__file__).parents[2]
 BANNED_FILE = ROOT / "tests/unit/banned_words.txt"
-TODO_FILE = ROOT / "tests/unit/language_todo.txt"
 SOURCES = ("schemas", "runtime", "agents", "benchmarks", "examples")
 GENERATED = frozenset({"docs/state-machine.md"})
 
@@ -163,13 +161,6 @@ def _is_excluded(file: Path) -> bool:
     relative = _relative(file)
     is_prompt = file.suffix == ".md" and relative.startswith("agents/")
     return ".venv" in file.parts or is_prompt or relative in GENERATED
-
-
-def todo() -> list[str]:
-    """Return the paths that are not rewritten yet. A folder stands for the files in it, without its sub-folders."""
-    if not TODO_FILE.exists():
-        return []
-    return [line for line in TODO_FILE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
 
 
 def check(paths: Iterable[Path]) -> list[Finding]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support import language
 from support.docstrings import documented, missing
-from support.language import ROOT, Finding, Text, check, check_text, files, todo
+from support.language import ROOT, Finding, Text, check, check_text, files
 
 
 @cache
@@ -20,23 +20,9 @@ def rules(sentence: str, kind: str = "docstring") -> list[str]:
     return [rule for _, rule, _ in check_text(Text(sentence, 1, kind))]
 
 
-def folder_or_file(path: str) -> set[str]:
-    """Return the entries of the todo list that cover `path`."""
-    return {path, str(Path(path).parent)}
-
-
 def test_no_sentence_breaks_a_rule() -> None:
     """See `PYTHONPATH=tests python -m support.language PATH`. Justified uses go into `banned_words.txt`."""
-    open_paths = set(todo())
-
-    assert [str(finding) for finding in found() if not folder_or_file(finding.path) & open_paths] == []
-
-
-def test_every_path_of_the_todo_list_has_a_finding() -> None:
-    """A path without findings is taken off `language_todo.txt`."""
-    unfinished = {path for finding in found() for path in folder_or_file(finding.path)}
-
-    assert set(todo()) - unfinished == set()
+    assert [str(finding) for finding in found()] == []
 
 
 def test_every_allowed_use_exists_and_has_a_reason() -> None:
