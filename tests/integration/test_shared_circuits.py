@@ -23,7 +23,7 @@ CREW = '''
 import asyncio
 from pathlib import Path
 
-from pointsman import Limits, Pipeline, Stage, Team, agent
+from pointsman import Limits, Pipeline, RetryPolicy, Stage, Team, agent
 from pointsman.errors import TaskError
 
 HERE = Path(__file__).parent
