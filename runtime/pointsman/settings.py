@@ -44,7 +44,7 @@ _SECRET_FIELDS = {
 }  # no message repeats the values of these fields
 _MAX_SHOWN_CHARS = 80  # characters of a value that a message repeats
 _MAX_INBOX_PREFIX = 128  # characters
-_MIN_S, _MAX_S = 0.01, 86_400  # seconds: shorter than an answer of the broker; a day
+_MIN_S, _MAX_S = 0.01, 86_400  # seconds: 0.01 is shorter than the time of a broker's answer; 86,400 is a day
 _MIN_DAYS, _MAX_DAYS = 1 / 86_400, 36_500  # one second; a hundred years, which the broker's nanoseconds can hold
 _MAX_COUNT = 1_000_000
 _MAX_EVENT_BYTES = 1 << 30
@@ -90,7 +90,7 @@ class Settings(Options, BaseModel):
     """Seconds after which a message is delivered again, if its consumer neither settles it nor reports progress."""
     max_deliveries: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 5
     """Deliveries of a handoff without a result after which its attempt fails as `crashed`: the handoff seems to kill
-    its workers. A handoff that a worker returns when it restarts counts as a delivery, too. By default,
+    its workers. A handoff that a restarting worker returns also counts as a delivery. By default,
     `max_deliveries` times `ack_wait` is 100 s, less than a task's time of 120 s: the attempt fails with this cause
     before the task times out."""
     request_timeout: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 5.0
@@ -124,7 +124,7 @@ class Settings(Options, BaseModel):
     the store is full, large bodies wait until older ones have expired."""
     stream_bytes: Annotated[int, Field(ge=1_048_576, le=_MAX_STREAM_BYTES)] | None = None
     """Maximum size in bytes of each stream that this process creates, for accounts that require one. Unset: no limit
-    but the account's. The object store takes `artifacts_bytes` instead, if that is set."""
+    but the account's. The object store takes `artifacts_bytes` instead, if `artifacts_bytes` is set."""
     model_limits: dict[str, ModelLimits] = {}
     """Rate limits of the model providers, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
     "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
@@ -151,7 +151,7 @@ class Settings(Options, BaseModel):
     """Record prompts, answers and tool arguments on spans. Unset: the value of
     `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`, by default none."""
     redact_emails: bool = False
-    """With `capture_content` `redacted`: hide e-mail addresses, too, not only keys, tokens and passwords."""
+    """With `capture_content` `redacted`: also hide e-mail addresses, not only keys, tokens and passwords."""
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -222,7 +222,7 @@ class Settings(Options, BaseModel):
         """Read the settings from the environment, and replace some of them.
 
         Args:
-            overrides: Values by field name. They replace those of the environment. A value of None is ignored.
+            overrides: Values by field name. They replace values of the environment. A value of None is ignored.
 
         Returns:
             The settings.
@@ -263,7 +263,7 @@ def _problem_text(problem: ErrorDetails, given: Container[str]) -> str:
     setting = name if name in given else f"{_PREFIX}{name.upper()}"
     inside = f", {'.'.join(path)}," if path else ""
     value = "" if name in _SECRET_FIELDS else f" is {str(problem['input'])[:_MAX_SHOWN_CHARS]!r}"
-    if problem["type"] == "string_pattern_mismatch":  # of a Token, the only field that has a pattern
+    if problem["type"] == "string_pattern_mismatch":  # the field is a Token: no other field has a pattern
         return f"{setting}{value}: it should be 1 to 64 letters, digits, - and _"
     allowed = problem["msg"].removeprefix("Value error, ").replace("Input should be", "it should be")
     return f"{setting}{inside}{value}: {allowed}"

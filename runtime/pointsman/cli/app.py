@@ -73,7 +73,7 @@ _SURROGATE = re.compile("[\udc80-\udcff]")  # a byte of an argument that is not 
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports a command when the command is called. Its help needs the table alone."""
+    """A group that imports a command when the command is called. The help of the group needs only the table."""
 
     def __init__(self, *, table: Mapping[str, Entry | Group] = COMMANDS, **attributes: Any) -> None:
         """Create the group.
@@ -98,7 +98,7 @@ class _Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            # Of click or of Typer's copy of click: the error for an option that is unknown and similar to no option.
+            # click, or Typer's copy of click, raises this error for an unknown option that is similar to no option.
             unknown: Any = error
             last: Any = next((each for each in reversed(self.params) if each.param_type_name == "argument"), None)
             if last is not None and not getattr(unknown, "possibilities", True):
@@ -148,7 +148,7 @@ def _as_command(function: Callable[..., Code]) -> Callable[..., None]:
 
 
 def _check_utf8(values: Mapping[str, Any]) -> None:
-    """Refuse arguments with bytes that are not UTF-8: they would be replaced on the way, and meet another id or name.
+    """Refuse arguments with bytes that are not UTF-8: replaced bytes could give the id or name of a different object.
 
     Paths are not checked: the names of files may be any bytes.
 

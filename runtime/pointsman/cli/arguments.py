@@ -29,7 +29,7 @@ __all__ = [
     "read_stdin",
 ]
 
-_MIN_SECONDS = 0.001  # less is not a time in which an answer can arrive
+_MIN_SECONDS = 0.001  # an answer cannot arrive in less time
 _MAX_SECONDS = 315_360_000.0  # ten years of 365 days, the longest deadline of a request
 _AGE = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -47,7 +47,7 @@ def check_seconds(value: float | None) -> float | None:
     Raises:
         typer.BadParameter: The value is no number, or not between 0.001 and 2,592,000.
     """
-    if value is not None and not _MIN_SECONDS <= value <= _MAX_SECONDS:  # nan is refused, too
+    if value is not None and not _MIN_SECONDS <= value <= _MAX_SECONDS:  # this also refuses nan
         bounds = f"{_MIN_SECONDS:g} and {_MAX_SECONDS:.0f} seconds (10 years)"
         raise typer.BadParameter(f"{value:g} s; give between {bounds}")
     return value
@@ -119,7 +119,7 @@ def parse_time(text: str | None) -> datetime | None:
     """Read the value of `--since` or `--until`.
 
     Args:
-        text: An age such as 90s, 15m, 2h or 3d, or an ISO 8601 time; without a zone, the time is local. Or None.
+        text: An age such as 90s, 15m, 2h or 3d, or an ISO 8601 time, which is local without a zone; or None.
 
     Returns:
         The time, with a zone; None for None.

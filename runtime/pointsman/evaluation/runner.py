@@ -27,7 +27,7 @@ from pointsman_schemas.strict_json import as_json_value, compact_json, dump, par
 __all__ = ["NO_AGENT", "Case", "CaseResult", "EvaluationReport", "Suite", "evaluate", "load_suite"]
 
 NO_AGENT = "(none)"
-"""Entry of the confusion table for an agent that was expected and not used, or used and not expected."""
+"""Entry of the confusion table: an agent was expected and not used, or was used and not expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class CaseResult:
     Attributes:
         name: The name of the case; by default its number and the start of its input.
         problems: The differences between the result and the labels, each a sentence.
-        expected: The agents that the case expects; None if it expects none in particular.
+        expected: The agents that the case expects; None if the case does not expect particular agents.
         agents_used: The agents that worked on the case.
         answer: The answer, or the output of the agent; None without an answer.
         status: The final status; `running` if the case did not end within the suite's `timeout`.

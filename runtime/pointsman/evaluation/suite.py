@@ -139,7 +139,7 @@ def load_suite(path: Path) -> Suite:
 
 
 def _unknown_field(value: object) -> str:
-    """Return a message on the first unknown field of a suite's data, with the closest known one; "" without any."""
+    """Return a message on the first unknown field of a suite's data, with the closest known field; "" for none."""
     cases = value.get("cases") if isinstance(value, dict) else None
     parts: list[tuple[str, type[BaseModel], object]] = [("it", Suite, value)]
     parts += [(f"cases.{place}", Case, case) for place, case in enumerate(cases if isinstance(cases, list) else ())]

@@ -1,4 +1,4 @@
-"""Logs, traces and metrics of a process. They never slow the work, and never fail it."""
+"""Logs, traces and metrics of a process. Telemetry never slows the work and never makes the work fail."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def setup(service_name: str, *, instance: str = "", settings: Settings, exposed:
 
     Args:
         service_name: Name of the service. `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` replace it.
-        instance: Id of this process among those of the service; replaced likewise. Default: none.
+        instance: Id of this process in the service. The same variables replace the id. Default: none.
         settings: The settings of this process.
         exposed: Keep metrics for a Prometheus server, see `Telemetry.exposition`. Default: no.
 
     Returns:
         The exporters that were started.
     """
-    normalise_variables("OTEL_")  # the SDK reads them by itself
+    normalise_variables("OTEL_")  # the SDK reads these variables by itself
     logs.configure(settings)
     content_capture.configure(content_capture.mode_of(settings), emails=settings.redact_emails)
     return Telemetry(

@@ -38,7 +38,7 @@ class Span:
         return self._span.is_recording()
 
     def set_attributes(self, attributes: Attributes | None = None, /, **more: Value | None) -> None:
-        """Add attributes; those that are None are left out."""
+        """Add attributes. An attribute that is None is left out."""
         if self._span.is_recording():
             self._span.set_attributes(writable_attributes({**(attributes or {}), **more}))
 

@@ -58,13 +58,13 @@ _emails = False
 
 
 def configure(mode: Mode, *, emails: bool = False) -> None:
-    """Set the mode of this process. `emails` hides addresses, too, if the mode is `redacted`. For `setup` and tests."""
+    """Set the mode of this process. `emails` also hides addresses if the mode is `redacted`. For `setup` and tests."""
     global _mode, _emails
     _mode, _emails = mode, emails
 
 
 def mode_of(settings: Settings) -> Mode:
-    """Return the mode of the settings, otherwise of the standard variable; `none` if that has an unknown value."""
+    """Return the mode of the settings, or of the standard variable; `none` if the variable has an unknown value."""
     if settings.capture_content is not None:
         return settings.capture_content
     asked = (variable(_CAPTURE_VARIABLE) or "").lower()
@@ -76,7 +76,7 @@ def mode_of(settings: Settings) -> Mode:
 
 
 def capture_enabled() -> bool:
-    """Return True if the mode is not `none`. Hot paths then skip the work of collecting content."""
+    """Return True if the mode is not `none`. If the mode is `none`, hot paths do not collect content."""
     return _mode != "none"
 
 

@@ -113,7 +113,7 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
 
     Args:
         service_name: Name of the service.
-        instance: Id of this process among those of the service.
+        instance: Id of this process among the processes of the service.
         exposed: A Prometheus server can read the metrics from this process. Default: no.
 
     Returns:
@@ -149,7 +149,7 @@ def start_metrics(service_name: str, instance: str, *, exposed: bool = False) ->
 
 
 def start_logs(service_name: str, instance: str) -> Pipeline | None:
-    """Export log lines by OTLP, in addition to writing them, if the environment names that exporter."""
+    """Export log lines by OTLP, in addition to writing them, if the environment names the OTLP exporter."""
     logs.send_to(None)
     asked = read_variable("OTEL_LOGS_EXPORTER") or read_variable("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT")
     if is_disabled() or not asked or "otlp" not in requested_exporters("LOGS"):
@@ -309,7 +309,7 @@ def _build_logs(service_name: str, instance: str) -> Pipeline:
 
 
 def _try_start(what: str, build: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-    """Return the result of `build`, or log a warning and return None: a process works without its telemetry, too."""
+    """Return the result of `build`, or log a warning and return None: a process also works without telemetry."""
     try:
         return build(*args, **kwargs)
     except Exception as error:
@@ -328,7 +328,7 @@ def _resource(service_name: str, instance: str) -> Resource:
     merged = resource.merge(OTELResourceDetector().detect())
 
     class Hashed(Resource):
-        """A resource with a stored hash. The exporter reads it for each span, and the SDK's costs 10 us of CPU each."""
+        """A resource with a stored hash. The exporter reads the hash for each span; the SDK's costs 10 us of CPU."""
 
         _hash = hash(merged)
 

@@ -51,7 +51,7 @@ _send: Callable[[Line], None] | None = None
 
 
 def send_to(send: Callable[[Line], None] | None) -> None:
-    """Pass each line to `send`, in addition to writing it. None ends this."""
+    """Pass each line to `send`, in addition to writing the line. None stops the passing."""
     global _send
     _send = send
 
@@ -77,7 +77,7 @@ def get_logger(name: str) -> FilteringBoundLogger:
 
 
 class bind:
-    """Add `ids` to every line that is logged in the block, except for those that are None."""
+    """Add `ids` to every line that is logged in the block. An id that is None is left out."""
 
     __slots__ = ("_ids", "_tokens")
 

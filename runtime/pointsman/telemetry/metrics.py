@@ -2,7 +2,7 @@
 
 This module keeps counters and gauges itself, and the SDK reads them with callbacks. A gauge can be removed, while a
 gauge of the SDK reports its last value for ever, and an addition costs a fraction of the SDK's: see
-docs/performance.md. Histograms are kept here, too, if the readers are ours (`histograms`).
+docs/performance.md. This module also keeps histograms if the readers are ours (`histograms`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _histograms: Histograms | None = None
 _instruments: dict[str, Any] = {}
 _values_by_metric: dict[str, dict[Labels, float]] = {}
 """Current values of counters and gauges."""
-_lock = threading.RLock()  # reentrant: a generator that is garbage-collected while the lock is held may count, too
+_lock = threading.RLock()  # reentrant: a generator that is garbage-collected while the lock is held may also count
 
 
 def metrics_enabled() -> bool:

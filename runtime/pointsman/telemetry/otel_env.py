@@ -66,7 +66,7 @@ def requested_exporters(signal: str) -> list[str]:
 
 
 def metric_exporter(name: str) -> Any:
-    """Import and return an exporter: for `console` one to standard error, otherwise OTLP over HTTP."""
+    """Import and return an exporter: `console` writes to standard error, any other name uses OTLP over HTTP."""
     if name == "console":
         from opentelemetry.sdk.metrics.export import ConsoleMetricExporter
 

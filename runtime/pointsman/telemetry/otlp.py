@@ -82,7 +82,7 @@ class _Writer:
             yield from self.spans(child, span_id)
 
     def _id(self, node: TraceNode, parent: str) -> str:
-        """Return the id of the node's span, or an id derived from its place if it has none or shares its id."""
+        """Return the id of the node's span, or an id derived from its place if the node has no id or a shared id."""
         wanted, number = node.span_id, 0
         while len(wanted) != 16 or wanted in self.used:
             number += 1

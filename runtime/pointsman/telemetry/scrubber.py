@@ -25,8 +25,8 @@ _KEYED_SECRET: Final = re.compile(
 _HEADER_SECRET: Final = re.compile(
     r"(?i)((?:api[_-]?key|password|passwd|secret):[ \t]+)(?=[^\s\d]*\d)(?=[^\sa-z]*[a-z])[^\s,;}]+"
 )
-# All alternatives that begin a word share one `\b`: with a `\b` in each, every position of every text would be tried a
-# dozen times.
+# All alternatives that begin a word share one `\b`: with a `\b` in each alternative, the search would try every
+# position of every text a dozen times.
 _SECRET_VALUE: Final = re.compile(
     r"\b(?:"
     r"(?:sk|pk|rk)[-_][A-Za-z0-9_-]{12,}"  # model providers' and payment providers' keys
@@ -57,16 +57,16 @@ _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za
 
 
 def to_writable(text: str) -> str:
-    """Return `text` with lone surrogates escaped: UTF-8 cannot encode them, and one would lose its whole batch."""
+    """Return `text` with lone surrogates escaped: UTF-8 cannot encode them. A surrogate would lose the whole batch."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
 def scrub(text: str, *, emails: bool = False) -> str:
-    """Replace secrets in a text by `[hidden]`: keys, tokens, and passwords in URLs. Apply `to_writable`, too.
+    """Replace secrets in a text by `[hidden]`: keys, tokens, and passwords in URLs. Also apply `to_writable`.
 
     Args:
         text: The text.
-        emails: Replace e-mail addresses, too. Default: no.
+        emails: Also replace e-mail addresses. Default: no.
 
     Returns:
         The text without secrets.
@@ -78,7 +78,7 @@ def scrub(text: str, *, emails: bool = False) -> str:
 
 
 def scrub_traceback(text: str) -> str:
-    """Scrub a traceback, also the literals in its lines of code. Slower than `scrub`, so only for exceptions."""
+    """Scrub a traceback and the literals in its lines of code. Only for exceptions, because `scrub` is faster."""
     return _ESCAPED.sub(lambda rest: scrub(rest[0]), scrub(_LITERAL.sub(rf"\1\2{HIDDEN_TEXT}", text)))
 
 

@@ -31,7 +31,7 @@ __all__ = [
 _SAMPLED_FLAG: Final = 0x01
 _KNOWN_FLAGS: Final = 0x03  # sampled, and "the trace id is random" of level 2; unknown flags must not be propagated
 _TRACEPARENT_PATTERN: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
-_MAX_TRACESTATE_CHARS: Final = 512  # the specification's minimum that must be propagated; a longer one is dropped
+_MAX_TRACESTATE_CHARS: Final = 512  # the specification's minimum that must be propagated; a longer state is dropped
 
 
 class TraceContext(NamedTuple):
@@ -107,7 +107,7 @@ def otel_context_below(parent: TraceContext) -> Context:
 
 
 def otel_context_from_ids(trace_id: str, span_id: str) -> Context | None:
-    """Return an OpenTelemetry `Context` with the span of these ids; None if they do not have the length of ids."""
+    """Return an OpenTelemetry `Context` with the span of these ids; None if the ids have a wrong length."""
     if len(trace_id) != 32 or len(span_id) != 16:
         return None
     return otel_context_below(TraceContext(trace_id, span_id, _SAMPLED_FLAG))
@@ -121,7 +121,7 @@ def new_id(size: int) -> str:
 
 
 chosen_ids: ContextVar[tuple[int | None, int] | None] = ContextVar("pointsman_chosen_ids", default=None)
-"""The trace id and the span id of the span that is being made. The trace id is None if the parent span has it."""
+"""The trace id and the span id of the span that is being made. The trace id is None if the parent has the trace id."""
 
 
 class ChosenIds:

@@ -61,7 +61,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SpanDetails: TypeAlias = Callable[[], tuple[str, Attributes]]
-"""Function that returns the name and attributes of a span, as those of `semconv`. Called only if a span is made."""
+"""Function that returns the name and attributes of a span, like the functions of `semconv`. Called only for a span."""
 Kind: TypeAlias = Literal["internal", "client", "producer", "consumer"]
 
 _KINDS: Final = {
@@ -78,7 +78,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 # Keys that suppress the spans of instrumented model SDKs and HTTP clients: the key of OpenTelemetry, which
-# OpenInference reads, too, and the key of OpenLLMetry.
+# OpenInference also reads, and the key of OpenLLMetry.
 _SUPPRESSION_KEYS: Final = (_SUPPRESS_INSTRUMENTATION_KEY, "suppress_language_model_instrumentation")
 
 
@@ -94,7 +94,7 @@ class SpanSink(Protocol):
         ...
 
     def reject(self) -> None:
-        """Count a span as lost that was not made because it would not have been accepted."""
+        """Count a span as lost: the span was not made because the destination would not have accepted the span."""
         ...
 
 
@@ -120,7 +120,7 @@ def tracing_enabled() -> bool:
 
 
 def current_context() -> TraceContext | None:
-    """Return the context of the innermost open span, ours or that of another library."""
+    """Return the context of the innermost open span, which may be a span of another library."""
     return context_of_span(otel.get_current_span())
 
 
@@ -128,8 +128,8 @@ class span:
     """Record a span around the block.
 
     An exception that leaves the block is recorded on the span and raised again. Cancellation is an error of type
-    `cancelled`. While the collector is down, no span is made: it counts as lost, and the spans within the block become
-    children of the surrounding span.
+    `cancelled`. While the collector is down, no span is made: the span counts as lost, and the spans within the block
+    become children of the surrounding span.
 
     Args:
         name: The name, or a function that returns the name and the attributes. The function is called only if a span
@@ -376,7 +376,7 @@ class TracedCall(Generic[P, T]):
 
 
 def _would_be_dropped(sink: SpanSink, above: TraceContext | None) -> bool:
-    """Return True if a span that begins now would be lost. False for a root: only making it shows if it is sampled."""
+    """Return True if a span that begins now would be lost. False for a root: sampling is decided when it is made."""
     return above is not None and above.sampled and sink.collector_down()
 
 

@@ -6,7 +6,7 @@
 | unavailable | the call is refused at once, without an effect |
 | lost | a publish never arrives, and is not answered |
 | unanswered | a publish is stored, and its answer is lost |
-| late | a publish is not answered, and is stored later; until then no other publish to its subject is answered |
+| late | a publish is not answered, and is stored later; until then no other publish to the same subject is answered |
 | unsettled | an acknowledgement of any kind, or a forwarded delivery, never arrives |
 | repeated | a message is delivered again while it is being processed |
 | unheard | a broadcast is lost |
@@ -190,7 +190,7 @@ class FaultyBus(Bus):
             raise asyncio.CancelledError(f"{self._process.name} is dead")
 
     def may_crash(self, where: str) -> None:
-        """Kill the process, if that fault happens now, and raise `CancelledError` if the process is dead.
+        """Kill the process if a crash happens now, and raise `CancelledError` if the process is dead.
 
         Args:
             where: The call, for `Faults.log`.
@@ -280,7 +280,7 @@ class FaultyBus(Bus):
         self.may_crash(f"after {what}")
 
     def repeat(self, delivery: Delivery) -> None:
-        """Let the broker deliver a message again, if that fault happens now.
+        """Let the broker deliver a message again, if the fault `repeated` happens now.
 
         Args:
             delivery: The delivery that the process has.

@@ -65,7 +65,7 @@ def text_reply(answer: object, *, finish: str = "stop", tokens: tuple[int, int] 
     """Return a reply with a text or with structured output.
 
     Args:
-        answer: The text; or JSON data or a model of pydantic for structured output.
+        answer: A text, or JSON data or a model of pydantic for structured output.
         finish: The reason for the end of the reply. Default: `stop`.
         tokens: The numbers of input tokens and output tokens. Default: 10 and 5.
 

@@ -42,8 +42,8 @@ async def running_team(
 
     Args:
         team: Team, or several teams that hand over to each other.
-        agents: Agents, those for the roles of the strategy included.
-        settings: Settings of all parts; by default those of the environment without a grace at the end.
+        agents: Agents, including the agents for the roles of the strategy.
+        settings: Settings of all parts. Default: the settings of the environment, without a grace time at the end.
         interceptors: Interceptors of the worker, the outermost first.
         lifespans: Lifespans of the worker.
 
@@ -111,10 +111,10 @@ async def run_team(
 
     Args:
         team: Team, or several teams of which the first gets the request.
-        agents: Agents, those for the roles of the strategy included.
+        agents: Agents, including the agents for the roles of the strategy.
         request: Text or object.
         timeout: Longest wait for the outcome, in seconds.
-        settings: Settings of all parts; by default those of the environment without a grace at the end.
+        settings: Settings of all parts. Default: the settings of the environment, without a grace time at the end.
         interceptors: Interceptors of the worker, the outermost first.
         lifespans: Lifespans of the worker.
 

@@ -135,8 +135,8 @@ class ChildProcesses:
 def exit_with_parent() -> None:
     """Send SIGTERM to this process when its standard input closes.
 
-    The parent holds the other end and never writes. When the parent exits, also when it is killed, the kernel closes
-    that end.
+    The parent holds the other end of standard input and never writes. When the parent exits or is killed, the kernel
+    closes the parent's end.
     """
 
     def wait() -> None:

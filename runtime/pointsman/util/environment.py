@@ -24,7 +24,7 @@ def variables(prefix: str, environment: Mapping[str, str] = os.environ) -> dict[
 
 
 def unset_variables(*names: str) -> None:
-    """Remove variables from the environment of this process, and so of the processes that it starts later."""
+    """Remove variables from the environment of this process, and so of the processes that this process starts later."""
     for name in names:
         os.environ.pop(name, None)
 

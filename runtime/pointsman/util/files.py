@@ -1,4 +1,4 @@
-"""Read a file that a setting names; a file that cannot be read is an error with the setting's name and the path."""
+"""Read a file that a setting names. The error for an unreadable file has the setting's name and the path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Load parts of third-party packages on first use: `lazy_import`, and structlog, which is imported with it.
+"""Load parts of third-party packages on first use: `lazy_import`, and structlog, which `lazy_import` imports.
 
 The start of a process is nearly all imports. Two packages load much at once that no worker uses: structlog loads rich
 (0.15 s of CPU) for tracebacks that our configuration writes without rich, and nats-py loads its JetStream client
@@ -24,7 +24,7 @@ __all__ = ["lazy_import", "structlog"]
 class _LazyModule(ModuleType):
     """Placeholder of a module: loads the module when an attribute is read.
 
-    The import system loads it, once and under its own lock, so threads that read attributes at once never find the
+    The import system loads the module once, under a lock, so threads that read attributes at once never find the
     module half loaded.
     """
 

@@ -42,8 +42,8 @@ async def run_process(
     Args:
         command: The program and its arguments.
         input: Bytes for the standard input. Default: none.
-        cwd: Working directory. Default: that of this process.
-        env: Environment variables. Default: those of this process.
+        cwd: Working directory. Default: the working directory of this process.
+        env: Environment variables. Default: the variables of this process.
 
     Returns:
         The exit code and the output.

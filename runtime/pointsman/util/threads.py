@@ -34,15 +34,15 @@ def collect_running_threads() -> list[threading.Thread]:
 
 
 async def run_in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` in a thread of its own and return its result. Raise what it raises.
+    """Call `function` in a separate thread and return its result. Raise the errors that `function` raises.
 
     A thread cannot be stopped: when the caller is cancelled, the wait ends at once, and the thread runs on to its end.
     Such a thread is logged, and added to the list of `collect_running_threads`.
 
     Args:
         function: The function to call.
-        args: Its positional arguments.
-        kwargs: Its keyword arguments.
+        args: The positional arguments of `function`.
+        kwargs: The keyword arguments of `function`.
 
     Returns:
         The result of `function`.
@@ -88,6 +88,6 @@ def _set_result(answer: asyncio.Future[T], value: T) -> None:
 def _set_exception(answer: asyncio.Future[T], error: Exception) -> None:
     if answer.done():
         return
-    if isinstance(error, StopIteration):  # a future refuses it, because it would end the generator that awaits it
+    if isinstance(error, StopIteration):  # a future refuses this error, which would end the awaiting generator
         error = RuntimeError(f"StopIteration raised in a thread: {error}")
     answer.set_exception(error)

@@ -126,7 +126,7 @@ def is_loopback(host: str) -> bool:
 
 
 def constant_time_equal(one: str, other: str) -> bool:
-    """Return True if the texts are equal, in a time that does not depend on the position of a difference."""
+    """Return True if the texts are equal, in a time that is the same for every position of a difference."""
     return hmac.compare_digest(one.encode(), other.encode())
 
 

@@ -47,7 +47,7 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 async def error_response(request: Request, error: Exception) -> Response:
-    """Return a JSON response for an error of ours, with the message as `error`, the `kind`, and its HTTP status."""
+    """Return a JSON response for a Pointsman error: the message as `error`, the `kind`, and the error's HTTP status."""
     assert isinstance(error, PointsmanError)
     status = next(code for kind, code in _HTTP_STATUSES if isinstance(error, kind))
     return json_response({"error": str(error), "kind": error.kind}, status)

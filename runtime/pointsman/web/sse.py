@@ -34,7 +34,7 @@ def format_event(event: str, data: Any, *, id: int | None = None) -> bytes:
 async def batches(
     messages: AsyncGenerator[T, None], pause: Callable[[], float], quiet: Callable[[], float] = lambda: inf
 ) -> AsyncGenerator[list[T], None]:
-    """Group `messages` in lists. Ends with `messages`, and closes them when the generator is closed.
+    """Group `messages` in lists. The generator ends when `messages` end, and closes `messages` when it is closed.
 
     Args:
         messages: The messages.
@@ -86,7 +86,7 @@ async def batches(
 
 
 class Polled(Generic[T]):
-    """A value without a stream. `look` reads it every `every` seconds, but only while there is a `watch`."""
+    """A value without a stream. `look` reads the value every `every` seconds, but only during a `watch`."""
 
     def __init__(self, look: Callable[[], Awaitable[T]], every: float) -> None:
         self._read = look

@@ -1,4 +1,4 @@
-"""Send the data of each open page as server-sent events: first all of it, then the changes.
+"""Send the data of each open page as server-sent events: first all data, then the changes.
 
 Every event has a field `live` with the common data of all pages: the state of the broker, the teams, and the numbers of
 approvals, dead letters and failing agents.
@@ -144,7 +144,7 @@ class EventStreams:
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
     async def workflow(self, request: Request) -> Chunks:
-        """Yield the lines and the state of one workflow; the state also when it changes without a message."""
+        """Yield the lines and the state of one workflow. The state is also sent after a change without a message."""
         # Without a new message, a state changes when agents start or stop, and when retries become due.
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self._client.bus, self._client.subjects

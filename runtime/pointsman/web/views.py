@@ -28,7 +28,7 @@ from pointsman_schemas.log import (
 
 __all__ = ["agents_json", "dead_letter_json", "dead_letter_row", "workflow_json"]
 
-_MAX_CAUSE_CHARS = 400  # of a cause in the list; the letter has the whole text
+_MAX_CAUSE_CHARS = 400  # characters of a cause in the list; the complete letter has the whole text
 
 
 def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: Collection[str]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _node_json(node: trace.TraceNode) -> dict[str, Any]:
 
 
 def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[str, list[str]]:
-    """Return the dependencies of each task by the plans; planners come first, and the synthesizer last."""
+    """Return the dependencies of each task from the plans. Planners come first, and the synthesizer comes last."""
     roles = {node.task_id: node.role for node in top.children}
     planners = [node.task_id for node in top.children if node.role in (Role.PLAN, Role.CLASSIFY) and node.task_id]
     needs: dict[str, list[str]] = {}

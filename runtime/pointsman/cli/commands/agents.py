@@ -93,7 +93,7 @@ async def _wait_for_agents(client: Client, names: Sequence[str], timeout: float)
     """Wait until each agent or team of `names` is live.
 
     Raises:
-        NotFoundError: One is not live after `timeout` seconds.
+        NotFoundError: An agent or a team is not live after `timeout` seconds.
     """
     clock = SystemClock()
     began, noticed = clock.monotonic(), False
@@ -130,7 +130,7 @@ def _agent_table(
         waiting, running = (str(queue.pending), f"{queue.in_flight} of {slots}") if queue else ("?", "?")
         found = [states.get(name, ""), schema_difference(cards), orphaned_handlers(cards)]
         problems = "".join(f"{each}; " for each in found if each)
-        cut = narrow or not problems  # problems are wrapped where there is room
+        cut = narrow or not problems  # problems are wrapped if the table has room
         description = Text(problems, style="red", no_wrap=cut, overflow="ellipsis" if cut else "fold")
         description.append(one_line(card.description, limit=400 if cut else 80), style="default")
         cells = {

@@ -115,7 +115,7 @@ def replay(
         The exit code.
 
     Raises:
-        ConfigurationError: The file has no log, or not the inputs of its decisions.
+        ConfigurationError: The file has no log, or the log does not have the inputs of the decisions.
     """
     archive = read_archive(_read_file(file))
     logs: list[tuple[str, list[Commit]]] = (

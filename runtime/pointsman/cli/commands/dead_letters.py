@@ -63,7 +63,7 @@ _Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirma
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """The dead letters of a command: those with `ids`, or those that match all other fields.
+    """The dead letters of a command: the letters with `ids`, or the letters that match all other fields.
 
     `since` and `until` are written as in the options: an age such as 2h, or a time.
     """

@@ -131,6 +131,6 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
 
 
 async def _publish_request(client: Client, team: str, request: str) -> Workflow:
-    """Publish a request as any NATS client can: JSON without headers. The workflow's id follows from the sequence."""
+    """Publish a request as any NATS client can: JSON without headers. The sequence determines the workflow's id."""
     sequence = await client.bus.publish(client.subjects.request(team), compact_json({"input": request}), {})
     return await client.workflow_from_sequence(sequence)

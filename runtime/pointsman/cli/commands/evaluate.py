@@ -107,7 +107,7 @@ def _resolve_target(target: str, folder: Path) -> tuple[str, Path | None]:
         folder: The folder of the suite.
 
     Returns:
-        The target, with an absolute path if it is a file; and the folder, if the target is a module in it.
+        The target, with an absolute path if the target is a file. The folder, if the target is a module in the folder.
     """
     place, colon, name = target.partition(".py:")
     if colon or target.endswith(".py"):
@@ -164,7 +164,7 @@ def _check_defined(suite: Suite, target: str) -> None:
 
 
 async def _wait_until_served(client: Client, suite: Suite) -> None:
-    """Wait until the team or the agent is live: requests to others would stay in the stream and run at some later time.
+    """Wait until the team or the agent is live: otherwise the requests would stay in the stream and run later.
 
     Raises:
         NotFoundError: The team or the agent is not live after 30 seconds.

@@ -25,7 +25,7 @@ from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["answer_call", "mcp"]
 
-ANSWER_GRACE_S = 5.0  # seconds after the deadline in which a team answers with the results it has
+ANSWER_GRACE_S = 5.0  # seconds after the deadline in which a team answers with the results that the team has
 
 
 def mcp(

@@ -1,4 +1,4 @@
-"""The commands that run a process of a system: supervisor, worker, dashboard. Each imports what it needs alone."""
+"""The commands that run a process of a system: supervisor, worker, dashboard. Each imports only what it needs."""
 
 from __future__ import annotations
 

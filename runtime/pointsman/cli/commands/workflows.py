@@ -106,7 +106,7 @@ def list_(
 
 
 def _parse_status(text: str) -> str:
-    """Return the status that a person means. Its words may be parted by hyphens, underscores or spaces.
+    """Return the status that a person means. Hyphens, underscores or spaces may separate the words of the status.
 
     Raises:
         ConfigurationError: There is no such status.

@@ -38,7 +38,7 @@ _UNCUT_MARKS = "✗?!‖-"  # failures, and questions to a person, are not cut a
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """A line about an event. A `whole` line is wrapped at the edge of a terminal, any other is cut."""
+    """A line about an event. A `whole` line is wrapped at the edge of a terminal, and any other line is cut."""
 
     prefix: Text
     text: Text
@@ -108,7 +108,7 @@ class EventPrinter:
         return EventLine(prefix, Text(one_line(text, limit=400)), whole)
 
     def _line_end(self, text: str) -> int:
-        """Return the length of the first complete line of text; 0 without one."""
+        """Return the length of the first complete line of text; 0 if no line is complete."""
         width = self._text_width
         if (end := text.find("\n", 0, width + 1) + 1) > 0:
             return end

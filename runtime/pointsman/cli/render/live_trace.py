@@ -37,7 +37,7 @@ class LiveTrace:
         self._changed = False
 
     async def follow(self) -> None:
-        """Read events until the workflow has ended. Child workflows that run longer are not followed to their end."""
+        """Read events until the workflow has ended. Child workflows that run longer are not read to the end."""
         async with asyncio.TaskGroup() as group:
             children: list[asyncio.Task[None]] = []
             await self._read(self._workflow, group, children)

@@ -287,7 +287,7 @@ def approval_table(approvals: Sequence[Approval], now: datetime) -> RenderableTy
 
 
 def dead_letter_table(letters: Sequence[DeadLetterEntry], width: int = 140) -> RenderableType:
-    """Render the table of `dead list`. In a narrow terminal, each dead letter has two lines, the second with the cause.
+    """Render the table of `dead list`. In a narrow terminal, the second line of each dead letter has the cause.
 
     Args:
         letters: The dead letters.

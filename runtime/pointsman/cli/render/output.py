@@ -80,7 +80,7 @@ def exit_code_of(function: Callable[[], Code | None]) -> Code:
             _disable_broken_output()  # the error is printed even if standard output is broken
             raise
         finally:
-            sys.stdout.flush()  # here: the interpreter's own flush at exit cannot report an error
+            sys.stdout.flush()  # flush here: the interpreter's flush at exit cannot report an error
     except KeyboardInterrupt:
         print_error("interrupted")
         return Code.INTERRUPTED
@@ -225,7 +225,7 @@ def write_json(file: str, text: str) -> None:
     if file == "-":
         print(_escape_unencodable(text).rstrip("\n"))
         return
-    if os.path.islink(file):  # also where the system has no O_NOFOLLOW
+    if os.path.islink(file):  # also if the system has no O_NOFOLLOW
         raise ConfigurationError(f"{file} is a symbolic link, which is not followed; give the path of the file itself")
     flags = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
     try:
@@ -241,7 +241,7 @@ def write_json(file: str, text: str) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that wraps and colours on a terminal, and does neither in a file or a pipe.
+    """Return a console that wraps and colours text on a terminal. In a file or a pipe, the text is unchanged.
 
     Args:
         stderr: Write to standard error. Default: to standard output.
@@ -265,7 +265,7 @@ def print_event(terminal: Console, prefix: Text, text: Text, column: int, *, who
 
     Args:
         terminal: The console.
-        prefix: The beginning of the line, such as the time and the name. It ends with a space.
+        prefix: The beginning of the line, such as the time and the name. The prefix ends with a space.
         text: The text.
         column: The column at which the text begins.
         whole: Wrap text that is longer than the line. Default: cut the text at the edge of the terminal.

@@ -1,7 +1,7 @@
 """Render a trace as a tree. Each node has a bar on a common time axis.
 
 The bar of a task is thick while an agent works on it, in the colour of the attempt's status, and thin while the task
-waits. If a task has one attempt, the attempt has no line of its own: its calls are shown below the task.
+waits. If a task has one attempt, the attempt has no separate line: the calls of the attempt are shown below the task.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _COST_WIDTH = 9  # columns of the cost, with the margin: $12.3456
 def render_tree(root: TraceNode, now: datetime, width: int = 140) -> RenderableType:
     """Render a trace as a tree with bars, durations, tokens and costs.
 
-    Details that do not fit into the width are left out; those of failed tasks follow below the tree.
+    Details that do not fit into the width are left out. The details of failed tasks follow below the tree.
 
     Args:
         root: The trace.
@@ -123,7 +123,7 @@ def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
 
 
 def _duration_text(node: TraceNode, now: datetime) -> Text | str:
-    """Return the duration, until now if the node is running; an empty text if it has not started."""
+    """Return the duration, until now if the node is running; an empty text if the node has not started."""
     if node.started_at is None or node.status == "skipped":
         return ""
     if node.ended_at is None:

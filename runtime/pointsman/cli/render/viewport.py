@@ -18,11 +18,11 @@ _GROUP_TEXT = {
     "handed over": "handed over",
     "waiting": "waiting",
 }
-"""The tasks that share a line when there is no room, by status, and the text of the line."""
+"""The tasks that share a line if the terminal has no room, by status, and the text of the line."""
 
 
 def fit_to_lines(root: TraceNode, lines: int) -> TraceNode:
-    """Shorten a trace, step by step, until it fits.
+    """Shorten a trace, step by step, until the trace fits into the lines.
 
     First leave out the calls of finished attempts. Then show finished tasks of a workflow in one line, and waiting
     tasks in one line for each status.
@@ -32,7 +32,7 @@ def fit_to_lines(root: TraceNode, lines: int) -> TraceNode:
         lines: Lines of the terminal.
 
     Returns:
-        The trace. It may still have more lines.
+        The trace. The trace may still have more lines than the terminal.
     """
     shown = root
     for shorter in (_without_calls, _group_similar):

@@ -40,7 +40,7 @@ async def notices(*sources: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 
 
 async def report_outages(bus: Bus) -> None:
-    """Print a line when the connection to the broker is lost, and a line when it is back."""
+    """Print a line when the connection to the broker is lost, and a line when the connection is back."""
     connected = True
     while True:
         if bus.connected is not connected:

@@ -41,7 +41,7 @@ from pointsman_schemas.team import ANY, Team
 __all__ = ["Check", "check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
 
 _RECHECK_DELAY_S = 0.5  # seconds: a live supervisor takes waiting messages within milliseconds
-_MAX_COUNTED = 1_000  # dead letters that are counted; of more, doctor reports "or more"
+_MAX_COUNTED = 1_000  # dead letters that are counted; doctor reports a larger number as "or more"
 _RETAINED_STREAMS: Sequence[StreamKind] = ("work", "log")
 _RETENTION_TOLERANCE = timedelta(days=1)  # supervisors apply the retention every hour
 _MAX_WORKFLOWS = 100  # workflows whose tasks are checked
@@ -137,9 +137,9 @@ async def _check_streams(client: Client, team: Team | str | None, settings: Sett
 
 
 async def check_retention(client: Client, settings: Settings) -> Check:
-    """Check that the streams hold no message for longer than twice its retention period.
+    """Check that the streams hold no message for longer than twice the message's retention period.
 
-    A message of a workflow that has not ended is kept, and all later messages with it.
+    The broker keeps a message of a workflow that has not ended, and also keeps all later messages.
 
     Args:
         client: The client.
@@ -357,14 +357,14 @@ def _check_schemas(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
 
 
 def _check_definitions(teams: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that all supervisors of a team have the same definition: any of them may get a request."""
+    """Check that all supervisors of a team have the same definition: any supervisor may get a request."""
     found = [f"{name}: {difference}" for name, cards in teams.items() if (difference := definition_difference(cards))]
     advice = "requests go to any supervisor: start all with one definition, or give one of the teams another name"
     return Check("definitions", not found, "; ".join(found) or "the same for all supervisors of each team", advice)
 
 
 async def _check_prices(team: Team | str | None, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that the prices of the live agents' models are known. A team with a cost limit needs them."""
+    """Check that the prices of the live agents' models are known. A team with a cost limit needs the prices."""
     models = {(card.model, name) for name, cards in alive.items() for card in cards if card.model}
     unknown = [
         f"{name}: {model}"
@@ -380,7 +380,7 @@ async def _check_prices(team: Team | str | None, alive: Mapping[str, Sequence[Ag
 
 
 def _check_handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that cancelled handlers have stopped: until then they use memory and CPU."""
+    """Check that cancelled handlers have stopped: a handler that still runs uses memory and CPU."""
     found = [f"{name}: {orphaned}" for name, cards in alive.items() if (orphaned := orphaned_handlers(cards))]
     advice = (
         "check `context.cancelled` in plain functions, and do not catch CancelledError; a restart of the worker stops "

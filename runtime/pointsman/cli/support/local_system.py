@@ -58,7 +58,7 @@ _MIN_NAME_WIDTH = 14  # columns for the names of processes
 
 
 def ignore_connection_settings() -> None:
-    """Unset the variables that describe another broker, for this process and its children.
+    """Unset the variables that describe a different broker, for this process and its children.
 
     The broker of a local system is one server without TLS, login and JetStream domain.
     """
@@ -76,7 +76,7 @@ async def local_system(
         settings: The settings.
         home: A folder for data and logs.
         team: Run the team of the target, with its supervisor. If False, run the agents alone.
-        search_path: A folder in which the processes look for modules, too. Default: none.
+        search_path: An additional folder in which the processes look for modules. Default: none.
 
     Yields:
         A client of the broker, once all processes are live.
@@ -133,7 +133,7 @@ def working_directory(directory: Path | None, prefix: str) -> Path:
 
 @contextmanager
 def exclusive_lock(home: Path) -> Iterator[None]:
-    """Hold a lock on a folder: two brokers on one store destroy it. The kernel releases the lock with this process.
+    """Hold a lock on a folder: two brokers on one store destroy the store. The kernel ends the lock with this process.
 
     Args:
         home: The folder.
@@ -174,14 +174,14 @@ def child_processes(
         home: The folder for logs.
         broker: The broker.
         settings: The settings of this process.
-        search_path: A folder in which the processes look for modules, too. Default: none.
+        search_path: An additional folder in which the processes look for modules. Default: none.
 
     Returns:
-        The child processes, none of them started.
+        The child processes. No child process has been started.
     """
     environment = {"POINTSMAN_URL": broker.url, "POINTSMAN_NAMESPACE": settings.namespace}
     if settings.health_port is not None:
-        environment["POINTSMAN_HEALTH_PORT"] = "0"  # a free port for each: they cannot share one
+        environment["POINTSMAN_HEALTH_PORT"] = "0"  # a free port for each process: two processes cannot share a port
     if search_path is not None:
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(search_path), variable("PYTHONPATH"))))
     return ChildProcesses(home, environment)

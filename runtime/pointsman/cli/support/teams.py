@@ -27,7 +27,7 @@ _MAX_WORKFLOWS = 100  # workflows whose teams are listed when a team is unknown
 
 
 async def is_admitted(client: Client, workflow: Workflow) -> bool:
-    """Return True if a supervisor has admitted the workflow. Only then the workflow has a log."""
+    """Return True if a supervisor has admitted the workflow. A workflow that is not admitted has no log."""
     return await client.bus.last("log", client.subjects.log(workflow.team, workflow.id)) is not None
 
 

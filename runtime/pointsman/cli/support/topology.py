@@ -1,4 +1,4 @@
-"""The processes that a team needs: its supervisor, its agents, and the shipped roles that it does not define."""
+"""The processes that a team needs: its supervisor, its agents, and the shipped roles that the team does not define."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Topology:
 
 
 def topology_of(target: str | None) -> Topology:
-    """Find the processes for a target: one for its teams, one for its agents, and one for each shipped role it needs.
+    """Find the processes for a target: for its teams, for its agents, and for each shipped role that it needs.
 
     Args:
         target: A module or a file with a team; None for the demo team.

@@ -2,8 +2,8 @@
 
 The SDK's own queue drops items silently when it is full. It never becomes full, because this gate admits an item only
 if there is room. While an exporter fails, the gate admits only one item at intervals, to find out if the collector is
-available again; other items are neither queued nor encoded. An exporter that hangs has not failed yet, and may
-continue: items for it are kept while the queue has room.
+available again; other items are neither queued nor encoded. An exporter that hangs has not failed yet and may
+continue: the gate keeps the exporter's items while the queue has room.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ExportGate:
             os.register_at_fork(after_in_child=lambda: (found := empty()) and found())
 
     def _reset(self) -> None:
-        """Set the gate to empty: at the start, and in a forked process, where the SDK empties its queue, too."""
+        """Set the gate to empty: at the start, and in a forked process, because the SDK also empties its queue."""
         self._in_flight = 0
         self._export_started = None
         self._lock = threading.RLock()  # reentrant: a garbage-collected generator may end its span while it is held
@@ -70,7 +70,7 @@ class ExportGate:
     def collector_down(self) -> bool:
         """Return True if a span that begins now would probably be lost.
 
-        There are two cases: the collector is unavailable and the next try is not due yet or has its item; or the
+        There are two cases: the collector is unavailable and the next try is not due or already has an item; or the
         collector does not answer a batch, and the queue is full. A full queue before a collector that answers may have
         room when the span ends.
 
@@ -80,7 +80,7 @@ class ExportGate:
         return (self._has_failed or (self._export_started is not None and self._is_stuck())) and not self.is_open()
 
     def reject(self) -> None:
-        """Count an item as lost that found no room, or was not made because it would have found none."""
+        """Count a lost item: the queue had no room, or the item was not made because the queue had no room."""
         self._dropped(1, offered=1)
         if not self._was_full and not self._has_failed:
             self._was_full = True

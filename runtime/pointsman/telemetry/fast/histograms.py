@@ -1,7 +1,7 @@
 """Keep histograms here, and pass their points to the SDK's readers whenever a reader collects.
 
 A value costs a few additions instead of the SDK's path through readers, views and attribute sets: see
-docs/performance.md. The points are those that the SDK would make: cumulative, with explicit buckets. The exemplar of a
+docs/performance.md. The points equal the points of the SDK: cumulative, with explicit buckets. The exemplar of a
 bucket is its newest value from a sampled span.
 """
 
@@ -46,7 +46,7 @@ class Histograms:
         self._lock = threading.RLock()  # reentrant: a garbage-collected generator may measure while it is held
 
     def add(self, name: str, value: float, labels: Labels) -> None:
-        if not 0 <= value < _INFINITE:  # a clock that was set back gives negative durations: the SDK drops them, too
+        if not 0 <= value < _INFINITE:  # a clock that was set back gives negative durations, which the SDK also drops
             return
         with self._lock:
             found = self._series.get(name)

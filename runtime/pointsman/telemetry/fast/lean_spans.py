@@ -62,10 +62,10 @@ class EncodedSpan:
         """Encode the span as a field of its scope, and keep only the bytes.
 
         Returns:
-            The bytes. Empty, with a warning in the log, if a tool has set values of wrong types: an error would lose
-            the other spans of the batch, too.
+            The bytes. Empty, with a warning in the log, if a tool has set values of wrong types: an error would
+            also lose the other spans of the batch.
         """
-        data = self._data  # read once: another thread may encode the span, too, with the same result
+        data = self._data  # read once: a second thread may encode the span with the same result
         if data is not None:
             name, kind, place, parent_id, attributes, more = data
             try:
@@ -143,7 +143,7 @@ class SpanRecorder:
 
 
 class LeanSpan(otel.Span):
-    """A span of OpenTelemetry's API. Attributes of Pointsman are used unchecked, those of other code are checked."""
+    """A span of OpenTelemetry's API. Only attributes of other code are checked, not Pointsman's."""
 
     __slots__ = ("_attributes", "_context", "_dropped", "_ended", "_events", "_events_dropped", "_kind", "_links",
                  "_links_dropped", "_name", "_parent_id", "_recorder", "_remote", "_started", "_status",

@@ -147,7 +147,7 @@ def _encode_pair(tag: int, key: str, value: Any) -> bytes:
 
 _cached_pair: Final = lru_cache(_PAIR_CACHE_SIZE)(
     _encode_pair
-)  # of texts and integers, which no two are equal of but the same
+)  # only texts and integers: equal values of these types are encoded the same
 
 
 @lru_cache(_HEAD_CACHE_SIZE)

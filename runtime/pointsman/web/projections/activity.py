@@ -40,8 +40,8 @@ _OPEN_INDEX = 3
 class Activity:
     """Numbers of workflows by start time. Each column lasts `step` seconds, the first from `start` (since 1970).
 
-    A column has the numbers of workflows that began within it and have completed, have failed or are partial, were
-    cancelled, and have not ended.
+    A column counts the workflows that began within the column, in four numbers: completed; failed or partial;
+    cancelled; not ended.
     """
 
     start: float

@@ -63,7 +63,7 @@ class LetterIndex(Projection):
     async def apply(self, stored: StoredMessage) -> None:
         self._rows.pop(stored.subject, None)
         if not stored.body:
-            return  # it was replayed or discarded
+            return  # the letter was replayed or discarded
         try:
             content = read_dead_letter(stored).content
         except ContractError:  # not a dead letter of Pointsman

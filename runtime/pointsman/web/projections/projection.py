@@ -94,7 +94,7 @@ class Projection(ABC):
                     await asyncio.sleep(0)
 
     def _restart(self) -> None:
-        """Start again after the stream was created again or lost its end: the state does not match its messages."""
+        """Start again after the stream was created again or lost its end: the state does not match the stream."""
         _log.warning("stream_recreated", stream=self._stream, was_at=self.sequence)
         self.reset()
         self.sequence, self._end = 0, 0

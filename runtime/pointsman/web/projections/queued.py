@@ -1,4 +1,4 @@
-"""List requests that no supervisor has admitted yet. They have no log, so they are read from the request stream."""
+"""List requests that no supervisor has admitted yet. These requests have no log, so the request stream is read."""
 
 from __future__ import annotations
 

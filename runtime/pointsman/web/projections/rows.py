@@ -27,7 +27,7 @@ _MAX_SAMPLES = 200  # newest attempts of an agent from which its latencies are c
 
 @dataclass(slots=True)
 class WorkflowRow:
-    """One workflow in the list. `first_sequence` and `sequence` are those of its first and last message in the log."""
+    """One workflow in the list. `first_sequence` and `sequence` are of its first and last message in the log."""
 
     id: str
     team: str

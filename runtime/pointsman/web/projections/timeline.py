@@ -14,7 +14,7 @@ from pointsman_schemas.log import Entry
 
 __all__ = ["TimelineRow", "TimelineRows"]
 
-_MAX_LINE_CHARS = 300  # of a line; the body of the event has the whole text
+_MAX_LINE_CHARS = 300  # characters of a line; the body of the event has the whole text
 _CALL_KINDS = {"tool": "tool_called", "chat": "model_called"}
 
 
