@@ -328,7 +328,7 @@ def _resource(service_name: str, instance: str) -> Resource:
     merged = resource.merge(OTELResourceDetector().detect())
 
     class Hashed(Resource):
-        """A resource with a stored hash. The exporter reads the hash for each span; the SDK's costs 10 us of CPU."""
+        """A resource with a stored hash. For each span the exporter reads the hash, which costs the SDK 10 us."""
 
         _hash = hash(merged)
 

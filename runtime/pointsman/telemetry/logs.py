@@ -57,7 +57,7 @@ def send_to(send: Callable[[Line], None] | None) -> None:
 
 
 CACHE_LOGGERS = True
-"""Let a logger keep the level at which it was first used, which is cheap. Tests, which set up often, turn this off."""
+"""Let a logger keep the level of its first use, which is cheap. Tests, which set up often, turn this off."""
 
 
 def get_logger(name: str) -> FilteringBoundLogger:
@@ -164,7 +164,7 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
 
 
 def _send_event(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
-    # A line of the exporter itself is not exported: it would cause the next one.
+    # A line of the exporter itself is not exported: the export would cause the next line.
     if _send is not None and not str(event.get("logger", "")).startswith("opentelemetry"):
         rest = dict(event)
         taken = {key: str(rest.pop(key, "")) for key in ("level", "event", "trace_id", "span_id")}

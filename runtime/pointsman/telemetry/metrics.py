@@ -1,6 +1,6 @@
 """Record metrics in the units of the conventions: seconds, tokens, counts. While off, each costs one comparison.
 
-This module keeps counters and gauges itself, and the SDK reads them with callbacks. A gauge can be removed, while a
+This module keeps counters and gauges, and the SDK reads them with callbacks. A gauge can be removed, while a
 gauge of the SDK reports its last value for ever, and an addition costs a fraction of the SDK's: see
 docs/performance.md. This module also keeps histograms if the readers are ours (`histograms`).
 """

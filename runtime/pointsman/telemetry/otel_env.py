@@ -77,7 +77,7 @@ def metric_exporter(name: str) -> Any:
 
 
 def has_prometheus(*, asked: bool) -> bool:
-    """Return True if the extra `prometheus` is installed. Log a warning if it was `asked` for and is missing."""
+    """Return True if the extra `prometheus` is installed. Log a warning if the extra was `asked` for and is missing."""
     try:
         import opentelemetry.exporter.prometheus  # noqa: F401  (an extra)
     except ImportError:

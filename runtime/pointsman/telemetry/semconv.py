@@ -271,7 +271,7 @@ def process_handoff(
     """Return the span of a worker that runs one attempt. Kind: consumer.
 
     `delivered` is the broker's count of deliveries, from 1. The parent is the task's span, not a link. The
-    conventions allow that for messages that are received one at a time, as handoffs are.
+    conventions allow such a parent for messages that are received one at a time, and handoffs are such messages.
 
     Returns:
         The name and the attributes.

@@ -1,4 +1,4 @@
-"""Record the spans of workflows, one trace per workflow. Nothing here raises.
+"""Record the spans of workflows, one trace per workflow. No function of this module raises an error.
 
 A `TraceContext` travels between processes. Use `span` for work that begins and ends in this process. Use
 `reserve_context` and `record` for work that begins in one process and ends in another: the ids of such a span are

@@ -91,7 +91,7 @@ def lazy_import(*names: str) -> Iterator[None]:
         yield
     finally:
         waiting = [module for module, placeholder in group.items() if sys.modules.get(module) is placeholder]
-        for module in waiting:  # left there, a later import of a submodule would load the module a second time
+        for module in waiting:  # otherwise a later import of a submodule would load the module again
             del sys.modules[module]
     for module in waiting:
         package, _, part = module.rpartition(".")

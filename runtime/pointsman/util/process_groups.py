@@ -72,7 +72,7 @@ def kill_groups() -> None:
 
 
 async def wait_until_ended() -> None:
-    """Return when all processes of cancelled commands have exited. Call it before the event loop closes."""
+    """Return when all processes of cancelled commands have exited. Call this function before the event loop closes."""
     while _ending_tasks:
         await asyncio.wait(tuple(_ending_tasks))
 

@@ -80,7 +80,7 @@ async def answer_call(client: Client, team: str, request: str, timeout: float) -
         timeout: The time limit of the workflow, in seconds.
 
     Returns:
-        The answer; a partial answer with the list of gaps.
+        The answer. A partial answer has the list of gaps.
 
     Raises:
         CancelledError: The caller cancelled the call.

@@ -43,7 +43,7 @@ class Histograms:
     def __init__(self, described: HistogramSpecs) -> None:
         self._described: Final = described
         self._series: dict[str, dict[Labels, _Series]] = {}
-        self._lock = threading.RLock()  # reentrant: a garbage-collected generator may measure while it is held
+        self._lock = threading.RLock()  # reentrant: a garbage-collected generator may measure while the lock is held
 
     def add(self, name: str, value: float, labels: Labels) -> None:
         if not 0 <= value < _INFINITE:  # a clock that was set back gives negative durations, which the SDK also drops

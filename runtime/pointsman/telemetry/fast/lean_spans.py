@@ -2,7 +2,7 @@
 
 A span of the SDK costs 60 to 80 µs to make and end, and 100 µs to encode. A span of this module costs a quarter of that
 in total (docs/performance.md). The spans are encoded in batches, because warm caches halve the cost, and are queued as
-bytes, which need half of the memory or less. They use the batch processors and the exporter of the SDK, which sends
+bytes, which need half of the memory or less. The spans use the SDK's batch processors and exporter. The exporter sends
 both kinds in one request. Only a span of a trace that is already sampled is made here: the SDK's sampler decides on
 sampling.
 """

@@ -159,7 +159,7 @@ def _encode_head(tag: int, key: str, size: int) -> bytes:
 
 
 def _encode_value(value: Any) -> bytes:
-    """Encode a value as exactly one field, also if it is zero or empty: the number of the field is the type."""
+    """Encode a value as exactly one field, also if the value is zero or empty: the number of the field is the type."""
     match value:
         case None:
             return b""
