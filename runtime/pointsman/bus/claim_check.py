@@ -1,8 +1,8 @@
-"""Claim check: store a body that does not fit into a message in the object store, before the referring message.
+"""Claim check: store a body that is too large for a message in the object store, then publish a message with its name.
 
 A reader of the bus receives the body that was published. An object is named after its content, so repeated bodies are
-stored once. It has the form of NATS object stores (ADR-20), chunks and a description, so any client library can read
-it, or store an object and refer to it.
+stored once. The object has the form of NATS object stores (ADR-20): chunks and a description. So any client library
+can read the object, or store an object and refer to that object.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 REUSE_MAX_AGE_S = 86_400.0
 """Seconds for which messages may refer to a stored object. Later the object is written again: retention removes an
 object that is much older than every message."""
-_CHUNK_BYTES = 131_072  # bytes, as ADR-20 has it by default
+_CHUNK_BYTES = 131_072  # bytes: the default of ADR-20
 
 
 class _ObjectInfo(BaseModel):
@@ -51,7 +51,7 @@ class _ObjectInfo(BaseModel):
 
 
 class ClaimCheckStore:
-    """The object store of a namespace, reached over its `bus`. `bound` is the most bytes an event may have."""
+    """The object store of a namespace, over `bus`. `bound` is the maximum number of bytes of an event."""
 
     def __init__(self, bus: Bus, bucket: str, bound: int, clock: Clock) -> None:
         self._bus = bus
@@ -62,7 +62,7 @@ class ClaimCheckStore:
     def fits_in_message(self, body: bytes) -> bool:
         """Return True if `body` fits into a message with any headers.
 
-        Most bodies do, and their headers are not counted.
+        Most bodies fit, and for these bodies the headers are not counted.
         """
         return len(body) + MAX_HEADER_BYTES <= min(self._bus.max_payload, self._max_body)
 
@@ -107,7 +107,7 @@ class ClaimCheckStore:
         if fresh and await self._is_complete(claim):
             return claim
         nuid, step = secrets.token_hex(11), min(_CHUNK_BYTES, self._bus.max_payload)
-        for start in range(0, len(body), step):  # one after the other: their order is the body's
+        for start in range(0, len(body), step):  # one chunk at a time: the chunks keep the order of the body
             await self._bus.publish(self._chunks(nuid), body[start : start + step], {})
         description = _ObjectInfo(
             name=claim.name,
@@ -122,7 +122,7 @@ class ClaimCheckStore:
         try:
             text = description.model_dump_json().encode()
             await self._bus.publish(subject, text, {}, expect=there.sequence if there else 0)
-        except ConflictError:  # another process has stored the same; what was written here is removed later
+        except ConflictError:  # another process has stored the same object; the chunks of this call are removed later
             pass
         return claim
 
@@ -176,7 +176,7 @@ class ClaimCheckStore:
 
 
 def _reference_header(headers: Mapping[str, str]) -> str | None:
-    """Return the name of the header that refers to a body, in the case in which it was written."""
+    """Return the name of the header that refers to a body, with the upper and lower case of the sender."""
     return next((name for name in headers if name.lower() == DATAREF_HEADER), None)
 
 

@@ -1,4 +1,4 @@
-"""A real nats-server beside this process: one node on loopback, on a free port, stopped when this process ends."""
+"""Run a real nats-server beside this process: one node on a free loopback port, which ends with this process."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from pointsman.errors import BusUnavailableError, ConfigurationError
 
 __all__ = ["EmbeddedBroker"]
 
-_START_TIMEOUT_S = 20.0  # seconds; a node starts in 0.1, recovering a large store takes longer
-_STOP_TIMEOUT_S = 5.0  # seconds to flush and leave after SIGTERM before it is killed
-# What a power cut may take with it; killing the server takes nothing. The server's own default is two minutes, and one
-# second costs nothing that can be measured. `always` takes 2.9 times as long a message; see docs/durability.md.
+_START_TIMEOUT_S = 20.0  # seconds; a node starts in 0.1 s, but the recovery of a large store takes longer
+_STOP_TIMEOUT_S = 5.0  # seconds that the server may take to flush and end after SIGTERM; then it is killed
+# A power cut may lose the messages of the last second; a killed server loses nothing. The server's default is two
+# minutes, and one second has no measurable cost. `always` takes 2.9 times as long per message; see docs/durability.md.
 _CONFIG_TEMPLATE = """jetstream { sync_interval: "1s" }
 """
-_POLL_INTERVAL_S = 0.01  # seconds; there is no event to wait for, only a file that appears
-_LOG_TAIL_LINES = 5  # lines of its log that are looked at when it did not start
-_WATCH_INTERVAL_S = 0.2  # seconds between two looks whether it still runs: one system call each
+_POLL_INTERVAL_S = 0.01  # seconds; no event reports the start, only a new file
+_LOG_TAIL_LINES = 5  # last lines of the log to search for the reason of a failed start
+_WATCH_INTERVAL_S = 0.2  # seconds between two checks that the server runs; each check is one system call
 
 # Only the Linux kernel notifies a child of its parent's death (PR_SET_PDEATHSIG), and only the child itself can ask
-# for it. `preexec_fn` would run Python between fork and exec, which can deadlock when there are threads; instead a tiny
-# interpreter asks, checks that its parent has not changed, and becomes the server: 15 ms, same pid.
+# for the notice. `preexec_fn` would run Python between fork and exec, which can deadlock if there are threads. Instead,
+# a tiny interpreter asks, checks that its parent has not changed, and becomes the server: 15 ms, same pid.
 _PARENT_WATCHDOG = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)
@@ -41,16 +41,17 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class EmbeddedBroker:
-    """One nats-server with JetStream on file storage, as an async context manager; `url` is where it listens.
+    """One nats-server with JetStream on file storage, as an async context manager. The server listens at `url`.
 
-    `directory` keeps what it stores, a temporary one when it is None. `port` -1 lets the server pick a free one, so two
-    brokers never race for it. `config` is a nats-server configuration file read beside these options, in place of our
-    own; `extra_args` go to its command line. On Linux the server ends with this process even when that is killed; on
-    other systems it is stopped on a regular exit only.
+    The server stores its data in `directory`; None means a temporary directory. With `port` -1, the server picks a free
+    port, so two brokers never race for a port. `config` is a nats-server configuration file that replaces the file of
+    this class; the options still apply. `extra_args` are added to the command line of the server. On Linux, the server
+    ends with this process, even if this process is killed. On other systems, the server is stopped on a regular exit
+    only.
 
     Raises:
-        ConfigurationError: there is no nats-server, or it refuses to start; the message has its output.
-        BusUnavailableError: it does not answer in time.
+        ConfigurationError: No nats-server is installed, or the server refuses to start; the message has its output.
+        BusUnavailableError: The server does not answer in time.
     """
 
     def __init__(
@@ -71,12 +72,12 @@ class EmbeddedBroker:
 
     @property
     def url(self) -> str:
-        """`nats://127.0.0.1:PORT` while it runs, empty before."""
+        """`nats://127.0.0.1:PORT` while the server runs; empty before the start."""
         return self._url
 
     @property
     def pid(self) -> int | None:
-        """The server's process id while it runs."""
+        """The process id of the server while the server runs."""
         return self._process.pid if self._process else None
 
     async def __aenter__(self) -> EmbeddedBroker:
@@ -89,7 +90,7 @@ class EmbeddedBroker:
         await self.stop()
 
     async def wait_for_exit(self) -> int:
-        """Wait until the server ends without being stopped; its exit code, negative for the signal that killed it."""
+        """Wait until the server ends by itself. Return its exit code, which is negative after a fatal signal."""
         if (process := self._process) is None:
             raise BusUnavailableError("the broker was not started; enter it, or call start()")
         while (code := process.poll()) is None:  # noqa: ASYNC110 - there is no event to wait for
@@ -97,12 +98,12 @@ class EmbeddedBroker:
         return code
 
     async def restart(self) -> None:
-        """Start a server that ended again, on the port and the store it had, so that its clients find it."""
+        """Start an ended server again, with the same port and store, so that clients find the server again."""
         self._port = int(self._url.rpartition(":")[2] or self._port)
         await self.start()
 
     async def start(self) -> None:
-        """Start the server and return when it takes clients."""
+        """Start the server, and return when the server accepts clients."""
         binary = _find_binary()
         if self._directory is None and self._temporary is None:
             self._temporary = TemporaryDirectory(prefix="pointsman-", ignore_cleanup_errors=True)
@@ -116,7 +117,7 @@ class EmbeddedBroker:
             config.write_text(_CONFIG_TEMPLATE)
         command = [binary, *at, "-js", "-sd", where, "--ports_file_dir", where, "-c", str(config), *self._extra_args]
         with (home / "nats-server.log").open("ab") as log:
-            # A session of its own keeps the terminal's Ctrl-C from stopping it before this process has drained.
+            # In a separate session, Ctrl-C in the terminal does not stop the server before this process drains.
             # A plain Popen is bound to no event loop, so one loop may start the server and another stop it.
             self._process = subprocess.Popen(  # noqa: ASYNC220 - forking takes a millisecond, once
                 _with_parent_watchdog(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
@@ -128,7 +129,7 @@ class EmbeddedBroker:
             raise
 
     async def stop(self) -> None:
-        """Stop the server: asked first, killed after a bounded wait. Safe to call twice."""
+        """Send SIGTERM to the server, and kill the server after a bounded wait. A second call does nothing."""
         if (process := self._process) is not None:
             process.terminate()
             if not await _wait_for_exit(process, _STOP_TIMEOUT_S):
@@ -172,7 +173,7 @@ def _announced_url(home: Path) -> str | None:
     for path in home.glob("*.ports"):
         try:
             return str(json.loads(path.read_text())["nats"][0])
-        except (ValueError, OSError, LookupError):  # being written at this moment
+        except (ValueError, OSError, LookupError):  # the server is still writing the file
             return None
     return None
 

@@ -1,6 +1,6 @@
-"""Observer wrapper that logs and swallows observer errors.
+"""Wrap an observer to log and swallow its errors.
 
-Without it, a message that was stored would look as if its publish had failed.
+Without the wrapper, an error of the observer would look like a failed publish, although the message was stored.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SafeObserver:
-    """`observer`, without its errors."""
+    """Calls `observer`, and logs its errors instead of raising them."""
 
     def __init__(self, observer: BusObserver) -> None:
         self._observer = observer

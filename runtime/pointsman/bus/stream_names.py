@@ -11,7 +11,7 @@ __all__ = ["stream_names"]
 
 
 def stream_names(subjects: Subjects, *, apart: bool) -> Mapping[StreamKind, str]:
-    """Return the name of each stream at the broker. `apart`: handoffs have one of their own."""
+    """Return the name of each stream at the broker. With `apart`, handoffs have their own stream."""
     return {
         "work": subjects.work_stream,
         "handoffs": subjects.handoff_stream if apart else subjects.work_stream,

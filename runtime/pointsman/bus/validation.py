@@ -1,4 +1,4 @@
-"""Check subjects, headers and sizes before anything is sent; the same for every bus."""
+"""Check subjects, headers and sizes before a message is sent. Every bus uses the same checks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
-EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"  # if the subject differs from the message's own
+EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"  # for a subject other than the subject of the message
 
 _MAX_SUBJECT_CHARS = (
     1_000  # the server hangs up on a protocol line above 4,096 bytes, and one line may hold two subjects
@@ -44,10 +44,10 @@ _MAX_SHOWN_CHARS = 80  # characters of a refused value that an error message rep
 _LITERAL = r"[^\s.*>\x00-\x1f\x7f\ud800-\udfff]+"
 _SUBJECT = re.compile(rf"{_LITERAL}(?:\.{_LITERAL})*")
 _FILTER = re.compile(rf"(?:(?:{_LITERAL}|\*)(?:\.(?:{_LITERAL}|\*))*(?:\.>)?|>)")
-_CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server refuses a longer name: it is one of a folder
+_CONSUMER = re.compile(r"[A-Za-z0-9_-]{1,255}")  # the server refuses a longer name: it names a folder
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _UNSAFE_CHARS = re.compile(r"[\r\n\x00\ud800-\udfff]")
-_VISIBLE_BYTES = bytes(range(0x21, 0x7F))  # ASCII, without space and control characters
+_VISIBLE_BYTES = bytes(range(0x21, 0x7F))  # ASCII without the space and control characters
 
 
 def check_subject(subject: str) -> None:
@@ -78,12 +78,12 @@ def wire_headers(headers: Mapping[str, str], extra: Mapping[str, str] | None = N
     """Return the headers to send: those of the event, without white space around values, and the bus's own in `extra`.
 
     Raises:
-        ContractError: A name or value would break the protocol's lines, or the header is an order to the broker.
+        ContractError: A name or value would break the protocol's lines, or the header is a command to the broker.
     """
     _check_names(tuple(headers))
     wire = {**headers, **extra} if extra else dict(headers)
     every = "".join(wire.values())
-    if every.isascii() and not every.encode().translate(None, _VISIBLE_BYTES):  # as `encode` writes them: the fast path
+    if every.isascii() and not every.encode().translate(None, _VISIBLE_BYTES):  # headers of `encode`: the fast path
         return wire
     for name, value in wire.items():
         if not value.isprintable() and _UNSAFE_CHARS.search(value):
@@ -120,7 +120,7 @@ def is_event_header(name: str) -> bool:
 
 
 def header_size(headers: Mapping[str, str]) -> int:
-    """Count the bytes of the header block on the wire. They count against the broker's limit, as the body does."""
+    """Count the bytes of the header block on the wire. The limit of the broker includes headers and body."""
     if not headers:
         return 0
     size = len("NATS/1.0\r\n") + len("\r\n")
@@ -172,7 +172,7 @@ def decode_card(key: str, body: bytes) -> AgentCard:
     """Return the card that the registry holds under `key`, which is `{agent}.{instance}`.
 
     Raises:
-        ContractError: The value is no card, is too large, or is the card of another agent or instance.
+        ContractError: The value is no card, is too large, or is the card of a different agent or instance.
     """
     _check_card_size(key, len(body))
     card = parse(AgentCard, body)

@@ -1,8 +1,8 @@
 """Implement the bus port on NATS JetStream, over one connection.
 
 Every wait for the broker is bounded. The bus sends its own requests and parses their JSON: nats-py's `publish_async`
-never resolves when the server answers with an error, and its `fetch` begins with a probe that can leave a pull request
-behind, which swallows a message.
+never resolves when the server answers with an error. The `fetch` of nats-py begins with a probe; the probe can leave a
+pull request behind, and that pull request swallows a message.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["JetStreamBus", "connect"]
 
-_NEARLY_FULL = 0.8  # of the bytes that the settings allow a stream; another limit is always reported
+_NEARLY_FULL = 0.8  # share of the bytes that the settings allow a stream; any other limit is always reported
 
 
 async def connect(
@@ -93,7 +93,7 @@ async def connect(
 
 
 class JetStreamBus:
-    """One connection to a NATS server or cluster. Make it with `connect`."""
+    """One connection to a NATS server or cluster. Call `connect` to make a bus."""
 
     def __init__(
         self, settings: Settings, *, name: str, clock: Clock | None = None, observer: BusObserver | None = None
@@ -119,7 +119,7 @@ class JetStreamBus:
         self._reader = StreamReader(self, self._timeout, self._streams.retry_missing)
         self._writer = StreamPublisher(self, self._reader, self._clock, observer)
         self._claim_check = ClaimCheckStore(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
-        alive = 3 * settings.heartbeat  # seconds, by its card
+        alive = 3 * settings.heartbeat  # seconds; the card of an agent gives this time to live
         self._registry = KeyValueRegistry(
             self, self._writer, self._reader, self._subjects.agents_bucket, alive, self._clock
         )
@@ -228,7 +228,7 @@ class JetStreamBus:
     def _publish(
         self, name: str, subject: str, body: bytes, headers: Mapping[str, str], orders: dict[str, str]
     ) -> PendingCall[int]:
-        """Store a message for `subject` on `name`. Raise errors when awaited: other publishes are running."""
+        """Store a message for `subject` on `name`. Errors are raised when awaited, because other publishes run."""
         try:
             check_subject(name)
             if subject != name:
@@ -248,7 +248,7 @@ class JetStreamBus:
     ) -> Coroutine[Any, Any, bool]:
         """Send the schedule at once, as `publish` does."""
         moment = at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-        # The sequence is expected of the target, not of `name`: a schedule that has fired has left its own subject.
+        # The expected sequence is that of the target, not of `name`: a fired schedule is no longer on its own subject.
         orders = {
             "Nats-Schedule": f"@at {moment}",
             "Nats-Schedule-Target": target,

@@ -1,4 +1,4 @@
-"""Adapt nats-py's client to the bus. This is the only file that imports nats."""
+"""Adapt nats-py's client to the bus. Only this file imports `nats`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.ports.bus import Server
 from pointsman.util.lazy_import import lazy_import
 
-# `nats.js` is two thirds of nats-py, which `bus.jetstream` replaces. aiohttp takes 0.2 s of CPU, and is for ws:// only.
+# `bus.jetstream` replaces `nats.js`, two thirds of nats-py. aiohttp takes 0.2 s of CPU, and only ws:// needs aiohttp.
 with lazy_import("nats.js"), lazy_import("multidict"), lazy_import("aiohttp"):
     import nats.errors
     from nats.aio.client import Client
@@ -41,7 +41,7 @@ _DEFAULT_PORT = 4222  # the default port of a NATS server
 _REFUSAL_WAIT_S = 0.05  # seconds for an error that a server writes at once
 _SUBSCRIPTIONS_EXCEEDED = "maximum subscriptions exceeded"
 _HUNG_UP = "the server hung up before it answered CONNECT"
-_DRAIN_TIMEOUT_S = 1.0  # seconds for one round trip, when leaving
+_DRAIN_TIMEOUT_S = 1.0  # seconds for one round trip when the client closes
 
 
 class TlsRequiredError(nats.errors.Error):
@@ -56,7 +56,7 @@ class TlsRequiredError(nats.errors.Error):
 
 
 class NatsClient(Client):
-    """nats-py's client, with changes for which it has no option.
+    """nats-py's client, with changes for which nats-py has no option.
 
     - `tls://` and `wss://` are demands. nats-py sends `CONNECT`, with the login, in clear to a server without TLS, and
       gives the servers that a cluster names the scheme `nats://` behind a WebSocket.
@@ -75,8 +75,8 @@ class NatsClient(Client):
     - An abandoned flush does no harm. In nats-py, its late answer ends the connection.
     - Headers, of which every event has a dozen, are read faster: nats-py checks every character of every name.
     - `subscribe_raw` calls a plain function for each message from the socket, and `publish_raw` takes a finished header
-      block. A queue, a task's turn and a second check of the headers are a third of the cost of a message. This also
-      avoids a stream, the turn of the task that reads it, and two patterns tried at each message.
+      block. A queue, a task's turn and a second check of the headers are a third of the cost of a message. Also, a
+      message then needs no stream, no turn of the task that reads the stream, and no match of two patterns.
     """
 
     def __init__(self, inbox_prefix: str = "_INBOX") -> None:
@@ -85,8 +85,8 @@ class NatsClient(Client):
         self._login: Login | None = None
         self._demands_tls = False
         self._has_certificate = False
-        self._greeted = False  # by the server of the current try
-        self._asked_for_certificate = False  # by that server
+        self._greeted = False  # True once the server of the current try has introduced itself
+        self._asked_for_certificate = False  # True if the server of the current try has asked
         self._hung_up: set[str] = set()  # servers that hung up after the TLS handshake, at the last try
         self._dropped_by: set[str] = set()  # servers that introduced themselves and closed the connection
         self.trying = ""
@@ -94,7 +94,7 @@ class NatsClient(Client):
         self.on_refusal: Callable[[Refusal], None] = _ignored
         self._callbacks: dict[int, Callable[[WireMessage], None]] = {}
         self._inboxes: dict[int, _Inbox] = {}
-        self._writes = False  # later in this turn of the loop
+        self._writes = False  # True if `_write` is scheduled for later in this turn of the loop
         self._handlers: asyncio.Future[None] | None = None  # of an error; the loop keeps weak references only
 
     @property
@@ -164,7 +164,7 @@ class NatsClient(Client):
         await _cancellable(self.close())
 
     def mark_refused(self, refusal: Refusal, error: Exception) -> None:
-        """Note `error` at the subscriptions to the subject that was refused."""
+        """Set `error` as the refusal of the subscriptions to the refused subject."""
         for sid, inbox in self._inboxes.items():
             if refusal.operation == "subscribe" and sid in self._subs and self._subs[sid].subject == refusal.subject:
                 inbox.refused = error
@@ -225,7 +225,7 @@ class NatsClient(Client):
         Otherwise the flusher sends them: it can wait, and handles a broken connection.
         """
         self._writes = False
-        if not self._pending or not self.is_connected:  # reconnecting sends it
+        if not self._pending or not self.is_connected:  # the reconnect sends the commands
             return
         if isinstance(transport := self._transport, _Tcp) and transport.is_idle:
             with suppress(OSError):
@@ -318,8 +318,8 @@ class NatsClient(Client):
         if isinstance(error, ConnectionError) and self._greeted:
             self._dropped_by.add(self.trying)
         hung_up = isinstance(error, ConnectionError) or _HUNG_UP in str(error)
-        # The server ends the connection once it has seen the certificate, and its alert may be lost with what it had
-        # not read. A server that is stopped at that moment looks the same, but not twice.
+        # The server ends the connection once it has seen the certificate, and its alert may be lost with data that it
+        # had not read. A server that is stopped at that moment looks the same at one try, but not at two.
         if hung_up and (first if not self._greeted else self._asked_for_certificate):
             if self.trying in self._hung_up:
                 return TlsRequiredError(
@@ -351,7 +351,7 @@ class NatsClient(Client):
             elif self._demands_tls:
                 server.uri = server.uri._replace(scheme="tls")
             if current.tls_name is not None and server.tls_name == current.uri.hostname:
-                server.tls_name = current.tls_name  # the name that was configured, not the address that was named
+                server.tls_name = current.tls_name  # the configured name, not the address from the cluster
 
     async def _hear_refusal(self) -> None:
         """Raise the error that a server at its limit of connections writes after its first line.
@@ -377,7 +377,7 @@ class NatsClient(Client):
         """
         server = self._current_server
         if server is None or server.uri.scheme in ("ws", "wss") or self.options["tls_handshake_first"]:
-            return  # the WebSocket is encrypted, or is not; or TLS has begun
+            return  # TLS has begun, or the scheme of the WebSocket decides about encryption
         offered = info.get("tls_required") or info.get("tls_available")
         if self._demands_tls and not offered:
             raise TlsRequiredError(
@@ -414,7 +414,7 @@ class NatsClient(Client):
         # nats-py passes the text in lower case.
         said = sent[1].decode("utf-8", "replace") if sent else err_msg.strip("'")
         refusal = Refusal.read(said)
-        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # the connection goes on, without the newest
+        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # the server drops the newest subscription
             refusal = Refusal("subscribe", self._subs[max(self._subs)].subject, said)
         if refusal is not None:
             self.on_refusal(refusal)

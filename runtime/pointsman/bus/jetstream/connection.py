@@ -25,9 +25,9 @@ __all__ = ["RECONNECT_INTERVAL_S", "NatsConnection"]
 _log = structlog.get_logger(__name__)
 
 RECONNECT_INTERVAL_S = 0.5  # seconds between tries: a restart of the broker takes about 1 s
-_PASSING_STATUSES = (408, 425, 429)  # of HTTP: a later try may succeed
-_MAX_REPORTED = 100  # refused subjects that are logged, each once
-_PING_INTERVAL_S = 2.0  # seconds; at the third without an answer, after 4 to 6 s, a half-open connection is given up
+_PASSING_STATUSES = (408, 425, 429)  # HTTP statuses after which a later try may succeed
+_MAX_REPORTED = 100  # refused subjects to log, each of them once
+_PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s), a half-open connection is closed
 
 
 class NatsConnection:
@@ -72,7 +72,7 @@ class NatsConnection:
         self._broker_restarted = asyncio.Event()
         self._opening: asyncio.Future[None] | None = None
         self._login = "a client without a login"
-        self._faults: dict[str, str] = {}  # by server, since the last connection; empty: waiting may help
+        self._faults: dict[str, str] = {}  # by server, since the last connection; if empty, waiting may help
         self._reason = ""
         self._reasons: set[str] = set()  # logged since the last connection
         self._reported: set[tuple[str, str]] = set()
@@ -164,7 +164,7 @@ class NatsConnection:
             await self._broker_restarted.wait()
 
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None:
-        """Send a message, or drop it if the buffer for a lost connection is full: callers detect the loss otherwise."""
+        """Send a message; drop it if the buffer for a lost connection is full, because callers detect the loss."""
         try:
             self.client.publish_raw(subject, reply, headers, body)
             await self.client.wait_for_capacity()
@@ -242,7 +242,7 @@ class NatsConnection:
     def _judge(self, fault: str) -> None:
         """Record the result of a try at one server.
 
-        When every server was tried and one of them has a fault that waiting does not cure, fail all that wait for the
+        If every server was tried and waiting does not cure the fault of one server, fail all requests that wait for the
         connection.
         """
         self._faults[self.client.trying] = fault
@@ -261,7 +261,7 @@ class NatsConnection:
             return str(error)
         if fault := tls_fault(error):
             return f"TLS to {server} fails: {fault}"
-        status = getattr(error, "status", 0)  # of aiohttp's error for a WebSocket handshake
+        status = getattr(error, "status", 0)  # aiohttp's error of a WebSocket handshake has a status
         if isinstance(status, int) and 400 <= status < 500 and status not in _PASSING_STATUSES:
             return f"{server} refuses the WebSocket with HTTP status {status}: check the address"
         if is_login_refused(said := str(error)):

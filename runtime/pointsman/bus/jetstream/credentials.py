@@ -1,7 +1,7 @@
-"""Read a NATS credentials file and sign the server's nonce with the key in it.
+"""Read a NATS credentials file, and sign the server's nonce with the key in the file.
 
-A credentials file holds a user's JWT and the seed of the user's Ed25519 key. The package `nkeys`, which nats-py signs
-with, has no wheel; `cryptography` has.
+A credentials file holds a user's JWT and the seed of the user's Ed25519 key. nats-py signs with the package `nkeys`,
+which has no wheel; `cryptography` has a wheel.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class CredentialsFile:
 
     @property
     def user(self) -> str:
-        """The name of the user, as its JWT gives it, or its public key."""
+        """The name of the user in the JWT, or the user's public key."""
         return self._latest.name or self._latest.public_key
 
     def jwt(self) -> bytearray:

@@ -1,4 +1,4 @@
-"""Forward deliveries from one connection to another over core NATS; the last receiver settles the delivery.
+"""Forward deliveries between connections over core NATS; the last receiver settles the delivery.
 
 The message is forwarded unchanged. Its reply subject, which settles the delivery from any connection, is appended to an
 inbox of the sender. If there is no receiver, the server reports that to this inbox at once; the inbox's subject then
@@ -23,7 +23,7 @@ __all__ = ["Forwarder"]
 _log = structlog.get_logger(__name__)
 
 _ACK_PREFIX = "$JS.ACK."
-_RETRY_DELAY_S = 0.5  # seconds before a message is redelivered whose body is unavailable now
+_RETRY_DELAY_S = 0.5  # seconds before the redelivery of a message if its body is unavailable now
 
 
 class Forwarder:
@@ -90,7 +90,7 @@ class Forwarder:
             unforeseen = None if isinstance(error, BusUnavailableError) else error
             _log.warning("body_fetch_failed", subject=delivery.message.subject, reason=str(error), exc_info=unforeseen)
             await delivery.nak(_RETRY_DELAY_S)
-        except BaseException:  # nothing else settles it
+        except BaseException:  # no other code settles this delivery
             await delivery.nak()
             raise
         else:

@@ -1,4 +1,4 @@
-"""Choose the user, password and token for `CONNECT`: those of the settings, else those of a URL."""
+"""Choose the user, password and token for `CONNECT`: from the settings, otherwise from a URL."""
 
 from __future__ import annotations
 

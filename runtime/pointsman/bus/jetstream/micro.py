@@ -1,4 +1,4 @@
-"""Build the answers of a service by the NATS micro protocol (ADR-32). Its times are in nanoseconds."""
+"""Build the answers of a service by the NATS micro protocol (ADR-32). Times in the answers are in nanoseconds."""
 
 from __future__ import annotations
 

@@ -51,14 +51,14 @@ PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_MESSAGE_CODE, NO_STREAM_CODE, NO_CONSUMER_CODE = 10037, 10059, 10014
-STREAM_EXISTS_CODE = 10058  # a stream of that name exists with another configuration
-NOT_DELETED_CODE = 10057  # also the answer to the delete of a missing message, as an internal error
-WRONG_SEQUENCE_CODE = 10071  # the subject ends at another sequence
-PENDING_WRITE_CODE = 10164  # a replicated stream has another message for the subject, which may still fail
-NO_SPACE_CODE = 10077  # the stream cannot store it: it is full, or its disk is
+STREAM_EXISTS_CODE = 10058  # a stream of that name exists with a different configuration
+NOT_DELETED_CODE = 10057  # an internal error; also the answer if the message to delete is missing
+WRONG_SEQUENCE_CODE = 10071  # the last sequence of the subject is not the expected sequence
+PENDING_WRITE_CODE = 10164  # a replicated stream is still writing a message of the subject; the write may fail
+NO_SPACE_CODE = 10077  # the stream cannot store the message: the stream or its disk is full
 TOO_LARGE_CODES = frozenset({10054, 10097})
 
-MAX_BYTES_REQUIRED_CODE = 10113  # the account wants streams with a maximum size
+MAX_BYTES_REQUIRED_CODE = 10113  # the account requires a maximum size for each stream
 
 ADVICE = {
     10002: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
@@ -148,7 +148,7 @@ class Connection(Protocol):
     async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]: ...
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None: ...
     async def subscribe(self, subject: str, on_message: Callable[[WireMessage], None]) -> BusSubscription:
-        """Call `on_message` for each message before the next message is read, so it must be short."""
+        """Call `on_message` for each message before the next message is read, so `on_message` must be short."""
         ...
 
 

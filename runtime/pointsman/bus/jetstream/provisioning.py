@@ -28,7 +28,7 @@ _SETUP_TIMEOUT_S = 30.0  # seconds set_up waits for a cluster that is still elec
 class StreamProvisioner:
     """Creates and restores the streams of the namespace of `subjects`, at the broker of `connection`.
 
-    After `set_up`, `separate_handoffs` is True if handoffs have a stream of their own, which the broker need not sync.
+    After `set_up`, `separate_handoffs` is True if handoffs have a separate stream, which the broker need not sync.
     """
 
     def __init__(self, connection: NatsConnection, subjects: Subjects, settings: Settings, clock: Clock) -> None:
@@ -72,7 +72,7 @@ class StreamProvisioner:
                 code = error.code if isinstance(error, ApiUnavailableError) else 0
                 if waited > _SETUP_TIMEOUT_S:
                     raise
-                if reason != str(error):  # one line per reason
+                if reason != str(error):  # log each reason once
                     reason = str(error)
                     hint = ADVICE.get(code, "the setup is tried again; check the broker with `pointsman doctor`")
                     _log.warning("streams_not_ready", reason=reason, server=self._settings.servers, hint=hint)

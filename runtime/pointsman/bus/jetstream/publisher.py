@@ -60,7 +60,8 @@ class _Connection(Protocol):
 class StreamPublisher:
     """Stores messages over a connection, and reports each message to `observer`.
 
-    The servers of the broker send trace events of sampled messages to the subject `hops`; empty: no trace events.
+    The servers of the broker send trace events of sampled messages to the subject `hops`. An empty `hops` turns trace
+    events off.
     """
 
     def __init__(self, bus: _Connection, reader: StreamReader, clock: Clock, observer: BusObserver | None) -> None:

@@ -1,4 +1,4 @@
-"""Pull messages with one long-lived request, refilled at half, and never request more than there is room for."""
+"""Pull messages with one long-lived request. Refill the request at half, and never request more than the room."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _REQUEST_EXPIRY_S = 30.0  # seconds one pull request stays open at the broker
 # Seconds between heartbeats of an idle pull; after two missing heartbeats the pull is lost. When the leader node of a
 # consumer fails, the broker does not report that to open pulls: work then waits for 4 to 6 s (with 5 s here: 11 s).
 _IDLE_HEARTBEAT_S = 2.0
-_HOLD_S = 2.0  # seconds a message may stay here without being taken before it is returned to the broker
-_MAX_WAITING_PULLS = 4096  # pull requests that may wait on one consumer: two for every process that serves an agent
+_HOLD_S = 2.0  # seconds after which an untaken message is returned to the broker
+_MAX_WAITING_PULLS = 4096  # pull requests that may wait on one consumer: two for each process of an agent
 _PRIORITY_GROUP = "ranked"  # the broker serves the pulls of this group by their rank
 # Seconds a consumer must be unused before its ack deadline is shortened: processes that start together have all
 # requested their deadline within this time.
@@ -41,7 +41,7 @@ _IDLE_CONSUMER_S = 1.0
 _ACK_WAITS_METADATA = "pointsman-ack-waits"  # in a consumer's metadata
 _CLOSED_REASON = "closed"  # the pull ends because it was closed here
 _ACK_WAIT_HINT = "the longest is used; set one POINTSMAN_ACK_WAIT for all processes of the consumer and restart them"
-_RETRY_PAUSE_S = 0.5  # seconds before a consumer that could not be opened is tried again
+_RETRY_PAUSE_S = 0.5  # seconds between two tries to open a consumer
 
 
 class PullRequest:
@@ -76,10 +76,10 @@ class PullRequest:
         self._bus.refusal_listeners.add(self._refused)
 
     async def refill(self, room: int, rank: int | None = None) -> None:
-        """Request the messages that are missing to `room`, once half of it is free.
+        """Once half of `room` is free, request messages for the free part.
 
-        So one request serves many messages. A ranked consumer accepts only requests with a `rank`, and other consumers
-        only requests without a rank.
+        One request then serves many messages. A ranked consumer accepts only requests with a `rank`, and other
+        consumers only requests without a rank.
         """
         outstanding = self.outstanding + len(self.buffer)
         if self.lost or 2 * outstanding > room or room == 0:
@@ -233,7 +233,7 @@ class PullConsumer:
         pull = PullRequest(self._bus, self._stream, self._name)
         pull.on_arrival = self._start_hold_timer
         await pull.open()
-        if self._closed:  # meanwhile
+        if self._closed:  # closed during the call
             await pull.close()
             return
         old, self._pull = self._pull, pull
@@ -246,8 +246,8 @@ class PullConsumer:
     async def _shared_config(self) -> dict[str, Any]:
         """Return a configuration with the longest ack deadline of all processes that share the consumer.
 
-        With a shorter deadline, the work of a process with a longer one, which reports its progress less often, would
-        be started a second time.
+        A process with a longer deadline reports its progress less often. With a shorter deadline, the broker would
+        start the work of this process a second time.
 
         Returns:
             The configuration of this process, with the longest deadline, and all deadlines in its metadata if they
@@ -326,7 +326,7 @@ class PullConsumer:
                 except BusUnavailableError as error:
                     _log.warning("body_fetch_failed", subject=delivery.message.subject, reason=str(error))
                     await delivery.nak(_RETRY_PAUSE_S)
-        except BaseException:  # nothing else settles them
+        except BaseException:  # no other code settles these deliveries
             for delivery in taken:
                 await delivery.nak()
             raise
@@ -340,7 +340,7 @@ class PullConsumer:
         except (BusUnavailableError, ConfigurationError) as error:
             if self._bus.closed:
                 raise BusUnavailableError(f"the bus of the consumer {self._name} was closed") from error
-            if not self._lost_for and self._bus.connected:  # one line; a lost connection has its own
+            if not self._lost_for and self._bus.connected:  # log once; a lost connection has its own log line
                 self._lost_for = reason
                 _log.warning("consumer_unavailable", consumer=self._name, stream=self._stream, reason=str(error))
             await asyncio.sleep(_RETRY_PAUSE_S)
@@ -375,7 +375,7 @@ class PullConsumer:
 
 
 class PullDelivery:
-    """One delivery. Settling it sends a message to its reply subject, without waiting for an answer.
+    """One delivery. To settle the delivery, send a message to its reply subject without waiting for an answer.
 
     With `since`, a delivery is neither settled nor forwarded after a restart of the broker (`restarts` differs from
     `since`) or while the connection is down: the client would keep the message and send it to a restarted broker.

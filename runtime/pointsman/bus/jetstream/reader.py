@@ -43,7 +43,7 @@ _RETRY_PAUSE_S = 0.5  # seconds before a follower repeats a failed request
 class StreamReader:
     """Reads the streams of a connection. An answer must arrive within `timeout` seconds.
 
-    `missing` is called with a stream that the broker does not have; it returns True if the read is worth another try.
+    `missing` is called with a stream that the broker does not have; it returns True if a second try may succeed.
     """
 
     def __init__(self, bus: Connection, timeout: float, missing: Callable[[str], Awaitable[bool]]) -> None:
@@ -98,9 +98,9 @@ class StreamReader:
                 if stored.sequence > after:
                     after = stored.sequence
                     yield stored
-            if after == reached:  # a replica that is behind, or a message with headers that hide its number
+            if after == reached:  # a replica lags, or the headers of a message hide its number
                 next_one = await self.get_from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
-                if next_one is None:  # the last message was deleted meanwhile
+                if next_one is None:  # the last message was deleted during the read
                     return
                 after = next_one.sequence
                 yield next_one
@@ -234,13 +234,13 @@ class StreamReader:
                 if not (code := error_code(answer)):
                     return answer
                 refusal = with_advice(error_text(answer), code)
-                if code != NO_STREAM_CODE:  # a lost stream is made again; another refusal may stay
+                if code != NO_STREAM_CODE:  # a lost stream is created again; any other refusal may be permanent
                     report = _log.error
             except BusUnavailableError as error:
                 if self._bus.closed:
                     raise
                 refusal = str(error)
-            if refusal != reason and self._bus.connected:  # a lost connection has its own line
+            if refusal != reason and self._bus.connected:  # a lost connection has its own log line
                 reason = refusal
                 report("follow_retrying", stream=stream, subjects=subjects, reason=reason, hint="it is tried again")
             await asyncio.sleep(_RETRY_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Read what the broker refuses a user: it says so in an asynchronous error, beside the question that gets no answer."""
+"""Read the refusals of the broker. A refused question gets no answer: the broker sends an asynchronous error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOGIN = re.compile(r"authorization (violation|failed)|authentication (expired|r
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A permission that the broker refuses: to publish on `subject`, with it as reply, or to subscribe to it.
+    """A refused permission: to publish on `subject`, to name `subject` as the reply subject, or to subscribe to it.
 
     `said` is the broker's own text.
     """
@@ -40,7 +40,7 @@ class Refusal:
         return cls(_OPERATIONS[found[1].lower()], subject, said)
 
     def concerns(self, published: str, inbox: str) -> bool:
-        """Return True if a question published on `published`, to be answered at `inbox`, gets no answer for this."""
+        """Return True if this refusal leaves a question on `published` without an answer at `inbox`."""
         match self.operation:
             case "publish":
                 return self.subject == published
@@ -49,9 +49,10 @@ class Refusal:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """Return what refusals have in common that are reported once.
+        """Return the kind of the refusal. Refusals of the same kind are reported once.
 
-        Acknowledgements differ in their last tokens, inboxes in a random one, and each service has nine subjects.
+        Acknowledgements differ in their last tokens, inboxes differ in a random token, and each service has nine
+        subjects.
         """
         for prefix in ("$JS.ACK.", "$SRV."):
             if self.subject.startswith(prefix):
@@ -60,5 +61,5 @@ class Refusal:
 
 
 def is_login_refused(said: str) -> bool:
-    """Return True if the broker refuses the user, and not what the user asks for."""
+    """Return True if the broker refuses the user, not a request of the user."""
     return _LOGIN.search(said) is not None

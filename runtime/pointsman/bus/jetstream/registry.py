@@ -46,7 +46,7 @@ class KeyValueRegistry:
     The broker leaves a marker when a card expires, and watchers receive it. A watcher that was disconnected for longer
     than the marker's time to live misses it, so cards also expire here, by the time to live of their announcement.
 
-    An outage of the broker is no evidence about agents. An agent that was live when the outage began counts as live
+    An outage of the broker is no sign of dead agents. An agent that was live when the outage began counts as live
     until one time to live after the end of the outage. Otherwise the first plans after an outage would name agents that
     are missing from the registry.
 
@@ -134,7 +134,7 @@ class KeyValueRegistry:
                 if self._bus.closed:
                     return
                 if isinstance(error, PermissionDeniedError):
-                    if not denied:  # one line: the broker refuses each try
+                    if not denied:  # log once: the broker refuses each try
                         _log.error(
                             "registry_watch_denied",
                             reason=str(error),

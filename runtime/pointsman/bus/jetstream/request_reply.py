@@ -24,7 +24,7 @@ class RequestClient:
     """Sends requests over `client` while `up` is set, and waits `timeout` seconds; the owner subscribes to `replies`.
 
     `on_no_responders` is called with each subject that has no subscriber. Replies arrive below `inbox_prefix`. The
-    JetStream API is the API of `domain`; None: of the server's own domain.
+    JetStream API is the API of `domain`; None means the server's own domain.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class RequestClient:
         self.denied: PermissionDeniedError | None = None
         """Set while the broker refuses the subscription to the answers."""
         self._rejected: ConnectionRejectedError | None = None
-        self._changed = asyncio.Event()  # up, or rejected
+        self._changed = asyncio.Event()  # set when the connection comes up or is rejected
 
     def connected_again(self) -> None:
         """Send requests again, because the connection is restored."""
@@ -93,8 +93,8 @@ class RequestClient:
             The answer, which may hold an `error`.
 
         Raises:
-            ApiUnavailableError: The API reports a failure of its own (5xx). Without an answer in time, the call raises
-                another `BusUnavailableError`.
+            ApiUnavailableError: The API reports an internal failure (5xx). If no answer arrives in time, the call
+                raises a different `BusUnavailableError`.
         """
         body = json.dumps(payload).encode() if payload is not None else b""
         reply = await self.request(self.api_subject(verb), body)()

@@ -25,7 +25,7 @@ __all__ = ["TOMBSTONE_TTL_S", "check_compatible", "ensure_streams", "stream_conf
 
 _log = structlog.get_logger(__name__)
 
-TOMBSTONE_TTL_S = 60.0  # seconds a tombstone of the registry stays for watchers that were disconnected
+TOMBSTONE_TTL_S = 60.0  # seconds that the registry keeps a tombstone, for watchers that were disconnected
 _DAY_S = 86_400.0
 _DUPLICATE_WINDOW_S = 120.0  # seconds: the broker's own default, long enough for a client's retries
 _CONSUMER_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
@@ -52,7 +52,7 @@ _REQUIRED_FIELDS = (
 
 
 class StreamLayout(NamedTuple):
-    """The streams of a namespace as they exist: handoffs may have their own stream, and there may be a domain."""
+    """The streams of a namespace as they exist: handoffs may have a separate stream, and the streams a domain."""
 
     separate_handoffs: bool
     domain: str
@@ -67,7 +67,7 @@ async def ensure_streams(
     again: bool = False,
     clustered: bool = False,
 ) -> StreamLayout:
-    """Create the missing streams, and return once all exist and fit.
+    """Create the missing streams, and return once all streams exist and are compatible.
 
     Args:
         bus: The connection to the broker.
@@ -81,7 +81,7 @@ async def ensure_streams(
         The layout of the streams.
 
     Raises:
-        ConfigurationError: The broker cannot do what is needed, or an existing stream does not fit.
+        ConfigurationError: The broker lacks a needed function, or an existing stream is not compatible.
         NotFoundError: A stream is missing, and `create` is False.
     """
     info = await bus.api("INFO")
@@ -114,7 +114,7 @@ async def ensure_streams(
             if again:
                 _log.warning("stream_lost", stream=name, hint="the broker lost the stream: it is created again, empty")
             answer = await bus.api(f"STREAM.CREATE.{name}", _bounded(wanted, settings))
-            if error_code(answer) == STREAM_EXISTS_CODE:  # another process was faster, with other settings
+            if error_code(answer) == STREAM_EXISTS_CODE:  # a process with different settings was faster
                 answer = await bus.api(f"STREAM.INFO.{name}")
         if code := error_code(answer):
             raise ConfigurationError(with_advice(f"the stream {name} cannot be made: {error_text(answer)}", code))
@@ -160,9 +160,9 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
     """Return the JetStream configurations of a namespace, the work stream first. Times are in nanoseconds.
 
     `allow_direct` lets a long subject be read in batches; the reader asks the leader for the last sequence. Without a
-    `discard` here, both values fit: limits are the operator's choice, and a stream that refuses new messages at its
-    limit loses nothing. Streams without a `max_age` are trimmed by supervisors: the broker would drop messages that are
-    still pending.
+    `discard` here, both values are allowed: limits are the operator's choice, and a stream that refuses new messages at
+    its limit loses nothing. Streams without a `max_age` are trimmed by supervisors: the broker would drop messages that
+    are still pending.
 
     Args:
         subjects: The subjects of the namespace.
@@ -250,7 +250,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
 
 
 def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:
-    """Return `wanted` with the maximum size of the settings, unless the stream has one of its own.
+    """Return `wanted` with the maximum size of the settings, unless `wanted` has its own maximum size.
 
     A full stream refuses new messages, unless `wanted` sets it to drop its oldest messages.
     """
@@ -283,7 +283,7 @@ def check_compatible(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Non
     for key in _REQUIRED_FIELDS:
         if (want := wanted.get(key)) is None:
             continue
-        have = found.get(key) or type(want)()  # the server leaves out what is false or empty
+        have = found.get(key) or type(want)()  # the server omits false and empty values
         if isinstance(want, list):
             want, have = sorted(want), sorted(have)
         if have != want:

@@ -1,4 +1,4 @@
-"""Subscribe to messages, and answer questions about a service. Messages are not stored for an absent subscriber."""
+"""Subscribe to messages, and answer questions about a service. The broker stores nothing for absent subscribers."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the c
 
 
 def demands_tls(settings: Settings) -> bool:
-    """Return True if a URL or a setting asks for TLS; then no server is spoken to without it.
+    """Return True if a URL or a setting asks for TLS. The bus then refuses every server without TLS.
 
     One such URL counts for all: the login of the settings is sent to whichever server answers.
     """
@@ -59,7 +59,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext:
         A context that verifies certificates and host names.
 
     Raises:
-        ConfigurationError: A file cannot be read, or is not what its setting needs.
+        ConfigurationError: A file cannot be read, or has the wrong content for its setting.
     """
     if settings.url.startswith("ws://"):
         raise ConfigurationError("ws:// is never encrypted, and a POINTSMAN_TLS setting demands TLS; write wss://")
@@ -103,10 +103,10 @@ def _load_certificate(context: ssl.SSLContext, certificate: str, key: str | None
 
 
 def tls_fault(error: BaseException) -> str | None:
-    """Return what is wrong with TLS and what to do, or None if `error` is of another kind, or may pass by itself."""
+    """Return the TLS fault and its remedy, or None if `error` is not a TLS fault, or if waiting may cure it."""
     seen: BaseException | None = error
     while seen is not None:
-        if type(seen).__module__ != "ssl":  # aiohttp's own errors are of ssl's types too, without their attributes
+        if type(seen).__module__ != "ssl":  # aiohttp's own errors have ssl's types, but lack their attributes
             pass
         elif isinstance(seen, ssl.SSLCertVerificationError):
             hint = _VERIFY_HINTS.get(seen.verify_code, "look at the broker's certificate")

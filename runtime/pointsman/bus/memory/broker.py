@@ -28,7 +28,7 @@ __all__ = ["MAX_PAYLOAD_BYTES", "Broker"]
 
 MAX_PAYLOAD_BYTES = 1_048_576  # bytes: nats-server's own default
 _CLOCK_RESOLUTION_S = (
-    1e-6  # seconds: a loop fires a timer early, within its clock's resolution; the message would not be due yet
+    1e-6  # seconds: a loop fires a timer early by up to its clock's resolution, before the message is due
 )
 
 _STREAM_BY_KIND: Mapping[str, StreamKind] = {
@@ -52,9 +52,9 @@ class Broker:
         namespace: Namespace of the subjects. Default: `pointsman`.
         clock: Clock of the broker. Default: the system clock.
         max_payload: Most bytes of headers and body in one message. Default: 1 MiB, as nats-server.
-        heartbeat: Seconds between the announcements of a card; a card expires after three times that. Default: 5.
+        heartbeat: Seconds between the announcements of a card; a card expires after three times this value. Default: 5.
         max_body: Most bytes of headers and body of one event. Default: `MAX_BODY_BYTES`.
-        unsynced_handoffs: True for a separate stream of handoffs that loses the newest at a power cut. Default: False.
+        unsynced_handoffs: True for a separate stream of handoffs that loses its newest at a power cut. Default: False.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Broker:
         """Return the stream of `subject`.
 
         Raises:
-            BusUnavailableError: No stream stores `subject`. The real broker does not answer such a publish, either.
+            BusUnavailableError: No stream stores `subject`. The real broker does not answer such a publish.
         """
         if subject.startswith(self._objects):
             return "artifacts"
@@ -230,7 +230,7 @@ class Broker:
         return self.stream_of(plan.target) == "handoffs"
 
     async def until_changed(self, durable: Durable | None = None) -> None:
-        """Wait until a message was stored for `durable`, returned to it, or may be due; None waits for any consumer."""
+        """Wait until `durable` has a new or a returned message, or one may be due. None waits for any consumer."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[changed] = durable
         due = self._next_due(durable)

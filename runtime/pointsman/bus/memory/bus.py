@@ -1,4 +1,4 @@
-"""A broker inside the process, with the semantics of JetStream: both pass the same contract tests."""
+"""Run a broker inside the process with the semantics of JetStream: both brokers pass the same contract tests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class MemoryBroker(Broker):
     """State that several `MemoryBus` connections share: streams, consumers, schedules, cards, listeners, services."""
 
     def connect(self) -> MemoryBus:
-        """Open another connection to this broker.
+        """Open a new connection to this broker.
 
         Returns:
             The connection.

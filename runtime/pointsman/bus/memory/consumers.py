@@ -42,7 +42,7 @@ class MemoryConsumer:
         broker = self._bus.broker
         self._durable.pulling.append(self)
         try:
-            await asyncio.sleep(0)  # otherwise, a process that never waits would take the share of the other processes
+            await asyncio.sleep(0)  # a process that never waits would take the messages of the other processes
             return await self._take(broker, room)
         finally:
             self._durable.pulling.remove(self)
@@ -81,7 +81,7 @@ class MemoryConsumer:
 
 @dataclass(frozen=True, slots=True)
 class MemoryDelivery:
-    """See `ports.Delivery`. A delivery of an earlier `_era`, from before a restart of the broker, settles nothing."""
+    """See `ports.Delivery`. After a restart of the broker, a delivery of an earlier `_era` settles nothing."""
 
     message: StoredMessage
     delivered: int
@@ -93,7 +93,7 @@ class MemoryDelivery:
         if self._era != self._durable.era:
             return
         self._durable.settle(self.message.sequence)
-        if self._durable.ready:  # the limit of messages in flight may have held it back
+        if self._durable.ready:  # the limit of messages in flight may have delayed this message
             self._broker.wake(self._durable)
 
     async def nak(self, delay: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""The cards of a `MemoryBroker`: a card is removed when withdrawn, or if not refreshed within its time to live."""
+"""Keep the cards of a `MemoryBroker` until they are withdrawn, or until their time to live ends without a refresh."""
 
 from __future__ import annotations
 

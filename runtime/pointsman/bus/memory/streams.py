@@ -128,7 +128,7 @@ class Durable:
         return sequence
 
     def is_unsettled(self, sequence: int) -> bool:
-        """Return True if the message was delivered and not settled, either in flight or waiting for redelivery."""
+        """Return True if the message was delivered but not settled: it is in flight, or waits for redelivery."""
         return sequence in self.counts
 
     def settle(self, sequence: int) -> None:

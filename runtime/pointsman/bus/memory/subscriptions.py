@@ -1,4 +1,4 @@
-"""Present subscribers and receivers of forwarded deliveries at a `MemoryBroker`. Nothing is stored for absent ones."""
+"""Subscribers and receivers of forwarded deliveries at a `MemoryBroker`, which stores nothing for absent receivers."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class _Listener:
     queue: asyncio.Queue[StoredMessage] = field(default_factory=asyncio.Queue)
 
     async def deliver(self, on_message: Callable[[StoredMessage], Awaitable[None]]) -> None:
-        """Deliver one broadcast after the other. An error is logged; delivery continues."""
+        """Deliver one broadcast at a time. If the listener raises an error, log the error and continue."""
         while True:
             stored = await self.queue.get()
             try:

@@ -1,4 +1,4 @@
-"""Slots of an agent in a worker, with its consumer and the counters that its service reports in `$SRV.STATS`."""
+"""Slots of an agent in a worker: with the agent's consumer, and the counters that `$SRV.STATS` reports."""
 
 from __future__ import annotations
 

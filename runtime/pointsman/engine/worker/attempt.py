@@ -72,7 +72,7 @@ class HandlerOutcome:
 
 
 class Attempt:
-    """Attempt of an agent at a handoff. The attempt ends with a `Result`, also if the agent raises any exception.
+    """Attempt of an agent at a handoff. If the agent raises an exception, the attempt still ends with a `Result`.
 
     Args:
         agent: Agent that works on the handoff.
@@ -150,7 +150,7 @@ class Attempt:
         return self.failed_result(kind, message, retryable=retryable).model_copy(update={"usage": used})
 
     async def run(self) -> Result | None:
-        """Return the result, or None if the worker stops first: the handoff is then delivered to another worker."""
+        """Return the result, or None if the worker stops first: the broker then redelivers the handoff."""
         deadline = self.handoff.deadline
         self._started_at = self._clock.now()
         left = (deadline - self._started_at).total_seconds()

@@ -74,8 +74,8 @@ class Worker:
         agents: Agents to run, at least one, each with its own name.
         settings: Settings of the worker.
         clock: Clock of the worker. Default: the system clock.
-        own_loop: True to run the agents on an event loop in a thread of its own, where their code may block without
-            the loss of messages: use it in a process of its own. Default: False, the caller's loop, which suits tests.
+        own_loop: True to run the agents on an event loop in a separate thread: if their code blocks, no messages are
+            lost. Use True in a process with no other work. Default: False, the caller's loop, which suits tests.
         instance: Id of the worker. Default: a random id.
         interceptors: Interceptors of each attempt, tool call and model call, outermost first. Default: none.
         lifespans: Lifespans that are open while the worker runs; their values are dependencies of the agents.
@@ -248,7 +248,7 @@ class Worker:
 
     async def _process_delivery(self, slots: AgentSlots, delivery: Delivery) -> None:
         """Process one delivery until it is settled. Only a refused permission ends the worker."""
-        if self._stopping:  # it arrived while the pull was cancelled: the shutdown would not find and stop its attempt
+        if self._stopping:  # the delivery came during the cancellation of the pull: the shutdown would miss its attempt
             slots.release()
             await delivery.nak()
             return
@@ -286,7 +286,7 @@ class Worker:
             slots.release()
 
     def _handoff_key(self, handoff: StoredMessage) -> object:
-        """Return a key that all deliveries of this handoff share, and no other handoff has.
+        """Return a key that is equal for all deliveries of this handoff, and different for every other handoff.
 
         A sequence number alone is not unique: a broker whose stream has lost its end assigns the number again.
 
@@ -318,7 +318,7 @@ class Worker:
             await self._bus.restarted(seen)
 
     async def _on_cancellation(self, message: StoredMessage) -> None:
-        """Stop the running attempts of cancelled tasks, and prevent the start of those that are queued."""
+        """Stop the running attempts of cancelled tasks, and prevent the start of their queued handoffs."""
         workflow = message.subject.split(".")[2]
         try:
             cancelled = {(workflow, task) for task in parse(Cancellation, message.body).tasks}

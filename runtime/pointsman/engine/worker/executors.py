@@ -1,4 +1,4 @@
-"""Executors of agent code: on the worker's loop, or on a separate loop in another thread.
+"""Executors of agent code: on the worker's loop, or on a separate loop in a separate thread.
 
 On a separate loop, a handler that blocks delays the other handlers, but not the connection to the broker or the
 extension of ack deadlines. A handler that swallows cancellation cannot prevent the exit of the process.
@@ -79,7 +79,7 @@ class InlineExecutor:
 
 
 class ThreadExecutor:
-    """Runs coroutines on a loop in a daemon thread, of the class of the caller's loop, while the context is open."""
+    """Runs coroutines on a loop in a daemon thread while the context is open. The caller's loop gives the class."""
 
     def __init__(self, block_threshold: float = 0.0) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()

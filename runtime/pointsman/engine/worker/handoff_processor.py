@@ -3,7 +3,7 @@
 | State of the handoff | Action |
 |---|---|
 | It cannot be read, or contradicts its subject | Dead-letter the handoff; it is never redelivered |
-| It was, or may have been, delivered or published already, and has a result | Acknowledge |
+| It may have been delivered or published before, and it has a result | Acknowledge the handoff |
 | It was delivered too often without a result | Store a `worker_crashed` result |
 | Its deadline has passed, or its task is cancelled | Store a failed result; do not start the agent |
 | It still runs at its deadline | Cancel the handler; store a `timeout` result |

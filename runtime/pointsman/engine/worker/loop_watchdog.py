@@ -1,7 +1,8 @@
 """Watchdog of the loop that agents run on: names the agent, the task and the code that block the loop.
 
-An async function that does not await, as one that calls `time.sleep`, holds up all agents of its worker. A thread asks
-the loop for an answer several times a second. Without an answer within the threshold it logs the code that runs.
+An async function that blocks, for example in `time.sleep`, stops all agents of its worker. The thread of the watchdog
+asks the loop for an answer several times a second. If the loop does not answer within the threshold, the thread logs
+the code that runs.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["LoopWatchdog", "attribute_current_task", "attributing_task_factory"]
 T = TypeVar("T")
 
 _CHECKS_PER_THRESHOLD: Final = 4
-_MIN_THRESHOLD_S: Final = 0.05  # the watch must cost next to nothing
+_MIN_THRESHOLD_S: Final = 0.05  # a shorter threshold would make the watch expensive
 _MAX_FRAMES: Final = 20  # of the innermost frames that the log shows
 _REPEAT_AFTER_S: Final = 60.0  # the same code is logged once in this time; the metric counts each time
 _OWN_PATHS: Final = (
@@ -135,8 +136,8 @@ class LoopWatchdog:
     def _wait_for_answer(self, interval: float) -> bool:
         """Return True if the loop answers within the threshold.
 
-        A wait that itself takes far longer than it should shows that the whole process was stopped or starved, as on a
-        laptop that slept. Its time does not count.
+        If the wait takes far longer than requested, the whole process was stopped or starved, for example because the
+        laptop slept. The time of such a wait does not count.
         """
         left = self._threshold
         while left > 0:
@@ -186,7 +187,7 @@ def _running_task(loop: asyncio.AbstractEventLoop) -> asyncio.Task[Any] | None:
 
 
 def _stack_of(frame: FrameType) -> list[FrameSummary]:
-    """Return the innermost frames, outermost first, without those of the loop that started them."""
+    """Return the innermost frames, the outermost of them first, without the frames of the loop."""
     frames = StackSummary.extract(walk_stack(frame))
     frames.reverse()
     first = next((place for place, each in enumerate(frames) if not each.filename.startswith(_OWN_PATHS)), 0)

@@ -20,7 +20,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["BusProgressPublisher"]
 
-_MAX_OUTSTANDING = 256  # concurrent reports of one attempt; more come only from a loop, too fast to follow
+_MAX_OUTSTANDING = 256  # concurrent reports of one attempt; only a loop reports more, too fast for a reader
 _BATCH_DELAY_S = 0.05  # seconds of text in one broadcast: twenty broadcasts a second look like continuous writing
 _FLUSH_TIMEOUT_S = 1.0  # seconds that a result waits for earlier reports
 
@@ -74,7 +74,7 @@ class BusProgressPublisher:
             _log.warning("reports_dropped", count=self._dropped, hint="the result of the attempt is not affected")
 
     def _broadcast_later(self, delta: Delta) -> None:
-        """Add the text to the next broadcast. Models send a few letters at a time; a few words read as well."""
+        """Add the text to the next broadcast. Models send a few letters at a time; readers need only words."""
         if not self._pending_text:
             self._loop.call_later(_BATCH_DELAY_S, self._broadcast)
         self._pending_text.append(delta)
@@ -121,7 +121,7 @@ class BusProgressPublisher:
             _log.debug("report_dropped", subject=subject, error=str(error))
 
     async def _store(self, subject: str, body: bytes, headers: Mapping[str, str], event_id: str) -> None:
-        # The event may be stored although the acknowledgement was lost: the message id removes the duplicate.
+        # If the acknowledgement is lost, the event may be stored: the broker drops the retry by its message id.
         await retry_while_unavailable(
             lambda: self._bus.publish(subject, body, headers, message_id=event_id), self._clock
         )

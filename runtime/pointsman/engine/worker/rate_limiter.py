@@ -1,6 +1,7 @@
 """Limits of model providers that all processes of a namespace keep together: one message for each key and model.
 
-A process acquires or releases by a compare-and-set of the message. After a conflict it reads the message and retries.
+To acquire or release, a process replaces the message by compare-and-set. After a conflict, the process reads the
+message and retries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The journal of one attempt on the bus: a subject for each step, written once, by the first writer."""
+"""Keep the journal of one attempt on the bus. Each step has a subject, and only its first writer succeeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One sleeping task for all time limits: most work ends long before its limit, and a timer for each costs a task."""
+"""Watch all time limits with one sleeping task. Most work ends long before its limit; a timer each costs a task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROUNDING_S = 1e-6  # seconds before a deadline that count as expired: a roundin
 
 
 class TimeoutScheduler(Generic[T]):
-    """Calls a function for each item that is still watched at the end of its time.
+    """Calls a function for each item whose time ends before the item is cancelled.
 
     Args:
         clock: Clock that measures the time.
