@@ -241,7 +241,7 @@ def write_json(file: str, text: str) -> None:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console that wraps and colours text on a terminal. In a file or a pipe, the text is unchanged.
+    """Return a console that wraps and colours text on a terminal, but not in a file or a pipe.
 
     Args:
         stderr: Write to standard error. Default: to standard output.

@@ -133,7 +133,7 @@ def working_directory(directory: Path | None, prefix: str) -> Path:
 
 @contextmanager
 def exclusive_lock(home: Path) -> Iterator[None]:
-    """Hold a lock on a folder: two brokers on one store destroy the store. The kernel ends the lock with this process.
+    """Hold a lock on a folder: two brokers on one store destroy the store. The kernel releases the lock at exit.
 
     Args:
         home: The folder.

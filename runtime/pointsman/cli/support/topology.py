@@ -36,7 +36,7 @@ class Topology:
 
 
 def topology_of(target: str | None) -> Topology:
-    """Find the processes for a target: for its teams, for its agents, and for each shipped role that it needs.
+    """Find a target's processes: one for its teams, one for its agents, and one for each shipped role that it needs.
 
     Args:
         target: A module or a file with a team; None for the demo team.
