@@ -118,7 +118,7 @@ class EmbeddedBroker:
         command = [binary, *at, "-js", "-sd", where, "--ports_file_dir", where, "-c", str(config), *self._extra_args]
         with (home / "nats-server.log").open("ab") as log:
             # In a separate session, Ctrl-C in the terminal does not stop the server before this process drains.
-            # A plain Popen is bound to no event loop, so one loop may start the server and another stop it.
+            # A plain Popen is bound to no event loop, so one loop may start the server and a second loop stop it.
             self._process = subprocess.Popen(  # noqa: ASYNC220 - forking takes a millisecond, once
                 _with_parent_watchdog(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )

@@ -95,7 +95,7 @@ class NatsClient(Client):
         self._callbacks: dict[int, Callable[[WireMessage], None]] = {}
         self._inboxes: dict[int, _Inbox] = {}
         self._writes = False  # True if `_write` is scheduled for later in this turn of the loop
-        self._handlers: asyncio.Future[None] | None = None  # of an error; the loop keeps weak references only
+        self._handlers: asyncio.Future[None] | None = None  # handlers of an error; the loop keeps weak references only
 
     @property
     def server(self) -> Server | None:
@@ -301,7 +301,7 @@ class NatsClient(Client):
         self._greeted = False
         try:
             await super()._process_connect_init()
-            if not self.is_connected:  # nats-py takes the end of the stream for a success
+            if not self.is_connected:  # nats-py treats the end of the stream as a success
                 raise nats.errors.Error(_HUNG_UP)
         except BaseException as error:
             if self._transport is not None:
@@ -414,7 +414,7 @@ class NatsClient(Client):
         # nats-py passes the text in lower case.
         said = sent[1].decode("utf-8", "replace") if sent else err_msg.strip("'")
         refusal = Refusal.read(said)
-        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # the server drops the newest subscription
+        if _SUBSCRIPTIONS_EXCEEDED in said.lower() and self._subs:  # the newest subscription ends, not the connection
             refusal = Refusal("subscribe", self._subs[max(self._subs)].subject, said)
         if refusal is not None:
             self.on_refusal(refusal)

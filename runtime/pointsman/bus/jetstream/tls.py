@@ -41,7 +41,7 @@ _ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the c
 def demands_tls(settings: Settings) -> bool:
     """Return True if a URL or a setting asks for TLS. The bus then refuses every server without TLS.
 
-    One such URL counts for all: the login of the settings is sent to whichever server answers.
+    One such URL counts for all servers: any server that answers gets the login of the settings.
     """
     schemes = {url.partition("://")[0].lower() for url in settings.url.split(",") if "://" in url}
     return not schemes.isdisjoint(_SECURE_SCHEMES) or any(

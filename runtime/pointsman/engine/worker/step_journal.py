@@ -30,7 +30,7 @@ class BusStepJournal:
         correlation_id: Correlation id of the steps.
         causation_id: Id of the handoff's event.
         clock: Clock of the worker.
-        fresh: True if this is the first delivery of the handoff: no steps exist, and none are read.
+        fresh: True if this is the first delivery of the handoff: no steps exist, so the journal reads none.
     """
 
     def __init__(
