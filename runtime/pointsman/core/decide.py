@@ -45,7 +45,7 @@ __all__ = ["decide", "make_decision"]
 
 
 def decide(state: State | None, inputs: Iterable[Input], context: DecisionContext) -> tuple[Entry, ...]:
-    """Return the log entries that `inputs` lead to; none where they change nothing.
+    """Return the log entries that `inputs` lead to; no entries if the inputs change nothing.
 
     Args:
         state: The workflow's state; None before its first commit.
@@ -59,7 +59,7 @@ def decide(state: State | None, inputs: Iterable[Input], context: DecisionContex
 
 
 def make_decision(state: State | None, inputs: Iterable[Input], context: DecisionContext) -> Decision:
-    """Return what `decide` decides together with the state that the entries lead to."""
+    """Return the decision of `decide`: the entries and the state that the entries lead to."""
     decision = Decision(state, context)
     # Inputs may arrive before the request: process the request first.
     inputs = sorted(inputs, key=lambda each: not isinstance(each, RequestReceived | RequestRefused))
@@ -161,10 +161,10 @@ def _on_control(decision: Decision, received: ControlReceived) -> None:
 
 
 def _align_clock(decision: Decision) -> None:
-    """Advance `now` to the due time of the armed timer that fired, where this clock lags by up to `CLOCK_SKEW`.
+    """Advance `now` to the due time of the armed timer that fired, if this clock lags by up to `CLOCK_SKEW`.
 
-    Without that, the timer would be armed again for the same moment and fire at once, over and over. A timer that fires
-    earlier than that is ignored and armed again: it is forged, or the broker's clock was set.
+    Without this step the timer would be armed again for that moment and fire at once, over and over. A timer that
+    fires early by more than `CLOCK_SKEW` is ignored and armed again: it is forged, or the broker's clock was set.
     """
     state = decision.state
     if (
@@ -196,4 +196,4 @@ def _advance_plan(decision: Decision) -> None:
 
 
 _PASSES = (_align_clock, enforce_limits, _begin, dispatch_held, _advance_plan, release_budget, arm_timer)
-"""The passes after the inputs, in order. Each runs unless the workflow has ended."""
+"""The passes after the inputs, in order. Each pass runs unless the workflow has ended."""

@@ -1,4 +1,4 @@
-"""A decision in progress: its entries, the state that they lead to, and the facts that it depends on."""
+"""A decision in progress: its entries, the state that the entries lead to, and the facts that the decision uses."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Decision:
         return self.current is not None and self.current.ended
 
     def card(self, agent: str) -> AgentCard | None:
-        """Return the card of one live instance of `agent`; None where no instance is live."""
+        """Return the card of one live instance of `agent`; None if no instance is live."""
         return self.context.card(agent)
 
     def add(self, entry: Entry) -> State:
@@ -107,7 +107,7 @@ class DecisionContext:
     loads: Mapping[str, Load] = field(default_factory=dict)
 
     def card(self, name: str) -> AgentCard | None:
-        """Return the card of one live instance of the agent `name`; None where no instance is live."""
+        """Return the card of one live instance of the agent `name`; None if no instance is live."""
         for card in self.cards:
             if card.name == name:
                 return card

@@ -1,4 +1,4 @@
-"""Fold the entries of a log into a state. Folding decides nothing, and refuses only entries that cannot follow."""
+"""Fold the entries of a log into a state. Folding decides nothing. It refuses only entries that cannot follow."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = [
 
 
 def fold_entries(entries: Iterable[Entry], state: State | None = None) -> State | None:
-    """Return the state after `entries`, starting from `state`; None starts a workflow."""
+    """Return the state after `entries`, starting from `state`. If `state` is None, the entries start a workflow."""
     for entry in entries:
         state = evolve(state, entry)
     return state
@@ -55,7 +55,7 @@ def apply_commit(state: State | None, commit: Commit) -> State:
         The state.
 
     Raises:
-        InvariantError: The commit is not the next one, or its entries do not follow from the state.
+        InvariantError: The commit is not the next commit, or its entries do not follow from the state.
     """
     expected = state.commits + 1 if state else 1
     if commit.number != expected:
@@ -88,7 +88,7 @@ def evolve(state: State | None, entry: Entry) -> State:
         raise InvariantError(f"{entry.kind} comes before workflow_started")
     if state.ended:
         raise InvariantError(f"{entry.kind} comes after {state.workflow_id} ended as {state.phase}")
-    match entry.kind:  # by kind: matching the classes of the models takes forty times as long
+    match entry.kind:  # by kind, because matching the classes of the models takes forty times as long
         case "task_added":
             return _on_task_added(state, entry)
         case "plan_accepted":
@@ -325,7 +325,7 @@ def _dependants(tasks: dict[str, Task]) -> dict[str, tuple[str, ...]]:
 
 
 def _finish_task(state: State, entry: TaskSucceeded | ReviewRequested, status: TaskStatus) -> State:
-    """Apply a result to its task. The usage of a result that was under review is counted already."""
+    """Apply a result to its task. If the result was under review, its usage is counted already."""
     task, result = _task(state, entry.task_id), entry.result
     ended_at = entry.at if status is TaskStatus.SUCCEEDED else None
     if task.status is TaskStatus.IN_REVIEW:
@@ -391,7 +391,7 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
 def _update_task(
     state: State, task_id: str, status: TaskStatus, all_used: Usage | None = None, **changes: object
 ) -> State:
-    """Return the state with one task changed; `all_used` is the new usage of the workflow, if that changes."""
+    """Return the state with one task changed; `all_used` is the new usage of the workflow, if the usage changes."""
     task = _task(state, task_id)
     if status not in TASK_MOVES[task.status]:
         raise InvariantError(f"task {task_id} of {state.workflow_id} cannot go from {task.status} to {status}")
@@ -448,7 +448,7 @@ def resolve_approval(state: State, entry: ApprovalDecided) -> State:
     """Return `state` with the answer to an approval request.
 
     Raises:
-        InvariantError: There is no such approval request.
+        InvariantError: The state has no such approval request.
     """
     if (pending := state.approvals.get(entry.approval)) is None:
         raise InvariantError(f"{state.workflow_id} does not wait for the approval {entry.approval}")

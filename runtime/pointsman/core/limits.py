@@ -1,4 +1,4 @@
-"""Apply what time and budgets bound: deadlines, held tasks, returned budget, and the timer of the next wake-up.
+"""Apply the limits of time and budget: deadlines, held tasks, returned budget, and the timer of the next wake-up.
 
 Each public function is one pass of `decide`.
 """
@@ -32,7 +32,7 @@ from pointsman_schemas.log import (
 __all__ = ["arm_timer", "dispatch_held", "enforce_limits", "release_budget"]
 
 _MAX_TIMER_DELAY = timedelta(days=1)
-"""Longest delay of a timer. A stream that keeps messages for a week drops a schedule that is due later than that."""
+"""Longest delay of a timer. A stream that keeps messages for a week drops a schedule that is due after the week."""
 
 _MIN_CHECK_DELAY = timedelta(seconds=0.5)
 """Delay before the first check for a missing agent: a worker that starts with the supervisor needs about a second."""
@@ -58,7 +58,7 @@ def enforce_limits(decision: Decision) -> None:
             return end_workflow(decision, Phase.FAILED, explain_failure(reason, START_AGENT_ADVICE), reason)
         return _stop_work(decision, "deadline", reached)
     if state.timer_due is None or decision.now < state.timer_due:
-        return None  # the armed timer is due at the first deadline, so none has passed
+        return None  # the armed timer is due at the first deadline, so no deadline has passed
     for task in tuple(state.tasks.values()):
         if task.active and task.deadline and decision.now >= task.deadline + RESULT_GRACE and not decision.ended:
             handle_attempt_failure(decision, task, _overdue_error(decision, task), f"overdue-{task.id}-{task.attempt}")
@@ -66,7 +66,7 @@ def enforce_limits(decision: Decision) -> None:
 
 
 def dispatch_held(decision: Decision) -> None:
-    """Start each held task that is due; fail a task that is still held when its deadline has passed."""
+    """Start each held task that is due. Fail a task that is still held when its deadline has passed."""
     for task in _waiting_tasks(decision.state, TaskStatus.HELD):
         if decision.ended or (task.not_before and decision.now < task.not_before):
             continue
@@ -80,14 +80,14 @@ def dispatch_held(decision: Decision) -> None:
 
 
 def release_budget(decision: Decision) -> None:
-    """Give returned budget to the tasks that wait for budget; end the work where no budget can return."""
+    """Give returned budget to the tasks that wait for budget. End the work if no attempt can return budget."""
     for each in _waiting_tasks(decision.state, TaskStatus.AWAITING_BUDGET):
         if not decision.ended:
             _resume(decision, each.id)
         if not decision.ended and decision.state.tasks[each.id].status is TaskStatus.AWAITING_BUDGET:
             if decision.shortages[each.id].limit == "tasks":
                 continue  # only a team needs tasks: the next task may be for an agent
-            break  # the tasks behind this one need as much budget
+            break  # the tasks behind this task need as much budget
     while not decision.ended and (waiting := _waiting_tasks(decision.state, TaskStatus.AWAITING_BUDGET)):
         state, shortage = decision.state, decision.shortages[waiting[0].id]
         if any(task.active and (task.budget or task.role is Role.PLAN) for task in state.tasks.values()):
@@ -100,7 +100,7 @@ def release_budget(decision: Decision) -> None:
 
 
 def arm_timer(decision: Decision) -> None:
-    """Arm the workflow's one timer, where a deadline comes before the armed timer or the armed timer has fired."""
+    """Arm the workflow's only timer, if a deadline comes before the armed timer or the armed timer has fired."""
     state = decision.state
     fired = state.timer in decision.fired_timers
     set_now = [due for entry in decision.entries if (due := _deadline_set_by(entry)) is not None]
@@ -121,7 +121,7 @@ def arm_timer(decision: Decision) -> None:
 
 
 def _exceeded_limit(state: State) -> tuple[str, str] | None:
-    """Return the limit that is exceeded and a sentence about it; None where no limit is exceeded."""
+    """Return the limit that is exceeded and a sentence about it; None if no limit is exceeded."""
     for name, (used, bound) in usage_bounds(state).items():
         if used > bound:
             return name, f"the limit of {bound:.10g} {name} was passed: {used:.10g} used"
@@ -149,7 +149,7 @@ def _stop_work(decision: Decision, limit: str, detail: str) -> None:
 
 
 def _missing_agent_reason(decision: Decision, task: Task) -> str:
-    """Return why no agent worked on an open task; an empty text where an agent did."""
+    """Return why no agent worked on an open task; an empty text if an agent worked on the task."""
     if task.held and not task.agent:
         return f"no agent with the skill {task.skill} was alive"
     if task.held:
@@ -176,7 +176,8 @@ def _overdue_error(decision: Decision, task: Task) -> AttemptError:
 def _waiting_tasks(state: State, status: TaskStatus) -> Sequence[Task]:
     """Return the tasks in `status` (`held` or `awaiting_budget`) that may go on now.
 
-    While a plan is made that may replace them, tasks of the present plan that have not begun wait for that plan.
+    A planner may be writing a new plan. Then tasks of the current plan that have not begun wait for the new plan,
+    because the new plan may replace them.
     """
     waiting = [task for task in state.tasks.values() if task.status is status]
     if not waiting:  # the usual case
@@ -195,11 +196,11 @@ def _resume(decision: Decision, task_id: str) -> None:
 
 
 def _end_without_budget(decision: Decision, task: Task, shortage: BudgetExhausted) -> None:
-    """End the work that `shortage` stops. Where no budget is left for an answer, the answer is the raw results."""
+    """End the work that `shortage` stops. If no budget is left for an answer, the answer is the raw results."""
     state = decision.state
     if state.phase is not Phase.SYNTHESIZING:
         return _stop_work(decision, shortage.limit, shortage.detail)
-    if not state.reached_limit:  # an earlier limit left no budget for the answer, either
+    if not state.reached_limit:  # an earlier limit also left no budget for the answer
         state = decision.add(LimitReached(at=decision.now, limit=shortage.limit, detail=shortage.detail))
     abandon_task(decision, task, shortage.detail, cause="limit")
     if task.role is Role.JUDGE:
@@ -208,7 +209,7 @@ def _end_without_budget(decision: Decision, task: Task, shortage: BudgetExhauste
 
 
 def _deadline_set_by(entry: Entry) -> datetime | None:
-    """Return the deadline that `entry` sets; None for an entry that sets none."""
+    """Return the deadline that `entry` sets; None if the entry sets no deadline."""
     match entry.kind:
         case "task_dispatched" | "retry_scheduled":
             return entry.deadline + RESULT_GRACE
@@ -221,6 +222,6 @@ def _deadline_set_by(entry: Entry) -> datetime | None:
 
 
 def _next_check(decision: Decision) -> datetime:
-    """Return the time of the next check for a missing agent. The delay is the time waited so far, within bounds."""
+    """Return the time of the next check for a missing agent. The delay is the workflow's age, within bounds."""
     waited = decision.now - decision.state.started_at
     return decision.now + min(max(waited, _MIN_CHECK_DELAY), _MAX_CHECK_DELAY)

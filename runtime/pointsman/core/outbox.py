@@ -31,7 +31,7 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
     Args:
         state: The state.
         subjects: The subjects of the namespace.
-        only: Tasks, approvals and the timer to which the list is limited; the outcome is always listed. None lists all.
+        only: Tasks, approvals and the timer that the list may contain; None for all. The outcome is always listed.
 
     Yields:
         The messages.
@@ -149,7 +149,7 @@ def _approval_message(state: State, pending: PendingApproval, subjects: Subjects
 
 
 def _ended_by_limit(task: Task) -> bool:
-    """Return True if a limit ended the task after it was handed over: that task becomes a dead letter."""
+    """Return True if a limit ended the task after its handoff. Such a task becomes a dead letter."""
     return task.status is TaskStatus.ABANDONED and task.attempt > 0 and task.abandon_cause == "limit"
 
 
@@ -158,7 +158,7 @@ def _dead_letter_message(state: State, task: Task, subjects: Subjects) -> Messag
     handoff = build_handoff(state, task, subjects)
     at = task.ended_at or state.started_at
     cause = task.error or AttemptError(kind=ErrorKind.HANDLER, message="no cause is known")
-    if task.status is TaskStatus.ABANDONED:  # an earlier attempt's error is not what ended this one
+    if task.status is TaskStatus.ABANDONED:  # the error of an earlier attempt did not end this attempt
         cause = AttemptError(kind=ErrorKind.LIMIT, message=task.reason or state.reached_limit)
     letter = DeadLetter(
         id=name,

@@ -1,4 +1,4 @@
-"""Apply the answer of a person to an approval request: the work goes on, or it fails with the reason."""
+"""Apply the answer of a person to an approval request: the work goes on, or the work fails with the reason."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _apply_decision(decision: Decision, pending: PendingApproval, decided: Appro
             else:
                 fail_task(decision, state.tasks[pending.task_id], rejection_error(pending, decided))
         case "tool":
-            # The agent continues after a rejection, too: its handoff has the verdict, and it may omit the call.
+            # The agent also continues after a rejection: its handoff has the verdict, and the agent may omit the call.
             assert pending.task_id is not None
             more = any(each.task_id == pending.task_id for each in state.approvals.values())
             if not more and state.tasks[pending.task_id].status is TaskStatus.AWAITING_APPROVAL:

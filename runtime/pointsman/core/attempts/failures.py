@@ -1,4 +1,4 @@
-"""Handle a failed attempt: schedule another attempt, or fail the task and skip the tasks that need it."""
+"""Handle a failed attempt: schedule the next attempt, or fail the task and skip the tasks that need it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["fail_task", "handle_attempt_failure", "last_error", "retry_refined_t
 def handle_attempt_failure(
     decision: Decision, task: Task, error: AttemptError, event_id: str, result: Result | None = None
 ) -> None:
-    """Record a failed attempt and schedule another attempt, or fail the task permanently."""
+    """Record a failed attempt and schedule the next attempt, or fail the task permanently."""
     decision.add(
         AttemptFailed(
             at=decision.now, task_id=task.id, attempt=task.attempt, event_id=event_id, error=error, result=result
@@ -68,7 +68,7 @@ def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: R
         decision: The decision in progress.
         task: The task.
         error: The error of the failed attempt.
-        retry: The next attempt. Another agent may replace its agent.
+        retry: The next attempt. A different agent may replace its agent.
         refine: True if a refiner may rewrite the intent of the task first.
     """
     if (rerouted := _reroute(decision, task, error, retry)) is None:
@@ -81,9 +81,9 @@ def schedule_retry(decision: Decision, task: Task, error: AttemptError, retry: R
 
 
 def _reroute(decision: Decision, task: Task, error: AttemptError, retry: Retry) -> Retry | None:
-    """Return `retry`, or a retry by another agent: the circuit of its agent is open, or other agents have the skill.
+    """Return `retry`, or a retry by a different agent, if the circuit is open or other agents have the skill.
 
-    None means that there is no attempt now: the task is held, or it has failed after its last attempt.
+    None means that no attempt follows now: the task is held, or the task has failed after its last attempt.
     """
     if not decision.context.circuits and not task.skill:
         return retry
@@ -149,7 +149,7 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
         case Role.JUDGE:
             if (stage := reviewed_stage(state, task)) is not None:
                 message = f"{task.agent} could not judge it: {error.message}"
-                # A kind of its own: the stage was neither refused nor found insufficient.
+                # This error has its own kind, because the stage was neither refused nor found insufficient.
                 return fail_task(decision, stage, AttemptError(kind=ErrorKind.HANDLER, message=message))
             request_synthesis(decision)
         case Role.SYNTHESIZE:

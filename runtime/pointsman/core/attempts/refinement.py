@@ -1,4 +1,4 @@
-"""Have an agent rewrite the intent of a task that has failed twice. That happens once to a task."""
+"""Have an agent rewrite the intent of a task that has failed twice. The intent of a task is rewritten only once."""
 
 from __future__ import annotations
 

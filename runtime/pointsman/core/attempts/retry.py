@@ -1,4 +1,4 @@
-"""Select what follows a failed attempt: another attempt by the same agent, one by its fallback, or none."""
+"""Select what follows a failed attempt: an attempt by the same agent, an attempt by its fallback, or no attempt."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_FALLBACK_KINDS = frozenset(
         ErrorKind.OUTCOME_UNKNOWN,
     }
 )
-"""Kinds of errors after which the fallback agent gets no attempt: another agent cannot help, or must not repeat it."""
+"""Kinds of errors after which the fallback gets no attempt: it cannot help, or must not repeat the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Retry:
 
 
 def next_attempt(decision: Decision, task: Task, error: AttemptError) -> Retry | None:
-    """Return the attempt that follows a failed one.
+    """Return the attempt that follows a failed attempt.
 
     Args:
         decision: The decision in progress.
@@ -44,7 +44,7 @@ def next_attempt(decision: Decision, task: Task, error: AttemptError) -> Retry |
         error: The error of the failed attempt.
 
     Returns:
-        The next attempt; None where the task gets no more attempts.
+        The next attempt; None if the task gets no more attempts.
     """
     state = decision.state
     policy = state.retry_policy(task)
@@ -59,12 +59,12 @@ def next_attempt(decision: Decision, task: Task, error: AttemptError) -> Retry |
 
 
 def _retry_delay(policy: RetryPolicy, workflow_id: str, task: Task, error: AttemptError) -> timedelta:
-    """Return the delay before the next attempt. A delay that the error states replaces the policy's.
+    """Return the delay before the next attempt. A delay in the error replaces the delay of the policy.
 
-    The jitter is derived from the ids, so that the decision has the same result when it is made again.
+    The jitter is derived from the ids, so that a repetition of the decision has the same result.
     """
     if error.kind == ErrorKind.INSUFFICIENT:
-        return timedelta()  # nothing has to recover: the agent receives what its output lacked
+        return timedelta()  # no delay, because nothing has to recover: the agent receives what its output lacked
     if error.retry_after is not None:
         return timedelta(seconds=error.retry_after)
     draw = int(derive_id("jitter", workflow_id, task.id, str(task.attempt), length=8), 16) / 0xFFFFFFFF

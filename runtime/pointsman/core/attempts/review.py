@@ -56,7 +56,7 @@ def request_review(decision: Decision, task: Task, judge: str, received: ResultR
 
 
 def parse_review(output: JsonValue) -> Review | str:
-    """Return the review of a judge; a sentence about its fault if the output is no review."""
+    """Return the review of a judge. If the output is no review, return a sentence about the fault."""
     try:
         return Review.model_validate(output)
     except ValidationError as error:
@@ -76,7 +76,7 @@ def review_error(stage: Task, judge: Task, review: Review) -> AttemptError | Non
 
 
 def _is_last_attempt(stage: Task) -> bool:
-    """Return True if the stage cannot be returned: that happens once, and needs an attempt that is left."""
+    """Return True if the judge cannot return the stage: a return happens only once, and only if an attempt is left."""
     return stage.returned_by_review or stage.attempt >= stage.max_attempts
 
 
@@ -84,7 +84,7 @@ _NO_CHECK = Check()
 
 
 def output_check(state: State, task: Task) -> Check:
-    """Return the check of the output of `task`; an empty check where the strategy has none for the task."""
+    """Return the check of the output of `task`; an empty check if the strategy has no check for the task."""
     if isinstance(state.strategy, FanOut):
         return state.strategy.check if task.role is Role.WORK else _NO_CHECK
     if isinstance(state.strategy, Fixed):

@@ -1,9 +1,9 @@
 """Reserve a share of the remaining limits of a workflow for each attempt, until its result arrives.
 
-The used and the reserved amounts together never exceed a limit, also when tasks run in parallel. `reserve` has the
-rule: the attempts that can start now share equally. One share is kept for tasks that start later, and the budget of one
-call for the answer. An attempt without a share waits until a result returns its unused budget. `team_quota` has the
-rule for the tasks and re-plans of a team.
+The used and the reserved amounts together never exceed a limit, even if tasks run in parallel. `reserve` has the
+rule: the attempts that can start now share equally. One share is kept for tasks that start later. The budget of one
+call is kept for the answer. An attempt without a share waits until a result returns its unused budget. `team_quota`
+has the rule for the tasks and re-plans of a team.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pointsman_schemas.strategies import Pipeline, Router
 __all__ = ["BudgetExhausted", "reserve", "reserved"]
 
 _MIN_ATTEMPT_BUDGET = {"calls": 1, "tokens": 1_000, "cost": 0.01}
-"""Smallest budget of an attempt: one modest model call. An attempt that would get less waits for more. Of a limit below
-twenty times that amount, the smallest budget is a twentieth.
+"""Smallest budget of an attempt: one modest model call. An attempt that would get less waits for more. If a limit is
+below twenty times that amount, the smallest budget is a twentieth of the limit.
 """
 
 
@@ -40,8 +40,8 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
     Args:
         state: The workflow's state.
         task: The task.
-        card: The card of the agent that gets the attempt; None where no instance is live, so it may be a team.
-        teams: The names of the live teams: a team has a share of the tasks and re-plans, too.
+        card: The card of the agent that gets the attempt; None if no instance is live. The agent may then be a team.
+        teams: The names of the live teams: a team also has a share of the tasks and re-plans.
 
     Returns:
         The budget, or the limit that leaves nothing for the attempt.
@@ -70,7 +70,7 @@ def reserve(state: State, task: Task, card: AgentCard | None, teams: Set[str]) -
             return BudgetExhausted(name, f"the limit of {bound:.10g} {name} is used up: {used:.10g} used{rest}")
         rooms[name] = room, least
     if rooms:
-        later = task.role in (Role.PLAN, Role.CLASSIFY)  # a task that is refined waits itself, for what comes after
+        later = task.role in (Role.PLAN, Role.CLASSIFY)  # a task in refinement itself waits for its later attempt
         enough = max(room / least for room, least in rooms.values())
         among = share_count(state, task, later=later, enough=enough)
         shares |= {name: min(max(room / among, least), room) for name, (room, least) in rooms.items()}

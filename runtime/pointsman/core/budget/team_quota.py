@@ -1,8 +1,8 @@
 """Bound tasks and re-plans for a tree of teams: the limits of the topmost team include all teams below it.
 
 The tasks of a plan count at once. A team that receives a task gets a share of the remaining tasks. The share is
-reserved until the result states its use. A result without a statement counts as full use. So the planned and the
-reserved tasks never exceed the quota of a workflow, also when teams work in parallel.
+reserved until the result states the used tasks. A result without a statement counts as full use. So the planned and the
+reserved tasks never exceed the quota of a workflow, even if teams work in parallel.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def quota(state: State) -> PlanUsage:
-    """Return the tasks and re-plans of the workflow and the teams below it: the smaller of limits and budget."""
+    """Return the tasks and re-plans of the workflow and the teams below it: the smaller of limit and budget."""
     limits, given = state.limits, state.budget
     if given is None:
         return PlanUsage(tasks=limits.tasks, replans=limits.replans)
@@ -87,7 +87,7 @@ def remaining_replans(state: State) -> int:
 def team_share(state: State, task: Task, teams: Container[str]) -> PlanUsage:
     """Return the tasks and re-plans that the next attempt at `task` may use, if its agent is a team.
 
-    The share is an equal part of the rest. One part is kept where tasks of other `teams`, or more plans, come later.
+    The share is an equal part of the rest. One part is kept if tasks of other `teams`, or more plans, come later.
     """
     bound, gone = quota(state), committed(state, task)
     tasks, replans = max(bound.tasks - gone.tasks, 0), max(bound.replans - gone.replans, 0)
@@ -103,7 +103,7 @@ def share_count(
     Args:
         state: The workflow's state.
         asking: The task that asks for a part.
-        later: True if more tasks may come later: they get one part together.
+        later: True if more tasks may come later. The later tasks get one part together.
         agents: The agents whose tasks count; by default all tasks count.
         enough: Number of parts at which each part is the smallest budget. Counting stops there, which keeps long plans
             fast.
@@ -125,7 +125,7 @@ def share_count(
 
 
 def exhausted_quota(state: State) -> str:
-    """Return a sentence about the limit that prevented a re-plan after a failure; an empty text without one."""
+    """Return a sentence about the limit that prevented a re-plan after a failure; an empty text if no limit did."""
     if not (_can_replan(state) and state.limits.replans):
         return ""
     if all(task.status is not TaskStatus.FAILED for task in state.plan_tasks()):

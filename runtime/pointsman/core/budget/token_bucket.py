@@ -1,8 +1,8 @@
-"""Compute what is left of a provider's limits: buckets of requests and of tokens, and the calls in progress.
+"""Compute the rest of a provider's limits, from buckets of requests and of tokens, and the calls in progress.
 
-A bucket fills at its rate, up to ten seconds' worth. So no minute exceeds the limit by more than a sixth. The times are
-those of the callers. A time that is wrong by more than a minute affects only the calls of that caller, and an overdrawn
-bucket.
+A bucket fills at its rate, up to the amount of ten seconds. So no minute exceeds the limit by more than a sixth. The
+callers state the times. A time that is wrong by more than a minute affects only the calls of that caller, and an
+overdrawn bucket.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 __all__ = ["BucketState", "ModelLimits", "acquire", "release"]
 
 _MINUTE_S = 60.0
-_MAX_RATE = 1e12  # a minute; larger than the limit of any provider
+_MAX_RATE = 1e12  # per minute; larger than the limit of any provider
 _BURST_SHARE = 1 / 6  # share of a minute's limit that may be used at once
-_POLL_INTERVAL_S = 0.1  # seconds between two checks for the end of another call
+_POLL_INTERVAL_S = 0.1  # seconds between two checks for the end of a call in progress
 
 
 class ModelLimits(BaseModel):
@@ -109,7 +109,7 @@ def release(
         now: The time.
         call: The id of the call.
         tokens: The estimated tokens minus the used tokens; below 0 if the call used more.
-        closed: Seconds for which the provider asked all callers to wait; None if it did not.
+        closed: Seconds for which the provider asked all callers to wait; None if the provider did not ask.
 
     Returns:
         The state without the call.

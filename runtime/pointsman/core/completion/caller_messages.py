@@ -1,4 +1,4 @@
-"""The texts that a caller receives where a workflow has no answer."""
+"""The texts that a caller receives if a workflow has no answer."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def explain_failure(reason: str, next_step: str) -> str:
 def generic_failure(workflow: str, errors: Iterable[AttemptError] = ()) -> str:
     """Return the answer of a workflow that `errors` have left without an answer.
 
-    The answer names the errors if all of them are for the caller. Otherwise it asks to try again, if that may help, or
-    names the command that shows the reason to an operator.
+    The answer names the errors if all of them are for the caller. Otherwise the answer asks to try again, if a new
+    request may help, or names the command that shows the reason to an operator.
     """
     errors = tuple(errors)
     if errors and all(error.kind in _ADVICE_BY_KIND for error in errors):

@@ -1,4 +1,4 @@
-"""Find contradictions between results in their data: fields of one name with different short values.
+"""Find contradictions in the data of results: fields with the same name and different short values.
 
 A synthesizer compares prose. The contradictions found here need no model.
 """

@@ -1,4 +1,4 @@
-"""Build the outcome of a workflow from its state. The gaps are always listed, also if an answer omits them."""
+"""Build the outcome of a workflow from its state. The outcome always lists the gaps, even if the answer omits them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def conflict_decisions(state: State) -> tuple[Conflict, ...]:
     found: list[Conflict] = []
     for task in state.tasks.values():
         if task.role is Role.JUDGE and task.status is TaskStatus.SUCCEEDED and task.result is not None:
-            with suppress(ValidationError):  # an output of another form has no decisions
+            with suppress(ValidationError):  # an output of a different form has no decisions
                 found.extend(ConflictRuling.model_validate(task.result.output).decisions)
     return tuple(found)
 
@@ -103,8 +103,8 @@ def end_workflow(
         phase: The terminal phase.
         answer: The answer for the caller.
         reason: The reason, for the outcome and for each abandoned task.
-        cancellation: The cancellation; None where the workflow was not cancelled.
-        refusal: The error of a refused request; None where the request was accepted.
+        cancellation: The cancellation; None if the workflow was not cancelled.
+        refusal: The error of a refused request; None if the request was accepted.
     """
     cause: AbandonCause = "cancelled" if cancellation else "limit" if decision.state.reached_limit else "ended"
     for task in decision.state.tasks.values():

@@ -37,8 +37,8 @@ __all__ = [
 ]
 
 _RAW_RESULT_SHARE = 2
-"""Divisor of the largest event: raw results may use that part of it. The commit that ends a workflow may hold the last
-result twice, as a result and in the answer.
+"""Divisor of the size of the largest event: raw results may use that part of the size. The commit that ends a workflow
+may hold the last result twice, as a result and in the answer.
 """
 
 
@@ -89,7 +89,8 @@ def request_synthesis(decision: Decision) -> None:
     synthesizer = None if isinstance(strategy, Pipeline) else strategy.synthesizer
     if synthesizer is None:
         return end_workflow(decision, final_phase(state), raw_results(decision))
-    # If each task has another subject, a field may have another meaning in each. A team with judge=None states that.
+    # If each task has a different subject, a field may have a different meaning in each task. A team states with
+    # judge=None that its tasks have different subjects.
     contradict = isinstance(strategy, FanOut) or state.judge is not None
     return dispatch_synthesizer(decision, synthesizer, find_result_conflicts(state) if contradict else ())
 

@@ -33,7 +33,7 @@ __all__ = [
 _MAX_OPEN_S = 300.0  # an agent that was repaired is probed within five minutes
 
 _WORKER_LOST_KINDS = frozenset({ErrorKind.CRASHED, ErrorKind.TIMEOUT})
-"""Errors without an answer of the agent. They count against the agent, also if the task is not retried."""
+"""Errors without an answer of the agent. These errors count against the agent, even if the task is not retried."""
 
 
 class Circuit(Frozen):
@@ -41,7 +41,7 @@ class Circuit(Frozen):
 
     Attributes:
         since: The time at which the circuit opened.
-        until: The time before which the agent receives no work; with a probe, the time at which the probe expires.
+        until: The time before which the agent receives no work. With a probe: the time at which the probe expires.
         open_count: Number of times that the circuit opened in a row.
         probe: The attempt that tests the agent; empty if there is no probe.
     """
@@ -61,7 +61,7 @@ class Circuits(Frozen):
 def is_agent_fault(error: AttemptError) -> bool:
     """Return True if a failed attempt counts against its agent.
 
-    An error of the task does not count: another attempt would not help, or the output failed a check.
+    An error of the task does not count. After such an error a new attempt would not help, or the output failed a check.
     """
     return (error.retryable and error.kind != ErrorKind.INSUFFICIENT) or error.kind in _WORKER_LOST_KINDS
 
@@ -81,7 +81,7 @@ def probe_id(workflow_id: str, task_id: str, attempt: int) -> str:
 
 
 def open_circuit(circuits: Circuits, agent: str, now: datetime, seconds: float) -> Circuits:
-    """Open the circuit of `agent` for `seconds`, or twice as long as the last time if it was not closed since."""
+    """Open the circuit of `agent` for `seconds`; twice as long as the last time if the circuit was not closed since."""
     before = circuits.agents.get(agent)
     times = before.open_count + 1 if before else 1
     pause = min(seconds * 2 ** (times - 1), max(_MAX_OPEN_S, seconds))
@@ -90,7 +90,7 @@ def open_circuit(circuits: Circuits, agent: str, now: datetime, seconds: float) 
 
 
 def start_probe(circuits: Circuits, agent: str, now: datetime, probe: str, until: datetime) -> Circuits | None:
-    """Record that `probe` is sent to `agent`; None if it is too early, or another probe is in progress."""
+    """Record that `probe` is sent to `agent`; None if the circuit must stay open, or a probe is in progress already."""
     circuit = circuits.agents.get(agent)
     if circuit is None or circuit.probe == probe:
         return circuits
@@ -118,14 +118,14 @@ class Load:
 
     Attributes:
         queued: Handoffs in the agent's queue and in progress.
-        seconds: Average duration of its recent attempts; None if there were none.
+        seconds: Average duration of the agent's recent attempts; None if the agent had no recent attempt.
     """
 
     queued: int = 0
     seconds: float | None = None
 
     def estimated_wait(self, more: int, slots: int, usual: float) -> float:
-        """Return the seconds until a task would be done after `more` other tasks.
+        """Return the seconds until the agent would finish a task that it receives after `more` other tasks.
 
         Args:
             more: Tasks that the agent receives before this task.

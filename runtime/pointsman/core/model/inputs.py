@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 CLOCK_SKEW = timedelta(seconds=2)
-"""Time by which a timer may fire early, by this clock. Two correct clocks do not differ by more."""
+"""A timer may fire early by this time, according to the supervisor's clock. Two correct clocks differ by less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Admission:
         correlation_id: The correlation id of the request.
         team: The team.
         trace: The trace context.
-        parent: The task of another team, if a handoff starts the workflow.
+        parent: The task of a different team, if the handoff of that task starts the workflow.
         depth: Number of teams above the workflow.
-        digest: Digest of the request, which differs for another request under the same id; empty for a handoff.
+        digest: Digest of the request. A different request with the same id has a different digest. Empty for a handoff.
     """
 
     workflow_id: str
@@ -83,7 +83,7 @@ class ControlReceived:
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """A timer of the broker has fired; `name` is its name."""
+    """A timer of the broker has fired. `name` is the name of the timer."""
 
     name: str
 

@@ -23,9 +23,9 @@ class Phase(StrEnum):
 class TaskStatus(StrEnum):
     """The statuses of a task.
 
-    A task in `backing_off` waits for the time of its next attempt, in `awaiting_approval` for a person, in `refining`
-    for a new intent, in `in_review` for a judge, in `held` for an agent that may receive work, and in `awaiting_budget`
-    until other attempts return budget.
+    A task in `backing_off` waits for the time of its next attempt. A task in `awaiting_approval` waits for a person. A
+    task in `refining` waits for a new intent. A task in `in_review` waits for a judge. A task in `held` waits for an
+    agent that may receive work. A task in `awaiting_budget` waits until other attempts return budget.
     """
 
     WAITING = "waiting"

@@ -42,10 +42,10 @@ NameSet: TypeAlias = Annotated[frozenset[str], PlainSerializer(sorted, return_ty
 
 @dataclass(frozen=True)
 class Task:
-    """One task of a workflow: a task of its plan, or a task of the planner, the synthesizer or another role.
+    """One task of a workflow: a task of its plan, or a task of a role such as the planner or the synthesizer.
 
     `attempt` is 0 before the first dispatch. `commit` is the number of the commit that dispatched the current attempt.
-    `since` is the time of that decision, `not_before` the earliest start of the attempt.
+    `since` is the time of the dispatch. `not_before` is the earliest start of the attempt.
     """
 
     id: str
@@ -55,7 +55,7 @@ class Task:
     input: JsonValue
     max_attempts: int
     retry: RetryPolicy | None = None
-    """The task's own retry policy; None for the team's."""
+    """The task's own retry policy; None if the task uses the team's policy."""
     skill: str = ""
     """The skill that the agent must have. The agent is selected for each attempt."""
     depends_on: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Task:
     refined_by: str = ""
     """The task of the refiner that was asked for a new intent."""
     returned_by_review: bool = False
-    """True if a judge has returned the output once. A judge may return it only once."""
+    """True if a judge has returned the output once. A judge may return the output of a task only once."""
     verdicts: tuple[ApprovalVerdict, ...] = ()
     """The answers of persons to the tool calls of earlier attempts."""
     approval_attempts: tuple[int, ...] = ()
@@ -154,7 +154,7 @@ class State:
     refiner: str | None = None
     judge: str | None = None
     approvals: Mapping[str, PendingApproval] = field(default_factory=dict)
-    """The approval requests without an answer, by id. The deadline is paused while there are any."""
+    """The approval requests without an answer, by id. The deadline is paused while a request is open."""
     approvals_requested: int = 0
     approval_wait_since: datetime | None = None
     phase: Phase = Phase.PLANNING
@@ -192,7 +192,7 @@ class State:
 
     @property
     def has_begun(self) -> bool:
-        """True if there are tasks, or a person was asked for an approval: the workflow waits for no agent."""
+        """True if the workflow has tasks, or asked a person for an approval. Its start waits for no agent."""
         return bool(self.tasks) or self.approvals_requested > 0
 
     def plan_tasks(self) -> Iterator[Task]:
@@ -213,8 +213,8 @@ class State:
 def copy_with(value: ValueT, **changes: object) -> ValueT:
     """Return a copy of a state or a task with changed fields.
 
-    The copy takes a tenth of the time of `dataclasses.replace`, which was a third of the time of a decision. It needs
-    the instance's `__dict__`, so these two classes have no slots.
+    The copy takes a tenth of the time of `dataclasses.replace`. That function took a third of the time of a decision.
+    The copy needs the instance's `__dict__`, so `State` and `Task` have no slots.
 
     Args:
         value: The state or the task.
@@ -224,7 +224,7 @@ def copy_with(value: ValueT, **changes: object) -> ValueT:
         The copy.
 
     Raises:
-        TypeError: There is no field of that name.
+        TypeError: The class has no field of that name.
     """
     fields = value.__dict__ | changes
     if len(fields) != len(value.__dict__):
@@ -235,7 +235,7 @@ def copy_with(value: ValueT, **changes: object) -> ValueT:
 
 
 def usage_bounds(state: State) -> Mapping[str, tuple[float, float]]:
-    """Return the used amount and the bound of calls, tokens and cost, where they have a bound."""
+    """Return the used amount and the bound of calls, tokens and cost, for each of them that has a bound."""
     limits = state.limits
     if state.budget is None and limits.calls is None and limits.tokens is None and limits.cost is None:
         return {}
@@ -250,7 +250,7 @@ def usage_bounds(state: State) -> Mapping[str, tuple[float, float]]:
 
 
 def in_review(state: State | None, task_id: str) -> bool:
-    """Return True if a judge reviews the result of the task: its agent has answered already."""
+    """Return True if a judge reviews the result of the task. The agent of the task has answered already."""
     task = state.tasks.get(task_id) if state is not None else None
     return task is not None and task.status is TaskStatus.IN_REVIEW
 
@@ -262,7 +262,7 @@ def reviewed_stage(state: State, judge: Task) -> Task | None:
     return state.tasks.get(name) if isinstance(name, str) else None
 
 
-@cache  # built on first use: that takes some 50 ms, and a worker needs no snapshots
+@cache  # built on first use, because building takes some 50 ms and a worker needs no snapshots
 def _state_adapter() -> TypeAdapter[State]:
     return TypeAdapter(State)
 

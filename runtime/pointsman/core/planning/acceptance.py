@@ -36,14 +36,14 @@ __all__ = [
 
 
 _MAX_REQUEST_INTENT_CHARS = 500
-"""Longest request that becomes the intent of its task, in characters. A longer request would be in the log twice."""
+"""Longest request that becomes the intent of its task, in characters. The log would hold a longer request twice."""
 
 
 def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, approved: bool = False) -> None:
     """Accept a valid plan: its tasks become tasks of the workflow, and those without dependencies start.
 
-    A team with `approve_plan` requests an approval first. A plan above the quota of tasks ends the workflow: only a
-    planner's plan is checked before.
+    A team with `approve_plan` requests an approval first. A plan above the quota of tasks ends the workflow. Only a
+    planner's plan is checked against the quota earlier.
 
     Args:
         decision: The decision in progress.
@@ -82,7 +82,7 @@ def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, 
 
 
 def _bound_retries(plan: Plan, policy: RetryPolicy) -> Plan:
-    """Return `plan` with no task that is tried more often, or after more kinds of errors, than `policy` allows."""
+    """Return `plan` with bounded retries: no task has more attempts, or more retried kinds of errors, than `policy`."""
     if all(task.retry is None for task in plan.tasks):
         return plan
     tasks = (
@@ -150,7 +150,7 @@ def keep_current_plan(decision: Decision, reason: str = "") -> None:
 
 
 def request_replan(decision: Decision, reason: str) -> bool:
-    """Ask for another plan, if the limits allow one and none is being made."""
+    """Request a new plan, if the limits allow a new plan and no plan is being made."""
     state = decision.state
     if not (state.phase is Phase.RUNNING and remaining_replans(state) and remaining_tasks(state)):
         return False
@@ -175,7 +175,7 @@ def _offered_agents(state: State, planner: Task) -> list[str]:
 
 
 def route_to_fallback(decision: Decision) -> bool:
-    """Route the request to the fallback of the strategy, if that agent is live; return True if it is."""
+    """Route the request to the fallback of the strategy, if that agent is live. Return True if the agent is live."""
     strategy = decision.state.strategy
     fallback = strategy.fallback if isinstance(strategy, Router | PlanAndExecute) else None
     if fallback is None or not available_agents(decision, [fallback]):

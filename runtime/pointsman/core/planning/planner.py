@@ -51,7 +51,7 @@ def plan_problems(decision: Decision, plan: Plan) -> tuple[str, ...]:
 
 
 def _is_repetition(plan: Plan, state: State) -> bool:
-    """Return True if each task of the plan has failed before; for an adaptive planner, if it was tried before."""
+    """Return True if each task of the plan has failed before. For an adaptive planner, any earlier attempt counts."""
     adaptive = isinstance(state.strategy, Adaptive)
     tried = {
         (task.skill or task.agent, task.intent)

@@ -1,4 +1,4 @@
-"""The router's protocol: read the classifier's selection and route the request."""
+"""Implement the router's protocol: read the classifier's selection and route the request."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def read_plan(output: JsonValue) -> Plan | tuple[str, ...]:
-    """Return the plan of a planner's answer; the problems of its form if the answer is no plan."""
+    """Return the plan of a planner's answer. If the answer is no plan, return the problems of its form."""
     return _parse_output(Plan, output, "a JSON object with goal, tasks and final_instruction")
 
 
 def read_selection(output: JsonValue) -> Selection | tuple[str, ...]:
-    """Return the selection of a classifier's answer; the problems of its form if the answer is no selection."""
+    """Return the selection of a classifier's answer. If the answer is no selection, return the problems of its form."""
     return _parse_output(Selection, output, "a JSON object with agents, each with agent and confidence")
 
 
@@ -53,7 +53,7 @@ def check_plan(
     existing: Mapping[str, bool] = {},
     skills: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Return the problems of a planner's plan, one sentence each; none where the plan may run.
+    """Return the problems of a planner's plan, one sentence each; no sentence if the plan may run.
 
     Args:
         plan: The plan.

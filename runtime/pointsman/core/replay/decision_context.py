@@ -1,4 +1,4 @@
-"""Record the facts that a decision depends on, beside the state and its inputs, so that it can be made again.
+"""Record the facts that a decision uses beside the state and the inputs, so that the decision can be repeated.
 
 The schemas and the prose of cards are omitted: no decision depends on them. The task of a planner, a classifier or a
 refiner holds the prose that the role received.
@@ -41,7 +41,7 @@ def summarize_cards(cards: Iterable[AgentCard]) -> AgentCards:
 
 
 def record_context(decision: Decision, agents: AgentCards | None) -> RecordedContext:
-    """Return the facts that `decision` depends on; `agents` is None where an earlier commit has equal agents."""
+    """Return the facts that `decision` depends on; `agents` is None if an earlier commit has equal agents."""
     context = decision.context
     circuits = {name: OpenCircuit(until=each.until, probe=each.probe) for name, each in context.circuits.items()}
     known = {name: context.loads.get(name, Load()) for name in sorted(decision.loads_consulted)}
@@ -61,7 +61,7 @@ def restore_context(
 
     Args:
         given: The recorded facts.
-        agents: The live agents, as the log has named them last.
+        agents: The live agents of the newest list in the log.
         entries: The entries of the decision.
         at: The time of the decision.
 

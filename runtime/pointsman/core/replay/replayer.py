@@ -38,7 +38,7 @@ __all__ = ["Difference", "replay_log"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between a recorded decision and that of the current code.
+    """A difference between a recorded decision and the decision of the current code.
 
     Attributes:
         entry: The number of the entry in the log, from 1.
@@ -157,7 +157,7 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
 
 
 def _ignored_input(state: State | None, entry: ResultIgnored) -> ResultReceived:
-    """Return a result in place of an ignored result, whose content the log does not have and no decision used."""
+    """Return a substitute for an ignored result. The log omits the content of that result, and no decision used it."""
     own = state.workflow_id if state is not None else ""
     result = Result(
         workflow_id=entry.workflow_id or own,

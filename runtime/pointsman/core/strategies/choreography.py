@@ -1,6 +1,6 @@
-"""Run a choreography: there is no plan. Agents react to named events, and their results report further events.
+"""Run a choreography, which has no plan. Agents react to named events, and their results report further events.
 
-A reaction is a task, so retries, deadlines, dead letters and the trace are those of every task. An event counts once,
+A reaction is a task, so it has the retries, deadlines, dead letters and trace of any task. An event counts once,
 with the result that reports it. A failed attempt has emitted nothing.
 """
 

@@ -21,7 +21,7 @@ _CORRECT_REQUEST_ADVICE = "Correct the request and publish it again under a new 
 
 
 def start_fixed(decision: Decision, strategy: Fixed) -> None:
-    """Accept the plan; end the workflow where the request names inputs that do not fit the plan."""
+    """Accept the plan; end the workflow if the request names inputs that do not match the plan."""
     inputs = _task_inputs(decision.state.input, strategy)
     if isinstance(inputs, str):
         return end_workflow(decision, Phase.FAILED, explain_failure(inputs, _CORRECT_REQUEST_ADVICE), inputs)
@@ -31,7 +31,7 @@ def start_fixed(decision: Decision, strategy: Fixed) -> None:
 
 
 def _task_inputs(request: str | dict[str, JsonValue], strategy: Fixed) -> Mapping[str, JsonValue] | str:
-    """Return the inputs that the request names, by task id; a sentence where they do not fit the plan."""
+    """Return the inputs that the request names, by task id; a sentence if the inputs do not match the plan."""
     if isinstance(request, str):
         return {}
     try:
@@ -45,9 +45,10 @@ def _task_inputs(request: str | dict[str, JsonValue], strategy: Fixed) -> Mappin
 
 
 def _with_input(task: PlannedTask, given: JsonValue) -> PlannedTask:
-    """Return the task with the request's input, where the plan has an input of its own.
+    """Return the task with the request's input, if the plan has an input for the task.
 
-    An input for a task without one stays in the request, which the log holds already: `handoff_input` reads it there.
+    If the plan has no input for the task, the request's input stays in the request, which the log holds already.
+    `handoff_input` reads the input there.
     """
     if task.input is None or given is None:
         return task

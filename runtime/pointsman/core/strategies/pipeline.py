@@ -34,7 +34,7 @@ def start_pipeline(decision: Decision, strategy: Pipeline) -> None:
 
 
 def complete_pipeline(decision: Decision) -> None:
-    """End the workflow with the output of the last stage; without it, the reason names the stage that failed.
+    """End the workflow with the output of the last stage; without that output, the reason names the failed stage.
 
     The stages are those of the plan, which a person may have edited.
     """

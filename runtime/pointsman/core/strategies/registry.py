@@ -62,8 +62,8 @@ def missing_agent(decision: Decision) -> str:
     """Return a sentence about the agent without which the workflow cannot start; an empty text if it can start.
 
     Stages, fixed tasks and named members are dispatched regardless of live agents, and wait in the queues. A planner or
-    classifier selects among live agents, so at least one agent must be live. A live planner reports itself that there
-    are no agents.
+    classifier selects among live agents, so at least one agent must be live. If no agents
+    are live, a live planner reports this itself.
 
     Args:
         decision: The decision in progress.

@@ -52,12 +52,12 @@ def select_agent(decision: Decision, task: Task) -> AgentChoice:
 def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
     """Return the agent with the task's skill that would finish first, by its queue and its recent durations.
 
-    After a failure another agent is selected, if there is one.
+    After a failure a different agent is selected, if a different agent has the skill.
     """
     context = decision.context
     names = _agents_with_skill(decision, task.skill) or [task.agent] * bool(
         task.agent
-    )  # no agent has the skill: wait for the last one
+    )  # no live agent has the skill: wait for the last agent of the task
     ready = [name for name in names if can_dispatch(decision, name, task)]
     if task.status is TaskStatus.AWAITING_BUDGET and task.agent in ready:
         ready = [task.agent]  # selected before budget was available
@@ -84,7 +84,7 @@ def _least_loaded(decision: Decision, task: Task) -> AgentChoice:
 def resolve_skills(decision: Decision, plan: Plan) -> Plan:
     """Return `plan` with an agent for each task that names only a skill.
 
-    That agent is a placeholder: the first one with the skill. The agent that receives the task is selected at the
+    That agent is a placeholder: the first agent with the skill. The agent that receives the task is selected at the
     start of the task.
     """
     return plan.model_copy(update={"tasks": tuple(_resolve_skill(decision, task) for task in plan.tasks)})
@@ -103,7 +103,7 @@ def _agents_with_skill(decision: Decision, skill: str) -> list[str]:
 
 
 def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
-    """Return True if `agent` may receive the next attempt at `task`: the circuit is closed, or this is its probe."""
+    """Return True if `agent` may receive the next attempt at `task`: the circuit is closed, or it is the probe."""
     circuit = decision.context.circuits.get(agent)
     if circuit is None or circuit.probe == probe_id(decision.state.workflow_id, task.id, task.attempt + 1):
         return True
@@ -111,7 +111,7 @@ def can_dispatch(decision: Decision, agent: str, task: Task) -> bool:
 
 
 def _held_until(decision: Decision, task: Task, agents: Sequence[str]) -> datetime:
-    """Return the time of the next check, where none of `agents` may receive the task."""
+    """Return the time of the next check, if none of `agents` may receive the task."""
     again = decision.now + HOLD_DURATION
     opens = [decision.context.circuits[name].until for name in agents]
     ends = decision.latest_start(task.role)
@@ -119,7 +119,7 @@ def _held_until(decision: Decision, task: Task, agents: Sequence[str]) -> dateti
 
 
 def _fallback(decision: Decision, task: Task) -> str | None:
-    """Return the live fallback of the task's agent; None without one.
+    """Return the live fallback of the task's agent; None if no fallback is live.
 
     A task with answers to tool calls has no fallback: the answers are for its agent only.
     """

@@ -1,7 +1,7 @@
 """Run a team as an agent: a handoff to the team starts a child workflow, whose outcome is the result.
 
 The id of the child is derived from the handoff, so parent and child know it without a message. The result is published
-on the subject of any agent's result. A parent that does not need the result cancels the child.
+on the same subject as the result of any agent. A parent that does not need the result cancels the child.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from pointsman_schemas.team import Team
 __all__ = ["PARENT_CONTROL", "child_cancellation", "child_request", "child_result"]
 
 PARENT_CONTROL = "parent"
-"""The id of the control by which a parent cancels its child. There is only one, so it can be looked up."""
+"""The id of the control by which a parent cancels its child. A child has only one such control, so a supervisor can
+look up the control by its id.
+"""
 
 _CHILD_DEADLINE_SHARE = 0.9
 """Share of the handoff's remaining time for the child. The rest is for an answer from partial results."""
 
 
 def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | AttemptError:
-    """Return the request that `handoff` is to `team`; the error of a handoff that is refused."""
+    """Return the request of `handoff` to `team`; the error if the handoff is refused."""
     if handoff.depth + 1 > team.limits.nesting:
         message = f"there are {handoff.depth + 1} teams above it, and {team.name} allows {team.limits.nesting}"
         return AttemptError(kind=ErrorKind.LIMIT, message=message)

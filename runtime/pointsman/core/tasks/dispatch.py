@@ -1,8 +1,8 @@
 """Move a task until its attempt runs, in the order of the table of transitions: one function for each move.
 
-`waiting` leads to `start_task` or `_skip_task`, and on to `dispatch_task`, which runs the attempt or leaves the task
-`held` or `awaiting_budget`. `abandon_task` ends a task that the workflow does not need any more. `limits` moves tasks
-out of `held` and `awaiting_budget`.
+From `waiting`, `start_task` or `_skip_task` moves the task. `start_task` calls `dispatch_task`, which runs the attempt
+or leaves the task `held` or `awaiting_budget`. `abandon_task` ends a task that the workflow does not need any more.
+`limits` moves tasks out of `held` and `awaiting_budget`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ __all__ = [
 ]
 
 RESULT_GRACE = timedelta(seconds=1)
-"""Time after a task's deadline in which its result may arrive. The agent ends at the deadline and reports that."""
+"""Time after a task's deadline in which its result may arrive. The agent ends the attempt at the deadline and reports
+the end.
+"""
 
 _MAX_TASK_ID_CHARS = 64
 """A task id is a token of a subject."""
@@ -80,7 +82,7 @@ def _start_or_skip(decision: Decision, task_id: str) -> None:
         return None  # the task has started, is settled, or was replaced by a new plan
     for name in task.depends_on:
         dependency = state.tasks[name]
-        if dependency.status not in SETTLED:  # `settled`, without a call for each of very many
+        if dependency.status not in SETTLED:  # same as `settled`, but without a call for each of very many tasks
             return None
         if dependency.status is not TaskStatus.SUCCEEDED and name not in task.optional:
             return _skip_task(decision, task, dependency)
@@ -105,7 +107,7 @@ def start_task(decision: Decision, task_id: str) -> None:
 
 
 def needs_approval(decision: Decision, task: Task, agent: str) -> bool:
-    """Return True if a person must allow the task, or `agent`, first and has not yet."""
+    """Return True if a person must allow the task or `agent` first, and has not allowed it yet."""
     card = decision.card(agent)
     return not task.approved and (task.needs_approval or (card is not None and card.approval == "required"))
 
@@ -118,7 +120,7 @@ def add_role_task(
     intent: str,
     role_input: PlannerInput | ClassifierInput | SynthesizerInput | RefinerInput | JudgeInput | ReviewInput,
 ) -> None:
-    """Add a task for one of the roles and dispatch it. Input that the log holds elsewhere is left out of the entry."""
+    """Add a task for one of the roles and dispatch it. The entry omits input that the log holds elsewhere."""
     given: JsonValue = role_input.model_dump(
         mode="json", exclude_defaults=True, exclude={"request", "metadata", "results"}
     )
@@ -127,7 +129,7 @@ def add_role_task(
 
 
 def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None = None) -> None:
-    """Hand the next attempt at a task to an agent; hold the task where no agent may get it, or let it await budget.
+    """Hand the next attempt at a task to an agent. Hold the task if no agent may get it. Without budget, it waits.
 
     Args:
         decision: The decision in progress.
@@ -168,7 +170,7 @@ def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None =
 
 
 def reserve_budget(decision: Decision, task: Task, agent: str) -> Budget | BudgetExhausted | None:
-    """Return the budget of the next attempt at `task` by `agent`; None where nothing bounds the attempt."""
+    """Return the budget of the next attempt at `task` by `agent`; None if no limit bounds the attempt."""
     card = decision.card(agent)
     may_be_team = card.team if card is not None else task.role is Role.WORK
     if not may_be_team and not usage_bounds(decision.state):
@@ -178,7 +180,7 @@ def reserve_budget(decision: Decision, task: Task, agent: str) -> Budget | Budge
 
 
 def record_dispatch(decision: Decision, agent: str, task: Task, deadline: datetime) -> None:
-    """Count an attempt for `agent`. Where the agent's circuit is not closed, the attempt is its probe."""
+    """Count an attempt for `agent`. If the agent's circuit is not closed, the attempt is the probe of the circuit."""
     decision.dispatched[agent] += 1
     if agent in decision.context.circuits:
         name = probe_id(decision.state.workflow_id, task.id, task.attempt + 1)
@@ -207,7 +209,7 @@ def await_budget(
 
 
 def abandon_task(decision: Decision, task: Task, reason: str, cause: AbandonCause) -> None:
-    """Abandon a task that is not settled. A task whose agent is unknown may be with a team, which is cancelled, too."""
+    """Abandon a task that is not settled. If its agent is unknown, a team may have the task, and is cancelled."""
     card = decision.card(task.agent)
     team = task.role is Role.WORK and task.attempt > 0 and (card is None or card.team)
     decision.add(TaskAbandoned(at=decision.now, task_id=task.id, cause=cause, reason=reason, team=team))
@@ -216,7 +218,8 @@ def abandon_task(decision: Decision, task: Task, reason: str, cause: AbandonCaus
 def task_deadline(decision: Decision, role: Role, agent: str, start: datetime) -> datetime:
     """Return the time at which an attempt that starts at `start` must end, by its timeout and the workflow's deadline.
 
-    A synthesizer may work `SYNTHESIS_GRACE` past the workflow's deadline, but not past that of the parent workflow.
+    A synthesizer may work `SYNTHESIS_GRACE` past the workflow's deadline, but not past the deadline of the parent
+    workflow.
     """
     state = decision.state
     card = decision.card(agent)

@@ -18,8 +18,8 @@ __all__ = ["approval_subject", "handoff_input", "task_report"]
 def handoff_input(state: State, task: Task) -> JsonValue:
     """Return the input of the handoff of `task`.
 
-    A log holds the request and each result once. A role, and a task of the plan without an input of its own, receive
-    them from the state.
+    A log holds the request and each result once. A role receives them from the state. A task of the plan without an
+    input of its own also receives them from the state.
     """
     if task.role is Role.WORK:
         if task.input is not None:
@@ -36,9 +36,9 @@ def handoff_input(state: State, task: Task) -> JsonValue:
 
 
 def _request_input(state: State, task: Task) -> JsonValue:
-    """Return the input of a task of the plan that has none of its own: the request with its metadata.
+    """Return the input of a task of the plan that has no input of its own: the request with its metadata.
 
-    Where the plan is fixed, the request may have an input for the task alone, in `inputs`.
+    If the plan is fixed, the request may have an input for only this task, in `inputs`.
     """
     if isinstance(state.input, str):
         return {**state.metadata, "request": state.input}

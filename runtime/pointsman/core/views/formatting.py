@@ -13,7 +13,9 @@ from pointsman_schemas.strict_json import compact_json
 __all__ = ["format_dollars", "format_seconds", "format_usage", "pickup_delay", "request_text", "start_delay"]
 
 _SLOW_PICKUP_S = 5.0
-"""Seconds from handoff to start that are reported as a delay. A free worker starts within milliseconds."""
+"""Smallest number of seconds from handoff to start that is reported as a delay. A free worker starts
+within milliseconds.
+"""
 
 _UNREADABLE_REQUEST = "(the request could not be read)"
 
@@ -40,8 +42,8 @@ def format_dollars(cost: float) -> str:
 def request_text(value: JsonValue) -> str:
     """Return a request as one line of a list.
 
-    A text is unchanged. An object with a single text is that text, and a handoff to a team is its intent. Other objects
-    are JSON. An unreadable request has no text in its log.
+    A text is unchanged. An object with a single text becomes that text. A handoff to a team becomes its intent. Other
+    objects become JSON. An unreadable request has no text in its log.
     """
     if isinstance(value, dict):
         only = next(iter(value.values())) if len(value) == 1 else value.get("intent")
@@ -50,7 +52,7 @@ def request_text(value: JsonValue) -> str:
 
 
 def format_usage(usage: Usage) -> str:
-    """Return the tokens, and their cost if it is known; an empty text without tokens."""
+    """Return the tokens, and the cost of the tokens if the cost is known; an empty text without tokens."""
     if not usage.tokens:
         return ""
     return f"{usage.tokens:,} tokens" + (f", {format_dollars(usage.cost)}" if usage.cost else "")
@@ -59,7 +61,7 @@ def format_usage(usage: Usage) -> str:
 def pickup_delay(result: Result, handed: datetime, reports: Iterable[Progress]) -> str:
     """Return a remark about a late start of an attempt with a result; an empty text without a delay.
 
-    A result belongs to the run that finished. Reports from before its start belong to a worker that was lost.
+    A result belongs to the run that finished. Reports from before that run belong to a worker that was lost.
     """
     if result.error is not None and result.error.kind == ErrorKind.CRASHED:  # no run has finished
         return ""

@@ -39,7 +39,7 @@ class TimelineLine:
 
 
 class Timeline:
-    """Renderer of a log. It keeps the assignments of tasks, which single entries do not carry."""
+    """Renderer of a log. The renderer keeps the assignments of tasks, because single entries do not have them."""
 
     def __init__(self) -> None:
         self._agents: dict[str, str] = {}
@@ -182,7 +182,7 @@ class Timeline:
 
 
 def label(question: ApprovalRequested, task: str) -> str:
-    """Return the subject of an approval request, where its task is called `task`."""
+    """Return the subject of an approval request. `task` is the name of its task."""
     match question.about:
         case "plan":
             return "the plan"

@@ -4,10 +4,10 @@ publish request.{team}
 └ invoke_workflow {team}
   ├ plan {planner}                attempts, with the model calls and tools of each, as below
   ├ invoke_agent {agent}          a task: dispatch to result, all attempts
-  │  └ attempt 1                  the worker's time: from the result; before the result, from its reports
+  │  └ attempt 1                  the worker's time, from the result, or from the reports if no result exists
   │     ├ chat {model}
   │     └ execute_tool {tool}
-  ├ invoke_agent {team}           a team: its own workflow is below the attempt, from its own log
+  ├ invoke_agent {team}           a team; the team's workflow is below the attempt, from the log of that workflow
   └ synthesize {synthesizer}
 """
 
@@ -81,7 +81,7 @@ class TraceNode(Frozen):
 
     @property
     def seconds(self) -> float | None:
-        """Duration in seconds; None for a node that has not started or not ended."""
+        """Duration in seconds; None if the node has not started or has not ended."""
         if self.started_at is None or self.ended_at is None:
             return None
         return (self.ended_at - self.started_at).total_seconds()
@@ -103,7 +103,7 @@ def build_trace(
     progress: Iterable[Progress] = (),
     children: Mapping[str, TraceNode] | None = None,
 ) -> TraceNode:
-    """Build the trace of a workflow, running or ended. `at_time` adapts it to a time and to the live agents.
+    """Build the trace of a workflow, running or ended. `at_time` adapts the trace to a time and to the live agents.
 
     Args:
         entries: All log entries, in order.
@@ -145,7 +145,7 @@ class _Attempt:
             self.ended_at, self.usage = result.ended_at, result.usage
 
     def started_at(self) -> datetime | None:
-        """Return the start of the attempt, by its result or its reports; None without one."""
+        """Return the start of the attempt, by its result or its reports; None without a result and without a report."""
         if self.result is not None:
             return self.result.started_at
         if self.team:
@@ -157,10 +157,10 @@ class _Attempt:
         tops = [report for report in self.reports if report.parent_span_id not in spans]
         left = list(self.reports)
         calls = [self._call_node(report, task_id, left) for report in tops]
-        while left:  # spans that are each other's parents: their order is unknown
+        while left:  # the remaining spans are parents of each other, so their order is unknown
             calls.append(self._call_node(left[0], task_id, left))
         if self.team and (child := children.get(child_id_for(self.agent, workflow_id, task_id, self.number))):
-            calls.extend(child.children)  # without its publish node: the attempt is the handoff
+            calls.extend(child.children)  # without the child's publish node, because the attempt is the handoff
         began = self.started_at()
         if self.result is not None:
             late = pickup_delay(self.result, self.dispatched_at, self.last_signs)
@@ -235,7 +235,7 @@ class _Task:
         self.detail = detail or self.detail
         for attempt in self.attempts.values():
             if attempt.ended_at is None:
-                # Until a result comes an attempt has no end of its own: it ends with its task.
+                # An attempt without a result has no end of its own: the attempt ends with its task.
                 attempt.end(max(at, attempt.dispatched_at), status, None, detail)
             elif attempt.status == _IN_REVIEW:
                 attempt.status = status
@@ -265,7 +265,7 @@ class _Task:
 
 
 class _TraceBuilder:
-    """The log folded for drawing: the tasks and their attempts."""
+    """Fold the log into the tasks and attempts of the tree."""
 
     def __init__(self, started: WorkflowStarted) -> None:
         self.started = started

@@ -1,4 +1,4 @@
-"""Adapt a trace to a time and to the live agents, which the log does not have: the log calls each handoff running."""
+"""Adapt a trace to a time and to the live agents. The log has neither, and calls each handoff running."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _OPEN_STATUSES = (*_WITH_AGENT_STATUSES, WAITING_FOR_RETRY)
 def at_time(root: TraceNode, now: datetime, alive: Collection[str]) -> TraceNode:
     """Return the trace with the statuses of a time.
 
-    A node whose agent is not live waits for an agent, and a node that is not due waits for a retry. `detail` states
-    that.
+    A node whose agent is not live waits for an agent. A node that is not due waits for a retry. `detail` states the
+    reason.
 
     Args:
         root: The root of the trace.
