@@ -61,7 +61,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 SpanDetails: TypeAlias = Callable[[], tuple[str, Attributes]]
-"""Function that returns the name and attributes of a span, like the functions of `semconv`. Called only for a span."""
+"""Function that returns a span's name and attributes, as in `semconv`. Called only if a span is made."""
 Kind: TypeAlias = Literal["internal", "client", "producer", "consumer"]
 
 _KINDS: Final = {
