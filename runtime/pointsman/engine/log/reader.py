@@ -56,7 +56,7 @@ IMPORTED_HEADER = "Pointsman-Imported"
 _MAX_CONCURRENT = 50  # concurrent requests to the broker: enough to hide the round trip
 _RECHECK_INTERVAL_S = 5.0
 """Interval of checks for a missed message, in seconds. A waiter uses a plain subscription, which needs no consumer at
-the broker. It misses a message that is published while the connection is down."""
+the broker. The subscription misses a message that is published while the connection is down."""
 
 
 def read_commit(stored: StoredMessage) -> Commit:

@@ -63,7 +63,7 @@ def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestRe
         caller_id(admission.request_id, "request id")
         caller_id(admission.correlation_id, "correlation id")
     except ContractError as error:
-        # A sender may correct an attribute only, so the same body with other headers is another request.
+        # A sender may correct only an attribute, so the same body with different headers is a different request.
         digest = stable_digest(str(error).encode("utf-8", "replace") + stored.body)
         admission = _readable(_admission(stored, team, envelope, None, digest))
         return RequestRefused(admission, AttemptError(kind=error.kind, message=str(error)))
@@ -106,7 +106,7 @@ def read_child_request(
 
 
 def _readable(admission: Admission) -> Admission:
-    """Return the admission of a refused request with ids that fit into headers and logs.
+    """Return the admission of a refused request with ids that headers and logs can hold.
 
     The workflow id follows from the whole ids, so that no two refused requests share a workflow.
     """
@@ -118,7 +118,7 @@ def _shown(value: str) -> str:
 
 
 def _check_reply_to(subject: str | None, namespace: str) -> None:
-    """Raise `ContractError` if an outcome there could be taken for another event, or reach subjects of the broker."""
+    """Raise `ContractError` if an outcome on `subject` may look like a different event, or reach broker subjects."""
     if subject is None:
         return
     ours = subject.startswith(("$", "_", f"{namespace}.")) and not subject.startswith("_INBOX.")
@@ -153,7 +153,7 @@ def _request_identity(stored: StoredMessage, envelope: Envelope | None, headers:
     if envelope:
         return envelope.id, envelope.source
     own_id = headers.get("ce-id") or headers.get("nats-msg-id")
-    # A place in the stream is one place for as long as the stream lives; with its time it is one for ever.
+    # A sequence is unique while the stream exists. The sequence together with its time is unique for ever.
     own_id = own_id or f"sequence-{stored.sequence}-{stored.at:%Y%m%dT%H%M%S.%fZ}"
     return own_id, headers.get("ce-source", "")
 
@@ -179,7 +179,7 @@ def correlation_id_of_request(stored: StoredMessage) -> str:
 
 
 def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str | None:
-    """Return the workflow of `team` that a message is for, by its subject and its id; None if neither names it."""
+    """Return the workflow of `team` that the subject or the id of a message names; None if neither names a workflow."""
     with suppress(ContractError):
         match stored.subject.split(".", 2)[1]:
             case "request":

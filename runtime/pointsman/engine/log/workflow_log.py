@@ -30,14 +30,14 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["CorruptLogError", "LogHead", "TruncatedLogError", "WorkflowLog"]
 
 SNAPSHOT_EVERY = 64
-"""Commits between two snapshots: loading then reads at most that many, some tens of milliseconds."""
+"""Commits between two snapshots. Loading reads at most this number of commits, in some tens of milliseconds."""
 _TASKS_PER_DOUBLING = 128
-"""Tasks of a workflow for which the number of commits between two snapshots is doubled, and doubled again for twice as
-many tasks: a snapshot holds all tasks, and is as large as the commits that added them."""
+"""If a workflow has this number of tasks, the number of commits between two snapshots is doubled. For twice as many
+tasks, the number is doubled again: a snapshot holds all tasks, and is as large as the commits that added the tasks."""
 
 
 class CorruptLogError(PeerError):
-    """A log holds something that cannot be read or cannot follow. Its workflow is closed; the others go on."""
+    """A log holds a message that cannot be read or cannot follow. Its workflow is closed; other workflows go on."""
 
     kind = "corrupt_log"
 
@@ -56,9 +56,9 @@ class LogHead:
         state: The state after the last commit; None without a log.
         sequence: The last sequence; 0 without a log.
         snapshot_sequence: The sequence of the newest commit with a snapshot.
-        foreign_messages: True if another process has written to the log. It may not have published all that its commits
-        require.
-        agents: The agents that the commits last named as live; None if that was not read.
+        foreign_messages: True if another process has written to the log. That process may not have published all
+        messages that its commits require.
+        agents: The agents that the commits last named as live; None if these names were not read.
     """
 
     state: State | None = None
@@ -107,7 +107,7 @@ class WorkflowLog:
     async def origin(self, workflow: str) -> tuple[str | None, str]:
         """Return the correlation id and the trace id of the log's newest message.
 
-        The message may be a message that cannot be folded.
+        The log may be unable to fold this message.
         """
         last = await self._bus.last("log", self._subjects.log(self._team, workflow))
         try:

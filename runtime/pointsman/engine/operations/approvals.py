@@ -1,4 +1,4 @@
-"""A person's answer to what a workflow asks: it is published once, and what counts is read back from the log."""
+"""Publish a person's answer to a question of a workflow once. Read the answer that counts back from the log."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ async def answer_approval(
     by: str = "",
     timeout: float = 10.0,
 ) -> AnswerResult:
-    """Publish the answer, unless it could not count, and wait for what counts.
+    """Publish the answer, unless the answer could not count. Wait for the answer that counts.
 
     Returns:
         The answer that counts, or a result without a verdict if no supervisor has read the answer in `timeout` seconds.
 
     Raises:
-        ContractError: `input` does not fit what it would replace, or is no JSON. The approval stays open.
-        NotFoundError: There is no such approval, or the log was removed.
+        ContractError: `input` is not valid in place of the old input, or is no JSON. The approval stays open.
+        NotFoundError: The approval does not exist, or the log was removed.
     """
     workflow = approval.rpartition("-")[0]
     if not workflow:
@@ -104,12 +104,12 @@ async def answer_approval(
 
 
 async def _check_input(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> None:
-    """Refuse a replacement input that does not fit, while a better answer can still be given.
+    """Refuse a replacement input that is not valid, while a person can still give a better answer.
 
     The supervisor checks plans, and the worker checks every input again.
 
     Raises:
-        ContractError: The input does not fit the schema of the tool or of the agent.
+        ContractError: The input is not valid by the schema of the tool or of the agent.
     """
     match asked.about:
         case "tool":
@@ -130,7 +130,7 @@ async def _check_input(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> 
 def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
     """Return the first problem of `value` with its path.
 
-    The text is empty if the value fits, or if the schema cannot be used.
+    The text is empty if the value is valid, or if the schema cannot be used.
     """
     from jsonschema import Draft202012Validator, SchemaError  # slow to load, and only changed inputs need it
     from jsonschema.exceptions import UnknownType, best_match
@@ -138,7 +138,7 @@ def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
     from referencing.exceptions import Unresolvable
 
     if schema.get("type") == "string" and isinstance(value, dict):
-        value = value.get("request", value)  # an agent that takes text reads this field, too
+        value = value.get("request", value)  # an agent that takes text also reads this field
     validator = Draft202012Validator(dict(schema), registry=Registry())  # without remote references
     try:
         validator.check_schema(dict(schema))
@@ -151,7 +151,7 @@ def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
 def _matching_entry(entry: Entry, approval: str, name: str) -> AnswerResult | None:
     """Return the answer that an entry gives about the approval, or about the control event `name`.
 
-    The answer of another entry is None.
+    For any other entry, the result is None.
     """
     match entry.kind:
         case "approval_decided" if entry.approval == approval:

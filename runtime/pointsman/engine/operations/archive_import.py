@@ -1,6 +1,6 @@
 """Import an archive into a namespace, for reading: no supervisor and no agent acts on an imported message.
 
-Nothing is stored unless all of it can be stored. An import that was interrupted is continued by repeating it.
+An import stores nothing unless it can store all messages. To continue an interrupted import, repeat the import.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int
 def _messages(archive: Archive, subjects: Subjects) -> list[_Message]:
     """Return the messages to store, in the order of their streams. The first is the first commit.
 
-    Two imports at once find out by that commit, before either has stored anything else.
+    If two imports run at once, they detect each other by the first commit, before they store any other message.
     """
     log = Subjects(archive.namespace).log(archive.team, archive.workflow_id)
     first = next(record for record in archive.records if record.subject == log)
     kept = [record for record in archive.records if is_importable(record)]
     if (sequences := [record.sequence for record in kept if record.subject == log]) == sorted(sequences):
-        # Commits and events come as their stream had them: the reports of a task before the end of the workflow.
+        # Commits and events keep the order of their stream: the reports of a task come before the workflow's end.
         kept.sort(key=lambda record: record.sequence)
     kept.sort(key=lambda record: (record is not first, record.stream != "log"))
     return [
@@ -112,7 +112,7 @@ async def _find_interrupted(bus: Bus, subjects: Subjects, messages: Sequence[_Me
     """Return how many of the first messages an interrupted import has stored, and the last sequence of each subject.
 
     Raises:
-        WorkflowExistsError: A subject holds another message, or every message is stored.
+        WorkflowExistsError: A subject holds a different message, or every message is stored.
     """
     by_subject: dict[str, list[_Message]] = {}
     for message in messages:
@@ -151,7 +151,7 @@ async def _store(bus: Bus, subjects: Subjects, message: _Message, end: int) -> i
                 raise
         except ConflictError:
             last = await bus.last(message.stream, message.subject)
-            if attempt and last is not None and message.is_stored_as(last):  # by the publish without an answer
+            if attempt and last is not None and message.is_stored_as(last):  # the unanswered publish stored it
                 return last.sequence
             raise WorkflowExistsError(_exists_message(message.workflow, subjects)) from None
     raise AssertionError("unreachable")

@@ -1,7 +1,7 @@
-"""Read an archive and check it: the messages of its own workflows only, and logs that are complete.
+"""Read an archive and check that it holds only messages of its own workflows, and complete logs.
 
-A file comes from elsewhere. Every check is made before a command acts on the archive, so that an import stores all of
-it or nothing, and no message of a file reaches a supervisor or an agent.
+A file may come from any source. Every check is made before a command acts on the archive. So an import stores the whole
+archive or nothing, and no message of a file reaches a supervisor or an agent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def read_archive(text: bytes) -> Archive | tuple[Commit, ...]:
         The archive, or the commits of the log.
 
     Raises:
-        ConfigurationError: The content is neither, has a version that is not supported, or does not pass
+        ConfigurationError: The content is no archive and no log, has an unsupported version, or does not pass
             `check_archive`.
     """
     try:
@@ -134,7 +134,7 @@ def _check_record(archive: Archive, record: Record, subjects: Subjects) -> None:
         if broker := [name for name in record.headers if name.lower().startswith("nats-")]:
             raise ContractError(f"the header {broker[0][:80]!r} is an order to the broker")
         _check_body(archive, record, record.data)
-    except ValueError as error:  # a ContractError, too
+    except ValueError as error:  # also a ContractError
         raise ConfigurationError(
             f"record {record.sequence} on {record.subject[:200]!r} cannot be read: {describe_error(error)}; "
             f"{_EXPORT_HINT}"

@@ -5,9 +5,9 @@
 | a request | publishes it again unchanged, as a new workflow, under an id that follows from the letter |
 | a handoff, its workflow running | asks the supervisor to reopen the task: a new attempt, the same idempotency key |
 | a handoff, its workflow ended | is refused; with `as_new` the workflow's request is sent again, as a new workflow |
-| another inbox event, its workflow running | publishes it again |
+| any other inbox event, its workflow running | publishes the event again |
 
-Every new id follows from the letter's, so a letter replayed twice is one workflow, or one new attempt.
+Every new id follows from the id of the letter. So two replays of one letter make one workflow, or one new attempt.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 MAX_CONCURRENT_REPLAYS = 16
-"""Letters dealt with at a time: a replay waits for a supervisor, and those need not wait for each other."""
+"""Letters that are processed at a time: a replay waits for a supervisor, and replays need not wait for each other."""
 
 _MAX_SHOWN_CHARS = 100_000  # characters of an unreadable body that `decoded` repeats
 
@@ -83,7 +83,7 @@ class DeadLetterEntry:
 
     @property
     def body(self) -> bytes:
-        """The original event's body. Raises `UndecodableEventError` when the letter does not hold base64."""
+        """The original event's body. Raises `UndecodableEventError` if the letter does not hold base64."""
         try:
             return base64.b64decode(self.content.body, validate=True)
         except (binascii.Error, ValueError) as error:
@@ -93,7 +93,7 @@ class DeadLetterEntry:
 
     @property
     def decoded(self) -> JsonValue:
-        """The body as JSON data, or as text where it is not JSON: what a person wants to see."""
+        """The body as JSON data, or as text if the body is not JSON: the form that a person wants to see."""
         body = self.body
         try:
             return parse_json(body)
@@ -169,13 +169,13 @@ class DeadLetters:
     async def discard(self, letter: DeadLetterEntry) -> bool:
         """Remove a dead letter permanently.
 
-        The message is replaced by an empty one first: a workflow that still runs would find its letter missing after a
-        crash, and store it again.
+        First an empty message replaces the letter. Without this, a workflow that still runs would find its letter
+        missing after a crash, and would store the letter again.
 
         Returns:
             False if the letter was removed already.
         """
-        with suppress(ConflictError):  # another process, or an earlier try of this one
+        with suppress(ConflictError):  # another process, or an earlier try of this process
             await publish_with_retry(self._bus, letter.subject, b"", {}, expect=letter.sequence)
         return await self._bus.delete("dead", letter.sequence)
 

@@ -39,7 +39,7 @@ class QueuedRequest:
 async def list_queued_requests(
     bus: Bus, subjects: Subjects, team: str | None = None, limit: int | None = None
 ) -> Sequence[QueuedRequest]:
-    """Return the queued requests of `team`, or of all teams, by team and age, the newest `limit` of each.
+    """Return the queued requests of `team`, or of all teams, by team and age: the newest `limit` requests of each team.
 
     Only the last messages of the stream are read, as for a cancellation.
     """
@@ -65,12 +65,12 @@ async def _requested_teams(bus: Bus, subjects: Subjects) -> Sequence[str]:
 
 async def _queued_for_team(bus: Bus, subjects: Subjects, team: str, limit: int | None) -> Sequence[QueuedRequest]:
     left = await _unsettled_count(bus, team)
-    if left == 0:  # and no request is read, of which there may be many
+    if left == 0:  # read no request: many may exist
         return ()
     requests: dict[str, StoredMessage] = {}
     async for stored in recent_requests(bus, subjects.request(team)):
         requests.setdefault(workflow_of_request(stored), stored)
-    # A team's supervisor takes them in order, so what it has yet to settle is what came last.
+    # A team's supervisor takes requests in order, so the unsettled requests are the newest requests.
     most = min(len(requests) if each is None else each for each in (left, limit))
     asked = list(requests.items())[max(0, len(requests) - most) :]
     looks = (_find_queued(bus, subjects, team, workflow, request) for workflow, request in asked)
@@ -78,7 +78,7 @@ async def _queued_for_team(bus: Bus, subjects: Subjects, team: str, limit: int |
 
 
 async def _unsettled_count(bus: Bus, team: str) -> int | None:
-    """Return the number of requests that the team's supervisors have not acknowledged; None if none has ever run."""
+    """Return the number of requests that the team's supervisors did not acknowledge; None if no supervisor ever ran."""
     depth = await bus.depth(f"request-{team}", "work")
     return None if depth is None else depth.pending + depth.in_flight
 

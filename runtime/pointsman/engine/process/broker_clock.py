@@ -1,7 +1,7 @@
 """Clock anchored to the broker's time at start and advanced monotonically.
 
-A step of this machine's clock triggers and delays nothing, and processes on machines whose clocks differ agree on
-deadlines.
+A step of this machine's clock triggers nothing and delays nothing. If the clocks of two machines differ, the processes
+on these machines still agree on deadlines.
 """
 
 from __future__ import annotations

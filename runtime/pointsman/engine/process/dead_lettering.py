@@ -20,7 +20,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["dead_letter", "dead_letter_id_of", "store_dead_letter", "stream_of"]
 
 _KEPT_FRACTION = 4
-"""Of a message's bound, the part that a truncated letter keeps of its body: a quarter leaves room for all the rest."""
+"""A truncated letter keeps its body up to this part of a message's bound: a quarter leaves room for other fields."""
 
 
 async def dead_letter(
@@ -82,7 +82,7 @@ def dead_letter_id_of(bus: Bus, subjects: Subjects, stored: StoredMessage, workf
     """Compute the id of the dead letter of `stored`. Every process computes the same id."""
     home = stream_of(subjects, stored.subject)
     stream = bus.stream_name(home)
-    if bus.handoffs_unsynced and home == "handoffs":  # it gives a number twice, and what it forgot is sent again
+    if bus.handoffs_unsynced and home == "handoffs":  # the broker reuses sequences, and lost handoffs are sent again
         return dead_letter_id(workflow or "none", stream, stored.subject, sha256(stored.body).hexdigest())
     return dead_letter_id(workflow or "none", stream, stored.sequence)
 

@@ -45,8 +45,8 @@ class WorkerParts:
 def load_worker(specs: Iterable[str]) -> WorkerParts:
     """Load the agents, interceptors and lifespans that `specs` name.
 
-    A module brings all of its members, those that it imports included. `module:name` brings one agent, with the
-    interceptors and lifespans of its module. A module may define interceptors and lifespans alone.
+    A module brings all of its members, including imported members. `module:name` brings one agent, with the
+    interceptors and lifespans of the agent's module. A module may define only interceptors and lifespans.
 
     Args:
         specs: Modules, files and entry points, as for `load_objects`.
@@ -120,8 +120,8 @@ def load_objects(spec: str, kind: type[T]) -> tuple[T, ...]:
         The objects.
 
     Raises:
-        ConfigurationError: Nothing is found or a module cannot be imported. The message has what was looked for, and
-            where.
+        ConfigurationError: Nothing is found or a module cannot be imported. The message names the
+            object and the place of the search.
     """
     value, name, _ = _resolve(spec)
     return _members(value, name, kind, spec)
@@ -157,7 +157,7 @@ def _members_of(value: object) -> list[object]:
 
 
 def _check_instances(modules: Sequence[ModuleType], interceptors: Sequence[Interceptor]) -> None:
-    """Raise a `ConfigurationError` for an interceptor's class without an instance: it would run nowhere, unnoticed."""
+    """Raise a `ConfigurationError` if an interceptor's class has no instance: the class would silently never run."""
     for module in modules:
         for name, item in vars(module).items():
             if not (isinstance(item, type) and Interceptor in item.__mro__ and item.__module__ == module.__name__):
@@ -171,7 +171,7 @@ def _check_instances(modules: Sequence[ModuleType], interceptors: Sequence[Inter
 
 
 def _has_name(spec: str) -> bool:
-    # A drive letter has a colon, too: C:\agents.py
+    # A drive letter also has a colon: C:\agents.py
     return spec.rfind(":") > (1 if spec[1:3] in (":\\", ":/") else -1)
 
 

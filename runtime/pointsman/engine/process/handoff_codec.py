@@ -13,8 +13,8 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["RESENT_HEADER", "consumer_name", "decode_handoff"]
 
 RESENT_HEADER = "pointsman-resent"
-"""The header of a handoff that may be the second of its attempt: the broker may have lost a first handoff, which may
-have been answered. A worker looks for a result before it starts such a handoff."""
+"""The header of a handoff that may be the second handoff of its attempt. The broker may have lost a first handoff, and
+a worker may have answered the lost handoff. A worker looks for a result before it starts such a handoff."""
 
 
 def consumer_name(agent: str) -> str:
@@ -51,7 +51,7 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
 
 
 def _check_return_subject(handoff: Handoff, message: StoredMessage, subjects: Subjects) -> None:
-    """Raise `ContractError` unless the reply subject is an inbox for this result. It may be another team's inbox."""
+    """Raise `ContractError` unless the reply subject is an inbox for this result. Any team may own this inbox."""
     said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
     inbox = subjects.parse_inbox(handoff.return_to)
     if inbox.kind != "result" or said != (inbox.agent, inbox.workflow, inbox.task, inbox.attempt):

@@ -7,8 +7,8 @@
 beginning has been dealt with | 503; the body names what is missing |
 | `/metrics` | the extra `prometheus` is installed | 404 |
 
-They answer with one JSON object, `/metrics` in the Prometheus text format. A request is one line and headers that are
-not looked at: no framework is needed.
+`/healthz` and `/readyz` answer with one JSON object. `/metrics` answers in the Prometheus text format. A request is one
+line and headers. The server ignores the headers, so the server needs no framework.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["serve_health"]
 
 _log = get_logger(__name__)
 
-_REQUEST_TIMEOUT_S = 2.0  # seconds a caller has to say what it wants; probes are local and say it in one packet
+_REQUEST_TIMEOUT_S = 2.0  # seconds for a caller to send its request; probes are local and send one packet
 _MAX_REQUEST_BYTES = 8_192  # bytes of a request
 
 
@@ -36,7 +36,7 @@ async def serve_health(
 ) -> AsyncIterator[int]:
     """Answer health requests on `host` and `port` until the context ends.
 
-    The process is ready when `waiting_for` returns nothing: it names the services that the process lacks now.
+    `waiting_for` names the services that the process lacks now. If `waiting_for` returns nothing, the process is ready.
     `exposition` returns the body of `/metrics`.
 
     Yields:

@@ -1,4 +1,4 @@
-"""Announce cards in the registry while their agents run. A team has a card, too: other teams may hand it work."""
+"""Announce cards in the registry while their agents run. A team also has a card: other teams may hand it work."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["announce_periodically", "checked_card", "team_card"]
 
 _log = get_logger(__name__)
 
-_RETRY_PAUSE_S = 0.1  # seconds before a card that was not taken is announced again
+_RETRY_PAUSE_S = 0.1  # seconds before a refused card is announced again
 
 
 def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
     """Return the card of a team, which other teams see as an agent.
 
-    Its version is a digest of the team's definition without an order of names: they may have been given as a set, whose
-    order differs between processes.
+    The version of the card is a digest of the team's definition. The digest ignores the order of names: the definition
+    may give names as a set, and the order of a set differs between processes.
     """
     definition = team.model_copy(update={"agents": tuple(sorted(team.agents))})
     return checked_card(
@@ -50,7 +50,7 @@ def checked_card(card: AgentCard) -> AgentCard:
     """Return `card` if the registry accepts it.
 
     Raises:
-        ConfigurationError: The card is too large, or a field of it is not valid. No process would see the agent.
+        ConfigurationError: The card is too large, or a field of the card is not valid. No process would see the agent.
     """
     try:
         return decode_card(f"{card.name}.{card.instance}", encode_card(card))
@@ -61,7 +61,7 @@ def checked_card(card: AgentCard) -> AgentCard:
 async def announce_periodically(
     bus: Bus, cards: Callable[[], Sequence[AgentCard]], heartbeat: float, clock: Clock
 ) -> None:
-    """Announce `cards`, as they are each time, until cancelled."""
+    """Announce the present `cards` each time, until cancelled."""
     silent = False
     while True:
         try:

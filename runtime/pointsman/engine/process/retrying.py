@@ -71,7 +71,7 @@ async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: C
 async def publish_once(
     bus: Bus, clock: Clock, subject: str, body: bytes, headers: Mapping[str, str]
 ) -> StoredMessage | None:
-    """Store a message on `subject` unless the work stream has one there.
+    """Store a message on `subject` unless the work stream has a message on `subject`.
 
     An existing message may be an earlier try of this call that was not answered.
 
@@ -101,10 +101,10 @@ async def publish_with_retry(
     expect: int | None = None,
     message_id: str | None = None,
 ) -> None:
-    """Store one message, asking again when the broker is silent; `expect` or `message_id` keeps it from counting twice.
+    """Store one message. Try again if the broker is silent; `expect` or `message_id` prevents a second copy.
 
     Raises:
-        PublishOutcomeUnknownError: it was silent three times in a row.
+        PublishOutcomeUnknownError: The broker was silent three times in a row.
     """
     once = partial(bus.publish, subject, body, headers, expect=expect, message_id=message_id)
     for _ in range(_MAX_TRIES - 1):

@@ -1,4 +1,4 @@
-"""The first SIGTERM or SIGINT asks a process to finish what it has; the second one ends it at once."""
+"""The first SIGTERM or SIGINT asks a process to finish its work; the second signal ends the process at once."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["Acknowledger"]
 
 _MAX_DELIVERIES = 5
-"""Deliveries of a parent's control to a child that has not begun. After them, the child reads it when it begins."""
+"""Deliveries of a parent's control to a child before its start. A child that starts later reads the control then."""
 _RETRY_PAUSE_S = 5.0
 """Delay before the redelivery of an input whose dead letter could not be stored, to avoid a hot loop."""
 
@@ -51,7 +51,7 @@ class Acknowledger:
         self._team = team
 
     async def acknowledge(self, workflow: str, inbound: Iterable[InboundInput], state: State | None = None) -> None:
-        """Acknowledge processed inputs, and store a dead letter of each refused one first.
+        """Acknowledge processed inputs. Before that, store a dead letter of each refused input.
 
         Args:
             workflow: The workflow's id.
@@ -127,7 +127,7 @@ class Acknowledger:
     async def close_corrupt(self, workflow: str, inbound: Sequence[InboundInput], error: CorruptLogError) -> None:
         """Close a workflow whose log cannot be folded: publish a failed outcome and dead-letter its inputs.
 
-        A log that retention is deleting has an outcome already, which is deleted last.
+        If retention is deleting the log, the workflow already has an outcome. Retention deletes the outcome last.
 
         Args:
             workflow: The workflow's id.

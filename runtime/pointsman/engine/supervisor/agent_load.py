@@ -1,6 +1,6 @@
 """The load of agents that a supervisor selects among: the depth of their queues and the time of their recent tasks.
 
-Another supervisor may measure other loads. That does no harm, because the selected agent is recorded in the log.
+Two supervisors may measure different loads. The difference does no harm, because the log records the selected agent.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class AgentLoads:
             self._queued_by_agent[agent] = replace(load, queued=max(load.queued + more, 0))
 
     def _record_duration(self, result: Result) -> None:
-        """Record the time of a success. If failures counted, an agent that fails at once would be the fastest."""
+        """Record the time of a success. If failures counted, an agent that fails at once would seem fastest."""
         seconds = max((result.ended_at - result.started_at).total_seconds(), 0.0)
         now = self._clock.monotonic()
         before, at = self._durations.get(result.agent, (seconds, now))

@@ -1,4 +1,4 @@
-"""The circuits of a namespace's agents. Supervisors share those that are not closed in one message.
+"""The circuits of a namespace's agents. Supervisors share the circuits that are not closed, in one message.
 
 Each supervisor counts the failures that it sees. The supervisors share only the changes: a circuit opens, one probe is
 sent, a circuit closes. While all circuits are closed, nothing is read or written.
@@ -74,7 +74,7 @@ class CircuitBreaker:
         return self._known.agents
 
     async def run(self) -> None:
-        """Follow the changes of other supervisors and publish those of this one, until cancelled."""
+        """Follow the changes of other supervisors and publish the changes of this supervisor, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow_changes())
             group.create_task(self._publish_changes())
@@ -90,10 +90,10 @@ class CircuitBreaker:
 
         Args:
             probes: The probes, by agent.
-            now: The time of the decision, which a fired timer may have moved ahead of this clock.
+            now: The time of the decision. A fired timer may have moved this time ahead of the clock.
 
         Returns:
-            False if another supervisor has a probe on its way to one of the agents.
+            False if another supervisor has sent a probe to one of the agents, and the probe has not ended.
         """
         for agent, probe in probes.items():
             if not await self._claim_probe(agent, probe, now):

@@ -34,7 +34,7 @@ __all__ = ["CommitResult", "Committer"]
 _UNKNOWN_OUTCOME_PAUSE_S = 0.05
 """Delay before the check whether an unanswered commit was stored. A cluster has finished pending publishes by then."""
 _MAX_RACES = 100
-"""Compare-and-set conflicts of one commit before it fails. More of them are a sign of another fault."""
+"""Compare-and-set conflicts of one commit before the commit fails. More conflicts are a sign of a different fault."""
 
 _log = get_logger(__name__)
 
@@ -115,15 +115,16 @@ class Committer:
             entries, state = tuple(draft.entries), draft.current
             if not entries or state is None:
                 if head.state is not None and head.state.ended and unanswered:
-                    # A first commit for these inputs, here or in a process that died, may not have reached the broker
-                    # yet. Stored after retention has removed this log, it would begin the log again, and no supervisor
-                    # would continue it. The answer to another first commit shows that none is on its way.
+                    # A first commit for these inputs, from here or from a process that died, may not have reached the
+                    # broker yet. If the broker stored this commit after retention has removed the log, the commit
+                    # would begin the log again, and no supervisor would continue the log. If the broker answers
+                    # a new first commit, no older first commit is still on its way.
                     head, raced, unanswered = LogHead(), True, False
                     continue
                 if head.state is not None and head.state.ended:
                     return CommitResult(head, had_conflict=raced)  # no entry follows the end
-                # Without a commit, nothing proves that the head is the newest. A timer that an older state ignores may
-                # be one that another supervisor has armed since.
+                # Without a commit, nothing proves that the head is the newest. If an older state ignores a timer,
+                # another supervisor may have armed this timer since.
                 newer = await self._logs.load(workflow, head)
                 if newer.sequence == head.sequence:
                     return CommitResult(head, had_conflict=raced)
@@ -181,7 +182,7 @@ class Committer:
         return self._live_cards[1]
 
     async def _reload(self, workflow: str, head: LogHead, error: ConflictError | PublishOutcomeUnknownError) -> LogHead:
-        """Load the log after `head`. A log that neither ends at `head` nor goes on after it was rolled back."""
+        """Load the log after `head`. If the log neither ends at `head` nor goes on after it, it was rolled back."""
         newer = await self._logs.load(workflow, head)
         if isinstance(error, PublishOutcomeUnknownError) or newer.sequence != head.sequence:
             return newer

@@ -1,6 +1,7 @@
 """Decode the deliveries of a team into inputs of workflows.
 
-A control that arrived before its workflow began was not processed. It is read again when the workflow begins.
+If a control arrives before its workflow begins, the control is not processed. The decoder reads the control again
+when the workflow begins.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class UnreadableInput:
     """A delivery that becomes a dead letter, because no workflow can process it.
 
     Attributes:
-        workflow: The workflow that the subject names; None if it names none.
+        workflow: The workflow that the subject names; None if the subject names no workflow.
         error: The fault.
     """
 
@@ -104,7 +105,7 @@ class InboundDecoder:
         return address.workflow, InboundInput(received, delivery, event_id, refusal)
 
     async def is_cancelled_while_queued(self, workflow: str, inbound: Sequence[InboundInput]) -> bool:
-        """Check whether a workflow is cancelled whose request waits for admission.
+        """Check whether a workflow is cancelled while its request waits for admission.
 
         Such a workflow begins and ends in one commit. Its request is acknowledged when it is delivered.
 
@@ -113,7 +114,7 @@ class InboundDecoder:
             inbound: The inputs; the request is added to the cancellation.
 
         Returns:
-            True if there is a cancellation and a waiting request.
+            True if a cancellation and a waiting request exist.
         """
         for inbound_input in inbound:
             if isinstance(inbound_input.input, ControlReceived) and is_cancellation(workflow, inbound_input.input):

@@ -18,7 +18,7 @@ class EndedWorkflows:
     """Recently ended workflows, so that late timers need no read of the log.
 
     An entry lives at most `retention / 2`: after the log is removed, the same request may begin the workflow again, and
-    the inputs of that one must be processed.
+    the inputs of the new workflow must be processed.
 
     Args:
         clock: The clock.

@@ -65,14 +65,14 @@ _log = get_logger(__name__)
 _BATCH_SIZE = 256
 """Inputs of one batch: as many as one stream delivers in a few milliseconds."""
 _BATCH_DELAY_S = 0.005
-"""Delay in which inputs gather while supervisors share the workflows: a larger batch is published together. Two
-supervisors on two CPUs handle a fifth more with it; 10 ms were no better."""
+"""Delay in which inputs gather while supervisors share the workflows: a larger batch is published together. With this
+delay, two supervisors on two CPUs handle a fifth more inputs; a delay of 10 ms was no better."""
 _MAX_DELIVERIES = 5
-"""Deliveries of an input that raises in the engine, before it is dead-lettered."""
+"""Deliveries of an input that raises in the engine, before the engine dead-letters the input."""
 _MAX_RETRY_PAUSE_S = 60.0
 """Longest delay between two deliveries of a timer that raises in the engine."""
 _WITHDRAW_TIMEOUT_S = 2.0
-"""Timeout for withdrawing the team's card at shutdown. A broker restarts within it; otherwise the card expires."""
+"""Timeout for withdrawing the team's card at shutdown. A broker restarts in this time; otherwise the card expires."""
 _HEADS_PER_WORKFLOW = 2
 """Cached heads for each slot of admission: other supervisors admit some of the workflows whose inputs arrive here."""
 
@@ -137,7 +137,7 @@ class SupervisorEngine:
 
         Raises:
             BusUnavailableError: the broker did not answer while starting.
-            ConfigurationError: an agent has the team's name, or the namespace does not fit.
+            ConfigurationError: an agent has the team's name, or the namespace is not suitable.
             PermissionDeniedError: the broker refuses a subject that this supervisor cannot work without.
         """
         if (card := await start_with_retry(self._start, self._bus, self._clock, stop)) is None:
@@ -244,8 +244,8 @@ class SupervisorEngine:
     async def _extend_ack_deadlines(self) -> None:
         """Extend the acknowledgement deadline of inputs in progress, and check the backlog of the start.
 
-        The messages of a large commit may take long to publish. If its inputs were redelivered meanwhile, all messages
-        would be published again, which takes as long.
+        Publishing the messages of a large commit may take long. If the broker redelivered the inputs of the commit
+        meanwhile, all messages would be published again, and the second publish would take as long.
         """
         earlier = set[tuple[str, int, int]]()
         while True:
@@ -274,14 +274,14 @@ class SupervisorEngine:
             await self._route(await consumer.take(min(self._admission.free_slots, _BATCH_SIZE)), turns)
 
     async def _pull(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
-        """Take inputs of the inbox, and handoffs of other teams. Handoffs need no slot: their workflows have one."""
+        """Take inputs of the inbox, and handoffs of other teams. Handoffs need no slot: their workflows have a slot."""
         while True:
             await self._route(await consumer.take(_BATCH_SIZE), turns)
             if self._ownership.balanced and len(self._queued) > 1:
                 await self._clock.sleep(_BATCH_DELAY_S)
 
     async def _route(self, deliveries: Sequence[Delivery], turns: asyncio.TaskGroup) -> None:
-        """Forward inputs to the owners of their workflows, which have the state in memory; accept the others."""
+        """Forward inputs to the owners of their workflows: owners have the state in memory. Accept the other inputs."""
         await self._refresh_membership()
         hands_on = self._ownership.may_forward
         for delivery in deliveries:
@@ -290,7 +290,7 @@ class SupervisorEngine:
                 self._accept_delivery(delivery, turns)
 
     async def _refresh_membership(self) -> None:
-        """Read the live supervisors, and set the rank of this one at the consumers."""
+        """Read the live supervisors, and set the rank of this supervisor at the consumers."""
         await self._ownership.refresh()
         for consumer in self._consumers.values():
             consumer.set_rank(self._ownership.priority)
@@ -323,7 +323,7 @@ class SupervisorEngine:
             self._record_end(stored.subject.rpartition(".")[2], stored.at)
 
     def _enqueue(self, workflow: str, inbound_input: InboundInput, turns: asyncio.TaskGroup) -> None:
-        """Queue an input. Inputs of one workflow are processed in order, those that wait together in one batch."""
+        """Queue an input. Inputs of one workflow are processed in order. Inputs that wait together form one batch."""
         if workflow in self._queued:
             self._queued[workflow].append(inbound_input)
             return
@@ -364,7 +364,7 @@ class SupervisorEngine:
             self._invalidate(workflow, inbound)
             _log.exception("inputs_failed", inputs=len(inbound))
             for inbound_input in inbound:
-                # A timer blocks no other input, and its workflow may wait for it alone: it is redelivered without end.
+                # A timer blocks no other input. A workflow may wait for the timer alone, so redelivery never ends.
                 patient = isinstance(inbound_input.input, TimerFired)
                 await self._retry_later(inbound_input.delivery, workflow, error, for_ever=patient)
 
@@ -383,8 +383,8 @@ class SupervisorEngine:
     def _invalidate(self, workflow: str, inbound: Iterable[InboundInput]) -> None:
         """Discard the cached head of a workflow, and free its slot if its request is returned.
 
-        The supervisor that takes the request next admits it. If this process kept the slot, and had no other, no
-        supervisor might admit the request.
+        The supervisor that takes the request next admits the request. If this process kept the slot and had no other
+        slot, no supervisor might admit the request.
         """
         self._heads.pop(workflow, None)
         if any(is_request(inbound_input.input) for inbound_input in inbound):
@@ -408,7 +408,7 @@ class SupervisorEngine:
         if head is None:
             new = not again and workflow not in self._ended
             fresh = new and all(is_request(inbound_input.input) for inbound_input in inbound)
-            # A first delivery of a request has no log yet. If it has one, the commit, which expects none, fails.
+            # At the first delivery of a request, no log exists. The commit expects no log, and fails if a log exists.
             head = LogHead() if fresh else replace(await self._logs.load(workflow), foreign_messages=True)
         unknown = head.state is None and not any(is_request(inbound_input.input) for inbound_input in inbound)
         if unknown and not await self._decoder.is_cancelled_while_queued(workflow, inbound):
@@ -426,8 +426,9 @@ class SupervisorEngine:
         if workflow in self._ended and not head.state.ended:  # its log was removed, and the request began it again
             self._ended.discard(workflow)
             self._admission.admit(workflow)
-        # Another supervisor publishes the messages of its own commits. If it crashes before, its input is redelivered,
-        # and the messages are recovered then. But all messages must exist before the outcome, which goes last.
+        # Another supervisor publishes the messages of its own commits. If that supervisor crashes before, the broker
+        # redelivers the input, and then the messages are recovered. But all messages must exist before the outcome,
+        # because the outcome goes last.
         others = head.foreign_messages or raced
         if again or (others and (head.state.ended or not all_committed(inbound, entries))):
             await self._outbox.republish_all(head.state, entries)
@@ -480,5 +481,5 @@ def _entry_ids(entry: Entry) -> dict[str, object]:
 
 
 def _identity(delivery: Delivery) -> tuple[str, int, int]:
-    """Return a key that no other delivery has. `id()` is not one: a later delivery may get the same address."""
+    """Return a key that no other delivery has. `id()` is not unique: a later delivery may get the same address."""
     return delivery.message.subject, delivery.message.sequence, delivery.delivered

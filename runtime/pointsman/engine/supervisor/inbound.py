@@ -42,7 +42,7 @@ class InboundInput:
         delivery: The delivery to settle after the input is processed.
         event_id: The id of the event.
         refusal: The error with which the input is dead-lettered as well; None for an accepted input.
-        related_inputs: Inputs that were read because of this one, and have deliveries of their own.
+        related_inputs: Inputs that were read because of this input. They have their own deliveries.
     """
 
     input: Input
@@ -71,7 +71,7 @@ def request_id_conflict(state: State, each: Input) -> AttemptError | None:
 
 
 def is_cancellation(workflow: str, received: ControlReceived) -> bool:
-    """Return True if a person or a caller cancels the workflow. A parent cancels a child, which has no request."""
+    """Return True if a person or a caller cancels the workflow. A parent cancels a child; a child has no request."""
     return received.control.action == "cancel" and received.event_id != f"{workflow}-{PARENT_CONTROL}"
 
 
@@ -82,13 +82,13 @@ def fired_early(state: State, inbound: Iterable[InboundInput], now: Callable[[],
 
 
 def all_committed(inbound: Iterable[InboundInput], entries: Iterable[Entry]) -> bool:
-    """Return True if `entries` record every input, so that no earlier commit does. Entries do not record timers."""
+    """Return True if `entries` record every input. Then no earlier commit did so. Entries do not record timers."""
     committed = {getattr(entry, "event_id", None) for entry in entries}
     return all(inbound_input.event_id in committed for inbound_input in inbound)
 
 
 def refuse_oversized(inbound_input: InboundInput, error: OversizeEventError) -> None:
-    """Refuse an input that fits into a message, but not into the log entry around it."""
+    """Refuse an input that fits into a message, but is too large for the log entry around the input."""
     failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be kept in the log: {error}")
     match inbound_input.input:
         case RequestReceived() as received:

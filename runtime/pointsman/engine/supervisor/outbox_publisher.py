@@ -100,7 +100,7 @@ class OutboxPublisher:
         await self._publish(state, self.encode_new(state, entries) if prepared is None else prepared)
 
     async def republish_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
-        """Publish the whole outbox of a state, where it is unknown which messages were published.
+        """Publish the whole outbox of a state, if this process does not know which messages were published.
 
         Args:
             state: The state.
@@ -148,7 +148,7 @@ class OutboxPublisher:
         return [EncodedMessage(message, self._headers(state, message), dump(message.event)) for message in messages]
 
     async def _publish(self, state: State, messages: Sequence[EncodedMessage]) -> tuple[int, int]:
-        """Publish messages. Return the number of new ones, and of those that the broker had."""
+        """Publish messages. Return the number of new messages, and the number of messages that the broker had."""
         if not messages:
             return 0, 0
         if not isinstance(messages[-1].message.event, Outcome):
@@ -202,7 +202,7 @@ class OutboxPublisher:
         return self._bus.publish(message.subject, body, headers, expect=0)
 
     async def _replace_foreign(self, state: State, ready: EncodedMessage) -> bool:
-        """Replace a foreign message on the subject of `ready`. Return True if one was replaced."""
+        """Replace a foreign message on the subject of `ready`. Return True if a message was replaced."""
         if not await remove_foreign(self._bus, state, ready.message, ready.headers, self._clock_offset):
             return False
         with contextlib.suppress(ConflictError):  # another supervisor was faster

@@ -1,11 +1,11 @@
 """Ownership of workflows among the supervisors of a team, by rendezvous hashing over the live instances.
 
-The supervisor that is live the longest, the leader, gets all inputs and owns all workflows while it can handle them
-alone: one process can fold, send and acknowledge inputs together. While the leader uses nearly one CPU, the workflows
-are shared among all supervisors.
+The leader is the supervisor that is live the longest. The leader gets all inputs and owns all workflows while the
+leader can handle them alone: one process can fold, send and acknowledge inputs together. While the leader uses nearly
+one CPU, the workflows are shared among all supervisors.
 
-Ownership is a preference, not a lock. Supervisors that disagree after a change of the instances are kept apart by
-compare-and-set, at the price of a read of the log.
+Ownership is a preference, not a lock. If supervisors disagree after a change of the instances, compare-and-set keeps
+their commits apart. The price is a read of the log.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class Ownership:
 
     @property
     def priority(self) -> int:
-        """Return the number of supervisors that get inputs before this one."""
+        """Return the number of supervisors that get inputs before this supervisor."""
         return min(self._instances.index(self._instance), _MAX_PRIORITY)
 
     @property
     def balanced(self) -> bool:
-        """Return True if the workflows are shared. The leader signals that by forwarding inputs to their owners."""
+        """Return True if the workflows are shared. The leader signals sharing by forwarding inputs to their owners."""
         if self._instances[0] == self._instance:
             return self._is_busy and len(self._instances) > 1
         return self._clock.monotonic() < self._balanced_until
@@ -95,8 +95,9 @@ class Ownership:
     async def forward(self, workflow: str, delivery: Delivery) -> bool:
         """Forward a delivery to the owner of `workflow`, unless this supervisor owns it.
 
-        A redelivery is not forwarded: its first receiver may have crashed on it. While workflows are not shared, a
-        request is not forwarded to the leader: it is here because the leader has no free slot.
+        A redelivery is not forwarded: its first receiver may have crashed on this input. While workflows are not
+        shared, a request is not forwarded to the leader: this process has the request because the leader has no free
+        slot.
 
         Args:
             workflow: The workflow's id.

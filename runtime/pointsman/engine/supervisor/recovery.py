@@ -1,7 +1,7 @@
 """Republish the outbox of every running workflow, on start and after a broker restart.
 
-Messages that the broker still has are not replaced. A broker that does not sync handoffs may lose them. They follow
-from the log, so they are sent again.
+Messages that the broker still has are not replaced. A broker that does not sync handoffs may lose handoffs. Handoffs
+follow from the log, so the supervisor sends them again.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["RetentionJob", "oldest_message", "retention_of"]
 
 _WORK_RETENTION = timedelta(days=7)
-"""Retention of processed messages in the work stream, where they refuse a second copy. A long weekend fits."""
+"""Retention of processed messages in the work stream, to refuse second copies. The period covers a long weekend."""
 _BODY_RETENTION = timedelta(days=3)
-"""Greatest age of a body relative to the message that refers to it: a body is written again after a day, its message
-may be scheduled a day later, and one day is a margin."""
+"""Greatest age of a body relative to the message that refers to the body. A body is written again after a day, its
+message may be scheduled a day later, and one day is a margin."""
 _INTERVAL_S = 3600.0
 _BATCH_SIZE = 500
 """Messages that one request deletes. The stream stores no message meanwhile."""
@@ -134,7 +134,7 @@ class RetentionJob:
         return depth.settled_through + 1 if depth.pending + depth.in_flight else sys.maxsize
 
     async def _keep_unsettled_requests(self, requests: str, untaken: int) -> None:
-        """Keep the workflows of unsettled requests: such a request is delivered again, and would start the work again.
+        """Keep the workflows of unsettled requests: after a redelivery, such a request would start the work again.
 
         Its supervisor may have crashed as the workflow ended, or a caller sent the same request twice.
         """
@@ -169,7 +169,7 @@ class RetentionJob:
             _log.info("retention_applied", stream=self._bus.stream_name(stream), subject=subject, messages=over)
 
     async def _ended_at(self, subject: str) -> datetime:
-        """Return the end of the workflow of a message: never, while it has a log and no outcome; long ago without both.
+        """Return the end of a message's workflow: never if it has a log and no outcome; long ago if it has neither.
 
         Each run reads the end of a workflow once, because many messages belong to one workflow.
         """
@@ -192,7 +192,7 @@ class RetentionJob:
         return self._ends[workflow]
 
     async def _has_logs(self, agent: str) -> bool:
-        """Return True if `agent` is a team with logs: its child workflow may go on after the parent has ended."""
+        """Return True if `agent` is a team with logs: a child workflow of the team may outlive its parent."""
         if agent not in self._teams:
             self._teams[agent] = await self._bus.last("log", self._subjects.team_logs(agent)) is not None
         return self._teams[agent]
@@ -213,7 +213,7 @@ class RetentionJob:
         return _NEVER
 
     async def _remove_unreferenced_bodies(self) -> None:
-        """Delete the bodies that no message refers to: those older than every stored message."""
+        """Delete the bodies that no message refers to: the bodies that are older than every stored message."""
         referring: Sequence[StreamKind] = ("work", "handoffs", "log", "dead")
         oldest = [first.at for stream in referring if (first := await oldest_message(self._bus, stream))]
         until = min((self._began, *oldest)) - _BODY_RETENTION

@@ -1,7 +1,7 @@
-"""The spans of workflows and tasks. The supervisor that commits their end exports them.
+"""The spans of workflows and tasks. The supervisor that commits the end of a span exports the span.
 
-Their ids and times are in the log, so any supervisor can. A supervisor that receives an input which another supervisor
-committed and did not acknowledge exports the spans that this commit ended.
+The log holds the ids and times of spans, so any supervisor can export them. One supervisor may commit an input and not
+acknowledge the input. The next supervisor that receives this input exports the spans that the commit ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Remove foreign messages from subjects that a workflow is about to publish on.
 
-Every publisher of the namespace can leave a message there. An earlier workflow of the same id, whose log was removed by
-age or by hand, can leave one, too.
+Every publisher of the namespace can leave a message on such a subject. An earlier workflow of the same id can also
+leave a message, if the log of this workflow was removed by age or by hand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def remove_foreign(bus: Bus, state: State, message: Message, headers: dict
         bus: The bus.
         state: The workflow.
         message: The message that the workflow publishes next.
-        headers: The headers of `message`. A handoff that replaces a foreign one is marked in them.
+        headers: The headers of `message`. If a handoff replaces a foreign handoff, these headers mark the handoff.
         ahead: The broker's time minus the time of this machine.
 
     Returns:
@@ -53,7 +53,7 @@ async def remove_foreign(bus: Bus, state: State, message: Message, headers: dict
 
 
 def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]) -> bool:
-    """Return True if a stored outcome is that of `state`, and not of an earlier workflow of the same id.
+    """Return True if a stored outcome is the outcome of `state`, and not of an earlier workflow of the same id.
 
     Args:
         there: The stored message.
@@ -66,8 +66,8 @@ def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]
 
 
 async def _foreign_timer(bus: Bus, target: str, due: datetime) -> bool:
-    # A stored timer fired, unless it was stored before its time: then another process published it, and the workflow
-    # would never get its own timer.
+    # A stored timer fired, unless it was stored before its time. A timer that was stored before its time comes from
+    # another process, and the workflow would never get its own timer.
     there = await bus.last("work", target)
     if there is not None and due - there.at <= CLOCK_SKEW:
         return False
@@ -81,7 +81,7 @@ async def _foreign_timer(bus: Bus, target: str, due: datetime) -> bool:
 
 
 async def _foreign_handoff(bus: Bus, target: str, handoff: Handoff, headers: dict[str, str]) -> bool:
-    # Results for the earlier handoff may be stored, too: they would never be delivered again.
+    # Results for the earlier handoff may also be stored: the broker would never deliver these results again.
     there = await bus.last("handoffs", target)
     if there is None or there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]:
         return False

@@ -1,9 +1,9 @@
 """Detect streams that lost acknowledged messages, by comparing the streams with each other.
 
 A commit is stored before its handoffs, and a result before the commit that accepts it. So the newest handoff proves its
-commit, and the newest commit proves its result. If one is missing, the end of its stream is lost: a disk failed, the
-power failed, or the store was restored from an older copy. The broker reports nothing then; it moves consumers that are
-ahead of their stream back.
+commit, and the newest commit proves its result. If such a commit or result is missing, the end of its stream is lost: a
+disk failed, the power failed, or the store was restored from an older copy. The broker does not report such a loss. If
+a consumer is ahead of its stream, the broker moves the consumer back.
 
 A consistent older copy of all streams is detected only by a process that has seen newer messages: a running supervisor
 checks for that. See docs/durability.md.
@@ -84,7 +84,7 @@ async def find_lost_log(bus: Bus, subjects: Subjects, clock: Clock, retention_da
 
 
 async def running_workflows(bus: Bus, subjects: Subjects, team: str) -> Sequence[str]:
-    """Find the workflows of a team that have a log and no outcome, imported ones among them.
+    """Find the workflows of a team that have a log and no outcome, including imported workflows.
 
     No message is read, because a team may have a hundred thousand workflows.
 
