@@ -24,8 +24,8 @@ __all__ = ["Agent", "Context", "FunctionAgent", "agent", "first_paragraph", "mak
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MAX_NAME_CHARS = 58  # `agent-` and the name are the name of a consumer, which has at most 64 characters
-# A semantic version by semver.org's own expression: NATS clients expect one of the services that they discover.
+_MAX_NAME_CHARS = 58  # a consumer is named `agent-` and this name, in at most 64 characters
+# The expression for a semantic version, from semver.org. NATS clients expect each service to have such a version.
 _NUMBER, _LABEL = r"(0|[1-9]\d*)", r"(0|[1-9]\d*|\d*[a-zA-Z-][\da-zA-Z-]*)"
 _BUILD = r"[\da-zA-Z-]+"
 _VERSION = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_LABEL}(\.{_LABEL})*)?(\+{_BUILD}(\.{_BUILD})*)?", re.ASCII)
@@ -51,25 +51,25 @@ class Agent(ABC):
             The output as strict JSON.
 
         Raises:
-            TaskError: The attempt failed, with a kind and with a hint whether another attempt makes sense.
+            TaskError: The attempt failed. The error has a kind and states whether a retry may succeed.
         """
 
     async def open(self) -> None:  # noqa: B027  # most agents need nothing
-        """Prepare what the agent needs, such as connections, and check it.
+        """Open and check the resources of the agent, such as connections.
 
-        The worker calls it at its start, before it takes work, on the loop that `run` runs on. A `ConfigurationError`
-        ends the worker with exit code 2. Any other exception is logged as a warning.
+        The worker calls `open` at its start, before it takes work, on the loop of `run`. A `ConfigurationError` ends
+        the worker with exit code 2. Any other exception is logged as a warning.
         """
 
     async def close(self) -> None:  # noqa: B027  # most agents hold nothing
-        """Release what the agent holds, such as connections.
+        """Release the resources of the agent, such as connections.
 
-        The worker calls it when it stops, on the loop that `run` runs on.
+        The worker calls `close` when the worker stops, on the loop of `run`.
         """
 
 
 class FunctionAgent(Agent, Generic[P, R]):
-    """Agent made of a function. A call of the agent calls the function, so a test treats it as the function.
+    """Agent made of a function. A call of the agent calls the function, so a test can call the agent.
 
     Args:
         function: Async or plain function.
@@ -196,7 +196,7 @@ def agent(
         The agent, or a decorator that makes one.
 
     Raises:
-        ConfigurationError: The definition does not fit. The message has the change to make.
+        ConfigurationError: The definition is not valid. The message contains the necessary change.
 
     Example:
         ```python
@@ -208,7 +208,7 @@ def agent(
     """
     if isinstance(function, str):
         raise ConfigurationError(f"@agent({function!r}) takes its name by keyword; write @agent(name={function!r})")
-    namespace = sys._getframe(1).f_locals  # types that are defined within a function, as in tests, are found there
+    namespace = sys._getframe(1).f_locals  # finds types that are defined within a function, as in tests
 
     def make(function: Callable[P, R]) -> FunctionAgent[P, R]:
         card = make_card(
@@ -244,7 +244,7 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
         The card.
 
     Raises:
-        ConfigurationError: A field does not fit. The message names the agent and the field.
+        ConfigurationError: A field is not valid. The message names the agent and the field.
     """
     if not description.strip():
         raise ConfigurationError(f'agent {name} has no description; planners choose by it: pass description="..."')

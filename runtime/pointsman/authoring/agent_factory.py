@@ -55,7 +55,7 @@ class AgentSpec(BaseModel):
 
 
 class AgentFactory(Agent):
-    """Agent that builds an LLM agent for each `AgentSpec` that it gets as input, and returns its answer.
+    """Agent that builds an LLM agent for each `AgentSpec` that it gets as input, and returns the answer of that agent.
 
     The card names the tools, so planners know which tools they can ask for.
 
@@ -78,7 +78,7 @@ class AgentFactory(Agent):
         durable: Store the steps of an attempt on the bus, as for `LLMAgent`.
 
     Raises:
-        ConfigurationError: The definition does not fit. The message names the change to make.
+        ConfigurationError: The definition is not valid. The message contains the necessary change.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class AgentFactory(Agent):
         return self._base_instructions.card.model_copy(update=self._schemas)
 
     def with_model(self, model: str | Model | Sequence[str | Model] | None) -> Self:
-        """Return a copy of this factory whose agents use another model.
+        """Return a copy of this factory whose agents use a different model.
 
         Args:
             model: Model, as for `LLMAgent`.

@@ -1,4 +1,4 @@
-"""Record of what an attempt has done and must not do again, and of what people allowed it to do.
+"""Record of the actions that an attempt must not repeat, and of the actions that people allowed.
 
 A worker that takes over the attempt restores the record from the journal.
 """
@@ -32,7 +32,7 @@ class AttemptRecord:
         agent: Name of the agent.
         journal: Store of steps, or None.
         now: Clock of the steps.
-        usage: Usage and hints of the attempt, to which restored steps add theirs.
+        usage: Usage and hints of the attempt, to which restored steps add their usage and hints.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AttemptRecord:
         self._approved: dict[str, tuple[str, Mapping[str, JsonValue]]] = {}
         """Tool and arguments of the calls that were started because a person allowed them, by key."""
         self._events: dict[str, EmittedEvent] = {}
-        """Emitted events by key. A try of a tool emits the same events as the try before, under the same keys."""
+        """Emitted events by key. Each try of a tool emits the same events under the same keys."""
 
     @property
     def events(self) -> tuple[EmittedEvent, ...]:
@@ -68,7 +68,7 @@ class AttemptRecord:
     ) -> ApprovalVerdict | None:
         """Return a person's verdict on a call, or None if no approval was requested yet.
 
-        A verdict is for one call. An equal call that was started, or that is `ahead`, uses up its own verdict.
+        A verdict is for one call. An equal call that was started, or that is in `ahead`, uses up a verdict of its own.
 
         Args:
             tool: Name of the tool.
@@ -184,8 +184,8 @@ class AttemptRecord:
         Args:
             key: Key of the event.
             event: Event.
-            lasting: True for an event of a tool. If the tool is not run again, the worker that takes over
-                nevertheless reports the event with the result.
+            lasting: True for an event of a tool. The worker that takes over reports the event with the result, even
+                if this worker does not run the tool again.
         """
         if lasting:
             await self.append(self.new_step(f"{_EVENT_PREFIX}{key}", data=event.model_dump(mode="json")))

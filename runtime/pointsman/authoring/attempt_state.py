@@ -1,4 +1,4 @@
-"""State of a running attempt, for the runtime. A `Context` shows the author of an agent the part that concerns them."""
+"""State of a running attempt, for the runtime. A `Context` shows a part of the state to agents and tools."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class AttemptState:
         agent: Name of the agent.
         journal: Store of the steps of a tool loop, or None.
         rate_limiter: Limits shared by the workers of a namespace, or None.
-        deliveries: Deliveries of the handoff, this delivery included. More than 1 after a worker stopped or crashed.
+        deliveries: Deliveries of the handoff, this delivery included; above 1 after a worker stopped or crashed.
         now: Clock that deadlines and reports use: the broker's time, not the clock of this machine.
-        idempotency_key: Key of the task, or of the tool call within a tool. Equal in every attempt.
+        idempotency_key: Key of the task; within a tool, key of the tool call. The key is equal in every attempt.
         interceptors: The worker's interceptors, outermost first. `Any`, because their module imports this module.
         deps: Dependencies by priority: of a test, of the agent, of the worker's lifespans.
         attempt_usage: Usage and hints that go with the result.
@@ -105,7 +105,7 @@ class AttemptState:
         return {"usage": usage.usage, "confidence": usage.confidence, "replan_hint": usage.replan_hint}
 
     def next_key(self, kind: str, *parts: str) -> str:
-        """Return a key for the next of equal things of this task.
+        """Return a key for the next thing of `kind` with these `parts`.
 
         The n-th of equal things gets the same key in every attempt and in every process.
 
@@ -156,7 +156,7 @@ class AttemptState:
         return other
 
     def cancel(self) -> None:
-        """Mark the attempt as cancelled and end its processes. May be called from any thread."""
+        """Mark the attempt as cancelled and end its processes. Any thread may call `cancel`."""
         self.handle.cancelled = True
         for process in tuple(self.handle.processes):
             process.get_loop().call_soon_threadsafe(process.cancel)
@@ -241,7 +241,7 @@ class AttemptState:
         if not outer and (surrounding := traces.current_context()) is not None:
             outer = surrounding.span_id
         with traces.span(title, kind=span_kind, attributes=attributes, alone=kind == "chat") as span:
-            # With tracing off the span's context is the surrounding one: the report needs an id of its own.
+            # With tracing off, the span has the id of the surrounding span, but the report needs an id of its own.
             recorded = span.context if traces.tracing_enabled() else None
             call = ReportedCall(span, recorded.span_id if recorded else secrets.token_hex(8), self.usage)
             _enclosing_call.set(call.span_id)
@@ -260,7 +260,7 @@ class AttemptState:
                     about: Attributes = {
                         semconv.TOOL_NAME: name,
                         semconv.AGENT_NAME: self.agent,
-                        # `_OTHER` is the convention's word where no short one is known.
+                        # `_OTHER` is the convention's word for an error without a known short name.
                         semconv.ERROR_TYPE: "_OTHER" if call.error else None,
                     }
                     metrics.observe(semconv.TOOL_DURATION, (ended - started).total_seconds(), about)

@@ -161,7 +161,7 @@ class Context:
         return self._state.handle.cancelled
 
     def now(self) -> datetime:
-        """Return the time by which deadlines are kept: the broker's time, not this machine's clock.
+        """Return the broker's time, which decides about deadlines; not the time of this machine's clock.
 
         Returns:
             The time, in UTC.
@@ -174,7 +174,7 @@ class Context:
         The dependencies of a test come first, then the agent's `deps`, then the values of the worker's lifespans.
 
         Args:
-            kind: Type of the dependency. A subclass fits, too.
+            kind: Type of the dependency. A subclass is also found.
 
         Returns:
             The first dependency that is a `kind`.
@@ -237,12 +237,12 @@ class Context:
         Raises:
             ValueError: `confidence` is outside of 0 to 1.
         """
-        if not 0 <= confidence <= 1:  # NaN is outside, too
+        if not 0 <= confidence <= 1:  # NaN is also outside
             raise ValueError(f"confidence is {confidence!r}; expected a number from 0 to 1")
         self._state.usage.set_outcome_hints(confidence=float(confidence))
 
     def replan(self, reason: str) -> None:
-        """Ask the supervisor to plan again once it has this result.
+        """Ask the supervisor to plan again when the supervisor has this result.
 
         Args:
             reason: Reason why the plan is not sufficient, for the planner.
@@ -252,7 +252,7 @@ class Context:
     # Reports
 
     def progress(self, message: str, **data: object) -> None:
-        """Report what is being done now. It never waits, and a report may be dropped under load.
+        """Report the current work. The call never waits. Under load, a report may be dropped.
 
         The report is stored beside the workflow's log and shown by `pointsman watch`.
 
@@ -266,7 +266,7 @@ class Context:
         self._state.report_progress(message, data)
 
     def stream_text(self, text: str) -> None:
-        """Send a piece of text to the clients that watch now. It never waits, and nothing is stored.
+        """Send a piece of text to the clients that watch now. The call never waits, and the text is not stored.
 
         Args:
             text: Next piece of a text that is being written.
@@ -307,7 +307,7 @@ class Context:
     def tool(self, name: str, *, call_id: str = "", description: str = "") -> AbstractAsyncContextManager[ReportedCall]:
         """Report the block as one run of a tool: a span and a stored report, however the block ends.
 
-        For a tool that is not a `Tool`. `call` reports by itself.
+        Use it for a tool that is not a `Tool`. A tool run by `call` is reported without this block.
 
         Args:
             name: Name of the tool.
@@ -331,7 +331,7 @@ class Context:
     ) -> AbstractAsyncContextManager[ReportedCall]:
         """Report the block as one model call: a span and a stored report, however the block ends.
 
-        For a call that is made with a provider's SDK. An `LLMAgent` reports by itself.
+        Use it for a call with a provider's SDK. An `LLMAgent` reports its model calls without this block.
 
         Args:
             provider: Provider of the model, such as `openai`.
@@ -361,7 +361,7 @@ class Context:
             The value of the tool as JSON.
 
         Raises:
-            TaskError: The arguments do not fit (kind `invalid_input`) or the tool's value does not (`invalid_output`).
+            TaskError: The arguments (kind `invalid_input`) or the tool's value (`invalid_output`) are not valid.
             Exception: The exception of the tool's last try.
         """
         return await tool.run(arguments, self)
@@ -434,7 +434,7 @@ def state_of(context: Context) -> AttemptState:
 
 
 class _Results(dict[str, TaskReport]):
-    """Results by task id. A missing id raises a `KeyError` that names the ids there are."""
+    """Results by task id. For a missing id, a `KeyError` lists the existing ids."""
 
     def __missing__(self, task_id: str) -> TaskReport:
         known = ", ".join(self) or "none, because the task depends on no other task"

@@ -1,4 +1,4 @@
-"""Durable steps of an attempt's tool loop: each is stored before it is acted on, and a stored step is not repeated."""
+"""Durable steps of an attempt's tool loop: each step is stored before the agent uses it, and is not repeated."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["DurableSteps"]
 class DurableSteps:
     """Steps of one attempt so far. Without a journal nothing is restored and nothing is stored.
 
-    A stored answer with a call that has no stored result means: the tool may have been running when the process
-    ended, and its effect is unknown.
+    If a stored answer has a call without a stored result, the tool may have been running when the process ended. The
+    effect of the call is unknown.
 
     Args:
         state: State of the attempt.
@@ -38,7 +38,7 @@ class DurableSteps:
     async def model_reply(self, turn: int, ask: Callable[[AttemptState], Awaitable[ModelReply]]) -> ModelReply:
         """Return the model's answer of a turn: the stored answer, otherwise the answer of `ask`.
 
-        An answer without calls is not stored. The result follows from it, which is stored itself, or one repair.
+        An answer without calls is not stored. Such an answer leads to the result, which is stored, or to one repair.
 
         Args:
             turn: Number of the turn, from 1.
@@ -74,7 +74,7 @@ class DurableSteps:
             stored = await state.record.append(step)
         except OversizeEventError as error:
             raise TaskError(f"the model's answer cannot be recorded: {error}", kind=ErrorKind.OVERSIZE) from None
-        if stored is not step:  # another worker has this attempt, too; the first worker stores the result
+        if stored is not step:  # a second worker also has this attempt; the first worker stores the result
             self._steps = await state.record.load()
             self._continued.add(turn)
         return _reply_of_step(stored)
@@ -82,8 +82,8 @@ class DurableSteps:
     async def _adopt_reply(self, turn: int, step: Step) -> ModelReply:
         """Return the answer of an earlier attempt that ended to ask a person, and store it for this attempt.
 
-        The answer is paid for, and its calls without a result were not started. It is stored again, because a worker
-        that takes over this attempt cannot know that.
+        The answer is paid for, and its calls without a result were not started. A worker that takes over this attempt
+        cannot know that, so the answer is stored again.
         """
         state = self._state
         if state.journal is not None:
@@ -106,7 +106,7 @@ class DurableSteps:
             place: Place of the call in the turn, from 0.
 
         Returns:
-            The text and True if it is an error; or None.
+            The text, and True if the text is an error. None without a stored result.
         """
         step = self._steps.get(f"result-{turn}-{place}")
         return (step.text, step.is_error) if step is not None else None
@@ -140,7 +140,7 @@ class DurableSteps:
         Returns:
             The text and the error flag that count.
         """
-        self._lost = 0  # a tool had to run first: the worker before was running it, and was calling no model
+        self._lost = 0  # the crashed worker was running this tool, so it was not calling a model
         if self._state.journal is None:
             return text, is_error
         record, name = self._state.record, f"result-{turn}-{place}"

@@ -29,7 +29,7 @@ C = TypeVar("C")
 R = TypeVar("R")
 
 Next: TypeAlias = Callable[[C], Awaitable[R]]
-"""The rest of an intercepted call: the next interceptor, or after the last one the call itself."""
+"""The rest of an intercepted call: the next interceptor, or the call itself after the last interceptor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class AttemptInvocation:
 
     Attributes:
         agent: Card of the agent.
-        handoff: Task with its input. `dataclasses.replace` gives the agent another handoff.
+        handoff: Task with its input. `dataclasses.replace` gives the agent a changed handoff.
         context: Context of the attempt.
     """
 
@@ -72,7 +72,7 @@ class ModelInvocation:
     Attributes:
         provider: Provider of the model.
         model: Name of the model.
-        request: Request. `dataclasses.replace` sends another request; its `max_tokens` may be lowered, not raised.
+        request: Request. `dataclasses.replace` sends a changed request; its `max_tokens` may be lowered, not raised.
         context: Context of the attempt.
         attempt: Number of the try of this call, from 1.
     """
@@ -88,15 +88,15 @@ class Interceptor(Protocol):
     """Code around the attempts, tool calls and model calls of a worker.
 
     Subclass it and override what you need: each method passes the call on by default. A method may look at the call,
-    change it with `dataclasses.replace`, refuse it by an exception, or answer without `next`. An exception counts like
-    one of the call itself: the text of a `TaskError` that `tool` raises is read by the model. Let `CancelledError`
-    pass.
+    change it with `dataclasses.replace`, refuse it by an exception, or answer without `next`. An exception has
+    the same effect as an exception of the call: the model reads the text of a `TaskError` that `tool` raises. Do not
+    catch `CancelledError`.
 
     One instance serves all attempts of a worker, on the loop that the agents run on, so methods must not block. The
     first interceptor is the outermost: it sees a call first, and its outcome last.
 
-    A call whose result is restored after a worker stopped is not made again, so it is not intercepted. A person who
-    must allow a tool call is asked before the call is intercepted.
+    If the result of a call is restored after a worker stopped, the call is not made again and not intercepted. If a
+    person must allow a tool call, the person is asked before the call is intercepted.
 
     Example:
         ```python

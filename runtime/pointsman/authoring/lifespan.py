@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Lifespan(Generic[T]):
-    """Resources of a worker. A call returns an async context manager that opens them, as a test may do.
+    """Resources of a worker. A call returns an async context manager that opens them, also in a test.
 
     Args:
         function: Async generator function that yields once, or function that returns an async context manager.
@@ -26,7 +26,7 @@ class Lifespan(Generic[T]):
         place: File and line of the function, for error messages.
 
     Raises:
-        ConfigurationError: The function does not fit.
+        ConfigurationError: The function is not valid.
     """
 
     def __init__(self, function: Callable[[], AsyncIterator[T] | AbstractAsyncContextManager[T]]) -> None:
@@ -56,8 +56,8 @@ class Lifespan(Generic[T]):
 def lifespan(function: Callable[[], AsyncIterator[T] | AbstractAsyncContextManager[T]]) -> Lifespan[T]:
     """Make a lifespan of an async generator function that yields the resources of a worker once.
 
-    A worker opens the lifespans of the modules that it runs before it takes work, in the order of their definition, on
-    the loop that its agents run on. It closes them in reverse order after its agents have stopped. Agents and tools get
+    Before a worker takes work, the worker opens the lifespans of its modules, in the order of their definition, on the
+    loop of its agents. It closes them in reverse order after its agents have stopped. Agents and tools get
     a value by its type: `context.dep(Database)`. A tuple or a list yields several values. An exception before `yield`
     ends the worker with exit code 2.
 
@@ -68,7 +68,7 @@ def lifespan(function: Callable[[], AsyncIterator[T] | AbstractAsyncContextManag
         The lifespan.
 
     Raises:
-        ConfigurationError: The function does not fit.
+        ConfigurationError: The function is not valid.
 
     Example:
         ```python

@@ -1,7 +1,7 @@
 """Define an agent by a prompt, a model, tools and an output type: a bounded loop of model calls and tool calls.
 
-Each tool call of the model gets exactly one result. The model receives the errors of tools. A call that a provider
-failed is repeated here a few times, and then the supervisor receives the error.
+Each tool call of the model gets exactly one result. The model receives the errors of tools. If a provider
+fails, the call is repeated here a few times, and then the supervisor receives the error.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class LLMAgent(Agent):
         deps: Values, such as a database or a client, which tools get by their type: `context.dep(Database)`. The agent
             does not close them.
         model: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME`, `offline`, a model object, or None for the
-            model that the environment names, which is read at first use. Of a list, each model is asked when the model
-            before it fails.
+            model that the environment names, which is read at first use. In a list, the next model
+            is asked when a model fails.
         role: Role of the agent in a team.
         skills: Skills of the agent.
         intents: Intents that the agent serves.
@@ -77,16 +77,16 @@ class LLMAgent(Agent):
         max_tokens: Limit of one answer, in tokens.
         temperature: Temperature of the model, or None for the provider's default.
         durable: Store each answer that calls tools, and each result of a tool, on the bus before the agent acts on it.
-            A worker that receives the attempt after another worker crashed continues from there. A tool that was
-            running at the crash is run again if it is `idempotent`; otherwise the attempt ends with
+            A worker that receives the attempt after another worker crashed continues from there. If a tool was
+            running at the crash, an `idempotent` tool is run again; otherwise the attempt ends with
             `outcome_unknown`. Without `durable`, an attempt that continues after a crash or after a person's answer
             begins again: the model is asked again, and finished tools run again, with the same idempotency keys if the
-            model calls them alike. So a tool that a person must allow has to be `idempotent` then.
+            model repeats the calls. So without `durable`, a tool that a person must allow has to be `idempotent`.
         stream: Show the text to clients that watch, while the model writes it.
         clock: Clock of the pauses between tries and of the deadline; by default the system's clock.
 
     Raises:
-        ConfigurationError: The definition does not fit. The message names the change to make.
+        ConfigurationError: The definition is not valid. The message contains the necessary change.
     """
 
     def __init__(
@@ -185,14 +185,14 @@ class LLMAgent(Agent):
         """Card of the agent, with the name of the model.
 
         Raises:
-            ConfigurationError: A model does not exist, or its key is not set. So a worker fails at its start.
+            ConfigurationError: A model does not exist, or its key is not set. A worker then fails at its start.
         """
         model = self.model
         label = model.name if model.name == model.provider else f"{model.provider}:{model.name}"
         return self._card.model_copy(update={"model": label})
 
     def with_model(self, model: str | Model | Sequence[str | Model] | None) -> Self:
-        """Return a copy of this agent that uses another model, with the same prompt, tools and limits.
+        """Return a copy of this agent that uses a different model, with the same prompt, tools and limits.
 
         Use it for a shipped agent such as the planner, or in a test, with a `ScriptedModel`. Both agents share the
         sources of tools, and closing either agent closes the sources.
@@ -303,7 +303,7 @@ class LLMAgent(Agent):
             except ValidationError as error:
                 problem = describe(error)
                 continue
-            if candidate and not value.model_fields_set:  # only defaults: no field of the object is known
+            if candidate and not value.model_fields_set:  # only defaults: the reply has no known field
                 problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
                 continue
             fitting.append(as_json_value(value))
@@ -352,7 +352,7 @@ def _tools_by_name(tools: Sequence[Tool[..., Any]], agent: str, durable: bool) -
 
 
 def _check_reply(reply: ModelReply, agent: str) -> None:
-    """Refuse a reply that is no answer, because the same request would get the same reply.
+    """Raise an error for a reply that is no answer, because the same request would get the same reply.
 
     Raises:
         RefusedError: The model or the provider's filter refused.
@@ -378,7 +378,7 @@ def _with_unique_ids(calls: Sequence[ToolCall], turn: int) -> tuple[ToolCall, ..
     )
 
 
-# Checks of a definition: the author of the agent gets the error at once, not the sender of its first task
+# Checks of a definition: the author of the agent gets the error at once, not the sender of the first task
 
 
 def _check_tools(tools: Any, agent: str) -> tuple[Tool[..., Any] | ToolSource, ...]:

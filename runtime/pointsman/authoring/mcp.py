@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 __all__ = ["McpTools", "mcp_tools"]
 
 MAX_TOOLS: Final = 64
-"""Tools of one server: each is sent to the model in every request. `only` chooses from more."""
+"""Limit of the tools of one server, because every request sends all tools to the model. `only` chooses the tools."""
 MAX_NAME_CHARS: Final = 64
 """Characters of a tool's name that all providers accept."""
-_START_TIMEOUT_S: Final = 30.0  # an interpreter with its imports on a slow machine
+_START_TIMEOUT_S: Final = 30.0  # a slow machine starts an interpreter and imports modules in this time
 _CLOSE_TIMEOUT_S: Final = 5.0
-_PROBE_TIMEOUT_S: Final = 5.0  # for an answer of a server whose connection may be closed
-_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # as the SDK has them: a server may hold a response open
+_PROBE_TIMEOUT_S: Final = 5.0  # wait for an answer of a server whose connection may be closed
+_HTTP_TIMEOUT_S, _HTTP_READ_TIMEOUT_S = 30.0, 300.0  # the SDK's values: a server may hold a response open
 
 _statuses: ContextVar[list[int] | None] = ContextVar("pointsman_mcp_statuses", default=None)
 """HTTP statuses of the requests that the current call has made."""
@@ -41,10 +41,10 @@ _log = get_logger(__name__)
 
 
 class McpTools:
-    """Tools of one MCP server, connected when they are first needed, and again when the connection broke.
+    """Tools of one MCP server, connected at the first use, and again after the connection broke.
 
-    A connection lives in a task of its own on the loop that uses it, because it must be closed by the task that opened
-    it.
+    Each connection has an asyncio task of its own, on the loop that uses the connection. The task that opened a
+    connection must also close the connection.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class McpTools:
         """
         try:
             return await self._call_once(name, arguments)
-        except _SessionLostError:  # the server has refused the call, so it may be made again
+        except _SessionLostError:  # the server has refused the call, so the call may be sent again
             await self.close()
         try:
             return await self._call_once(name, arguments)
@@ -142,7 +142,7 @@ class McpTools:
             _statuses.reset(token)
 
     async def _is_connected(self, client: Client) -> bool:
-        """Return True if the server answers. The code of a closed connection is also one that servers may send."""
+        """Return True if the server answers. Servers may also send the error code of a closed connection."""
         from mcp import MCPError
         from mcp.types import CONNECTION_CLOSED
 
@@ -173,12 +173,12 @@ class McpTools:
     async def close(self) -> None:
         """End the connection, and the server's process if it has one."""
         if self._loop is not asyncio.get_running_loop():
-            return  # the connection lives on another loop, which ends it
+            return  # the connection belongs to a different loop, which ends the connection
         living, stop, client = self._connection_task, self._stop, self._client
         self._client = self._connection_task = None
         if living is None or stop is None:
             return
-        if client is None:  # the task does not wait for the stop yet
+        if client is None:  # the connection's task does not wait for the stop yet
             living.cancel()
         stop.set()
         await asyncio.wait({living}, timeout=_CLOSE_TIMEOUT_S)
@@ -208,7 +208,7 @@ class McpTools:
         try:
             await asyncio.wait(awaited, timeout=_START_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            living.cancel()  # no other code could end it
+            living.cancel()  # no other code can end this task
             raise
         if ready.done():
             return ready.result()
@@ -245,8 +245,8 @@ class McpTools:
             self._list_changed = True
 
     async def _listen(self, client: Client) -> None:
-        """Subscribe to changes of the list, where the server's protocol has subscriptions."""
-        with suppress(Exception):  # earlier protocols send the notification by themselves
+        """Subscribe to changes of the list of tools, if the server's protocol has subscriptions."""
+        with suppress(Exception):  # servers with earlier protocols send the notification without a subscription
             async with client.listen(tools_list_changed=True) as events:
                 async for _ in events:
                     self._list_changed = True
@@ -286,7 +286,7 @@ class McpTools:
 
 
 class _SessionLostError(Exception):
-    """The server does not know the session any more, as after its restart."""
+    """The server does not know the session any more, for example after a restart of the server."""
 
 
 def mcp_tools(
@@ -303,17 +303,17 @@ def mcp_tools(
 ) -> McpTools:
     """Return the tools of an MCP server, for `LLMAgent(tools=[...])`. The agent closes them.
 
-    A worker connects to the server at its start. A tool's name that a provider would refuse gets a name of letters,
-    digits, hyphens and underscores; `only`, `idempotent` and `approval` take the server's own names.
+    A worker connects to the server at its start. If a provider would refuse a tool's name, the tool gets a name of
+    letters, digits, hyphens and underscores; `only`, `idempotent` and `approval` take the server's own names.
 
     Args:
         server: URL of a server over streamable HTTP, or the command of a server over standard input and output, as a
             list.
         only: Tools to use; all by default.
-        timeout: Limit of each call, in seconds. A server has half a minute to start beside that.
+        timeout: Limit of each call, in seconds. In addition, a server has half a minute to start.
         idempotent: Tools that may run twice, beside those that the server marks as read-only or idempotent.
-        approval: Tools of which a person must allow each call.
-        env: Variables for a command, beside the few that it gets of this process's environment.
+        approval: Tools whose calls a person must allow, each call by itself.
+        env: Variables for a command, in addition to the few variables of this process that the command gets.
         prefix: Text before the name of each tool, such as `files_`.
         headers: Headers of each HTTP request.
         authorization: Value of the header `Authorization`, such as `Bearer TOKEN`, or a function that returns it for
@@ -323,7 +323,7 @@ def mcp_tools(
         The tools.
 
     Raises:
-        ConfigurationError: The extra `mcp` is not installed, or the definition does not fit.
+        ConfigurationError: The extra `mcp` is not installed, or the definition is not valid.
     """
     for what, names in (("only", only), ("idempotent", idempotent), ("approval", approval)):
         if isinstance(names, str):
@@ -366,7 +366,7 @@ async def _http_transport(
 
     async def note(response: httpx2.Response) -> None:
         statuses = _statuses.get()
-        # Without a session, 404 is the answer of an earlier protocol to an unknown method.
+        # Without a session, a server with an earlier protocol answers 404 to an unknown method.
         if statuses is not None and (response.status_code != 404 or "mcp-session-id" in response.request.headers):
             statuses.append(response.status_code)
 
@@ -400,7 +400,7 @@ def _safe_name(name: str, taken: Mapping[str, object]) -> str:
 
 
 class _McpTool(Tool[..., Any]):
-    """Tool of an MCP server. The server checks the arguments; here they only have to be an object."""
+    """Tool of an MCP server. The server checks the arguments; here the arguments only have to be an object."""
 
     def __init__(
         self, source: McpTools, offered: Offered, name: str, timeout: float, idempotent: bool, approval: bool
@@ -446,7 +446,7 @@ def _result_value(result: CallToolResult) -> Any:
     fields = result.structured_content
     if fields is None:
         return text
-    return fields["result"] if set(fields) == {"result"} else fields  # so the SDK wraps what is no object
+    return fields["result"] if set(fields) == {"result"} else fields  # the SDK wraps other values in `result`
 
 
 def _content_part(block: Any) -> str:

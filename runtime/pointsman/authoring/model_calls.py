@@ -29,14 +29,14 @@ from pointsman_schemas.events import ErrorKind, Usage
 __all__ = ["ESTIMATED_ANSWER_TOKENS", "MAX_TRIES", "MAX_WAIT_S", "ModelCalls"]
 
 MAX_TRIES: Final = 3
-"""Tries of one call when a provider fails transiently. More tries are the supervisor's: its retries are durable and
-hold no slot."""
+"""Tries of one call when a provider fails transiently. The supervisor makes further tries: its retries are
+durable and hold no slot."""
 MAX_WAIT_S: Final = 20.0
-"""Longest pause between two tries. A provider that asks for more is left to the supervisor's schedule."""
+"""Longest pause between two tries. If a provider asks for a longer pause, the supervisor schedules the retry."""
 MAX_ADAPTATIONS: Final = 8
-"""Requests to one model that a server may refuse for a parameter each, before the model counts as failed."""
+"""Requests to one model that a server may refuse because of a parameter, before the model counts as failed."""
 ESTIMATED_ANSWER_TOKENS: Final = 300
-"""Tokens that an answer is expected to have when shared limits are asked; corrected by the actual usage."""
+"""Expected tokens of an answer, for the check of shared limits. The actual usage corrects this number."""
 
 _log = get_logger(__name__)
 
@@ -71,9 +71,9 @@ class ModelCalls:
             The reply.
 
         Raises:
-            ModelError: No model answered. It is the error of the model that may be asked again first.
-            TaskError: The budget is used up, or what is left is too small for this call; kind `limit`.
-            InvariantError: The loop ended without a reply or an error: an error of this code.
+            ModelError: No model answered. The error is from the model that may be asked again first.
+            TaskError: The budget is used up, or the rest of the budget is too small for this call; kind `limit`.
+            InvariantError: The loop ended without a reply or an error, because of a bug in this code.
         """
         models = self.models
         for attempt in range(1, MAX_TRIES + 1):
@@ -88,7 +88,7 @@ class ModelCalls:
                     failed[model] = error
             if short is not None and not any(error.retryable for error in failed.values()):
                 raise short
-            # A model that rejected the request would do so again; one that failed transiently may be asked again.
+            # A model that rejected the request would reject it again. A model that failed transiently may answer now.
             models = tuple(model for model, error in failed.items() if error.retryable)
             errors = [failed[model] for model in models]
             first = min(errors, key=lambda each: each.retry_after or 0.0) if errors else next(iter(failed.values()))
@@ -113,12 +113,12 @@ class ModelCalls:
     async def _call_adapting(
         self, model: Model, request: ModelRequest, attempt: int, state: AttemptState
     ) -> ModelReply:
-        """Return the answer of one model. A request that the adapter writes in another way is sent again at once.
+        """Return the answer of one model. If the adapter changes the request, it is sent again at once.
 
         Raises:
             ModelError: The model failed.
-            TaskError: A limit is reached. Each request counts as a call, a refused one included.
-            InvariantError: The loop ended without a reply or an error: an error of this code.
+            TaskError: A limit is reached. Each request counts as a call, also a refused request.
+            InvariantError: The loop ended without a reply or an error, because of a bug in this code.
         """
         for left in range(MAX_ADAPTATIONS, -1, -1):
             self._check_limits(state)
@@ -203,7 +203,7 @@ class ModelCalls:
             metrics.count(semconv.MODEL_COST, usage.cost, measured)
 
     def _check_limits(self, state: AttemptState) -> None:
-        """Raise a `TaskError` if nothing is left of a limit, so that no call of any size may be made."""
+        """Raise a `TaskError` if a limit is used up, so that not even the smallest call may be made."""
         used, budget = state.attempt_usage.usage, state.handoff.budget
         limits = [("tokens", used.tokens, self.tokens)]
         if budget is not None:
@@ -216,7 +216,7 @@ class ModelCalls:
                 raise TaskError(f"{spent} {counted} used of {limit} allowed", kind=ErrorKind.LIMIT)
 
     async def _fit_to_budget(self, model: Model, request: ModelRequest, state: AttemptState) -> ModelRequest:
-        """Return `request` for `model` with an answer as long as the budget allows, or raise a `TaskError`."""
+        """Return `request` for `model` with the longest answer that the budget allows, or raise a `TaskError`."""
         asked, budget, used = replace(request, model=model.name), state.handoff.budget, state.attempt_usage.usage
         bounds = [bound for bound in (self.tokens, budget.tokens if budget else None) if bound is not None]
         cost = budget.cost if budget else None
@@ -257,13 +257,13 @@ async def _send(model: Model, request: ModelRequest, call: ReportedCall, count: 
             model, request, _reply_without_surrogates(await model.complete(_with_text_capture(request, received)))
         )
     except ModelError as error:
-        if error.adapted and error.usage is not None:  # refused before the model read anything
+        if error.adapted and error.usage is not None:  # the server refused the request before the model read the input
             count(error.usage)
         elif error.usage is not None or received:
             error.usage = _interrupted_usage(model, request, error.usage, received)
             count(error.usage)
         raise
-    except asyncio.CancelledError:  # the provider goes on, or has begun: the call is paid for in any case
+    except asyncio.CancelledError:  # the provider has begun and may go on, so the call is paid for in any case
         count(_interrupted_usage(model, request, None, received))
         raise
     count(reply.usage)
@@ -290,7 +290,7 @@ def _check_not_truncated(reply: ModelReply, fitted: ModelRequest, request: Model
 
 
 def _with_text_capture(request: ModelRequest, received: list[str]) -> ModelRequest:
-    """Return `request` with its streamed text appended to `received`, too."""
+    """Return `request` that also appends its streamed text to `received`."""
     if (on_text := request.on_text) is None:
         return request
 
@@ -309,7 +309,7 @@ def _interrupted_usage(model: Model, request: ModelRequest, reported: Usage | No
 
 
 def _with_usage(model: Model, request: ModelRequest, reply: ModelReply) -> ModelReply:
-    """Return the reply with an estimated usage if its server reports none. Without one no limit would hold."""
+    """Return the reply with an estimated usage if its server reports no usage. Without a usage, no limit would hold."""
     if reply.usage.tokens:
         return reply
     texts = [reply.text, *(call.arguments for call in reply.calls)]
@@ -317,7 +317,7 @@ def _with_usage(model: Model, request: ModelRequest, reply: ModelReply) -> Model
 
 
 def _reply_without_surrogates(reply: ModelReply) -> ModelReply:
-    """Return the reply without halves of surrogate pairs. The next request repeats it and could not carry them."""
+    """Return the reply without halves of surrogate pairs. The next request repeats it, and JSON has no halves."""
     calls = tuple(
         ToolCall(without_surrogates(call.id), without_surrogates(call.name), without_surrogates(call.arguments))
         for call in reply.calls
@@ -326,5 +326,5 @@ def _reply_without_surrogates(reply: ModelReply) -> ModelReply:
 
 
 def _backoff(attempt: int) -> float:
-    """Return the seconds before try `attempt` + 1: 1, 2, 4 and so on, less up to a half, so that many spread out."""
+    """Return the seconds before try `attempt` + 1: 1, 2, 4 and so on, minus up to half, so that many callers spread out."""
     return float(2 ** (attempt - 1)) * random.uniform(0.5, 1.0)

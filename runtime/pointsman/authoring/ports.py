@@ -1,4 +1,4 @@
-"""Interfaces between an attempt and what runs it: reports, recorded steps, shared limits, usage."""
+"""Interfaces between an attempt and the worker or test that runs it: reports, recorded steps, shared limits, usage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reporter(Protocol):
     """Receiver of an attempt's reports."""
 
     def report(self, progress: Progress) -> None:
-        """Publish a report. Never waits and never raises: a report is worth less than the work it describes.
+        """Publish a report. Never waits and never raises, because the work is more important than the report.
 
         Args:
             progress: Report of the attempt.
@@ -47,7 +47,7 @@ class Reporter(Protocol):
         """
 
     async def emit(self, event: Progress, event_id: str) -> None:
-        """Store a domain event. Returns when it is stored.
+        """Store a domain event. Returns when the event is stored.
 
         Args:
             event: Domain event.
@@ -116,7 +116,7 @@ class AttemptUsage:
         usage: Calls, tokens and cost so far.
         confidence: Last reported confidence, from 0 to 1, or None.
         replan_hint: Last reported reason to plan again, or None.
-        parent: Usage of what surrounds this call; None for the attempt.
+        parent: Usage of the surrounding call or attempt; None for the attempt.
     """
 
     usage: Usage = Usage()
@@ -138,7 +138,7 @@ class AttemptUsage:
             self.usage += usage
 
     def set_outcome_hints(self, *, confidence: float | None = None, replan_hint: str | None = None) -> None:
-        """Set the given hints here and in everything that surrounds this call.
+        """Set the given hints for this call and for all surrounding calls and the attempt.
 
         Args:
             confidence: Confidence from 0 to 1; None keeps the current value.
@@ -206,8 +206,8 @@ class CallPermit:
     """Permission to make one model call now.
 
     Attributes:
-        release: Ends the call. Takes the tokens used, and the seconds during which the provider accepts no other
-            call, or None. Never waits.
+        release: Function that ends the call and never waits. Its arguments are the used tokens, and the seconds during
+            which the provider accepts no other call, or None.
     """
 
     release: Callable[[int, float | None], None]

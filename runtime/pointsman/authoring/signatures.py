@@ -51,7 +51,7 @@ class JsonType(Generic[T]):
     def from_json(self, value: JsonValue) -> T:
         """Convert a JSON value to the type.
 
-        If the type is text, the `request` of an object fits, too: it is the default input of a planned task.
+        If the type is text, an object with a `request` is also valid, because a planned task has this input by default.
 
         Args:
             value: JSON value.
@@ -60,7 +60,7 @@ class JsonType(Generic[T]):
             The value of the type.
 
         Raises:
-            TaskError: The value does not fit; kind `invalid_input`, not retryable. The message names the fields, but
+            TaskError: The value is not valid; kind `invalid_input`, not retryable. The message names the fields, but
                 never their contents.
         """
         if self._is_text and isinstance(value, dict) and isinstance(request := value.get("request"), str):
@@ -83,8 +83,8 @@ class JsonType(Generic[T]):
             The JSON value.
 
         Raises:
-            TaskError: The value has another type, or JSON cannot carry it; kind `invalid_output`, not retryable. The
-                message gives the path, but never the content.
+            TaskError: The value has a different type, or JSON cannot carry it; kind `invalid_output`, not retryable.
+                The message gives the path, but never the content.
         """
         try:
             return as_json_value(self._adapter.validate_python(value))

@@ -74,7 +74,7 @@ class ToolTurns:
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._run_call(call, (turn, place))) for place, call in enumerate(calls)]
-        except ExceptionGroup as failed:  # not errors for the model: the first ends the attempt
+        except ExceptionGroup as failed:  # the model does not read these errors: the first error ends the attempt
             raise failed.exceptions[0] from None
         ended = [task.result() for task in running]
         if unasked := [call for end in ended if isinstance(end, ApprovalRequiredError) for call in end.calls]:
@@ -82,7 +82,7 @@ class ToolTurns:
         return [end for end in ended if isinstance(end, Turn)]
 
     def _calls_to_approve(self, calls: Sequence[ToolCall], turn: int) -> list[ToolApprovalRequest]:
-        """Return the calls that a person must allow first, and that no approval was requested for."""
+        """Return the calls that a person must allow first, if no approval was requested yet."""
         wanted: list[ToolApprovalRequest] = []
         allowed: list[tuple[str, Mapping[str, JsonValue]]] = []
         context = Context(self.state)
@@ -112,7 +112,7 @@ class ToolTurns:
         try:
             result = await self.tools[call.name].call(call.arguments, Context(state), call_id=call.id)
         except ApprovalRequiredError as asked:
-            return asked  # if raised, it would cancel the other calls, and the next attempt would repeat them
+            return asked  # an exception would cancel the other calls, and the next attempt would repeat them
         text, is_error = await done.record_result(*place, truncate(result.text), result.is_error, **state.call_fields)
         return Turn("tool", text, call_id=call.id, is_error=is_error)
 

@@ -43,8 +43,8 @@ __all__ = ["Tool", "ToolResult", "ToolSource", "tool"]
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_FIRST_PAUSE_S = 0.2  # before the first retry of a call, doubled for each further one: a model and a person are waiting
-_MAX_PAUSE_S = 10.0  # an attempt has a deadline; a provider that asks for more is better asked by another attempt
+_FIRST_PAUSE_S = 0.2  # before the first retry; doubles with each retry. Short, because a model and a person wait
+_MAX_PAUSE_S = 10.0  # an attempt has a deadline: after a longer pause, a new attempt is better
 
 _MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # as in <object at 0x7f0a5c3d1e10>
 
@@ -67,7 +67,7 @@ class ToolResult:
 
 
 class ToolSource(Protocol):
-    """Source of tools that are only known at run time, such as those of a server."""
+    """Source of tools that are only known at run time, such as the tools of a server."""
 
     async def tools(self) -> Sequence[Tool[..., Any]]:
         """Return the tools that are available now.
@@ -99,7 +99,7 @@ class Tool(Generic[P, R]):
         namespace: Local names where the function is defined, for its annotations.
 
     Raises:
-        ConfigurationError: The definition does not fit. The message has the change to make.
+        ConfigurationError: The definition is not valid. The message contains the necessary change.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Tool(Generic[P, R]):
         self._context = signature.context
         self._names = {f"p{number}": parameter.name for number, parameter in enumerate(signature.parameters)}
         self._output = JsonType[Any](signature.returns, owner)
-        # A parameter may have a name that a field of a pydantic model may not have. So the fields are numbered.
+        # A parameter may have a name that a field of a pydantic model may not have. So the fields get numbers.
         fields: dict[str, Any] = {
             key: (parameter.annotation, Field(... if parameter.required else parameter.default, alias=parameter.name))
             for key, parameter in zip(self._names, signature.parameters, strict=True)
@@ -152,7 +152,7 @@ class Tool(Generic[P, R]):
                 f"{owner} takes a type that has no JSON form: {error.message.splitlines()[0]}; use "
                 "pydantic models, text, numbers, lists or dicts"
             ) from None
-        del parameters["title"]  # it repeats the tool's name, and every word of a schema costs tokens
+        del parameters["title"]  # the title repeats the tool's name, and every word of a schema costs tokens
         self.spec = ToolSpec(name, description, parameters)
         self.__name__ = name
         self.__doc__ = function.__doc__
@@ -161,8 +161,8 @@ class Tool(Generic[P, R]):
     async def call(self, arguments: str, context: Context, *, call_id: str = "") -> ToolResult:
         """Run the tool on the JSON text that a model wrote. A failure becomes a result that the model can read.
 
-        A `TaskError` is meant for the model, so the result has its text. Of other exceptions the model gets the type;
-        the log of the worker has the rest.
+        A `TaskError` is meant for the model, so the result has its text. For other exceptions, the model gets
+        only the type, and the log of the worker has the rest.
 
         Args:
             arguments: JSON text of the arguments.
@@ -179,7 +179,7 @@ class Tool(Generic[P, R]):
         try:
             value = await self._call_reported(lambda: self._parse(arguments), state_of(context), call_id)
         except (ApprovalRequiredError, ConfigurationError):
-            raise  # for the supervisor and for the author, not for the model
+            raise  # the supervisor and the author need this error, not the model
         except (Exception, SystemExit) as error:
             text, kind = _public_text(error), error.kind if isinstance(error, TaskError) else ""
             if kind == ErrorKind.REJECTED:
@@ -202,7 +202,7 @@ class Tool(Generic[P, R]):
     def approval_verdict(
         self, arguments: str, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     ) -> ApprovalVerdict | ToolApprovalRequest | None:
-        """Return a person's verdict on a call, or the request for a verdict that was not given yet.
+        """Return a person's verdict on a call, or the request for the missing verdict.
 
         Args:
             arguments: JSON text of the arguments.
@@ -224,7 +224,7 @@ class Tool(Generic[P, R]):
             arguments: JSON text of the arguments.
             context: Context of the attempt.
         """
-        with suppress(Exception):  # as when the call was made
+        with suppress(Exception):  # the call itself has reported such an error
             asked = self._parse(arguments)
             self._approved_arguments(asked, state_of(context), self._key(asked, state_of(context)))
 
@@ -292,7 +292,7 @@ class Tool(Generic[P, R]):
 
         Raises:
             ApprovalRequiredError: The tool asked a person. The call has not ended, so nothing is recorded.
-            SystemExit: The tool raised it. The error is recorded first, as for any other exception.
+            SystemExit: The tool raised `SystemExit`. The error is recorded first, as for any other exception.
         """
         recorded, call = (key, self.name, self._as_json(asked)), state.for_call()
         try:
@@ -342,7 +342,7 @@ class Tool(Generic[P, R]):
                 value = await self._invoke(checked, state)
         except TimeoutError:
             if not limit.expired():
-                raise  # it comes from the tool
+                raise  # the tool raised this error
             raise TaskError(f"no answer within {self.timeout:g} s", kind=ErrorKind.TIMEOUT, retryable=True) from None
         except asyncio.CancelledError:
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -351,7 +351,7 @@ class Tool(Generic[P, R]):
         return self._output.to_json(value)
 
     async def _prepare(self) -> None:
-        """Prepare what a try needs, before its timeout starts. It has a limit of its own."""
+        """Prepare a try before its timeout starts. The preparation has a limit of its own."""
 
     async def _invoke(self, checked: BaseModel, state: AttemptState) -> object:
         arguments: dict[str, Any] = {name: getattr(checked, key) for key, name in self._names.items()}
@@ -411,9 +411,9 @@ def _sort_sets(value: object, plain: JsonValue) -> JsonValue:
 
 
 def _public_text(error: BaseException) -> str:
-    """Return the text for models and callers: that of a `TaskError`, and the type alone of any other exception.
+    """Return the text for models and callers: the text of a `TaskError`, or only the type of any other exception.
 
-    The text of an exception may quote arguments, addresses and secrets. The log of the worker has it.
+    The text of an exception may quote arguments, addresses and secrets. The log of the worker has the text.
     """
     if isinstance(error, TaskError):
         return describe_error(error)
@@ -453,7 +453,7 @@ def tool(
 
     The schema comes from the annotations; `Annotated[str, Field(description="...")]` describes a parameter. A model
     does not fill a parameter annotated with `Context`. Raise a `TaskError` for a failure whose text the model may read.
-    Of any other exception the model gets the type alone, and the log of the worker has the text.
+    For any other exception, the model gets only the type, and the log of the worker has the text.
 
     Args:
         function: Function to decorate, for the form without brackets.
@@ -461,15 +461,15 @@ def tool(
         description: Purpose of the tool; by default the first paragraph of the docstring.
         timeout: Limit of each try, in seconds.
         retries: Tries after the first one of a call. They need `idempotent`.
-        idempotent: True if the tool, run twice under one `Context.idempotency_key`, does the same as run once.
-        approval: True if a person must allow each call. The attempt ends, and the task continues in another attempt
-            with the person's answer. A rejected call is an error that the model reads.
+        idempotent: True if two runs under one `Context.idempotency_key` have the same effect as one run.
+        approval: True if a person must allow each call. The attempt ends, and the task continues in a new attempt with
+            the person's answer. A rejected call is an error that the model reads.
 
     Returns:
         The tool, or a decorator that makes one.
 
     Raises:
-        ConfigurationError: The definition does not fit. The message has the change to make.
+        ConfigurationError: The definition is not valid. The message contains the necessary change.
     """
     if isinstance(function, str):
         raise ConfigurationError(f"@tool({function!r}) takes its name by keyword; write @tool(name={function!r})")

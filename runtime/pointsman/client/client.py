@@ -69,7 +69,7 @@ WORKFLOW_STATUSES = (
 """The statuses of a `WorkflowSummary`."""
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` reads first for each requested workflow: a workflow of three tasks writes
-about as many. Each further read covers four times as many."""
+about this number. Each further read covers four times as many messages."""
 _SEARCH_WINDOW = 500  # workflows that `find_by_prefix` compares: about as many as a person has in view
 
 
@@ -109,8 +109,8 @@ async def connect(
     """Connect a client to a broker.
 
     Args:
-        url: The broker's URL; by default that of `settings`.
-        namespace: The namespace; by default that of `settings`.
+        url: The broker's URL; by default the value in `settings`.
+        namespace: The namespace; by default the value in `settings`.
         settings: The settings; by default those of the environment.
         create: Create the streams of a namespace that does not exist. With False, a mistyped name is an error.
 
@@ -138,7 +138,7 @@ async def connect(
 class Client:
     """The calls of a caller of one namespace. Make a client with `connect`.
 
-    Every call raises `BusUnavailableError` where the broker does not answer.
+    Every call raises `BusUnavailableError` if the broker does not answer.
 
     Args:
         bus: The bus, set up.
@@ -168,19 +168,19 @@ class Client:
         Args:
             team: The team that is to serve the request.
             input: The request: a text or an object.
-            request_id: The id of the request. The same request under the same id is the same workflow, however often it
-                is sent. By default each request has a new id.
+            request_id: The id of the request. The same request under the same id is the same workflow, however often
+                the request is sent. By default each request has a new id.
             correlation_id: The caller's own id, which all events of the workflow carry; by default the request's id.
-            deadline: The time for the work, in seconds from admission; by default the team's.
-            budget: Bounds on calls, tokens and cost, beside the team's.
+            deadline: The time for the work, in seconds from admission; by default the team's deadline.
+            budget: Bounds on calls, tokens and cost, in addition to the team's bounds.
             metadata: Data for the agents, as JSON.
 
         Returns:
             The workflow.
 
         Raises:
-            ContractError: the input is empty, not strict JSON, or a value is out of range; or another request has begun
-                a workflow under the `request_id`. Nothing was sent.
+            ContractError: the input is empty, not strict JSON, or a value is out of range; or a different request
+                already began a workflow under the `request_id`. Nothing was sent.
             OversizeEventError: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
             PublishOutcomeUnknownError: the broker did not answer, repeatedly. Submit again with the same `request_id`.
         """
@@ -240,7 +240,7 @@ class Client:
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source)
 
     async def _check_request_id_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
-        """Raise `ContractError` where another request is known to have begun `workflow`."""
+        """Raise `ContractError` if a different request is known to have begun `workflow`."""
         try:
             began = await read_workflow_started(self.bus, self.subjects, self.subjects.log(team, workflow))
         except (NotFoundError, BusUnavailableError, PermissionDeniedError):  # the supervisor checks the id again
@@ -298,7 +298,7 @@ class Client:
             workflow: The id of the workflow that the request becomes.
 
         Returns:
-            A summary; None where the request does not wait, or is not among the newest messages of the stream.
+            A summary; None if the request does not wait, or is not among the newest messages of the stream.
         """
         from pointsman.engine.operations.queued_requests import find_queued_request
 
@@ -433,7 +433,7 @@ class Client:
         entries, progress = await asyncio.gather(self.entries(workflow), self.progress(workflow))
         children: dict[str, trace.TraceNode] = {}
         for child in trace.child_workflows(entries):
-            with suppress(NotFoundError):  # its team has not admitted the handoff yet
+            with suppress(NotFoundError):  # the team has not admitted the handoff yet
                 children[child] = await self.trace(child)
         return trace.build_trace(entries, progress, children)
 
@@ -501,7 +501,7 @@ def _queued_summary(of: QueuedRequest) -> WorkflowSummary:
 
 
 def _request_input(request: StoredMessage) -> str | dict[str, JsonValue]:
-    """Return the input of a request; an empty text where the request cannot be read."""
+    """Return the input of a request; an empty text if the request cannot be read."""
     try:
         return parse(Request, decode(request.headers, request.body)[1]).input
     except ContractError:

@@ -33,7 +33,7 @@ __all__ = ["AnswerResult", "Archive", "Circuit", "DeadLetterEntry", "Operations"
 class Operations:
     """The calls of people and systems that operate a namespace. `Client.operations` is one.
 
-    Every call raises `BusUnavailableError` where the broker does not answer.
+    Every call raises `BusUnavailableError` if the broker does not answer.
 
     Args:
         bus: The bus, set up.
@@ -53,7 +53,7 @@ class Operations:
     # Agents
 
     async def agents(self) -> Sequence[AgentCard]:
-        """Read the registry.
+        """Read the cards of agents from the registry.
 
         Returns:
             The card of every live agent instance, by name and instance; no cards of teams.
@@ -61,7 +61,7 @@ class Operations:
         return [card for card in await self._bus.registry.cards() if not card.team]
 
     async def teams(self) -> Sequence[AgentCard]:
-        """Read the registry.
+        """Read the cards of teams from the registry.
 
         Returns:
             The card of every live supervisor, by team and instance.
@@ -77,7 +77,7 @@ class Operations:
         return await self._bus.registry.refused()
 
     async def live_names(self) -> frozenset[str]:
-        """Read the registry.
+        """Read the names of agents and teams from the registry.
 
         Returns:
             The names of all live agents and teams.
@@ -93,13 +93,13 @@ class Operations:
         return await load_circuits(self._bus, self._subjects)
 
     async def queue_depth(self, agent: str) -> QueueDepth | None:
-        """Count the handoffs that wait for an agent and those in work, over all its instances.
+        """Count the handoffs that wait for an agent and the handoffs in work, for all instances of the agent.
 
         Args:
             agent: The agent's name.
 
         Returns:
-            The depth; None where the agent has never run in this namespace.
+            The depth; None if the agent has never run in this namespace.
         """
         return await self._bus.depth(consumer_name(agent), "handoffs")
 
@@ -140,10 +140,10 @@ class Operations:
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
-            The answer that counts: the first one, where the request was answered already.
+            The answer that counts. If the request had an answer already, the earlier answer counts.
 
         Raises:
-            ContractError: `input` does not fit the task, the tool or the plan. The request still waits.
+            ContractError: `input` is not valid for the task, the tool or the plan. The request still waits.
             NotFoundError: there is no such approval request.
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
@@ -163,7 +163,7 @@ class Operations:
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
-            The answer that counts: the first one, where the request was answered already.
+            The answer that counts. If the request had an answer already, the earlier answer counts.
 
         Raises:
             NotFoundError: there is no such approval request.
@@ -187,11 +187,11 @@ class Operations:
         """List dead letters.
 
         Args:
-            origin: Only those of this agent or team.
-            workflow: Only those of this workflow.
-            cause: Only those with this kind of error.
-            since: Only those written at this time or later.
-            until: Only those written before this time.
+            origin: Only dead letters of this agent or team.
+            workflow: Only dead letters of this workflow.
+            cause: Only dead letters with this kind of error.
+            since: Only dead letters written at this time or later.
+            until: Only dead letters written before this time.
             limit: The greatest number; None is no bound.
 
         Returns:
@@ -227,7 +227,7 @@ class Operations:
             The workflow that goes on, or the new one, and the action that was taken.
 
         Raises:
-            NotReplayableError: the letter cannot be replayed so; the message names the next step.
+            NotReplayableError: the letter cannot be replayed in this way; the message names the next step.
             NotFoundError: the log of the letter's workflow does not exist.
         """
         return await self._dead_letters.replay(letter, as_new=as_new, keep=keep)
@@ -260,7 +260,7 @@ class Operations:
         return await export_workflow(self._bus, self._subjects, workflow, self._clock.now())
 
     async def import_workflow(self, archive: Archive) -> int:
-        """Store the log, events, outcome and dead letters of an archive, to be read. Supervisors ignore them.
+        """Store the log, events, outcome and dead letters of an archive for reading. Supervisors ignore them.
 
         Args:
             archive: The archive.

@@ -42,7 +42,7 @@ class Workflow:
         team: The workflow's team.
         source: The CloudEvents source of the controls that this object sends.
         imported_from: The namespace from which the workflow was imported; None for a workflow of this namespace. An
-            imported workflow does not go on, so nothing waits for it.
+            imported workflow does not go on, so no call waits for its end.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Workflow:
         return parse(Outcome, decode(stored.headers, stored.body)[1])
 
     async def events(self) -> AsyncIterator[WorkflowEvent]:
-        """Yield the events of the workflow from its start to its end, and wait for those to come.
+        """Yield the events of the workflow from its start to its end, and wait for future events.
 
         Yields:
-            Entries of the log and reports of agents, in order. The last is `WorkflowEnded`, except for a workflow that
-            was imported before its end.
+            Entries of the log and reports of agents, in order. The last entry is `WorkflowEnded`, except for a
+            workflow that was imported before its end.
         """
         subjects = self._subjects
         wanted = (subjects.log(self.team, self.id), subjects.workflow_events(self.id))
@@ -112,7 +112,7 @@ class Workflow:
             receive: Called with each piece of text, in order.
 
         Returns:
-            A context manager; pieces of text arrive until it is left.
+            A context manager; pieces of text arrive until the context is left.
         """
 
         async def deliver(stored: StoredMessage) -> None:
@@ -129,7 +129,7 @@ class Workflow:
             by: The person or system that cancels.
 
         Returns:
-            None once the request is stored; the outcome, with nothing sent, where the workflow has ended already.
+            None once the request is stored. If the workflow has ended already, the outcome; nothing is sent.
 
         Raises:
             NotFoundError: the namespace has no workflow of this id.
@@ -207,7 +207,7 @@ def read_progress(stored: StoredMessage) -> Progress | None:
         stored: A message on an event subject.
 
     Returns:
-        The report; None for a domain event of another shape, which only the agents read.
+        The report; None for a domain event of a different shape, which only the agents read.
     """
     try:
         _, body = decode(stored.headers, stored.body)
