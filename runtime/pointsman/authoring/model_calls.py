@@ -326,5 +326,5 @@ def _reply_without_surrogates(reply: ModelReply) -> ModelReply:
 
 
 def _backoff(attempt: int) -> float:
-    """Return the seconds before try `attempt` + 1: 1, 2, 4 and so on, minus up to half, so that many callers spread out."""
+    """Return the seconds before try `attempt` + 1: 1, 2, 4 and so on, minus up to half, so that callers spread out."""
     return float(2 ** (attempt - 1)) * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""Speak Anthropic's messages, with every server that has them: one call, one reply, no retry, and no span but ours."""
+"""Call Anthropic's messages API at any server that has the API: one call, one reply, no retry, and no span but ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pointsman.ports.model import ModelRequest, ToolCall, Turn
 __all__ = ["MESSAGES", "AnthropicModel"]
 
 _PLAIN_BLOCKS: Final = {"text": ("type", "text"), "tool_use": ("type", "id", "name", "input")}
-"""The blocks that a turn is written from, with their fields. Any other block or field goes back as it came."""
+"""The blocks from which a turn is written, with their fields. Other blocks and fields are sent back unchanged."""
 
 
 # Requests
@@ -52,7 +52,7 @@ def _write(request: ModelRequest, model: str, known: Capabilities, origin: str) 
         for tool in request.tools
     ]
     if has_answer_tool and schema is not None:
-        # The answer is a tool the model must use: that takes any schema, and leaves it free to use other tools first.
+        # The answer is a tool that the model must use. It takes any schema, and the model may use other tools first.
         tools.append({"name": request.output_name, "description": "Give the final answer.", "input_schema": schema})
         body["tool_choice"] = {"type": "any"} if request.tools else {"type": "tool", "name": request.output_name}
     if tools:
@@ -148,7 +148,7 @@ def _read(whole: Field, request: ModelRequest) -> ParsedReply:
 
 
 def _object(given: Field) -> Any:
-    """Return the input of a tool: a value, or JSON text of one."""
+    """Return the input of a tool, which may be a value or the JSON text of a value."""
     return parse_foreign(given.value, given.path).value if isinstance(given.value, str) else given.value
 
 
@@ -281,7 +281,7 @@ class AnthropicModel(ProviderModel):
     dialect = MESSAGES
 
     def _new_client(self, sdk: Any) -> Any:
-        # A client of one's own: that of the SDK prints an error where it cannot be made.
+        # An HTTP client made here: the SDK's default client prints an error if the SDK cannot make the client.
         return sdk.AsyncAnthropic(
             api_key=self._key,
             base_url=self._base_url,

@@ -1,7 +1,7 @@
 """Learn from refusals what a server and a model accept, and write requests accordingly.
 
-A server that refuses a parameter by its name gets the next request without it, or under another name. The lesson is
-shared by all agents of the process that use the model at that server, for as long as one of them exists.
+If a server refuses a parameter by name, the next request omits or renames the parameter. All agents of the process
+that use the model at this server share the lesson, as long as one of these agents exists.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _REFUSING_STATUSES: Final = frozenset({400, 415, 422, 500, 501})
 """The statuses of a refused parameter. llama.cpp answers 500 to a response format that it does not know."""
 
 _TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
-"""The two names of one parameter of chat completions. Where one is refused, the other is sent."""
+"""The two names of one parameter of chat completions. If a server refuses one name, the other name is sent."""
 _ALL_TOKEN_LIMITS: Final = (*_TOKEN_LIMITS, "max_output_tokens", "max_new_tokens")
 
 _ESSENTIAL: Final = frozenset({"model", "messages", "input", "tools", "stream", "system", "instructions"})
-"""Parameters that a request makes no sense without."""
+"""Parameters that every request needs."""
 
 _OUTPUT_NAMES: Final = re.compile(
     r"response[_ ]?format|json[_ ]?schema|json[_ ]?object|structured[_ ]?outputs?|text\.format"
@@ -47,7 +47,7 @@ _BAD_SCHEMA: Final = re.compile(
     r"|fail\w*[^.]{0,30}(?:schema|grammar)",
     re.IGNORECASE,
 )
-"""One schema is refused, and not schemas at all."""
+"""The server refuses one schema, but not all schemas."""
 
 _REFUSED: Final = re.compile(
     r"un(?:supported|recogni[sz]ed|known|expected|available)|not (?:supported|permitted|allowed|available|implemented"
@@ -63,7 +63,7 @@ _SCHEMA_KEYWORDS: Final = (
     "multipleOf", "pattern", "patternProperties", "propertyNames", "readOnly", "title", "unevaluatedProperties",
     "uniqueItems", "writeOnly",
 )  # fmt: skip
-"""Keywords that a schema keeps its meaning without, for a model: the answer and the arguments are checked here."""
+"""Keywords that a model does not need to understand a schema: answer and arguments are checked here."""
 
 _BOUND: Final = re.compile(
     r"at most|maximum|less than|range|too (?:large|high|big)|<=|exceed|up to|limit", re.IGNORECASE
@@ -206,7 +206,7 @@ class Capabilities:
         for name in (*(each for each in body if each not in _ESSENTIAL), "strict"):
             if name in self.left_out or name in _ALL_TOKEN_LIMITS or (name == "strict" and not _has_strict(body)):
                 continue
-            is_word = "_" in name or name == "temperature"  # `store` and `include` are words of any sentence
+            is_word = "_" in name or name == "temperature"  # `store` and `include` are also ordinary words
             if name in names or (is_word and re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", words)):
                 self.left_out.add(name)
                 return f"{name} is left out"
@@ -279,7 +279,7 @@ def _names(detail: ErrorDetail) -> set[str]:
 
 
 def _room(words: str) -> tuple[int, int] | None:
-    """Return the tokens of the context and of the input, where the words compare the two; else None."""
+    """Return the tokens of the context and of the input, if the words compare the two; else None."""
     if (total := _SUM.search(words)) is not None:
         return _whole(total[3]), _whole(total[1])
     window, taken = _WINDOW.search(words), _PROMPT_TOKENS.search(words)

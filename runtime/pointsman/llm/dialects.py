@@ -79,7 +79,7 @@ FINISH_REASONS: Final[Mapping[str, Finish]] = {
     "unload": "error",
 }
 """The end of an answer, by the provider's word for it in lower case. Several compatible servers write `stop` for an
-answer that calls tools, so the calls themselves decide that."""
+answer that calls tools, so an answer with calls counts as such an answer."""
 
 _FINISH_PATTERNS: Final[tuple[tuple[re.Pattern[str], Finish], ...]] = (
     (re.compile(r"length|max|limit|trunc|token|budget|context|incomplete"), "length"),
@@ -124,7 +124,7 @@ USAGE_NAMES: Final = UsageNames(
     total=("total_tokens", "totalTokens", "totalTokenCount"),
     cached=("cache_read_input_tokens", "cache_creation_input_tokens"),
 )  # fmt: skip
-"""`cached` counts are input beside `input` in Anthropic's messages alone: elsewhere the input includes them."""
+"""`cached` counts are added to `input` in Anthropic's messages only. In other APIs, `input` includes `cached`."""
 
 
 # Errors
@@ -200,11 +200,11 @@ def normalized_code(code: str) -> str:
 
 
 STATUS_BY_CODE: Final[Mapping[str, int]] = {normalized_code(code): status for code, status in _STATUSES.items()}
-"""The HTTP status that an error inside of a reply of status 200 would have by itself. Another code is a 500."""
+"""The HTTP status that an error inside of a reply of status 200 would have by itself. Any other code is a 500."""
 
 
 class Fault(NamedTuple):
-    """The class of an error that no waiting ends, and advice for the person who reads the message."""
+    """The class of an error that stays after any wait, and advice for the person who reads the message."""
 
     kind: ErrorKind | None
     advice: str
@@ -287,11 +287,11 @@ FAULT_WORDS: Final[tuple[tuple[frozenset[str], re.Pattern[str] | None, Fault], .
         _UNPAID,
     ),
 )  # fmt: skip
-"""Errors that no waiting ends, by their codes or by their words. The first that fits counts."""
+"""Errors that stay after any wait, by their codes or by their words. The first match counts."""
 
 DAILY_QUOTA_WORDS: Final = re.compile(
     r"per[ _-]?(?:day|month|week)|(?:daily|monthly|weekly)[ _](?:limit|quota|request|token|usage|allowance|cap)"
     r"|\b(?:RPD|TPD)\b|quota for (?:today|the day)|today's (?:limit|quota)|until tomorrow",
     re.IGNORECASE,
 )
-"""A quota of a day or longer. An attempt has minutes, so waiting does not help; another model may."""
+"""A quota of a day or longer. An attempt has minutes, so a wait does not help; a different model may help."""

@@ -44,14 +44,14 @@ _DAILY_QUOTA: Final = Fault(
     None, "a quota of a day or longer is used up: raise the quota, or give the agent another model beside this one"
 )
 _ALWAYS_TOO_LARGE: Final = re.compile(r"request too large for", re.IGNORECASE)
-"""A request that is larger than the tokens of a whole minute is refused with 429 at any time."""
+"""A request with more tokens than a minute allows is refused with 429 at any time."""
 
 _UNSENT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
-"""The names of httpx for a connection that was never there: nothing was sent."""
+"""The names of httpx's errors without a connection: nothing was sent."""
 _UNSENDABLE: Final = frozenset({
     "InvalidURL", "LocalProtocolError", "UnsupportedProtocol", "UnicodeEncodeError", "InvalidHeader",
 })  # fmt: skip
-"""The names of errors of a request that cannot be written at all: nothing was sent, and nothing will be."""
+"""The names of errors of a request that cannot be written: nothing was sent, and a retry sends nothing."""
 _UNTRUSTED: Final = re.compile(r"certificate|CERTIFICATE_VERIFY_FAILED", re.IGNORECASE)
 
 _PROXY_VARIABLES: Final = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY")
@@ -60,7 +60,7 @@ _CA_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 _MAX_DETAIL_CHARS: Final = 300  # of the provider's own words that a message repeats
 _MAX_NESTED: Final = 4  # errors inside of errors: a gateway's, its provider's, and theirs as text
 _MIN_SECRET_CHARS: Final = 8  # of a key that is hidden; a shorter one is a placeholder, and a part of other words
-_MIN_KEY_CHARS: Final = 20  # of a key that is hidden inside of words, too: a provider's own keys are longer
+_MIN_KEY_CHARS: Final = 20  # of a key that is also hidden inside of words: a provider's own keys are longer
 _PLACEHOLDERS: Final = frozenset({"lm-studio", "not-needed", "no-key-required", "sk-no-key-required", "placeholder"})
 # A digit or a star, so that "key not found" and "Bearer authentication" are no keys.
 _API_KEY_PATTERN: Final = re.compile(
@@ -132,7 +132,7 @@ def error_from_status(
 def error_from_stream_event(provider: str, body: object, secret: str = "", usage: Usage | None = None) -> ModelError:
     """Return the error for an error object inside of an answer of status 200.
 
-    The class is that of its code or type. Most errors without a known code pass.
+    The code or type of the error decides on the class. Most errors without a known code are transient.
 
     Args:
         provider: The name of the provider.
@@ -174,12 +174,12 @@ def error_from_connection(provider: str, error: BaseException, base_url: str | N
 
 
 def error_from_client(provider: str, error: Exception, environment: Mapping[str, str]) -> ModelError:
-    """Return the error for an SDK's client that cannot be made: a proxy, a CA file or a package does not fit.
+    """Return the error for an SDK's client that cannot be made: a proxy, a CA file or a package is not valid.
 
     Args:
         provider: The name of the provider.
         error: The exception of the SDK.
-        environment: The environment variables, for the names of those that the client reads.
+        environment: The environment variables, for the names of the variables that the client reads.
     """
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     names: tuple[str, ...] = ()
@@ -304,7 +304,7 @@ def _status(codes: tuple[str, ...]) -> int | None:
 
 
 def _fault(status: int, detail: ErrorDetail, headers: Mapping[str, str], *, waits: bool) -> Fault | None:
-    """Return the class of an error that no waiting ends, or None."""
+    """Return the class of an error that stays after any wait, or None."""
     codes = {normalized_code(code) for code in detail.codes}
     codes |= {normalized_code(value) for name, value in headers.items() if name.lower() == "x-amzn-errortype"}
     words = detail.message
@@ -313,7 +313,7 @@ def _fault(status: int, detail: ErrorDetail, headers: Mapping[str, str], *, wait
     for known, pattern, fault in FAULT_WORDS:
         fits = codes & known or (pattern is not None and pattern.search(words))
         is_overflow = fault.kind == ErrorKind.CONTEXT_OVERFLOW
-        # A used-up quota is a 429, and a full context is a 500 of some servers. Other errors with these statuses pass.
+        # A used-up quota is a 429, and a full context is a 500 of some servers. Their other errors are transient.
         in_words = not waits or (status >= 500 and is_overflow) or (status == 429 and fault.kind is None)
         if fits and (in_words or codes & known) and status not in (401, 403):
             return fault
@@ -422,7 +422,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _parsed(text: str) -> object | None:
-    """Return the object or list that a text is as a whole, or None."""
+    """Return the object or list, if the whole text is one, or None."""
     text = text.strip().removeprefix("data:").strip()
     if not text.startswith(("{", "[")):
         return None
@@ -452,7 +452,7 @@ def _mappings(value: object) -> list[Mapping[object, object]]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and what caused it, the outermost first."""
+    """Yield an exception and its causes, the outermost first."""
     seen: BaseException | None = error
     for _ in range(10):
         if seen is None:

@@ -1,4 +1,4 @@
-"""Read JSON that another party wrote: every access names its path, and a wrong type is an error with that path."""
+"""Read JSON of an external program: every access names its path, and a wrong type is an error with the path."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Field", "parse_foreign", "sanitized"]
 _MAX_DEPTH: Final = 64
 """Levels of nesting of opaque data that are kept. A step of the journal may be nested twice as deep."""
 _MAX_PARSED_DEPTH: Final = 150
-"""Levels of nesting of a reply. Functions that call themselves read it."""
+"""Levels of nesting of a reply. The limit is needed because recursive functions read the reply."""
 _MAX_COUNT: Final = 10**12
-"""The largest count that is believed. A larger number of tokens is a broken counter."""
+"""The largest valid count. A larger number of tokens comes from a broken counter."""
 _NAMES: Final = {
     bool: "true or false",
     int: "a number",
@@ -107,7 +107,7 @@ class Field:
         return int(value) if 0 <= value <= _MAX_COUNT else 0
 
     def error(self, expected: str) -> ModelReplyError:
-        """Return the error for a value of another type than `expected`."""
+        """Return the error for a value that does not have the type `expected`."""
         seen = "missing" if self.value is None else _NAMES.get(type(self.value), "of an unknown type")
         return ModelReplyError(f"{self.path or 'the body'} is {seen}; expected {expected}", path=self.path)
 

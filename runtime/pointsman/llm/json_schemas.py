@@ -50,10 +50,10 @@ def unwrapped(schema: Mapping[str, JsonValue], value: JsonValue) -> JsonValue:
 
 
 def tool_parameters(schema: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:
-    """Return the schema of a tool's arguments: an object with `properties`, whatever the source of the tool wrote.
+    """Return the schema of a tool's arguments: an object with `properties`, for any schema of the tool's source.
 
     A union at the root, which providers refuse, becomes one object with the properties of all its members. A list
-    without `items` gets them. The tool itself checks the arguments by its own schema.
+    without `items` gets `items`. The tool itself checks the arguments by its own schema.
 
     Args:
         schema: The schema as the tool's source gives it; None for a tool without arguments.

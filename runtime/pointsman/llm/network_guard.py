@@ -48,7 +48,7 @@ def forbid_real_models() -> Iterator[None]:
     try:
         yield
     finally:
-        ACTIVE_GUARDS[:] = [each for each in ACTIVE_GUARDS if each is not stopped]  # another's may be equal
+        ACTIVE_GUARDS[:] = [each for each in ACTIVE_GUARDS if each is not stopped]  # other lists may be equal
     assert not stopped, f"{len(stopped)} calls of real models were stopped: {', '.join(sorted(set(stopped)))}"
 
 

@@ -1,4 +1,4 @@
-"""Speak OpenAI's chat completions, with every server that has them: one call, one reply, no retry."""
+"""Call OpenAI's chat completions API at any server that has the API: one call, one reply, no retry."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from pointsman.ports.model import ModelRequest, ToolCall, Turn
 __all__ = ["CHAT_COMPLETIONS", "OpenAIModel", "OpenAIServer"]
 
 _MESSAGE_FIELDS: Final = ("role", "content", "tool_calls", "function_call", "refusal", "annotations", "audio", "images")
-"""The fields of a message that are read or of no use. All others go back to the server as they came."""
+"""The fields of a message that are read here or have no use. Other fields are sent back to the server unchanged."""
 _CALL_FIELDS: Final = ("id", "type", "index", "function", "name", "arguments", "custom")
 _ONLY_WITH_CALLS: Final = ("reasoning_content", "reasoning")
-"""Some servers want the thinking back with tool calls, and refuse it without."""
+"""Some servers require the thinking with tool calls, and refuse the thinking without tool calls."""
 
 
 class OpenAIServer(ProviderModel):
     """A model of a server that speaks one of OpenAI's APIs.
 
-    The server is `base_url`, `OPENAI_BASE_URL` or OpenAI's own; the key `api_key` or `OPENAI_API_KEY`. A server of
-    one's own that needs no key gets none.
+    The server is `base_url`, `OPENAI_BASE_URL` or OpenAI's own; the key `api_key` or `OPENAI_API_KEY`. A server
+    behind a base URL that needs no key gets no key.
     """
 
     provider = "openai"
@@ -318,8 +318,8 @@ class _ChunkedCompletion:
     def _call_of(self, part: Field, name: str, given: Field) -> _StreamedCall:
         """Return the call that a piece continues, or a new one.
 
-        Servers leave the index out, or give 0 to every call; an id of its own, or a name behind whole arguments, begins
-        another call.
+        Some servers omit the index, or give 0 to every call. Therefore a new id, or a name after complete arguments,
+        begins a new call.
         """
         id, place = part.get("id").label(), _place(part.get("index").value)
         same = [call for call in self._calls if place is None or call.place == place]
@@ -332,7 +332,7 @@ class _ChunkedCompletion:
         return last
 
     def _begins(self, last: _StreamedCall, name: str, given: Field) -> bool:
-        """Return True if a piece with a name begins a call behind `last`, though nothing else tells them apart."""
+        """Return True if a piece with a name begins a new call after `last`, if only the name can show this."""
         if not name or not last.names:
             return False
         if last.given is not None or isinstance(parse_strict_json(last.text), dict):
@@ -345,7 +345,7 @@ class _ChunkedCompletion:
     def _whole_call(self, call: _StreamedCall) -> dict[str, Any]:
         arguments = call.text if call.text.strip() else call.given
         if call.arguments and parse_strict_json(call.text) is None:
-            last = call.arguments[-1]  # some servers repeat in each piece what came before
+            last = call.arguments[-1]  # some servers repeat the earlier pieces in each piece
             arguments = last if isinstance(parse_strict_json(last), dict) else arguments
         name = repeated_name(call.names, self._tools)
         function = {**call.function, "name": name or None, "arguments": arguments}
@@ -365,7 +365,7 @@ class _Pieces(list[str]):
 
 
 _CONSTANT: Final = ("type", "id", "index", "format", "role", "name", "signature", "thought_signature")
-"""Fields of opaque objects that are given whole; other texts of them come in pieces."""
+"""Fields of opaque objects that arrive whole. Other texts of these objects arrive in pieces."""
 
 
 def _merged(known: Any, piece: Any, name: str = "") -> Any:

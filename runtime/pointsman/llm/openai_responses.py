@@ -1,4 +1,4 @@
-"""Speak OpenAI's responses: one call, one reply, no retry, and nothing stored there."""
+"""Call OpenAI's responses API: one call, one reply, no retry, and nothing stored at the server."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from pointsman.ports.model import ModelRequest, ToolCall, Turn
 __all__ = ["RESPONSES", "OpenAIResponsesModel"]
 
 _REASONING_MODELS: Final = re.compile(r"^(?:o\d|gpt-5(?!.*chat)|codex|computer-use)")
-"""The models that reason, by name. As nothing is stored at the server, their reasoning is asked for encrypted, to be
-sent back with the results of tools."""
+"""The models that reason, by name. The server stores nothing, so the request asks for encrypted
+reasoning, which is sent back with the results of tools."""
 _ENCRYPTED: Final = "reasoning.encrypted_content"
 _UNSENT_FIELDS: Final = ("logprobs", "status")
-"""Fields of items that the API gives and does not take."""
+"""Fields of items that the API returns but refuses in a request."""
 
 
 # Requests
@@ -121,7 +121,7 @@ def _read(whole: Field, _: ModelRequest) -> ParsedReply:
         return parsed
     if output.value is None:
         raise output.error("a list of items")
-    if status.value is None and output.value:  # a server that leaves it out
+    if status.value is None and output.value:  # some servers omit the output
         parsed.reason = Field("completed", status.path)
     if status.value in ("queued", "in_progress"):
         raise status.error("the status of a response that has ended")
@@ -154,7 +154,7 @@ def _state(items: list[Field]) -> dict[str, JsonValue] | None:
         if kind in ("function_call", "message"):
             kept.append({"type": kind})
         elif kind == "reasoning" and not (item.get("encrypted_content").value or item.get("content").value):
-            is_unsent = True  # an id alone, of an item that is not stored
+            is_unsent = True  # the item has only an id, and the server has not stored the item
         else:
             is_opaque = True
             found = {name: value for name, value in item.value.items() if name not in _UNSENT_FIELDS}
@@ -168,7 +168,7 @@ def _state(items: list[Field]) -> dict[str, JsonValue] | None:
 
 
 class _StreamedResponse:
-    """A response put together from its events. The last one has the whole, with most servers."""
+    """A response put together from its events. With most servers, the last event has the whole response."""
 
     def __init__(self, _: ModelRequest) -> None:
         self._response: dict[str, Any] = {}

@@ -26,23 +26,23 @@ __all__ = [
 ]
 
 MIN_ANSWER_TOKENS: Final = 16
-"""Tokens an answer must have room for: OpenAI's responses take no smaller bound, and a shorter answer has no use."""
+"""Fewest tokens of room for an answer: OpenAI's responses take no smaller bound, and a shorter answer has no use."""
 MIN_CALL_TOKENS: Final = 64
-"""Tokens an answer with tools or an output schema must have room for: names, quotes and braces around one short value
+"""Fewest tokens of room for an answer with tools or an output schema: names, quotes and braces around one short value
 take some 20 to 50, and an answer that is cut off within them is paid for without use."""
 
 _LETTERS_PER_TOKEN: Final = 3
 """English prose has four and more, JSON and code about three: the text of a call is a mixture of these."""
 _BYTES_PER_TOKEN: Final = 2
-"""Of letters outside ASCII, which take two to four bytes each: most scripts have a letter or more in a token, and an
-emoji is two or three tokens."""
+"""Bytes in a token of non-ASCII letters, which take two to four bytes each: most scripts have a letter or more in a
+token, and an emoji is two or three tokens."""
 _TURN_TOKENS: Final = 8
 """Tokens around each turn, tool and call, which the provider adds: three to seven by OpenAI's own account."""
 _TOOLS_TOKENS: Final = 350
-"""Tokens of the instructions that Anthropic adds where there are tools, or an answer by a schema, which is one: up to
-346 for the models it lists."""
+"""Tokens of the instructions that Anthropic adds to a request with tools or with an answer by a schema, which is a
+tool: up to 346 for the models that Anthropic lists."""
 
-_PRICED_TOKENS: Final = 1_000  # tokens whose price is asked for to know that of one
+_PRICED_TOKENS: Final = 1_000  # the price of this many tokens gives the price of one token
 
 
 def estimate_input_tokens(request: ModelRequest) -> int:

@@ -1,4 +1,4 @@
-r"""Write the first message of a task, with the task and its data apart, so that data cannot pass for an instruction.
+r"""Write the first message of a task, with the task separate from its data, so that data is not read as an instruction.
 
 Each section is one JSON value between tags, and `<` inside of a value is written as `\u003c`, so that no data can end
 its section.

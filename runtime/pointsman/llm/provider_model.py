@@ -40,15 +40,15 @@ class Stream(Protocol):
     """The pieces of a streamed reply, put together in the form of a whole reply."""
 
     def add(self, event: Field) -> str:
-        """Take an event in, and return the text of the answer that it brought.
+        """Add an event to the reply, and return the text of the answer in this event.
 
         Raises:
-            ModelReplyError: The event has another form.
+            ModelReplyError: The event does not have the expected form.
         """
         ...
 
     def whole(self) -> Field:
-        """Return the reply so far, in the form of a whole one."""
+        """Return the reply so far, in the form of a whole reply."""
         ...
 
 
@@ -92,7 +92,7 @@ class ProviderModel:
     """The provider, which is also the name of its SDK."""
     dialect: Dialect
     needs_key: bool = True
-    """False if a server of one's own, behind a base URL, may need no key."""
+    """False if the author's own server, behind a base URL, may need no key."""
 
     def __init__(
         self, name: str, *, api_key: str | None = None, base_url: str | None = None, timeout: float = 120.0
@@ -183,7 +183,7 @@ class ProviderModel:
         return self._capabilities[model]
 
     def _origin(self, model: str) -> str:
-        """Return a name for the model at its server: opaque data goes back to where it came from alone."""
+        """Return a name for the model at its server: opaque data is sent only to its origin."""
         return derive_id("origin", self.dialect.name, self._base_url or "", model)[:12]
 
     def _learn_from(self, state: Mapping[str, Any], model: str) -> None:
@@ -214,7 +214,7 @@ class ProviderModel:
         A pool of connections does not outlive its loop, so each loop has a client of its own.
 
         Raises:
-            ModelError: The SDK or its client cannot be used here, such as for a proxy or a CA file that does not fit.
+            ModelError: The SDK or its client cannot be used here, for example because of a wrong proxy or CA file.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -233,7 +233,7 @@ class ProviderModel:
     async def _chunks(
         self, client: Any, request: ModelRequest, body: dict[str, Any]
     ) -> AsyncGenerator[tuple[bool, bytes]]:
-        """Yield the chunks of an answer, each with whether they are events. Every failure is a `ModelError`."""
+        """Yield the chunks of an answer, each with a flag for events. Every failure is a `ModelError`."""
         sdk: Any = self._sdk
         try:
             async with self.dialect.send(client, body) as response:
@@ -250,7 +250,7 @@ class ProviderModel:
     # The answer
 
     def _raise_error(self, body: Field, usage: Usage | None = None) -> None:
-        """Raise the error that a body of status 200 is: gateways answer so when the model behind them failed."""
+        """Raise the error in a body of status 200. Gateways send such a body if the model behind the gateway failed."""
         if (error := _error_in(body.value)) is not None:
             counted = usage if usage is not None else self._usage(body)
             raise error_from_stream_event(self.provider, error, self._key, counted)

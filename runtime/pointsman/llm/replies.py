@@ -1,4 +1,4 @@
-"""The checked form of a reply, which all adapters read into, and the one way from there to a `ModelReply`."""
+"""The checked form of a reply, which all adapters produce, and the conversion of this form to a `ModelReply`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _THINKING_PARTS: Final = frozenset({
 
 @dataclass(slots=True)
 class ParsedReply:
-    """A reply of a provider, read and checked, before what the request makes of it.
+    """A reply of a provider, read and checked, before it is compared with the request.
 
     Attributes:
         text: The answer, without the model's thinking.
@@ -147,7 +147,7 @@ def _structured(text: str) -> JsonValue:
 
 
 def read_usage(*places: Field, cached_apart: bool = False) -> Usage:
-    """Return the tokens of a call, which counts itself whatever the server counted.
+    """Return the tokens of a call. The call counts as one call for any counts of the server.
 
     Args:
         places: Objects that hold the counts, directly or as `usage`. Of several counts of one kind the largest counts:
@@ -168,7 +168,7 @@ def read_usage(*places: Field, cached_apart: bool = False) -> Usage:
 
 
 def merge_usage(counts: dict[str, int], *events: Field) -> None:
-    """Take the counts of an event of a stream in: counts add up, so the largest of each name is kept."""
+    """Merge the counts of a stream's event. The counts of a stream are totals, so the largest of each name is kept."""
     names = (*USAGE_NAMES.input, *USAGE_NAMES.output, *USAGE_NAMES.total, *USAGE_NAMES.cached)
     for place in _counters(events):
         for name in names:
@@ -233,7 +233,7 @@ def as_arguments(field: Field) -> str:
 
 
 def _one_of(text: str) -> str:
-    """Return arguments that a server sent twice, or behind an empty object, once."""
+    """Return arguments once if a server sent them twice or after an empty object."""
     if parse_strict_json(text) is not None:
         return text
     try:

@@ -1,4 +1,4 @@
-"""Decode a stream of server-sent events from its bytes, whatever the chunks are."""
+"""Decode a stream of server-sent events from its bytes, for chunks of any size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["EventDecoder"]
 class EventDecoder:
     """Decode the data of events. Comments, ids and retry times are ignored.
 
-    Some servers write one JSON value a line without `data:`. Such a line is an event, too.
+    Some servers write one JSON value per line without `data:`. Such a line is also an event.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class EventDecoder:
     def feed(self, chunk: bytes) -> Iterator[str]:
         """Yield the data of each event that `chunk` completes."""
         self._rest += self._decode(chunk)
-        held = "\r" if self._rest.endswith("\r") else ""  # it may be half of a line's end
+        held = "\r" if self._rest.endswith("\r") else ""  # the `\r` may be half of a line's end
         *lines, rest = _with_line_feeds(self._rest.removesuffix(held)).split("\n")
         self._rest = rest + held
         for line in lines:
@@ -44,7 +44,7 @@ class EventDecoder:
         elif line.startswith("data:"):
             data = line.removeprefix("data:").removeprefix(" ")
             if self._data and self._data[-1].endswith(("}", "[DONE]")) and data.startswith(("{", "[DONE]")):
-                yield from self._flush()  # a server that leaves the empty lines out
+                yield from self._flush()  # some servers omit the empty lines
             self._data.append(data)
 
     def _flush(self) -> Iterator[str]:

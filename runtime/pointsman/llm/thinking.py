@@ -1,4 +1,4 @@
-"""Leave the thinking of a model out of its answer, where a server writes both into one text."""
+"""Leave the thinking of a model out of its answer, if a server writes both into one text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ThinkingFilter", "without_thinking"]
 _TAGS: Final = "think|thinking|thought|reasoning"
 _BLOCK: Final = re.compile(rf"<({_TAGS})>.*?</\1>\s*", re.DOTALL | re.IGNORECASE)
 _UNCLOSED: Final = re.compile(rf"\A\s*<({_TAGS})>.*\Z", re.DOTALL | re.IGNORECASE)
-# The prompt template of some models writes the opening tag, so that the answer has the closing one alone.
+# The prompt template of some models writes the opening tag, so the answer has only the closing tag.
 _UNOPENED: Final = re.compile(rf"\A.*?</({_TAGS})>\s*", re.DOTALL | re.IGNORECASE)
 _OPENING: Final = re.compile(rf"<({_TAGS})>", re.IGNORECASE)
 _CLOSING: Final = re.compile(rf"</({_TAGS})>\s*", re.IGNORECASE)

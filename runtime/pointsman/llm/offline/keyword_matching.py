@@ -28,7 +28,7 @@ most several enough less least long often both either neither nor none nothing n
 everyone everybody everything shall must been whose whom another always already soon later around show find look looks
 suggest suggests ca wo
 """
-"""Function words and courtesies: in every request, of no domain."""
+"""Function words and courtesies: they occur in every request and belong to no domain."""
 _STOP_WORDS = frozenset(_STOP_WORDS_TEXT.split())
 
 _SUFFIXES = (
@@ -67,7 +67,7 @@ class MatchEntry:
         name: The name.
         keywords: The words that name the entry.
         text: Other words about the entry.
-        examples: Requests for the entry. They have more words than the point.
+        examples: Requests for the entry. Examples also have words that do not describe the entry.
     """
 
     name: str
@@ -77,10 +77,10 @@ class MatchEntry:
 
 
 class Matcher:
-    """Scores texts against a menu. A stem that few of the menu have counts more than one that all have."""
+    """Scores texts against a menu. A stem of few entries counts more than a stem of all entries."""
 
     KEYWORD_WEIGHT = 1.5
-    """A word in the name, the skills or the intents counts this much more than one in a description."""
+    """A word in the name, the skills or the intents counts this much more than a word in a description."""
     EXAMPLE_WEIGHT = 0.5
     """A word that only an example has counts half: "How many requests may I send?" is not about sending."""
 

@@ -18,7 +18,7 @@ __all__ = ["OfflineModel"]
 
 
 class OfflineModel:
-    """Plans and classifies by the agents' cards, works by the tools' descriptions, answers with what they returned."""
+    """Plans and classifies by the agents' cards, works by the tools' descriptions, answers with the tools' results."""
 
     provider = "offline"
     name = "offline"
@@ -30,7 +30,7 @@ class OfflineModel:
             try:
                 return reply(data=as_json_value(role(task)))
             except ValidationError:
-                pass  # an author's own schema under the name of a role's schema: plain work
+                pass  # the author's own schema has the name of a role's schema: work as for any task
         return work(request, task)
 
     async def close(self) -> None:

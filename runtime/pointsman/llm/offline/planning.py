@@ -22,7 +22,7 @@ TELL_CALLER_PREFIX: Final = "Tell the caller that "
 """The beginning of a final instruction that names the parts without a task."""
 
 _MIN_CONFIDENCE = 0.5
-"""Share of a match from which a classifier is sure: half is enough, as people write more than the point."""
+"""Share of a match from which a classifier is sure. Half is enough, because people also write other words."""
 _MAX_CONFIDENCE = 0.95
 """A matcher of words is never certain."""
 _MIN_MEANINGFUL_STEMS = (
@@ -45,7 +45,7 @@ def plan(task: TaskPrompt) -> Plan:
         task: The prompt.
 
     Raises:
-        ValidationError: The input is not a planner's.
+        ValidationError: The input is not valid for a planner.
     """
     asked = PlannerInput.model_validate(task.input)
     whole = _whole_plan(asked)
@@ -122,7 +122,7 @@ def _tasks(shares: Mapping[str, list[str]], text: str, asked: PlannerInput) -> t
 
 
 def _truncate(text: str) -> str:
-    """Return a part of a request, cut to the length that the log keeps. The agent gets the whole request, too."""
+    """Return a part of a request, cut to the length that the log keeps. The agent also gets the whole request."""
     return text if len(text) <= _MAX_QUOTED_CHARS else text[:_MAX_QUOTED_CHARS] + _ELLIPSIS
 
 
@@ -243,7 +243,7 @@ def selection(task: TaskPrompt) -> Selection:
         task: The prompt.
 
     Raises:
-        ValidationError: The input is not a classifier's.
+        ValidationError: The input is not valid for a classifier.
     """
     asked = ClassifierInput.model_validate(task.input)
     matcher = _build_matcher(asked.agents)
@@ -286,7 +286,7 @@ def _clarifying_question(agents: Sequence[AvailableAgent]) -> str:
 def _request_text(request: RequestInput, matcher: Matcher) -> str:
     """Return the text of a request: of an object, its `intent` or its `request`.
 
-    A nested team has its own part in the `intent`, unless the intent was cut, and the whole request beside.
+    A nested team has its own part in the `intent`, unless the intent was cut, and also has the whole request.
 
     Returns:
         The text.

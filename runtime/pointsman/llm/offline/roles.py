@@ -41,7 +41,7 @@ _PUBLIC_ERROR_KINDS: Final = frozenset(
 )
 """Failures with a reason that a caller may read: the text is the runtime's, or an agent wrote the text for the caller.
 The text of an exception is in the gaps of the outcome, for operators."""
-_FIGURE_PATTERN = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: what has a digit in it
+_FIGURE_PATTERN = re.compile(r"[\w-]*\d(?:[\w.,:-]*\w)?")  # an id, an amount, a date: a word with a digit
 _FIGURES_CRITERION = re.compile(r"\b(?:id|figure|amount|date)s? .*\bstands? in a result\b", re.IGNORECASE)
 
 
@@ -138,4 +138,4 @@ ROLE_HANDLERS: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
     "ruling": _judge,
     "review": _review,
 }
-"""By the name of the wanted output. Each raises `ValidationError` where the input is not that of the role."""
+"""By the name of the wanted output. Each function raises `ValidationError` if the input is not valid for the role."""

@@ -1,4 +1,4 @@
-"""A task without a language model: the tools that its words ask for, and an answer made of what they returned."""
+"""A task without a language model: the tools that its words request, and an answer made of the results."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _structured_answer(
     if undone and tools and (failures or not _has_all_fields(schema, sources)):
         return reply(text=undone, finish="refusal")
     answer, given = _answer(outcomes, task) or _refusal(task, undone), strings(task.input)
-    # where nothing was found out, an output is made of what is given
+    # without results of tools, the output is made of the given data
     said = [answer, *sources.texts] if outcomes or task.results or not given else [*given, task.task]
     filled = _fill_schema(schema, Sources(said, sources.data))
     if (key := text_key(filled)) and (hidden := [each for each in failures if each not in str(filled[key])]):
