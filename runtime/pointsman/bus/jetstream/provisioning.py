@@ -72,7 +72,7 @@ class StreamProvisioner:
                 code = error.code if isinstance(error, ApiUnavailableError) else 0
                 if waited > _SETUP_TIMEOUT_S:
                     raise
-                if reason != str(error):  # log each reason once
+                if reason != str(error):  # log a new reason only
                     reason = str(error)
                     hint = ADVICE.get(code, "the setup is tried again; check the broker with `pointsman doctor`")
                     _log.warning("streams_not_ready", reason=reason, server=self._settings.servers, hint=hint)

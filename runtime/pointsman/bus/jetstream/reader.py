@@ -225,7 +225,7 @@ class StreamReader:
     async def _request_with_retry(
         self, stream: str, subjects: Sequence[str], ask: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
-        """Return the answer that a follower needs, with retries without a limit. Log each reason once."""
+        """Return the answer that a follower needs, with retries without a limit. Log a new reason only."""
         reason = ""
         while True:
             report = _log.warning

@@ -170,7 +170,7 @@ class KeyValueRegistry:
         self._cards[key] = card, until
 
     def _refuse(self, key: str, reason: str, until: float) -> None:
-        """Remove an entry with an invalid card. Log each reason once: the entry is refreshed every few seconds."""
+        """Remove an entry with an invalid card. Log a new reason only: the entry is refreshed every few seconds."""
         if self._refused.get(key, ("", 0.0))[0] != reason:
             hint = "the agent gets no tasks until its card is correct; `pointsman doctor` lists refused cards"
             _log.warning("card_refused", key=key, reason=reason, hint=hint)
