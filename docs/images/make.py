@@ -133,7 +133,7 @@ async def office(port: int = 0) -> AsyncIterator[tuple[str, Client]]:
     running = [asyncio.create_task(part) for part in parts]
     client = Client(broker.connect())
     try:
-        while len(await client.operations.agents()) < len(AGENTS):  # noqa: ASYNC110  nobody says so
+        while len(await client.operations.agents()) < len(AGENTS):  # noqa: ASYNC110  the registry has no event for it
             await asyncio.sleep(0.05)
         yield await address, client
     finally:

@@ -175,13 +175,13 @@ async def test_a_workflow_that_did_not_complete_ends_submit_with_1(shell: Shell)
 
 
 async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: Shell) -> None:
-    run = await shell("submit", "nobody", "hello", "--timeout", "0.2")
+    run = await shell("submit", "absent", "hello", "--timeout", "0.2")
 
     assert run.code == 1
     assert "pointsman watch wf_" in run.err
-    assert "no supervisor of team nobody" in run.err
-    assert "pointsman doctor nobody" in run.err
-    assert "no team is called nobody. Known teams: none" in run.err
+    assert "no supervisor of team absent" in run.err
+    assert "pointsman doctor absent" in run.err
+    assert "no team is called absent. Known teams: none" in run.err
 
 
 async def test_dead_letter_of_a_request_explains_its_replay(shell: Shell) -> None:

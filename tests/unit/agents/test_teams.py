@@ -184,7 +184,7 @@ async def test_nested_desks_and_specialists_are_one_trace() -> None:
     assert {"invoke_agent refund", "invoke_agent api", "invoke_agent integration"} <= named
     assert "ch-5003" in asked.answer
     assert "40 of 212 webhook deliveries failed" in asked.answer
-    assert "Nobody here can help" not in asked.answer
+    assert "No agent here can help" not in asked.answer
 
 
 DEEP = "((((1 + 2) + 3) + 4) + 5) + 6"

@@ -95,7 +95,7 @@ async def test_desk_forwards_a_single_domain_and_reports_unserved_parts() -> Non
     assert [task.agent for task in straight.tasks] == ["classifier", "billing"]
     assert "ch-5012" in str(straight.answer)
     assert workers(said) == ["billing"]
-    assert 'Nobody here can help with: "write me a poem about the sea"' in str(said.answer)
+    assert 'No agent here can help with: "write me a poem about the sea"' in str(said.answer)
 
 
 async def test_research_comes_first_and_writing_and_code_depend_on_it() -> None:

@@ -73,10 +73,10 @@ ADVICE = {
     MAX_BYTES_REQUIRED_CODE: "the account requires a maximum size: set POINTSMAN_STREAM_BYTES",
     10122: "lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES to what the account allows for one stream",
 }
-"""What to do about an error of the JetStream API, by its number."""
+"""Remedies for errors of the JetStream API, by error code."""
 
 INCURABLE = frozenset({10039, 10047, 10074, 10076})
-"""Errors that the JetStream API gives as its own failure (5xx), and that no waiting cures."""
+"""Error codes that the JetStream API returns with a status of 5xx although a retry cannot succeed."""
 
 
 class WireMessage:

@@ -25,7 +25,7 @@ _HINTS = {
     "WRONG_VERSION_NUMBER": "the server does not speak TLS there, or not before its first line: look at the port, and "
     "at POINTSMAN_TLS_HANDSHAKE_FIRST",
 }
-"""What to do, by a part of OpenSSL's reason."""
+"""Remedies for a refused handshake, by a part of OpenSSL's reason."""
 _VERIFY_HINTS = {
     10: "the broker's certificate has expired: renew it, or look at the clock of this machine",
     18: f"the broker's certificate is self-signed: name it, or its CA, in {_CA}",
@@ -34,7 +34,7 @@ _VERIFY_HINTS = {
     62: "the broker's certificate is for another host name: use a name of the certificate in POINTSMAN_URL",
     64: "the broker's certificate is for another address: use a name of the certificate in POINTSMAN_URL",
 }
-"""What to do, by OpenSSL's number of the fault of a certificate."""
+"""Remedies for a refused certificate, by OpenSSL's verification error code."""
 _ENDED = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the connection ended: waiting may cure it
 
 

@@ -195,11 +195,11 @@ def _route_request(decision: Decision, chosen: Sequence[SelectedAgent], unserved
         ]
         return request_plan(decision, state.strategy.escalate, only=able)
     ids = unused_ids(state, (each.agent or as_token(each.skill) for each in chosen))
-    said = state.input.strip() if isinstance(state.input, str) else ""
-    whole = said if 0 < len(said) <= _MAX_REQUEST_INTENT_CHARS else "Serve the request"
+    text = state.input.strip() if isinstance(state.input, str) else ""
+    whole = text if 0 < len(text) <= _MAX_REQUEST_INTENT_CHARS else "Serve the request"
     tasks = tuple(
         PlannedTask(id=task_id, agent=each.agent, skill=each.skill, intent=each.intent or whole)
         for task_id, each in zip(ids, chosen, strict=True)
     )
-    told = f'Tell the caller that nobody here can help with: "{unserved}".' if unserved else ""
-    return accept_plan(decision, Plan(goal="Serve the request", tasks=tasks, final_instruction=told), revision=1)
+    instruction = f'Tell the caller that no agent here can help with: "{unserved}".' if unserved else ""
+    return accept_plan(decision, Plan(goal="Serve the request", tasks=tasks, final_instruction=instruction), revision=1)

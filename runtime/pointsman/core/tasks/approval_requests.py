@@ -45,10 +45,10 @@ def rejection_error(pending: PendingApproval, decided: ApprovalDecided) -> Attem
 
     The error omits the person, because a model may repeat the error to the caller. The log names the person.
     """
-    what = "the plan" if pending.about == "plan" else "it"
+    what = "the plan" if pending.about == "plan" else f"the {pending.about}"
     if decided.verdict == "expired":
         hours = (pending.expires_at - pending.asked_at).total_seconds() / 3600
-        message = f"nobody approved {what} within {hours:.3g} h, which means no"
+        message = f"{what} was rejected: its approval got no answer within {hours:.3g} h"
     else:
         message = f"{what} was not allowed{': ' if decided.reason else ''}{decided.reason}"
     return AttemptError(kind=ErrorKind.REJECTED, message=message)

@@ -152,7 +152,7 @@ class Timeline:
                 why = f": {entry.reason}" if entry.reason else ""
                 edited = ", edited" if entry.input is not None else ""
                 tone: Tone = "good" if entry.verdict == "approved" else "bad"
-                return "?", tone, entry.by or "nobody", "answered:", f"{entry.verdict} {entry.approval}{edited}{why}"
+                return "?", tone, entry.by or "timer", "answered:", f"{entry.verdict} {entry.approval}{edited}{why}"
             case "control_ignored":
                 return "-", "warn", entry.action, "is", f"ignored: {entry.reason}"
             case "limit_reached":

@@ -247,7 +247,7 @@ class _Task:
             usage += attempt.usage
         below = tuple(attempt.node(workflow_id, self.id, children) for attempt in attempts)
         return TraceNode(
-            name=f"{_OPERATION_NAMES[self.role]} {self.agent or 'nobody'}",
+            name=f"{_OPERATION_NAMES[self.role]} {self.agent}".rstrip(),
             kind="task",
             status=_DISPATCHED if self.status == "running" and below[-1].status == _DISPATCHED else self.status,
             started_at=self.started_at,

@@ -84,7 +84,7 @@ async def answer_approval(
         if (found := _matching_entry(entry, approval, name)) is not None:
             return found
     if datetime.now(UTC) >= asked[0].expires_at:
-        return AnswerResult(False, f"{approval} expired at {asked[0].expires_at.isoformat()}, which means no")
+        return AnswerResult(False, f"{approval} expired at {asked[0].expires_at.isoformat()} and counts as rejected")
     given = as_json_value(input, "input")
     if given is not None:
         await _check_input(bus, asked[0], given)

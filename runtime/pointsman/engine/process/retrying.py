@@ -53,7 +53,7 @@ async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: C
             except BusUnavailableError as error:
                 if bus.connected:
                     raise
-                hint = "it begins anew once the broker is back; `pointsman doctor` looks from here"
+                hint = "the start is repeated once the broker is connected; check the broker with `pointsman doctor`"
                 _log.warning("waiting_for_broker", error=str(error), hint=hint)
             while not bus.connected:
                 await clock.sleep(_FIRST_PAUSE_S)

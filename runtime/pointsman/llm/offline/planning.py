@@ -79,10 +79,10 @@ def _whole_plan(asked: PlannerInput) -> Plan:
     if (asked.adaptive or not shares) and (best := _best_replan_match(matcher, asked)):
         shares, unserved = {best: [asked.replan_reason], **{name: shares[name] for name in shares if name != best}}, []
     tasks, left = _tasks(shares, text, asked)
-    told = [f"nobody here can help with: {_quote(unserved)}"] if unserved else []
+    notes = [f"no agent here can help with: {_quote(unserved)}"] if unserved else []
     if left:
-        told.append(f"this needs a request of its own, as one has at most {asked.max_tasks} tasks: {_quote(left)}")
-    instruction = f"{TELL_CALLER_PREFIX}{'; '.join(told)}." if told else "Answer every part of the request."
+        notes.append(f"this needs a request of its own, as one has at most {asked.max_tasks} tasks: {_quote(left)}")
+    instruction = f"{TELL_CALLER_PREFIX}{'; '.join(notes)}." if notes else "Answer every part of the request."
     cannot = "" if tasks else _no_match_reason(text, asked.agents, done=bool(asked.results))
     return Plan(goal=shorten(text), tasks=tuple(tasks), cannot=cannot, final_instruction=instruction)
 
@@ -219,9 +219,9 @@ def _no_match_reason(text: str, agents: Sequence[AvailableAgent], *, done: bool)
     if not agents:
         return "no agent is running that could take a task; start one and send the request again"
     topics = "; ".join(f"{item.name}: {item.description.rstrip('.')}" for item in agents[:10])
-    nobody = "no other agent here" if done else "no agent here"
+    subject = "no other agent here" if done else "no agent here"
     known = "as far as the offline model can tell from their descriptions"
-    return f"{nobody} can help with {shorten(text)!r}, {known} ({topics})"
+    return f"{subject} can help with {shorten(text)!r}, {known} ({topics})"
 
 
 def _quote(parts: Sequence[str]) -> str:

@@ -120,7 +120,7 @@ function lane(depth, node, fold, choose) {
 // The clocks of two machines differ by some milliseconds: nothing is begun before it is handed over.
 const within = (attempt, task) => (Date.parse(attempt.started_at) < Date.parse(task.started_at) ? { ...attempt, started_at: task.started_at } : attempt);
 
-const begun = (node) => Boolean(node.started_at); // of an attempt that waits in a queue nobody has said so
+const begun = (node) => Boolean(node.started_at); // an attempt in a queue has no start yet
 
 function label(node) {
   if (node.kind === "task") return ROLE[node.role] ? `${node.agent} ${ROLE[node.role]}` : whose(node.agent, node.task_id);

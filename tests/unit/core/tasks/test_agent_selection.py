@@ -53,7 +53,7 @@ def test_unserved_part_is_stated_in_the_answer_of_a_single_agent() -> None:
     story.complete_task("legal", "sue them")
 
     given: Any = story.handoff("synthesis").input
-    assert given["final_instruction"] == 'Tell the caller that nobody here can help with: "write a poem".'
+    assert given["final_instruction"] == 'Tell the caller that no agent here can help with: "write a poem".'
 
 
 def test_a_task_of_a_router_is_given_the_request_with_its_metadata() -> None:

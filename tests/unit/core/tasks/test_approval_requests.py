@@ -110,7 +110,7 @@ def test_rejected_task_fails_with_the_reason_and_its_dependents_are_skipped() ->
     assert story.statuses() == {"pay": "failed", "tell": "skipped", "look": "running"}
     error = story.task("pay").error
     assert error is not None
-    assert (error.kind, error.message) == ("rejected", "it was not allowed: too much")
+    assert (error.kind, error.message) == ("rejected", "the task was not allowed: too much")
 
 
 def test_rejecting_person_is_in_the_log_and_not_in_the_answer() -> None:
@@ -121,7 +121,7 @@ def test_rejecting_person_is_in_the_log_and_not_in_the_answer() -> None:
 
     assert story.entries_of(ApprovalDecided)[0].by == "Ann"
     asked = story.handoff("synthesis").model_dump_json()
-    assert "it was not allowed: too much" in asked
+    assert "the task was not allowed: too much" in asked
     assert "Ann" not in asked
 
 
@@ -176,7 +176,7 @@ def test_silence_means_no() -> None:
     stay_silent(story)
 
     assert story.state.ended
-    assert story.outcome.gaps[0].reason == "nobody approved it within 1 h, which means no"
+    assert story.outcome.gaps[0].reason == "the task was rejected: its approval got no answer within 1 h"
     assert same_again(story)
 
 
@@ -298,7 +298,7 @@ def test_unanswered_plan_ends_the_workflow() -> None:
     stay_silent(story)
 
     assert story.outcome.status == "failed"
-    assert "nobody approved the plan" in story.outcome.reason
+    assert "the plan was rejected: its approval got no answer" in story.outcome.reason
 
 
 def test_unanswered_replan_keeps_the_current_plan() -> None:

@@ -289,7 +289,7 @@ def test_stage_with_a_missing_skill_is_held_until_an_agent_joins() -> None:
     (held,) = staged.entries_of(TaskHeld)
     assert held.reason == "no agent with the skill translation is alive"
     assert staged.statuses()["translation"] == "held"
-    assert build_trace(staged.log).children[0].children[-1].name == "invoke_agent nobody"
+    assert build_trace(staged.log).children[0].children[-1].name == "invoke_agent"
     staged.cards = CARDS
     staged.fire_timer()
     assert got(staged)["translation"] == "quick"

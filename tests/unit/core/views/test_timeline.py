@@ -100,7 +100,7 @@ def test_approval_question_is_named(asked: ApprovalRequested, what: str) -> None
 def test_expired_approval_is_shown_as_unanswered() -> None:
     (line,) = told(ApprovalDecided(at=at(1), event_id="e", approval="wf-1", verdict="expired", reason="time is up"))
 
-    assert f"{line.actor} {line.text} {line.detail}" == "nobody answered: expired wf-1: time is up"
+    assert f"{line.actor} {line.text} {line.detail}" == "timer answered: expired wf-1: time is up"
 
 
 def test_task_taken_by_another_worker_shows_how_long_it_waited() -> None:

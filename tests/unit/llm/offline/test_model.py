@@ -118,10 +118,10 @@ async def test_final_instruction_is_printed_and_worker_notes_are_not_repeated() 
         report("t1", "kitchen", "cook", f"Soup.\n{OFFLINE_NOTE}"),
         report("t2", "garden", "grow", f"Peas.\n{OFFLINE_NOTE}"),
     ]
-    told = "Tell the caller that nobody here can help with: Latin."
+    told = "Tell the caller that no agent here can help with: Latin."
     text = await answer(SynthesizerInput(request="x", final_instruction=told), results)
 
-    assert text == f"Soup.\n\nPeas.\n\nNobody here can help with: Latin.\n\n{OFFLINE_NOTE}"
+    assert text == f"Soup.\n\nPeas.\n\nNo agent here can help with: Latin.\n\n{OFFLINE_NOTE}"
 
 
 def test_no_provider_s_sdk_is_loaded_until_it_is_used() -> None:

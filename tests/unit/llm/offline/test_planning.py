@@ -64,14 +64,14 @@ async def test_unserved_part_is_left_out_and_reported() -> None:
     made = await plan("Cook soup, and translate my poem into Latin")
 
     assert [task.agent for task in made.tasks] == ["kitchen"]
-    assert 'nobody here can help with: "translate my poem into Latin"' in made.final_instruction
+    assert 'no agent here can help with: "translate my poem into Latin"' in made.final_instruction
 
 
 async def test_courtesies_and_ids_are_no_part_of_the_request() -> None:
     made = await plan("Hello! I am customer C-1001. Could you cook soup? Thanks a lot!")
 
     assert [(task.agent, task.intent) for task in made.tasks] == [("kitchen", "Could you cook soup?")]
-    assert "nobody" not in made.final_instruction
+    assert "no agent" not in made.final_instruction
 
 
 async def test_the_same_words_for_other_agents_give_another_plan() -> None:
@@ -158,7 +158,7 @@ async def test_a_plan_has_no_more_tasks_than_it_may() -> None:
 
     assert len(made.tasks) == 2
     assert 'one has at most 2 tasks: "repair the car"' in made.final_instruction
-    assert "nobody" not in made.final_instruction
+    assert "no agent" not in made.final_instruction
 
 
 async def test_dependencies_of_agents_shape_the_plan() -> None:
