@@ -11,7 +11,7 @@ from pointsman.llm.capabilities import Capabilities
 from pointsman.llm.foreign_json import Field, parse_foreign, sanitized
 from pointsman.llm.json_extraction import parse_strict_json
 from pointsman.llm.json_schemas import object_schema, tool_parameters
-from pointsman.llm.provider_model import Dialect, ProviderModel
+from pointsman.llm.provider_model import Dialect, ProviderModel, open_response
 from pointsman.llm.replies import (
     ParsedReply,
     as_arguments,
@@ -255,9 +255,7 @@ _BLOCK_BY_DELTA: Final = {
 
 
 def _send(client: Any, body: dict[str, Any]) -> Any:
-    own = {name: body[name] for name in ("model", "messages", "max_tokens", "stream") if name in body}
-    more = {name: value for name, value in body.items() if name not in own}
-    return client.messages.with_streaming_response.create(**own, extra_body=more)
+    return open_response(client.messages, body, "model", "messages", "max_tokens", "stream")
 
 
 MESSAGES: Final = Dialect(

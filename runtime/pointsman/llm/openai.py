@@ -11,7 +11,7 @@ from pointsman.llm.capabilities import Capabilities
 from pointsman.llm.foreign_json import Field, sanitized
 from pointsman.llm.json_extraction import parse_strict_json
 from pointsman.llm.json_schemas import object_schema, tool_parameters
-from pointsman.llm.provider_model import Dialect, ProviderModel
+from pointsman.llm.provider_model import Dialect, ProviderModel, open_response
 from pointsman.llm.replies import (
     ParsedReply,
     as_arguments,
@@ -422,9 +422,7 @@ def _settled(value: Any) -> Any:
 
 
 def _send(client: Any, body: dict[str, Any]) -> Any:
-    own = {name: body[name] for name in ("model", "messages", "stream") if name in body}
-    more = {name: value for name, value in body.items() if name not in own}
-    return client.chat.completions.with_streaming_response.create(**own, extra_body=more)
+    return open_response(client.chat.completions, body, "model", "messages", "stream")
 
 
 CHAT_COMPLETIONS: Final = Dialect(

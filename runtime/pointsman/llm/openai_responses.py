@@ -12,7 +12,7 @@ from pointsman.llm.capabilities import Capabilities
 from pointsman.llm.foreign_json import Field, sanitized
 from pointsman.llm.json_schemas import object_schema, tool_parameters
 from pointsman.llm.openai import OpenAIServer
-from pointsman.llm.provider_model import Dialect
+from pointsman.llm.provider_model import Dialect, open_response
 from pointsman.llm.replies import (
     ParsedReply,
     as_arguments,
@@ -228,9 +228,7 @@ class _StreamedResponse:
 
 
 def _send(client: Any, body: dict[str, Any]) -> Any:
-    own = {name: body[name] for name in ("model", "input", "stream") if name in body}
-    more = {name: value for name, value in body.items() if name not in own}
-    return client.responses.with_streaming_response.create(**own, extra_body=more)
+    return open_response(client.responses, body, "model", "input", "stream")
 
 
 RESPONSES: Final = Dialect(

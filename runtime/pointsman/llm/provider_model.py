@@ -30,7 +30,7 @@ from pointsman.util.environment import variable, variables
 from pointsman_schemas.events import Usage
 from pointsman_schemas.ids import derive_id
 
-__all__ = ["Dialect", "ProviderModel", "Stream"]
+__all__ = ["Dialect", "ProviderModel", "Stream", "open_response"]
 
 _PAYLOADS = ("choices", "content", "output", "usage", "type", "id", "status")
 """Members of a reply. An object with none of them and with a message is an error."""
@@ -73,6 +73,23 @@ class Dialect:
     stream: Callable[[ModelRequest], Stream]
     send: Callable[[Any, dict[str, Any]], Any]
     cached_apart: bool = False
+
+
+def open_response(resource: Any, body: dict[str, Any], *named: str) -> Any:
+    """Open the raw response of an SDK's resource to a request.
+
+    Args:
+        resource: The resource of the SDK's client, such as `client.messages`.
+        body: The body of the request.
+        named: The fields that the SDK requires as arguments. All other fields go into the SDK's `extra_body`, which
+            the SDK sends unchanged.
+
+    Returns:
+        The context manager of the raw response.
+    """
+    own = {name: body[name] for name in named if name in body}
+    more = {name: value for name, value in body.items() if name not in own}
+    return resource.with_streaming_response.create(**own, extra_body=more)
 
 
 class ProviderModel:
