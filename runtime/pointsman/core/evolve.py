@@ -26,14 +26,10 @@ from pointsman_schemas.log import (
 )
 
 __all__ = [
-    "add_approval",
     "apply_commit",
-    "drop_approvals",
-    "drop_plan_approval",
     "evolve",
     "fold_entries",
     "pending_approvals",
-    "resolve_approval",
 ]
 
 
@@ -42,6 +38,14 @@ def fold_entries(entries: Iterable[Entry], state: State | None = None) -> State 
     for entry in entries:
         state = evolve(state, entry)
     return state
+
+
+def pending_approvals(log: Sequence[Entry]) -> set[str]:
+    """Return the approvals that a workflow waits for, from its whole log."""
+    if not any(isinstance(entry, ApprovalRequested) for entry in log):
+        return set()  # most logs have no request, and folding takes time
+    state = fold_entries(log)
+    return set(state.approvals) if state else set()
 
 
 def apply_commit(state: State | None, commit: Commit) -> State:
@@ -160,7 +164,7 @@ def evolve(state: State | None, entry: Entry) -> State:
         case "task_skipped":
             return _update_task(state, entry.task_id, TaskStatus.SKIPPED, reason=entry.reason, ended_at=entry.at)
         case "task_abandoned":
-            state = drop_approvals(state, entry.at, entry.task_id)
+            state = _drop_approvals(state, entry.at, entry.task_id)
             task = _task(state, entry.task_id)
             team = entry.team or task.team
             if task.active:
@@ -179,7 +183,7 @@ def evolve(state: State | None, entry: Entry) -> State:
         case "result_ignored":
             return copy_with(state, ignored_events=state.ignored_events | {entry.event_id})
         case "approval_requested":
-            asked = add_approval(state, entry)
+            asked = _add_approval(state, entry)
             if entry.task_id is None:
                 return asked
             task = _task(state, entry.task_id)
@@ -196,19 +200,19 @@ def evolve(state: State | None, entry: Entry) -> State:
                 approval_attempts=(*task.approval_attempts, *asking),
             )
         case "approval_decided":
-            return resolve_approval(state, entry)
+            return _resolve_approval(state, entry)
         case "control_ignored":
             return copy_with(state, ignored_events=state.ignored_events | {entry.event_id})
         case "timer_armed":
             return copy_with(state, timer=entry.name, timer_due=entry.due, timers=state.timers + 1)
         case "limit_reached":
             if state.reached_limit:
-                return drop_plan_approval(state, entry.at)
+                return _drop_plan_approval(state, entry.at)
             return copy_with(
-                drop_plan_approval(state, entry.at), reached_limit=entry.detail, missing_agents=entry.missing_agents
+                _drop_plan_approval(state, entry.at), reached_limit=entry.detail, missing_agents=entry.missing_agents
             )
         case "workflow_ended":
-            state = drop_approvals(state, entry.at)
+            state = _drop_approvals(state, entry.at)
             return copy_with(_change_phase(state, Phase(entry.outcome.status)), outcome=entry.outcome)
         case _:
             assert_never(entry)
@@ -304,7 +308,7 @@ def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
         raise InvariantError(f"plan {entry.revision} of {state.workflow_id} names tasks that exist: {sorted(clash)}")
     tasks = {**kept, **added}
     for gone in state.tasks.keys() - kept.keys():
-        state = drop_approvals(state, entry.at, gone)
+        state = _drop_approvals(state, entry.at, gone)
     return copy_with(
         _change_phase(state, Phase.RUNNING),
         plan=entry.plan,
@@ -423,7 +427,7 @@ def _work_seconds(result: Result) -> float:
     return max(0.0, (result.ended_at - result.started_at).total_seconds())
 
 
-def add_approval(state: State, entry: ApprovalRequested) -> State:
+def _add_approval(state: State, entry: ApprovalRequested) -> State:
     """Return `state` with one more approval request."""
     pending = PendingApproval(
         id=entry.approval,
@@ -444,7 +448,7 @@ def add_approval(state: State, entry: ApprovalRequested) -> State:
     )
 
 
-def resolve_approval(state: State, entry: ApprovalDecided) -> State:
+def _resolve_approval(state: State, entry: ApprovalDecided) -> State:
     """Return `state` with the answer to an approval request.
 
     Raises:
@@ -461,7 +465,7 @@ def resolve_approval(state: State, entry: ApprovalDecided) -> State:
     return copy_with(answered, tasks={**answered.tasks, task.id: _apply_answer(task, pending, entry)})
 
 
-def drop_approvals(state: State, at: datetime, task_id: str | None = None) -> State:
+def _drop_approvals(state: State, at: datetime, task_id: str | None = None) -> State:
     """Return `state` without the approval requests of one task; without any approval request by default."""
     if not state.approvals:
         return state
@@ -469,7 +473,7 @@ def drop_approvals(state: State, at: datetime, task_id: str | None = None) -> St
     return _remove_approvals(state, gone, at) if gone else state
 
 
-def drop_plan_approval(state: State, at: datetime) -> State:
+def _drop_plan_approval(state: State, at: datetime) -> State:
     """Return `state` without the approval request of a plan. Approval requests of tasks stay."""
     gone = {each.id for each in state.approvals.values() if each.about == "plan"}
     return _remove_approvals(state, gone, at) if gone else state
@@ -497,13 +501,3 @@ def _remove_approvals(state: State, gone: set[str], at: datetime) -> State:
         return copy_with(state, approvals=kept)
     given_back = max(at, state.approval_wait_since) - state.approval_wait_since
     return copy_with(state, approvals=kept, approval_wait_since=None, deadline=state.deadline + given_back)
-
-
-def pending_approvals(log: Sequence[Entry]) -> set[str]:
-    """Return the approvals that a workflow waits for, from its whole log."""
-    if not any(
-        isinstance(entry, ApprovalRequested) for entry in log
-    ):  # most logs have no request, and folding takes time
-        return set()
-    state = fold_entries(log)
-    return set(state.approvals) if state else set()
