@@ -15,8 +15,9 @@ from hypothesis import settings as hypothesis_settings
 from support.broker import broker, bus, namespace, own_broker, settings
 
 from pointsman.telemetry import logs
+from pointsman.util import scrubber
 
-__all__ = ["broker", "bus", "logging_as_it_was", "namespace", "own_broker", "settings"]
+__all__ = ["broker", "bus", "logging_as_it_was", "namespace", "no_secrets_in_use", "own_broker", "settings"]
 
 # A busy machine is no reason to fail: how long something may take is asserted where it matters.
 hypothesis_settings.register_profile("pointsman", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -56,3 +57,10 @@ def logging_as_it_was() -> Iterator[None]:
     yield
     logs._processors[:] = processors
     structlog.configure(**before)
+
+
+@pytest.fixture
+def no_secrets_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test begin without secrets that are hidden by their value."""
+    monkeypatch.setattr(scrubber, "_in_use", {})
+    monkeypatch.setattr(scrubber, "_IN_USE", None)

@@ -31,6 +31,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from pointsman.util.scrubber import scrub
 from pointsman_schemas.errors import (
     BodyLostError,
     ContractError,
@@ -259,6 +260,8 @@ def describe_error(error: BaseException) -> str:
 def error_text(error: BaseException) -> str:
     """Return the message of an exception without its type, in a short text that every event can carry.
 
+    Secrets are hidden here, so that events, dead letters, logs and commands show the same text.
+
     Args:
         error: The exception.
 
@@ -269,4 +272,5 @@ def error_text(error: BaseException) -> str:
         text = describe(error) if isinstance(error, ValidationError) else str(error)
     except Exception as unprintable:
         text = f"its message cannot be shown: {type(unprintable).__name__}"
-    return text.encode("utf-8", "replace").decode()[:MAX_ERROR_CHARS]
+    # Cut twice: a text of megabytes is not searched, and the end of a secret that the first cut leaves is not shown.
+    return scrub(text[: 2 * MAX_ERROR_CHARS])[:MAX_ERROR_CHARS]

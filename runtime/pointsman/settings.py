@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails
 from pointsman.core.budget.token_bucket import ModelLimits
 from pointsman.errors import ConfigurationError, ContractError
 from pointsman.util.environment import variables
+from pointsman.util.scrubber import hide_secret
 from pointsman_schemas.base import Options, closest_match
 from pointsman_schemas.claim_check import MAX_BODY_BYTES
 from pointsman_schemas.ids import Token
@@ -172,6 +173,15 @@ class Settings(Options, BaseModel):
         return {name: found[name] for name in cls.model_fields.keys() & found.keys()} | {
             name: value for name, value in stripped.items() if value != ""
         }
+
+    @model_validator(mode="after")
+    def _hide_secrets(self) -> Settings:
+        for address in self.url.split(","):
+            login = urlsplit(address if "//" in address else f"//{address}").netloc.rpartition("@")[0]
+            hide_secret(unquote(login.rpartition(":")[2]))
+        for secret in (self.password, self.token, self.dashboard_token):
+            hide_secret(secret)
+        return self
 
     @field_validator("url")
     @classmethod

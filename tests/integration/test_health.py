@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import structlog
 from support.crew import CREW
 from support.health import ask
 from support.processes import Service, System, wait_for
@@ -147,3 +148,12 @@ async def test_process_without_a_broker_is_alive_and_waits(tmp_path: Path) -> No
 
             assert (await ask(port, "/healthz"))[0] == 200
             assert await ask(port, "/readyz") == (503, {"ready": False, "waiting_for": ["broker"]})
+
+
+@pytest.mark.parametrize(("host", "warns"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
+async def test_a_health_port_that_others_can_reach_is_named(host: str, warns: bool) -> None:
+    with structlog.testing.capture_logs() as lines:
+        async with serve_health(host, 0, list):
+            pass
+
+    assert [line["host"] for line in lines if line["event"] == "health_reachable"] == [host] * warns

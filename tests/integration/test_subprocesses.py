@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -208,3 +209,25 @@ async def test_a_worker_that_leaves_takes_its_processes_along_however_it_leaves(
         await wait_for(lambda: all_gone(second), "end of both", seconds=3)
 
     assert (code, killed) == (0, 128 + signal.SIGTERM)
+
+
+async def test_a_command_gets_no_secret_of_its_worker_unless_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command gets the worker's variables, but model keys, logins and collector headers only by name."""
+    own = {
+        "OPENAI_API_KEY": "k1",
+        "ANTHROPIC_AUTH_TOKEN": "k2",
+        "POINTSMAN_PASSWORD": "k3",
+        "POINTSMAN_URL": "nats://u:k4@broker:4222",
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=k5",
+        "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "authorization=k6",
+    }
+    for name, value in {**own, "REGION": "north", "OPENAI_BASE_URL": "http://127.0.0.1:1"}.items():
+        monkeypatch.setenv(name, value)
+    script = "import json, os; print(json.dumps(dict(os.environ)))"
+
+    plain = json.loads((await Context.for_test().run_process(sys.executable, "-c", script)).output)
+    asking = await Context.for_test().run_process(sys.executable, "-c", script, secrets=["OPENAI_API_KEY"])
+
+    assert not own.keys() & plain.keys()
+    assert (plain["REGION"], plain["OPENAI_BASE_URL"]) == ("north", "http://127.0.0.1:1")
+    assert own.keys() & json.loads(asking.output).keys() == {"OPENAI_API_KEY"}

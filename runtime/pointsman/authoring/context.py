@@ -367,7 +367,12 @@ class Context:
         return await tool.run(arguments, self)
 
     async def run_process(
-        self, *command: str, input: bytes = b"", cwd: Path | str | None = None, env: Mapping[str, str] | None = None
+        self,
+        *command: str,
+        input: bytes = b"",
+        cwd: Path | str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Iterable[str] = (),
     ) -> CompletedProcess:
         """Run a command and return its exit code and output.
 
@@ -378,7 +383,8 @@ class Context:
             *command: Program and arguments.
             input: Bytes for the standard input.
             cwd: Working directory; the worker's by default.
-            env: Environment; the worker's by default.
+            env: Environment. Default: the worker's, without model keys, `POINTSMAN_*` and the collector's headers.
+            secrets: Without `env`: names of such variables that the command receives nevertheless. Default: none.
 
         Returns:
             Exit code, standard output and standard error.
@@ -386,7 +392,7 @@ class Context:
         Raises:
             OSError: The command cannot be started.
         """
-        running = asyncio.ensure_future(run_process(*command, input=input, cwd=cwd, env=env))
+        running = asyncio.ensure_future(run_process(*command, input=input, cwd=cwd, env=env, secrets=secrets))
         processes = self._state.handle.processes
         processes.add(running)
         try:

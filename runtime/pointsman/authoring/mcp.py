@@ -16,6 +16,7 @@ from pointsman.authoring.tools import Tool
 from pointsman.errors import ConfigurationError, ContractError, TaskError, describe_error
 from pointsman.ports.model import ToolSpec
 from pointsman.telemetry import get_logger
+from pointsman.util.scrubber import hide_header_values
 from pointsman_schemas.strict_json import as_json_value, parse_json
 
 if TYPE_CHECKING:
@@ -342,6 +343,7 @@ def mcp_tools(
     except ModuleNotFoundError:
         raise ConfigurationError("tools of MCP servers need the MCP SDK: pip install 'pointsman[mcp]'") from None
     if isinstance(server, str):
+        hide_header_values((headers or {}).values())
         name = server.partition("?")[0]
         return McpTools(
             lambda: _http_transport(server, dict(headers or {}), authorization),
@@ -362,7 +364,9 @@ async def _http_transport(
 
     async def authorize(request: httpx2.Request) -> None:
         if authorization is not None:
-            request.headers["Authorization"] = authorization if isinstance(authorization, str) else authorization()
+            value = authorization if isinstance(authorization, str) else authorization()
+            hide_header_values([value])
+            request.headers["Authorization"] = value
 
     async def note(response: httpx2.Response) -> None:
         statuses = _statuses.get()

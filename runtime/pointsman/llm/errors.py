@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pointsman.errors import ModelError
 from pointsman.llm.dialects import DAILY_QUOTA_WORDS, FAULT_WORDS, STATUS_BY_CODE, Fault, normalized_code
+from pointsman.util.scrubber import HIDDEN_TEXT, scrub
 from pointsman_schemas.events import MAX_RETRY_AFTER_S, ErrorKind, Usage
 
 __all__ = [
@@ -59,9 +60,6 @@ _CA_VARIABLES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 _MAX_DETAIL_CHARS: Final = 300  # of the provider's own words that a message repeats
 _MAX_NESTED: Final = 4  # errors inside of errors: a gateway's, its provider's, and theirs as text
-_MIN_SECRET_CHARS: Final = 8  # of a key that is hidden; a shorter one is a placeholder, and a part of other words
-_MIN_KEY_CHARS: Final = 20  # of a key that is also hidden inside of words: a provider's own keys are longer
-_PLACEHOLDERS: Final = frozenset({"lm-studio", "not-needed", "no-key-required", "sk-no-key-required", "placeholder"})
 # A digit or a star, so that "key not found" and "Bearer authentication" are no keys.
 _API_KEY_PATTERN: Final = re.compile(
     r"\b(?:(?:sk|pk|rk|gsk|hf|xai)[-_][A-Za-z0-9*._-]{6,}"
@@ -106,9 +104,7 @@ class ErrorDetail:
     names: tuple[str, ...] = ()
 
 
-def error_from_status(
-    provider: str, status: int, body: object, headers: Mapping[str, str], secret: str = ""
-) -> ModelError:
+def error_from_status(provider: str, status: int, body: object, headers: Mapping[str, str]) -> ModelError:
     """Return the error for an answer with an HTTP status of 400 or more.
 
     The words of the provider about a bad key may quote the key, so they are left out.
@@ -116,7 +112,7 @@ def error_from_status(
     detail = body if isinstance(body, ErrorDetail) else error_detail(body)
     waits = _is_retryable(status)
     fault = _fault(status, detail, headers, waits=waits)
-    shown = "" if status in (401, 403) else _without_keys(_with_code(detail, fault), secret)
+    shown = "" if status in (401, 403) else _without_keys(_with_code(detail, fault))
     advice = fault.advice if fault else "" if waits else _ADVICE.get(status, _OTHER_ADVICE)
     message = ": ".join(part for part in (f"{provider} answered {status}", shown, advice) if part)
     wait = retry_after(headers)
@@ -129,7 +125,7 @@ def error_from_status(
     )
 
 
-def error_from_stream_event(provider: str, body: object, secret: str = "", usage: Usage | None = None) -> ModelError:
+def error_from_stream_event(provider: str, body: object, usage: Usage | None = None) -> ModelError:
     """Return the error for an error object inside of an answer of status 200.
 
     The code or type of the error decides on the class. Most errors without a known code are transient.
@@ -137,13 +133,12 @@ def error_from_stream_event(provider: str, body: object, secret: str = "", usage
     Args:
         provider: The name of the provider.
         body: The error object, or an object that holds one as `error`.
-        secret: The API key, which the message must not show.
         usage: The tokens that the answer counted. The call itself counts in any case.
     """
     detail = error_detail(body)
     words = f"{detail.message} ({detail.codes[0]})".strip() if detail.codes else detail.message
     told = ErrorDetail(words, detail.codes, detail.status, detail.retry_after, detail.names)
-    error = error_from_status(provider, detail.status or 500, told, {}, secret)
+    error = error_from_status(provider, detail.status or 500, told, {})
     error.usage = usage or Usage(calls=1)
     return error
 
@@ -469,14 +464,7 @@ def _without_password(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _without_keys(text: str, secret: str) -> str:
-    """Return one line of at most `_MAX_DETAIL_CHARS` characters without keys.
-
-    Short keys and the placeholders of local servers, such as `x` and `EMPTY`, are parts of ordinary words and stay.
-    """
-    if len(secret) >= _MIN_KEY_CHARS:
-        text = text.replace(secret, "[key]")
-    elif len(secret) >= _MIN_SECRET_CHARS and secret.lower() not in _PLACEHOLDERS:
-        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", "[key]", text)
-    text = _API_KEY_PATTERN.sub("[key]", " ".join(text.split()))
+def _without_keys(text: str) -> str:
+    """Return one line of at most `_MAX_DETAIL_CHARS` characters without keys, also without keys that have stars."""
+    text = _API_KEY_PATTERN.sub(HIDDEN_TEXT, scrub(" ".join(text.split())))
     return text if len(text) <= _MAX_DETAIL_CHARS else text[:_MAX_DETAIL_CHARS] + "..."

@@ -27,6 +27,7 @@ from pointsman.llm.server_sent_events import EventDecoder
 from pointsman.llm.thinking import ThinkingFilter
 from pointsman.ports.model import ModelReply, ModelRequest
 from pointsman.util.environment import variable, variables
+from pointsman.util.scrubber import hide_secret
 from pointsman_schemas.events import Usage
 from pointsman_schemas.ids import derive_id
 
@@ -176,7 +177,7 @@ class ProviderModel:
             if parsed.state is not None:
                 parsed.state = {"origin": self._origin(model), **parsed.state}
                 self._learn_from(parsed.state, model)
-            return model_reply(parsed, request, self.provider, model, self._key)
+            return model_reply(parsed, request, self.provider, model)
         except ModelReplyError as error:
             failure = unreadable(error, self.provider, usage)
         raise failure
@@ -209,7 +210,7 @@ class ProviderModel:
 
     def _refusal(self, refused: _RefusedError, request: ModelRequest, body: dict[str, Any]) -> ModelError:
         """Return the error of a refusal, with the change of the next request if the next request differs."""
-        error = error_from_status(self.provider, refused.status, refused.detail, refused.headers, self._key)
+        error = error_from_status(self.provider, refused.status, refused.detail, refused.headers)
         learned = self._known(request.model or self.name).learn(refused.status, refused.detail, body, request)
         if self._body(request) == body:
             return error
@@ -270,7 +271,7 @@ class ProviderModel:
         """Raise the error in a body of status 200. Gateways send such a body if the model behind the gateway failed."""
         if (error := _error_in(body.value)) is not None:
             counted = usage if usage is not None else self._usage(body)
-            raise error_from_stream_event(self.provider, error, self._key, counted)
+            raise error_from_stream_event(self.provider, error, counted)
 
     def _usage(self, whole: Field) -> Usage:
         return read_usage(whole, cached_apart=self.dialect.cached_apart)
@@ -363,7 +364,7 @@ def _error_in(body: object) -> object | None:
 
 
 def _checked_key(dialect: Dialect, given: str | None) -> str:
-    """Return the API key, without white space around it.
+    """Return the API key, without white space around it. Texts of this process hide the key from then on.
 
     Raises:
         ConfigurationError: The key has white space or letters outside of ASCII, which no header can carry.
@@ -376,4 +377,5 @@ def _checked_key(dialect: Dialect, given: str | None) -> str:
             f"{place} has {what} in it, at place {key.index(bad) + 1} of {len(key)}; expected a key of printable ASCII "
             "letters: copy it again"
         )
+    hide_secret(key)
     return key

@@ -75,7 +75,7 @@ class ParsedReply:
     state: dict[str, JsonValue] | None = None
 
 
-def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model: str, secret: str = "") -> ModelReply:
+def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model: str) -> ModelReply:
     """Return the reply to a request.
 
     Args:
@@ -83,7 +83,6 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
         request: The request.
         provider: The name of the provider, for the price.
         model: The model that was asked.
-        secret: The API key, which no error may show.
 
     Returns:
         The reply. A call of a tool in an answer that was cut off or refused is left out.
@@ -94,7 +93,7 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
     """
     usage = with_cost(provider, parsed.model or model, parsed.usage, model)
     if parsed.error is not None:
-        failure = error_from_stream_event(provider, parsed.error, secret, usage)
+        failure = error_from_stream_event(provider, parsed.error, usage)
         raise failure
     reason = parsed.reason.text("")
     if not reason.strip():

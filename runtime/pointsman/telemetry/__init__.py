@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import unquote
 
 from pointsman.settings import Settings
 from pointsman.telemetry import content_capture, logs, metrics, semconv
 from pointsman.telemetry.bus_metrics import bus_observer
 from pointsman.telemetry.export import Measurements, Pipeline, start_logs, start_metrics, start_traces
 from pointsman.telemetry.logs import bind, get_logger
-from pointsman.telemetry.scrubber import scrub
 from pointsman.telemetry.traces import (
     Kind,
     Span,
@@ -23,7 +23,8 @@ from pointsman.telemetry.traces import (
     span,
     tracing_enabled,
 )
-from pointsman.util.environment import normalise_variables
+from pointsman.util.environment import normalise_variables, variables
+from pointsman.util.scrubber import hide_header_values, scrub
 
 __all__ = [
     "Kind",
@@ -97,6 +98,9 @@ def setup(service_name: str, *, instance: str = "", settings: Settings, exposed:
         The exporters that were started.
     """
     normalise_variables("OTEL_")  # the SDK reads these variables by itself
+    for name, value in variables("OTEL_EXPORTER_OTLP_").items():
+        if name.endswith("HEADERS"):
+            hide_header_values(unquote(pair.partition("=")[2]).strip() for pair in value.split(","))
     logs.configure(settings)
     content_capture.configure(content_capture.mode_of(settings), emails=settings.redact_emails)
     return Telemetry(

@@ -10,9 +10,9 @@ from opentelemetry import trace as otel
 
 from pointsman.errors import PointsmanError
 from pointsman.telemetry.fast.lean_spans import LeanSpan
-from pointsman.telemetry.scrubber import scrub, scrub_traceback, to_writable
 from pointsman.telemetry.semconv import ERROR_TYPE, Attributes, Value
 from pointsman.telemetry.trace_context import TraceContext, from_otel
+from pointsman.util.scrubber import scrub, scrub_traceback, to_writable
 
 __all__ = ["NonRecordingSpan", "Span", "context_of_span", "record_exception", "set_error", "writable_attributes"]
 

@@ -21,9 +21,9 @@ from pydantic import JsonValue
 from pointsman.ports.model import ModelReply, ModelRequest, Turn
 from pointsman.settings import Settings
 from pointsman.telemetry.logs import get_logger
-from pointsman.telemetry.scrubber import scrub_json
 from pointsman.telemetry.semconv import Attributes
 from pointsman.util.environment import variable
+from pointsman.util.scrubber import scrub_json
 
 __all__ = [
     "Mode",

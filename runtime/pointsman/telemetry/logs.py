@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 from opentelemetry.trace import get_current_span
 
 from pointsman.settings import Settings
-from pointsman.telemetry.scrubber import HIDDEN_TEXT, is_secret, scrub, scrub_traceback
 from pointsman.util.environment import variable
 from pointsman.util.lazy_import import structlog
+from pointsman.util.scrubber import HIDDEN_TEXT, is_secret, scrub, scrub_traceback
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger

@@ -30,7 +30,6 @@ from pointsman.telemetry.active_span import (
     writable_attributes,
 )
 from pointsman.telemetry.fast.lean_spans import SpanRecorder
-from pointsman.telemetry.scrubber import scrub, to_writable
 from pointsman.telemetry.semconv import ERROR_TYPE, Attributes
 from pointsman.telemetry.trace_context import (
     ChosenIds,
@@ -41,6 +40,7 @@ from pointsman.telemetry.trace_context import (
     parse_traceparent,
     to_otel,
 )
+from pointsman.util.scrubber import scrub, to_writable
 
 __all__ = [
     "Kind",

@@ -7,9 +7,29 @@ from files end with a line feed. Every module of the package reads the environme
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
-__all__ = ["normalise_variables", "unset_variables", "variable", "variables"]
+__all__ = ["child_environment", "normalise_variables", "unset_variables", "variable", "variables"]
+
+
+_OWN_SECRETS = re.compile(
+    r"POINTSMAN_.*|(OPENAI|ANTHROPIC|AZURE_OPENAI)_(?!BASE_URL$|LOG$).*(KEY|TOKEN|SECRET)|OTEL_EXPORTER_OTLP_(\w+_)?HEADERS"
+)
+"""Names of the variables with the model keys, the logins at the broker and the collector's headers of this process."""
+
+
+def child_environment(secrets: Iterable[str] = ()) -> dict[str, str]:
+    """Return the variables of this process for a command that a tool runs, without the secrets of this process.
+
+    Args:
+        secrets: Names of variables that the command receives although they hold secrets of this process. Default: none.
+
+    Returns:
+        The variables by name, without model keys, `POINTSMAN_*` and the headers for the telemetry collector.
+    """
+    allowed = set(secrets)
+    return {name: value for name, value in os.environ.items() if name in allowed or not _OWN_SECRETS.fullmatch(name)}
 
 
 def variable(name: str, environment: Mapping[str, str] = os.environ) -> str | None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from pointsman.util.environment import child_environment
 
 __all__ = ["CompletedProcess", "kill_groups", "run_process", "wait_until_ended"]
 
@@ -35,7 +37,11 @@ class CompletedProcess:
 
 
 async def run_process(
-    *command: str, input: bytes = b"", cwd: Path | str | None = None, env: Mapping[str, str] | None = None
+    *command: str,
+    input: bytes = b"",
+    cwd: Path | str | None = None,
+    env: Mapping[str, str] | None = None,
+    secrets: Iterable[str] = (),
 ) -> CompletedProcess:
     """Run `command` to its end. Cancelling ends the command and all processes of its group within a second.
 
@@ -43,7 +49,8 @@ async def run_process(
         command: The program and its arguments.
         input: Bytes for the standard input. Default: none.
         cwd: Working directory. Default: the working directory of this process.
-        env: Environment variables. Default: the variables of this process.
+        env: Environment variables. Default: those of `child_environment`.
+        secrets: Without `env`: names of variables with secrets that the command receives. Default: none.
 
     Returns:
         The exit code and the output.
@@ -53,7 +60,7 @@ async def run_process(
     """
     # The start and the end run in tasks of their own. A caller that is cancelled during the start would not get the
     # number of the group, and a caller that is cancelled twice would leave a process behind.
-    starting = asyncio.ensure_future(_start(command, cwd, env))
+    starting = asyncio.ensure_future(_start(command, cwd, child_environment(secrets) if env is None else env))
     try:
         process = await asyncio.shield(starting)
         output, errors = await process.communicate(input)
@@ -78,7 +85,7 @@ async def wait_until_ended() -> None:
 
 
 async def _start(
-    command: tuple[str, ...], cwd: Path | str | None, env: Mapping[str, str] | None
+    command: tuple[str, ...], cwd: Path | str | None, env: Mapping[str, str]
 ) -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
         *command,

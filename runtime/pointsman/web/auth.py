@@ -14,13 +14,14 @@ import hmac
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["SECURITY_HEADERS", "SESSION_COOKIE", "AccessGuard", "constant_time_equal", "is_loopback", "session_cookie"]
+from pointsman.util.network import ip_address_of
+
+__all__ = ["SECURITY_HEADERS", "SESSION_COOKIE", "AccessGuard", "constant_time_equal", "session_cookie"]
 
 SESSION_COOKIE = "pointsman_dashboard"
 
@@ -100,7 +101,7 @@ class AccessGuard:
     def _is_allowed_host(self, host: str) -> bool:
         """Return True for an address or an allowed name. Any other name may be a foreign name for this machine."""
         name = _name_of(host)
-        return name in self._hosts or _address(name) is not None
+        return name in self._hosts or ip_address_of(name) is not None
 
     def _has_bearer_token(self, headers: Headers) -> bool:
         kind, _, value = headers.get("authorization", "").partition(" ")
@@ -119,12 +120,6 @@ def session_cookie(token: str) -> str:
     return hmac.new(token.encode(), b"pointsman dashboard", sha256).hexdigest()
 
 
-def is_loopback(host: str) -> bool:
-    """Return True if only this machine can reach `host`."""
-    address = _address(host)
-    return host == "localhost" or (address is not None and address.is_loopback)
-
-
 def constant_time_equal(one: str, other: str) -> bool:
     """Return True if the texts are equal, in a time that is the same for every position of a difference."""
     return hmac.compare_digest(one.encode(), other.encode())
@@ -134,13 +129,6 @@ def _name_of(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0].lower() if host.rpartition(":")[2].isdigit() and ":" in host else host.lower()
-
-
-def _address(name: str) -> IPv4Address | IPv6Address | None:
-    try:
-        return ip_address(name)
-    except ValueError:
-        return None
 
 
 def _refuse(status: int, message: str) -> Response:

@@ -11,7 +11,7 @@ import uvicorn
 
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
-from pointsman.web.auth import is_loopback
+from pointsman.util.network import is_loopback
 from pointsman.web.dashboard import Dashboard
 
 __all__ = ["check_access", "serve"]

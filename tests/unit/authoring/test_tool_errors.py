@@ -14,6 +14,7 @@ from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import Tool, tool
 from pointsman.errors import RefusedError, TaskError
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
+from pointsman.util.scrubber import HIDDEN_TEXT
 from pointsman_schemas.events import ApprovalVerdict, Step
 
 SECRET = "password=hunter2 broke"
@@ -69,7 +70,7 @@ async def test_a_model_gets_the_type_and_operators_get_the_text() -> None:
     assert {name: str(line["exc_info"]) for name, line in failed.items()} == {"connect": SECRET, "block": SECRET}
     assert {line["agent"] for line in failed.values()} == {"agent"}
     reports = [report.error for report in recorded(context).reports if report.kind == "tool"]
-    assert sorted(map(str, reports)) == [f"ConnectionError: {SECRET}", f"OSError: {SECRET}"]
+    assert sorted(map(str, reports)) == [f"ConnectionError: {HIDDEN_TEXT} broke", f"OSError: {HIDDEN_TEXT} broke"]
 
 
 async def test_a_text_that_a_tool_means_for_the_model_reaches_the_model() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from support.corpus import errors
 
 from pointsman.llm.errors import error_detail, error_from_status, error_from_stream_event
+from pointsman.util.scrubber import hide_secret
 
 CASES = errors()
 OVERFLOW = {"retryable": False, "kind": "context_overflow"}
@@ -23,7 +24,7 @@ def names(case: dict[str, Any]) -> str:
 def test_a_recorded_error_has_its_class(case: dict[str, Any]) -> None:
     body = case["text"] if case["body"] is None else case["body"]
 
-    error = error_from_status("p", case["status"], body, case.get("headers", {}), "a-key-that-is-long")
+    error = error_from_status("p", case["status"], body, case.get("headers", {}))
 
     expected = dict(case.get("error", OVERFLOW))
     words = expected.pop("words", "")
@@ -64,6 +65,7 @@ def test_any_body_of_an_error_is_a_model_error(body: Any, status: int) -> None:
     assert error_detail(body).message is not None
 
 
+@pytest.mark.usefixtures("no_secrets_in_use")
 @pytest.mark.parametrize(
     ("secret", "said"),
     [
@@ -76,12 +78,17 @@ def test_any_body_of_an_error_is_a_model_error(body: Any, status: int) -> None:
     ],
 )
 def test_the_keys_of_local_servers_take_no_word_out_of_an_error(secret: str, said: str) -> None:
-    assert said in str(error_from_status("p", 500, {"error": said}, {}, secret))
+    hide_secret(secret)
+
+    assert said in str(error_from_status("p", 500, {"error": said}, {}))
 
 
+@pytest.mark.usefixtures("no_secrets_in_use")
 @pytest.mark.parametrize(
     "secret", ["sk-abcdefgh", "a-key-of-no-known-form", "0123456789", "gsk_12345678", "AIza" + "x" * 35]
 )
 @pytest.mark.parametrize("around", ["it was {}", "it was '{}', wasn't it", "key={};"])
 def test_a_key_is_never_shown(secret: str, around: str) -> None:
-    assert secret not in str(error_from_status("p", 500, {"error": around.format(secret)}, {}, secret))
+    hide_secret(secret)
+
+    assert secret not in str(error_from_status("p", 500, {"error": around.format(secret)}, {}))

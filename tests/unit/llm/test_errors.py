@@ -15,9 +15,11 @@ from pointsman.llm.errors import (
     error_from_stream_event,
     retry_after,
 )
+from pointsman.util.scrubber import hide_secret
 from pointsman_schemas.events import MAX_RETRY_AFTER_S, Usage
 
 KEY = "a-key-of-no-known-form"
+hide_secret(KEY)
 BAD = "the request itself was refused: check the model's name, the tools' schemas and the length of the input"
 LONG = "the input is too long for this model"
 AGAIN = "the same call would be refused again"
@@ -44,8 +46,8 @@ AGAIN = "the same call would be refused again"
         (400, "beyond the context window", False, f"p answered 400: beyond the context window: {LONG}",
          "context_overflow"),
         (400, "prompt is too long", False, f"p answered 400: prompt is too long: {LONG}", "context_overflow"),
-        (500, f"bad\n key  {KEY}", True, "p answered 500: bad key [key]", "provider_error"),
-        (500, "got sk-abcdefgh and Bearer abc.def", True, "p answered 500: got [key] and [key]", "provider_error"),
+        (500, f"bad\n key  {KEY}", True, "p answered 500: bad key [hidden]", "provider_error"),
+        (500, "got sk-abcdefgh, Bearer abc.def", True, "p answered 500: got [hidden], [hidden]", "provider_error"),
         (500, "x" * 300, True, f"p answered 500: {'x' * 300}", "provider_error"),
         (500, "x" * 301, True, f"p answered 500: {'x' * 300}...", "provider_error"),
         (402, "no money", False, "p answered 402: no money: the account has no credit or quota left: check the "
@@ -57,7 +59,7 @@ AGAIN = "the same call would be refused again"
 def test_a_status_says_whether_the_same_call_may_succeed_later(
     status: int, detail: str, retryable: bool, said: str, kind: str
 ) -> None:
-    error = error_from_status("p", status, detail, {"Retry-After": "3"}, KEY)
+    error = error_from_status("p", status, detail, {"Retry-After": "3"})
 
     assert (str(error), error.retryable, error.kind) == (said, retryable, kind)
     assert (error.status, error.retry_after, error.usage) == (status, 3.0, None)
@@ -85,13 +87,13 @@ STATUSES = {
         ({"code": None, "type": None, "message": "m"}, 500, "p answered 500: m"),
         ({"error": {"type": "rate_limit_error", "message": "slow"}}, 429, "p answered 429: slow (rate_limit_error)"),
         ({"error": "words", "type": "rate_limit_error"}, 500, "p answered 500: words"),
-        ({"message": f"it was {KEY}"}, 500, "it was [key]"),
+        ({"message": f"it was {KEY}"}, 500, "it was [hidden]"),
         ("words", 500, "p answered 500: words"),
         (None, 500, "p answered 500"),
     ],
 )
 def test_error_inside_a_200_has_the_status_of_its_code(error: Any, status: int, said: str) -> None:
-    failure = error_from_stream_event("p", error, KEY)
+    failure = error_from_stream_event("p", error)
 
     assert failure.status == status
     assert said in str(failure)

@@ -175,7 +175,7 @@ FAILED: dict[Connect, Callable[[str], Any]] = {
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        (lambda connect: FAILED[connect](f"it was {KEY}"), "answered 529: it was [key] (overloaded_error)"),
+        (lambda connect: FAILED[connect](f"it was {KEY}"), "answered 529: it was [hidden] (overloaded_error)"),
         (lambda _: b"{not json", "event 3 is not JSON"),
         (lambda _: b"[1, 2]", "event 3 is a list; expected an object"),
         (lambda _: b'"x"', "event 3 is text; expected an object"),

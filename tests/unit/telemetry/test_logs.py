@@ -17,8 +17,8 @@ import structlog
 from pointsman.settings import Settings
 from pointsman.telemetry import logs
 from pointsman.telemetry.logs import bind, get_logger
-from pointsman.telemetry.scrubber import scrub
 from pointsman.telemetry.traces import TraceContext, span
+from pointsman.util.scrubber import scrub
 
 
 class Stream(io.StringIO):

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.telemetry.scrubber import HIDDEN_TEXT, scrub, scrub_json, scrub_traceback
+from pointsman.errors import describe_error
+from pointsman.settings import Settings
+from pointsman.util.scrubber import HIDDEN_TEXT, hide_secret, scrub, scrub_json, scrub_traceback
 
 KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc\n-----END RSA PRIVATE KEY-----"
 
@@ -156,3 +158,65 @@ def test_a_lone_surrogate_is_shown_by_its_code() -> None:
 @given(st.text(max_size=200))
 def test_scrubbing_twice_is_scrubbing_once(text: str) -> None:
     assert scrub(scrub(text)) == scrub(text)
+
+
+@pytest.mark.usefixtures("no_secrets_in_use")
+@pytest.mark.parametrize(
+    ("secret", "text", "shown"),
+    [
+        ("correct horse battery", "login with correct horse battery failed", "login with [hidden] failed"),
+        ("p@ss/w", "nats://u:p%40ss%2Fw is refused; p@ss/w", "nats://u:[hidden] is refused; [hidden]"),
+        ("hunter2", "hunter2 and hunter22", "[hidden] and hunter22"),
+        ("(a+)+$", "the password (a+)+$ is wrong", "the password [hidden] is wrong"),
+        ("long-enough-secret", "xlong-enough-secretx", "x[hidden]x"),
+        ("EMPTY", "an EMPTY answer", "an EMPTY answer"),
+        ("ollama", "the server ollama is away", "the server ollama is away"),
+    ],
+)
+def test_a_secret_in_use_is_hidden_by_its_value(secret: str, text: str, shown: str) -> None:
+    """A secret of this process is hidden whatever its form; a placeholder and a short word are not."""
+    hide_secret(secret)
+
+    assert scrub(text) == shown
+
+
+@pytest.mark.usefixtures("no_secrets_in_use")
+def test_of_two_secrets_the_longer_is_hidden_whole() -> None:
+    hide_secret("first-secret")
+    hide_secret("first-secret-and-more")
+
+    assert scrub("it was first-secret-and-more") == f"it was {HIDDEN_TEXT}"
+
+
+@pytest.mark.usefixtures("no_secrets_in_use")
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"password": "of no known form", "user": "me"},
+        {"token": "of no known form"},
+        {"dashboard_token": "of no known form"},
+        {"url": "nats://me:of%20no%20known%20form@broker:4222"},
+        {"url": "nats://other:4222,nats://of%20no%20known%20form@broker:4222"},
+    ],
+)
+def test_the_text_of_an_error_hides_the_secrets_of_the_settings(given: dict[str, str]) -> None:
+    """Events, dead letters, logs and commands show `describe_error`, so secrets are hidden there."""
+    Settings.load(**given)
+
+    assert describe_error(ValueError("the login of no known form is refused")) == (
+        f"ValueError: the login {HIDDEN_TEXT} is refused"
+    )
+
+
+def test_the_text_of_an_error_hides_a_secret_by_its_form() -> None:
+    assert describe_error(RuntimeError("password=hunter2 broke")) == f"RuntimeError: {HIDDEN_TEXT} broke"
+
+
+def test_a_traceback_of_megabytes_loses_its_middle() -> None:
+    """The beginning with the lines of code and the end of the message stay."""
+    text = scrub_traceback("Traceback: " + "x " * 5_000_000 + "the end")
+
+    assert len(text) < 40_000
+    assert text.startswith("Traceback: x")
+    assert "characters left out" in text
+    assert text.endswith("the end")

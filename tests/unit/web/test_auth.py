@@ -10,7 +10,8 @@ from support.asgi import HOST, request
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
-from pointsman.web.auth import SESSION_COOKIE, is_loopback, session_cookie
+from pointsman.util.network import is_loopback
+from pointsman.web.auth import SESSION_COOKIE, session_cookie
 from pointsman.web.dashboard import Dashboard
 from pointsman.web.server import serve
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from pointsman.errors import ConfigurationError
 from pointsman.telemetry import get_logger
+from pointsman.util.network import is_loopback
 
 __all__ = ["serve_health"]
 
@@ -69,6 +70,14 @@ async def serve_health(
         ) from None
     bound: int = server.sockets[0].getsockname()[1]
     _log.info("health_served", url=f"http://{host}:{bound}", port=bound)
+    if not is_loopback(host):
+        _log.warning(
+            "health_reachable",
+            host=host,
+            port=bound,
+            hint="other machines can read /metrics and the names of missing services; set POINTSMAN_HEALTH_HOST to "
+            "127.0.0.1, or let a network policy admit probes and scrapers only",
+        )
     try:
         yield bound
     finally:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
+from urllib.parse import quote
 
 from pydantic import JsonValue
 
-__all__ = ["HIDDEN_TEXT", "is_secret", "scrub", "scrub_json", "scrub_traceback", "to_writable"]
+__all__ = [
+    "HIDDEN_TEXT",
+    "hide_header_values",
+    "hide_secret",
+    "is_secret",
+    "scrub",
+    "scrub_json",
+    "scrub_traceback",
+    "to_writable",
+]
 
 HIDDEN_TEXT: Final = "[hidden]"
 
@@ -53,7 +64,48 @@ _LITERAL: Final = re.compile(
     r"(?:\\.|(?!\2)[^\\\n])*"
 )
 _ESCAPED: Final = re.compile(r"(?<=\\[abfnrtv])[^\\]+")  # `\nsk-...` in a line of code: `\b` does not match there
+_MAX_TRACEBACK_CHARS: Final = 32_768
+_MIN_SECRET_CHARS: Final = 6  # a shorter secret is a part of ordinary words: hiding it would make texts unreadable
+_MIN_INFIX_CHARS: Final = 12  # a secret of this length is hidden within a word, too
+_PLACEHOLDERS: Final = frozenset((
+    "no-key", "nokey", "not-needed", "dummy-key", "api-key", "secret", "password", "changeme", "ollama", "lm-studio",
+    "sk-no-key-required", "pointsman", "anonymous", "placeholder", "no-key-required",
+))  # fmt: skip
 _EMAIL: Final = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}")
+
+
+_in_use: dict[str, str] = {}  # a pattern for each secret in use
+_IN_USE: re.Pattern[str] | None = None
+
+
+def hide_secret(value: str | None) -> None:
+    """Hide a secret of this process in every text that `scrub` handles, whatever the form of the secret.
+
+    A percent-encoded copy is hidden, too. A secret of fewer than 6 characters, and a placeholder such as `ollama`, is
+    not hidden, because it is a part of ordinary words. A secret of fewer than 12 characters is hidden as a whole word.
+
+    Args:
+        value: The key, token or password in use; None and an empty text are ignored.
+    """
+    global _IN_USE
+    if value is None or value in _in_use or len(value) < _MIN_SECRET_CHARS or value.lower() in _PLACEHOLDERS:
+        return
+    forms = "|".join(re.escape(form) for form in sorted({value, quote(value, safe="")}))
+    whole = rf"(?:{forms})" if len(value) >= _MIN_INFIX_CHARS else rf"(?<![A-Za-z0-9])(?:{forms})(?![A-Za-z0-9])"
+    _in_use[value] = whole
+    # The longest first: one secret may begin with another.
+    _IN_USE = re.compile("|".join(_in_use[each] for each in sorted(_in_use, key=len, reverse=True)))
+
+
+def hide_header_values(headers: Iterable[str]) -> None:
+    """Hide the values of headers for another server, such as `Bearer TOKEN`: the whole value and its last word.
+
+    Args:
+        headers: The values of the headers.
+    """
+    for value in headers:
+        hide_secret(value)
+        hide_secret(value.rpartition(" ")[2])
 
 
 def to_writable(text: str) -> str:
@@ -64,6 +116,8 @@ def to_writable(text: str) -> str:
 def scrub(text: str, *, emails: bool = False) -> str:
     """Replace secrets in a text by `[hidden]`: keys, tokens, and passwords in URLs. Also apply `to_writable`.
 
+    Secrets of this process are found by their value, see `hide_secret`; others by their form.
+
     Args:
         text: The text.
         emails: Also replace e-mail addresses. Default: no.
@@ -71,14 +125,29 @@ def scrub(text: str, *, emails: bool = False) -> str:
     Returns:
         The text without secrets.
     """
-    text = _SECRET_VALUE.sub(HIDDEN_TEXT, to_writable(text))
+    text = to_writable(text)
+    if _IN_USE is not None:
+        text = _IN_USE.sub(HIDDEN_TEXT, text)
+    text = _SECRET_VALUE.sub(HIDDEN_TEXT, text)
     if ":" in text:
         text = _HEADER_SECRET.sub(rf"\1{HIDDEN_TEXT}", _KEYED_SECRET.sub(rf"\1\2{HIDDEN_TEXT}", text))
     return _EMAIL.sub(HIDDEN_TEXT, text) if emails else text
 
 
 def scrub_traceback(text: str) -> str:
-    """Scrub a traceback and the literals in its lines of code. Only for exceptions, because `scrub` is faster."""
+    """Scrub a traceback and the literals in its lines of code. Only for exceptions, because `scrub` is faster.
+
+    A traceback of more than 32,768 characters loses its middle, because a message can have megabytes.
+
+    Args:
+        text: The traceback.
+
+    Returns:
+        The traceback without secrets.
+    """
+    if left_out := max(0, len(text) - _MAX_TRACEBACK_CHARS):
+        half = _MAX_TRACEBACK_CHARS // 2
+        text = f"{text[:half]}\n... {left_out} characters left out ...\n{text[-half:]}"
     return _ESCAPED.sub(lambda rest: scrub(rest[0]), scrub(_LITERAL.sub(rf"\1\2{HIDDEN_TEXT}", text)))
 
 
