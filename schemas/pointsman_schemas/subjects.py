@@ -127,6 +127,11 @@ class Subjects:
         return f"{self._stream_prefix}_AGENTS"
 
     @property
+    def gateway_bucket(self) -> str:
+        """The key-value bucket of the gateway's API keys."""
+        return f"{self._stream_prefix}_GATEWAY"
+
+    @property
     def artifacts_bucket(self) -> str:
         """The object store of large bodies."""
         return f"{self._stream_prefix}_ARTIFACTS"

@@ -70,6 +70,7 @@ async def remove_streams(settings: Settings) -> None:
     bus = await connect(settings, name="sweeper", wait=10.0)
     for config in stream_configs(Subjects(settings.namespace), settings, apart=True):
         await bus.api(f"STREAM.DELETE.{config['name']}")
+    await bus.api(f"STREAM.DELETE.KV_{Subjects(settings.namespace).gateway_bucket}")
     await bus.close()
 
 

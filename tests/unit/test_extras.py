@@ -41,6 +41,7 @@ EXTRAS = {
     "mcp": ["mcp"],
     "eval": ["yaml"],
     "dashboard": ["starlette", "uvicorn"],
+    "gateway": ["fastapi", "jwt"],
     "prometheus": ["opentelemetry.exporter.prometheus", "prometheus_client"],
     "embedded": [],
     "credentials": ["cryptography"],

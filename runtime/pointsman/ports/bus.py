@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
 
+from pointsman.ports.key_value import KeyValue
 from pointsman_schemas.card import AgentCard
 
 __all__ = [
@@ -589,6 +590,20 @@ class Bus(Protocol):
 
         Returns:
             False if the message had been deleted already.
+        """
+        ...
+
+    async def key_value(self, bucket: str) -> KeyValue:
+        """Open a key-value bucket, and create a missing one. `set_up` neither creates nor needs it.
+
+        Args:
+            bucket: The name of the bucket, from `Subjects`.
+
+        Returns:
+            The bucket.
+
+        Raises:
+            ConfigurationError: the broker refuses to create the bucket.
         """
         ...
 

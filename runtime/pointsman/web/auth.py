@@ -19,9 +19,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pointsman.util.network import ip_address_of
+from pointsman.http.hosts import KnownHosts, constant_time_equal
 
-__all__ = ["SECURITY_HEADERS", "SESSION_COOKIE", "AccessGuard", "constant_time_equal", "session_cookie"]
+__all__ = ["SECURITY_HEADERS", "SESSION_COOKIE", "AccessGuard", "session_cookie"]
 
 SESSION_COOKIE = "pointsman_dashboard"
 
@@ -61,7 +61,7 @@ class AccessGuard:
         self._app = app
         self._token = token
         self._session = session_cookie(token) if token else ""
-        self._hosts = {"localhost", *(host.lower() for host in hosts)}
+        self._hosts = KnownHosts(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,7 +82,7 @@ class AccessGuard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not self._is_allowed_host(host):
+        if not self._hosts.allow(host):
             return _refuse(403, f"the host {host!r} is not known here; open the dashboard by its address, or"
             " start it with "
                             "--allow-host NAME")  # fmt: skip
@@ -97,11 +97,6 @@ class AccessGuard:
         if method == "GET" and not path.startswith("/api/"):
             return RedirectResponse("/login", 303)
         return _refuse(401, "a token is needed: log in at /login, or send Authorization: Bearer TOKEN")
-
-    def _is_allowed_host(self, host: str) -> bool:
-        """Return True for an address or an allowed name. Any other name may be a foreign name for this machine."""
-        name = _name_of(host)
-        return name in self._hosts or ip_address_of(name) is not None
 
     def _has_bearer_token(self, headers: Headers) -> bool:
         kind, _, value = headers.get("authorization", "").partition(" ")
@@ -118,17 +113,6 @@ class AccessGuard:
 def session_cookie(token: str) -> str:
     """Return the value of the session cookie for `token`. The token cannot be derived from the value."""
     return hmac.new(token.encode(), b"pointsman dashboard", sha256).hexdigest()
-
-
-def constant_time_equal(one: str, other: str) -> bool:
-    """Return True if the texts are equal, in a time that is the same for every position of a difference."""
-    return hmac.compare_digest(one.encode(), other.encode())
-
-
-def _name_of(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.rpartition(":")[0].lower() if host.rpartition(":")[2].isdigit() and ":" in host else host.lower()
 
 
 def _refuse(status: int, message: str) -> Response:

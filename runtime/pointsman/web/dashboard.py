@@ -36,9 +36,10 @@ from pointsman.engine.operations.dead_letters import (
     NotReplayableError,
 )
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
+from pointsman.http.hosts import constant_time_equal
 from pointsman.ports.bus import StoredMessage
 from pointsman.web import views
-from pointsman.web.auth import SESSION_COOKIE, AccessGuard, constant_time_equal, session_cookie
+from pointsman.web.auth import SESSION_COOKIE, AccessGuard, session_cookie
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
 from pointsman.web.responses import error_response, json_response, read_json_object

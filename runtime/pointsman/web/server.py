@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-
-import uvicorn
+from collections.abc import Callable, Sequence
 
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
+from pointsman.http.server import run_server
 from pointsman.util.network import is_loopback
 from pointsman.web.dashboard import Dashboard
 
 __all__ = ["check_access", "serve"]
 
-_SHUTDOWN_TIMEOUT_S = 3  # seconds that open responses get to finish after a stop
 _MIN_TOKEN_CHARS = 16  # a random token of this length cannot be guessed
 
 
@@ -61,44 +57,9 @@ async def serve(
     check_access(host, token)
     named = [] if is_loopback(host) else [host]
     dashboard = Dashboard(client, token=token, hosts=[*hosts, *named])
-    with _listen(host, port) as listener:
-        shown = f"[{host}]" if ":" in host else host
-        ready(f"http://{shown}:{listener.getsockname()[1]}")
-        server = _Server(
-            uvicorn.Config(
-                dashboard.app,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                ws="none",
-                timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
-            )
+    async with asyncio.TaskGroup() as group:
+        folding = group.create_task(dashboard.run_projections())
+        await run_server(
+            dashboard.app, name="dashboard", host=host, port=port, stop=stop, ready=ready, on_stop=dashboard.stop
         )
-        async with asyncio.TaskGroup() as group:
-            folding = group.create_task(dashboard.run_projections())
-            serving = group.create_task(server.serve(sockets=[listener]))
-            await stop.wait()
-            dashboard.stop()
-            server.should_exit = True
-            await serving
-            folding.cancel()
-
-
-class _Server(uvicorn.Server):
-    """A server that does not handle signals: the process that runs the server handles them."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise ConfigurationError(
-            f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}; choose another --port, or 0 for "
-            "a free port"
-        ) from None
+        folding.cancel()

@@ -1,4 +1,4 @@
-"""Format server-sent events, group messages in batches, and poll values that have no stream."""
+"""Group messages in batches, and poll values that have no stream."""
 
 from __future__ import annotations
 
@@ -6,29 +6,19 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from math import inf
-from typing import Any, Generic, TypeVar
-
-from pydantic_core import to_json
+from typing import Generic, TypeVar
 
 from pointsman.errors import PointsmanError
+from pointsman.http.sse import KEEPALIVE_INTERVAL_S
 from pointsman.telemetry import get_logger
 
-__all__ = ["KEEPALIVE_INTERVAL_S", "Polled", "batches", "format_event"]
+__all__ = ["Polled", "batches"]
 
 T = TypeVar("T")
 
 _log = get_logger(__name__)
 
-KEEPALIVE_INTERVAL_S = (
-    10.0  # time without events after which an event is sent: proxies close idle connections after 30 to 60 s
-)
 _MAX_BATCH = 2_000  # messages in one batch
-
-
-def format_event(event: str, data: Any, *, id: int | None = None) -> bytes:
-    """Format one event. The browser sends the newest `id` in Last-Event-ID when it reconnects."""
-    head = f"id: {id}\n" if id is not None else ""
-    return f"{head}event: {event}\ndata: ".encode() + to_json(data) + b"\n\n"
 
 
 async def batches(

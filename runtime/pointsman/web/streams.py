@@ -21,6 +21,7 @@ from pointsman.client.client import Client
 from pointsman.core.model.agent_health import open_circuits
 from pointsman.engine.log.reader import as_async_generator, read_commit
 from pointsman.errors import ContractError, PointsmanError
+from pointsman.http.sse import KEEPALIVE_INTERVAL_S, format_event
 from pointsman.ports.bus import QueueDepth, StoredMessage
 from pointsman.telemetry import get_logger
 from pointsman.web import views
@@ -30,7 +31,7 @@ from pointsman.web.projections.queued import queued_rows
 from pointsman.web.projections.rows import Search, WorkflowRow
 from pointsman.web.projections.timeline import TimelineRow, TimelineRows
 from pointsman.web.responses import parse_number
-from pointsman.web.sse import KEEPALIVE_INTERVAL_S, Polled, batches, format_event
+from pointsman.web.sse import Polled, batches
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Progress
 from pointsman_schemas.log import Entry, WorkflowStarted

@@ -132,3 +132,4 @@ def test_streams_and_buckets_are_the_namespace_in_capitals() -> None:
         "ACME-EU_DEAD",
     )
     assert subjects.agents_bucket == "ACME-EU_AGENTS"
+    assert subjects.gateway_bucket == "ACME-EU_GATEWAY"

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from pointsman.bus.claim_check import ClaimCheckStore
 from pointsman.bus.jetstream.connection import NatsConnection
 from pointsman.bus.jetstream.forwarding import Forwarder
+from pointsman.bus.jetstream.key_value import KeyValueBucket, ensure_bucket
 from pointsman.bus.jetstream.protocol import (
     NO_CONSUMER_CODE,
     NO_STREAM_CODE,
@@ -400,6 +401,11 @@ class JetStreamBus:
         differing = tuple(wait / to_nanoseconds(1) for wait in sorted(ack_waits(answer)))
         settled = answer["ack_floor"]["stream_seq"]
         return QueueDepth(answer["num_pending"], answer["num_ack_pending"], settled, differing)
+
+    async def key_value(self, bucket: str) -> KeyValueBucket:
+        limit = self._settings.stream_bytes
+        await ensure_bucket(self, bucket, replicas=self._settings.replicas, max_bytes=limit)
+        return KeyValueBucket(self._writer, self._reader, bucket)
 
     # Core NATS
 

@@ -83,6 +83,7 @@ class Broker:
             "limits": Stream(),
             "artifacts": Stream(),
         }
+        self._buckets: dict[str, Stream] = {}
         self.handoffs_unsynced = unsynced_handoffs
         if unsynced_handoffs:
             self._streams["handoffs"] = Stream()
@@ -100,6 +101,9 @@ class Broker:
     def stream(self, kind: StreamKind) -> Stream:
         self._publish_due()
         return self._streams[self.separate_stream(kind)]
+
+    def bucket(self, name: str) -> Stream:
+        return self._buckets.setdefault(name, Stream())
 
     def separate_stream(self, kind: StreamKind) -> StreamKind:
         """Return the stream that holds the messages of `kind`."""

@@ -9,6 +9,7 @@ from datetime import datetime
 from pointsman.bus.claim_check import ClaimCheckStore
 from pointsman.bus.memory.broker import MAX_PAYLOAD_BYTES, Broker
 from pointsman.bus.memory.consumers import MemoryConsumer
+from pointsman.bus.memory.key_value import MemoryKeyValue
 from pointsman.bus.memory.registry import MemoryRegistry
 from pointsman.bus.stream_names import stream_names
 from pointsman.bus.validation import (
@@ -234,6 +235,10 @@ class MemoryBus(Bus):
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         self._require_open()
         return self.broker.delete(stream, sequence)
+
+    async def key_value(self, bucket: str) -> MemoryKeyValue:
+        self._require_open()
+        return MemoryKeyValue(self.broker, self.broker.bucket(bucket))
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         check_subject(subject)

@@ -186,7 +186,7 @@ async def _find_stored(
         return None  # the connection reconnects by itself, and the caller tries again
 
 
-async def as_async_generator(messages: AsyncIterator[StoredMessage]) -> AsyncGenerator[StoredMessage, None]:
+async def as_async_generator(messages: AsyncIterator[T]) -> AsyncGenerator[T, None]:
     """Wrap `messages` so that `aclosing` releases resources of the bus on an early exit."""
     try:
         async for stored in messages:

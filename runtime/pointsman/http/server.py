@@ -1,0 +1,88 @@
+"""Listen on an address, and run an ASGI application there until it is to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from pointsman.errors import ConfigurationError
+from pointsman.http.connections import BoundedConnection, ConnectionBounds
+
+__all__ = ["run_server"]
+
+_SHUTDOWN_TIMEOUT_S = 3  # seconds that open responses get to finish after a stop
+_BACKLOG = 512  # connections that the kernel holds until they are accepted
+
+
+async def run_server(
+    app: ASGIApp,
+    *,
+    name: str,
+    host: str,
+    port: int,
+    stop: asyncio.Event,
+    ready: Callable[[str], None],
+    on_stop: Callable[[], None],
+    bounds: ConnectionBounds | None = None,
+) -> None:
+    """Serve `app` until `stop` is set.
+
+    Args:
+        app: The application.
+        name: The name of the server, for messages.
+        host: The address to listen on.
+        port: The port to listen on; 0 for any free port.
+        stop: Ends the server.
+        ready: Called with the URL when the server listens.
+        on_stop: Called after `stop`; it must end the streams of the application.
+        bounds: The bounds of the connections. Default: those of `ConnectionBounds`.
+
+    Raises:
+        ConfigurationError: The port is not available.
+    """
+    connection = type("Connection", (BoundedConnection,), {"bounds": bounds or ConnectionBounds()})
+    with _listen(name, host, port) as listener:
+        server = _Server(
+            uvicorn.Config(
+                app,
+                http=connection,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                ws="none",
+                timeout_graceful_shutdown=_SHUTDOWN_TIMEOUT_S,
+            )
+        )
+        shown = f"[{host}]" if ":" in host else host
+        ready(f"http://{shown}:{listener.getsockname()[1]}")
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(server.serve(sockets=[listener]))
+            await stop.wait()
+            on_stop()
+            server.should_exit = True
+            await serving
+
+
+class _Server(uvicorn.Server):
+    """A server that does not handle signals: the process that runs the server handles them."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _listen(name: str, host: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the {name} cannot listen on {host}:{port}: {error.strerror or error}; choose another --port, or 0 for "
+            "a free port"
+        ) from None

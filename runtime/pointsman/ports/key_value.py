@@ -1,0 +1,75 @@
+"""The port of a key-value bucket: small values by key, at the broker, with compare-and-set and a watch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["KeyValue", "KeyValueEntry"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValueEntry:
+    """The state of a key after one change.
+
+    Attributes:
+        key: The key.
+        value: The value; None if the key was deleted.
+        revision: The number of the change, from 1; it grows over the whole bucket.
+    """
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+class KeyValue(Protocol):
+    """One bucket of a namespace. A key is a token of a subject.
+
+    Every method raises `BusUnavailableError` if the broker does not answer within the configured time.
+    """
+
+    async def put(self, key: str, value: bytes, *, expect: int | None = None) -> int:
+        """Store a value.
+
+        Args:
+            key: The key.
+            value: The value, not empty.
+            expect: Compare-and-set: the revision of the key's newest change; 0 for a key without any change.
+
+        Returns:
+            The revision.
+
+        Raises:
+            ConflictError: the newest change of the key is not `expect`. Nothing was stored.
+            InvalidTokenError: the key is not a token of a subject.
+        """
+        ...
+
+    async def delete(self, key: str) -> None:
+        """Delete a key. A key without a value stays without one.
+
+        Args:
+            key: The key.
+        """
+        ...
+
+    async def entries(self) -> dict[str, KeyValueEntry]:
+        """Read the present values.
+
+        Returns:
+            The entries that have a value, by key.
+        """
+        ...
+
+    def follow(self, after: int = 0) -> AsyncIterator[KeyValueEntry]:
+        """Yield the newest change of each key, then each further change. Reconnects leave no gap.
+
+        Args:
+            after: Only changes with a greater revision. Default: 0, all.
+
+        Returns:
+            An iterator that goes on until it is closed.
+        """
+        ...
