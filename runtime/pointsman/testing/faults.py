@@ -38,6 +38,7 @@ from pointsman.ports.bus import (
     StoredMessage,
     StreamKind,
 )
+from pointsman.ports.key_value import KeyValue
 from pointsman.testing.simulation import SimulatedProcess
 from pointsman_schemas.card import AgentCard
 
@@ -446,6 +447,10 @@ class FaultyBus(Bus):
 
     async def time(self) -> datetime:
         return await self.call("time", self._bus.time)
+
+    async def key_value(self, bucket: str) -> KeyValue:
+        # Calls of the bucket itself have no faults: no simulated process uses one.
+        return await self.call("key_value", lambda: self._bus.key_value(bucket))
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         self.may_crash(f"before broadcast {subject}")
