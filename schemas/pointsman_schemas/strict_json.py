@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
 from typing import Annotated, Any, TypeAlias, TypeVar
 from uuid import UUID
@@ -17,10 +19,11 @@ from uuid import UUID
 import jiter
 import pydantic
 from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
-from pydantic_core import ErrorDetails, core_schema, from_json, to_json
+from pydantic_core import ErrorDetails, core_schema, from_json, to_json, to_jsonable_python
 
 from pointsman_schemas.errors import NotJsonError, UndecodableEventError
 from pointsman_schemas.ids import TOKEN_PATTERN
+from pointsman_schemas.typed_values import replace_surrogates, writer_of
 
 __all__ = ["MAX_DEPTH", "JsonValue", "as_json_value", "dump", "parse", "parse_json"]
 
@@ -172,12 +175,17 @@ def _problem_text(problem: ErrorDetails) -> str:
     return "an object is expected" if "valid dictionary" in problem["msg"] else problem["msg"]
 
 
-def as_json_value(value: Any, path: str = "$") -> JsonValue:
-    """Convert a Python value to plain JSON data: models and dataclasses become objects, dates become text.
+def as_json_value(value: Any, path: str = "$", *, repair_text: bool = False) -> JsonValue:
+    """Convert a Python value to plain JSON data.
+
+    Models and dataclasses become objects, and sets become lists, sorted by their JSON text. Any other type that
+    pydantic can write, such as `Decimal`, `timedelta` or `Path`, becomes what pydantic writes. The fields of a
+    model are checked again, because a model may have been changed after it was made.
 
     Args:
         value: Any value.
         path: The path to the value, for error messages.
+        repair_text: True to replace each half of a surrogate pair by a question mark; by default it is refused.
 
     Returns:
         The data.
@@ -185,7 +193,12 @@ def as_json_value(value: Any, path: str = "$") -> JsonValue:
     Raises:
         NotJsonError: A part of the value has no form in strict JSON. The message has its path, never its content.
     """
-    return _as_json_value(value, path, 0)
+    try:
+        return _as_json_value(value, path, 0)
+    except NotJsonError:
+        if not repair_text or (repaired := replace_surrogates(value)) is value:
+            raise
+    return _as_json_value(repaired, path, 0)
 
 
 def _as_json_value(value: Any, path: str, depth: int) -> JsonValue:
@@ -208,6 +221,8 @@ def _as_json_value(value: Any, path: str, depth: int) -> JsonValue:
             if math.isfinite(value):
                 return float(value)
             raise NotJsonError(f"{_shorten(path)} is {value!r}, which JSON cannot carry; return null or text instead")
+        case Decimal() if not value.is_finite():
+            raise NotJsonError(f"{_shorten(path)} is {value!r}, which JSON cannot carry; return null or text instead")
         case datetime() if value.tzinfo is None:
             raise NotJsonError(
                 f"{_shorten(path)} is a time without a zone; give it one, for example datetime.now(timezone.utc)"
@@ -218,41 +233,77 @@ def _as_json_value(value: Any, path: str, depth: int) -> JsonValue:
             return str(value)
         case BaseModel():
             return _as_json_value(_dump_model(value, path), path, depth)
-        case list() | tuple():
+        case list() | tuple() | deque():
             return [_as_json_value(item, f"{path}[{i}]", depth + 1) for i, item in enumerate(value)]
+        case set() | frozenset():
+            return sorted((_as_json_value(item, f"{path}[]", depth + 1) for item in value), key=compact_json)
         case Mapping():
-            return {
-                _check_key(key, path): _as_json_value(item, f"{path}.{key}", depth + 1) for key, item in value.items()
-            }
+            return _as_object(value, path, depth)
+        case _ if hasattr(type(value), "__pydantic_validator__"):  # a dataclass of pydantic
+            return _as_json_value(_dump_model(value, path), path, depth)
         case _ if is_dataclass(value) and not isinstance(value, type):
             return {
                 field.name: _as_json_value(getattr(value, field.name), f"{path}.{field.name}", depth + 1)
                 for field in fields(value)
             }
+    return _as_json_value(_dump_other(value, path), path, depth)
+
+
+def _as_object(value: Mapping[Any, Any], path: str, depth: int) -> dict[str, JsonValue]:
+    written: dict[str, JsonValue] = {}
+    for key, item in value.items():
+        text = _key_text(key, path)
+        if text in written:
+            raise NotJsonError(
+                f"{_shorten(path)} has two keys that become {_shorten(text)!r} as text; JSON keys are text"
+            )
+        written[text] = _as_json_value(item, f"{path}.{key}", depth + 1)
+    return written
+
+
+def _dump_model(model: Any, path: str) -> Any:
+    """Check a model or a dataclass, and dump it by its own aliases and serializers. NaN and infinity are refused."""
+    name = type(model).__name__
+    try:
+        return writer_of(type(model)).write(model)
+    except ValidationError as error:
+        raise NotJsonError(f"{_shorten(path)} is a {name} that is not valid: {describe(error)}") from None
+    except Exception as error:  # a cycle, a lone surrogate, a field without a form in JSON, a validator that fails
+        raise NotJsonError(
+            f"{_shorten(path)} is a {name} that pydantic cannot write as JSON ({type(error).__name__})"
+        ) from None
+
+
+def _dump_other(value: object, path: str) -> Any:
+    """Return what pydantic writes for a value of another type, such as a `Decimal` or a `Path`."""
+    if not isinstance(value, Iterator | bytes | bytearray):  # an iterator would be consumed, and bytes may be no text
+        try:
+            written = to_jsonable_python(value, serialize_unknown=False)
+        except Exception:
+            written = value
+        if type(written) is not type(value):
+            return written
     raise NotJsonError(
         f"{_shorten(path)} is of type {type(value).__name__}, which JSON cannot carry; return text, numbers, "
         "lists, objects or a pydantic model"
     )
 
 
-def _dump_model(model: BaseModel, path: str) -> Any:
-    """Dump a model by its own aliases and serializers. NaN stays NaN, so that the next step refuses it."""
-    try:
-        return model.model_dump(mode="json", by_alias=True)
-    except ValueError as error:  # a cycle, a lone surrogate, a field without a form in JSON
-        reason = type(error).__name__
-        raise NotJsonError(
-            f"{_shorten(path)} is a {type(model).__name__} that pydantic cannot write as JSON ({reason})"
-        ) from None
-
-
 def _shorten(text: str, most: int = 80) -> str:
     return text if len(text) <= most else text[:most] + "..."
 
 
-def _check_key(key: Any, path: str) -> str:
+def _key_text(key: Any, path: str) -> str:
+    """Return a key as text: a number, a time or an enum as pydantic writes it as the key of an object."""
+    if isinstance(key, Enum):
+        key = key.value
     if not isinstance(key, str):
-        raise NotJsonError(f"{_shorten(path)} has a key of type {type(key).__name__}; JSON keys are text")
+        if key is None or isinstance(key, bytes | tuple | frozenset | Mapping | BaseModel) or is_dataclass(key):
+            raise NotJsonError(f"{_shorten(path)} has a key of type {type(key).__name__}; JSON keys are text")
+        try:
+            (key,) = to_jsonable_python({key: None}, serialize_unknown=False)
+        except Exception:
+            raise NotJsonError(f"{_shorten(path)} has a key of type {type(key).__name__}; JSON keys are text") from None
     return _check_text(key, path)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 from pydantic import JsonValue, ValidationError
 
 from pointsman.authoring.context import Context
-from pointsman.authoring.signatures import JsonType, signature_of
+from pointsman.authoring.signatures import InputType, OutputType, signature_of
 from pointsman.errors import ConfigurationError
 from pointsman.util.threads import run_in_thread
 from pointsman_schemas.card import AgentCard, Role
@@ -92,12 +92,12 @@ class FunctionAgent(Agent, Generic[P, R]):
         self._function = function
         self._is_async = signature.is_async
         self._context = signature.context
-        self._input = next(((each, JsonType[Any](each.annotation, owner)) for each in signature.parameters), None)
-        self._output = JsonType[Any](signature.returns, owner)
+        self._input = next(((each, InputType[Any](each.annotation, owner)) for each in signature.parameters), None)
+        self._output = OutputType(signature.returns, owner)
         self._card = card.model_copy(
             update={
-                "input_schema": self._input[1].input_schema if self._input else {},
-                "output_schema": self._output.output_schema,
+                "input_schema": self._input[1].schema if self._input else {},
+                "output_schema": self._output.schema,
             }
         )
         self.__name__ = getattr(function, "__name__", card.name)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 from pointsman.authoring.agent import Agent
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.signatures import JsonType
+from pointsman.authoring.signatures import InputType
 from pointsman.authoring.tools import Tool
 from pointsman.errors import ConfigurationError, TaskError
 from pointsman.ports.model import Model
@@ -115,7 +115,7 @@ class AgentFactory(Agent):
         self._tools = {each.name: each for each in tools}
         self._max_tools = max_tools
         self._max_instructions = max_instructions
-        self._spec_model = JsonType[AgentSpec](AgentSpec, f"factory {name}")
+        self._spec_model = InputType[AgentSpec](AgentSpec, f"factory {name}")
         self._limits: dict[str, Any] = {
             "timeout": timeout, "turns": turns, "tokens": tokens, "max_tokens": max_tokens, "durable": durable,
         }  # fmt: skip

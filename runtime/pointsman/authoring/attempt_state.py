@@ -174,7 +174,7 @@ class AttemptState:
             NotJsonError: JSON cannot carry a value of `data`.
         """
         self.reporter.report(
-            self.new_report("progress", message=without_surrogates(message), at=self.now(), data=dict(data))
+            self.new_report("progress", message=without_surrogates(message), at=self.now(), data=dict(data) or None)
         )
 
     def report_tool(
@@ -228,7 +228,7 @@ class AttemptState:
             agent=self.agent,
             kind=kind,
             started_at=at,
-            data=as_json_value(data, "data") if data else None,
+            data=as_json_value(data, "data", repair_text=True),
             **fields,
         )
 

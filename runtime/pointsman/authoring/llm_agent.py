@@ -20,7 +20,7 @@ from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.model_calls import ModelCalls
-from pointsman.authoring.signatures import JsonType
+from pointsman.authoring.signatures import InputType, OutputType
 from pointsman.authoring.tool_turns import ToolTurns, truncate
 from pointsman.authoring.tools import Tool, ToolSource
 from pointsman.clock import SystemClock
@@ -34,7 +34,7 @@ from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall, Tur
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import ErrorKind, Handoff
 from pointsman_schemas.role_schemas import closed_schema
-from pointsman_schemas.strict_json import as_json_value, compact_json, describe
+from pointsman_schemas.strict_json import compact_json, describe
 
 __all__ = ["LLMAgent"]
 
@@ -120,7 +120,9 @@ class LLMAgent(Agent):
         stream: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self._input = JsonType[Any](input, f"agent {name}") if input is not None else None
+        self._input = InputType[Any](input, f"agent {name}") if input is not None else None
+        self._plain_schema = _schema(output, name)
+        self._written = OutputType(output, f"agent {name}") if output is not None else None
         self._card = make_card(
             name=name,
             description=description,
@@ -135,8 +137,8 @@ class LLMAgent(Agent):
             timeout=timeout,
             reacts_to=reacts_to,
             approval=approval,
-            input_schema=self._input.input_schema if self._input else {},
-            output_schema=_schema(output, name) or {"type": "string"},
+            input_schema=self._input.schema if self._input else {},
+            output_schema=self._written.schema if self._written else {"type": "string"},
         )
         if not _is_positive_int(turns):
             raise ConfigurationError(f"agent {name} has turns={turns!r}; expected at least 1 model call")
@@ -149,7 +151,6 @@ class LLMAgent(Agent):
         self._sources = [source for source in usable if not isinstance(source, Tool)]
         self._instructions = f"{_instructions_text(instructions, name)}\n\n{DATA_RULE}"
         self._output = output
-        self._plain_schema = _schema(output, name)
         self._output_schema = object_schema(self._plain_schema) if self._plain_schema is not None else None
         self._output_name = output_name
         self._specs = _specs(model, name)
@@ -291,7 +292,7 @@ class LLMAgent(Agent):
         """Return the answer and an empty text, or None and the problem of the reply."""
         if not reply.text.strip() and reply.data is None:
             return None, "it was empty"
-        if self._output is None:
+        if self._output is None or self._written is None:
             return reply.text.strip(), ""
         found = (reply.data,) if reply.data is not None else find_json(reply.text)
         fitting: list[JsonValue] = []
@@ -306,7 +307,10 @@ class LLMAgent(Agent):
             if candidate and not value.model_fields_set:  # only defaults: the reply has no known field
                 problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
                 continue
-            fitting.append(as_json_value(value))
+            try:
+                fitting.append(self._written.to_json(value))
+            except TaskError as error:
+                problem = str(error)
         if len(fitting) == 1:
             return fitting[0], ""
         return None, f"it holds {len(fitting)} JSON objects that fit; give one" if fitting else problem

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
-from pydantic.errors import PydanticUserError
 
 from pointsman.authoring.agent import first_paragraph
 from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.interceptor import ToolInvocation, intercept_tool
-from pointsman.authoring.signatures import JsonType, signature_of
+from pointsman.authoring.signatures import OutputType, definition_problem, signature_of
 from pointsman.errors import (
     ApprovalRequiredError,
     ConfigurationError,
@@ -37,6 +36,7 @@ from pointsman.util.threads import run_in_thread
 from pointsman_schemas.events import ApprovalVerdict, ErrorKind, Step, ToolApprovalRequest
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import as_json_value, compact_json, describe, parse
+from pointsman_schemas.typed_values import find_unwritable, writer_of
 
 __all__ = ["Tool", "ToolResult", "ToolSource", "tool"]
 
@@ -46,6 +46,7 @@ R = TypeVar("R")
 _FIRST_PAUSE_S = 0.2  # before the first retry; doubles with each retry. Short, because a model and a person wait
 _MAX_PAUSE_S = 10.0  # an attempt has a deadline: after a longer pause, a new attempt is better
 
+_FIELD_KEY = re.compile(r"(?:(?<=^)|(?<=; ))p\d+(?=[.:])")  # a field of the model of a tool's arguments, in an error
 _MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")  # as in <object at 0x7f0a5c3d1e10>
 
 _log = get_logger(__name__)
@@ -138,7 +139,7 @@ class Tool(Generic[P, R]):
         self._is_async = signature.is_async
         self._context = signature.context
         self._names = {f"p{number}": parameter.name for number, parameter in enumerate(signature.parameters)}
-        self._output = JsonType[Any](signature.returns, owner)
+        self._output = OutputType(signature.returns, owner)
         # A parameter may have a name that a field of a pydantic model may not have. So the fields get numbers.
         fields: dict[str, Any] = {
             key: (parameter.annotation, Field(... if parameter.required else parameter.default, alias=parameter.name))
@@ -147,11 +148,14 @@ class Tool(Generic[P, R]):
         try:
             self._arguments: type[BaseModel] = create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
             parameters: dict[str, JsonValue] = self._arguments.model_json_schema()
-        except PydanticUserError as error:
+            problem = find_unwritable(self._arguments.__pydantic_core_schema__, output=False)
+        except Exception as error:  # pydantic reports an unusable annotation by errors of many types
             raise ConfigurationError(
-                f"{owner} takes a type that has no JSON form: {error.message.splitlines()[0]}; use "
+                f"{owner} takes a type that has no JSON form: {definition_problem(error)}; use "
                 "pydantic models, text, numbers, lists or dicts"
             ) from None
+        if problem:
+            raise ConfigurationError(f"{owner} takes {problem}")
         del parameters["title"]  # the title repeats the tool's name, and every word of a schema costs tokens
         self.spec = ToolSpec(name, description, parameters)
         self.__name__ = name
@@ -318,7 +322,7 @@ class Tool(Generic[P, R]):
             arguments = checked if invocation.arguments is given.arguments else self._check(invocation.arguments)
             return await self._call_with_retries(arguments, state, key)
 
-        return as_json_value(await intercept_tool(state.interceptors, given, call))
+        return as_json_value(await intercept_tool(state.interceptors, given, call), repair_text=True)
 
     async def _call_with_retries(self, checked: BaseModel, state: AttemptState, key: str) -> JsonValue:
         pause = _FIRST_PAUSE_S
@@ -370,17 +374,28 @@ class Tool(Generic[P, R]):
 
     def _check(self, arguments: Mapping[str, object]) -> BaseModel:
         try:
-            return self._arguments.model_validate(arguments)
+            checked = self._arguments.model_validate(arguments)
         except ValidationError as error:
             raise self._bad_arguments(describe(error)) from None
+        try:
+            writer_of(self._arguments).check(checked)  # an instance may have been changed after it was made
+        except ValidationError as error:
+            raise self._bad_arguments(_FIELD_KEY.sub(lambda found: self._names[found[0]], describe(error))) from None
+        except Exception as error:  # a validator that cannot cope with the changed instance
+            raise self._bad_arguments(f"a validator raised {type(error).__name__}") from None
+        return checked
 
     def _as_json(self, checked: BaseModel) -> dict[str, JsonValue]:
         """Return the arguments as JSON under their own names. Equal calls give equal objects in every process.
 
         Raises:
             ConfigurationError: A value is distinguished by its address in memory alone.
+            TaskError: Pydantic cannot write a value, such as bytes that are not UTF-8 text.
         """
-        plain = checked.model_dump(mode="json", by_alias=True, fallback=self._repr_of)
+        try:
+            plain = checked.model_dump(mode="json", by_alias=True, fallback=self._repr_of)
+        except ValueError as error:
+            raise self._bad_arguments(f"a value has no form in JSON ({type(error).__name__})") from None
         return cast(dict[str, JsonValue], _sort_sets(checked.model_dump(by_alias=True), plain))
 
     def _repr_of(self, value: object) -> str:

@@ -128,8 +128,8 @@ def _deep(levels: int) -> list[Any]:
 @pytest.mark.parametrize(
     "value",
     [
-        float("nan"), float("inf"), b"secret", {1, 2}, object, ValueError("secret"), _deep(200), _deep(10_000),
-        "secret \ud800", {None: "secret"}, _cycle(), {"at": [{"x": float("nan")}]},
+        float("nan"), float("inf"), b"secret", object, ValueError("secret"), _deep(200), _deep(10_000),
+        {frozenset({1}): "secret"}, _cycle(), {"at": [{"x": float("nan")}]},
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip

@@ -289,7 +289,7 @@ async def test_an_attempt_may_get_another_handoff_and_its_output_be_changed() ->
 async def test_an_answer_of_an_interceptor_that_is_no_json_fails_the_call() -> None:
     class Odd(Interceptor):
         async def tool(self, call: ToolInvocation, next: Next[ToolInvocation, JsonValue]) -> JsonValue:
-            return {1, 2}  # type: ignore[return-value]
+            return object()  # type: ignore[return-value]
 
         async def attempt(self, call: AttemptInvocation, next: Next[AttemptInvocation, JsonValue]) -> JsonValue:
             return object()  # type: ignore[return-value]

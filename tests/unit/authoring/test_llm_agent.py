@@ -168,7 +168,7 @@ def _plain(n: int) -> int:
             {"durable": False, "tools": [_safe, _pay]},
             "durable=False and the tool pay, which a person must allow and which is not idempotent",
         ),
-        ({"input": 42}, "uses the type 42, which has no JSON form"),
+        ({"input": 42}, "takes the type 42, which has no JSON form"),
         ({"tokens": 0}, "tokens=0; expected at least 1, or None for no limit"),
         ({"max_tokens": 0}, "max_tokens=0; expected at least 1"),
         ({"model": []}, "name at least one"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -66,18 +69,21 @@ NOT_JSON = {
     "minus Infinity": float("-inf"),
     "an integer of more than 4,300 digits": 10**4300,
     "bytes": b"raw",
-    "a set": {1},
+    "two keys of one text": {1: 1, "1": 2},
+    "an iterator": iter([1]),
     "a class": Box,
     "an instance": object(),
     "an exception": ValueError("secret"),
     "a function": compact_json,
-    "a decimal": Decimal(1),
+    "a decimal that is no number": Decimal("NaN"),
+    "a model with an invalid field": Priced(price=1).model_copy(update={"price": "free"}),
+    "a model without a field": Priced.model_construct(),  # type: ignore[call-arg]
     "200 levels": nested(200),
     "10,000 levels": nested(10_000),
     "a lone surrogate": "\ud800",
     "a lone surrogate as key": {"\ud800": 1},
     "key None": {None: 1},
-    "key 1": {1: 1},
+    "a tuple as key": {(1, 2): 1},
     "a time without a zone": datetime(2026, 1, 1),
     "a list inside itself": own_tail(1),
     "a list twice inside itself": own_tail(2),
@@ -114,6 +120,15 @@ def test_non_json_value_is_refused_by_path_without_its_content(value: Any) -> No
         (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00+00:00"),
         (UUID(int=7), "00000000-0000-0000-0000-000000000007"),
         (Point(1.5), {"x": 1.5, "at": None}),
+        ({3, 1, 2}, [1, 2, 3]),
+        (frozenset({2, 1}), [1, 2]),
+        (deque([1]), [1]),
+        (Decimal("1.50"), "1.50"),
+        (timedelta(minutes=1), "PT1M"),
+        (time(1, 2), "01:02:00"),
+        (Path("a/b"), "a/b"),
+        (IPv4Address("10.0.0.1"), "10.0.0.1"),
+        ({1: 2, Colour.RED: 3, date(2026, 1, 2): 4}, {"1": 2, "red": 3, "2026-01-02": 4}),
         (Priced(price=1, tags={"a"}, label="L"), {"price": 1.0, "tags": ["a"], "Label": "L", "anything": None}),
         ("𝄞 and é", "𝄞 and é"),
         (True, True),

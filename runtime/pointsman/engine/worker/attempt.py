@@ -257,7 +257,7 @@ class Attempt:
                 output = await self._agent.run(self.handoff, context)
             # A FunctionAgent has already converted its output to JSON, node by node.
             if self._interceptors or type(self._agent) is not FunctionAgent:
-                output = as_json_value(output)
+                output = as_json_value(output, repair_text=True)
             return HandlerOutcome("succeeded", output=output)
         except NotJsonError as error:
             cause = AttemptError(
