@@ -24,6 +24,7 @@ from pointsman.engine.worker.engine import Worker
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.web.server import serve
+from pointsman.web.users import Users
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.plan import Plan
@@ -124,7 +125,7 @@ async def office(port: int = 0) -> AsyncIterator[tuple[str, Client]]:
             Client(broker.connect()),
             host="127.0.0.1",
             port=port,
-            token=None,
+            users=Users(()),
             hosts=(),
             stop=stop,
             ready=address.set_result,

@@ -125,14 +125,15 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
         The exit code.
 
     Raises:
-        ConfigurationError: the extra `dashboard` is not installed, the port is in use, or a token is missing.
+        ConfigurationError: the extra `dashboard` is not installed, the port is in use, or there are no users.
     """
     if not has_dashboard():
         raise ConfigurationError("the dashboard needs starlette and uvicorn: pip install 'pointsman[dashboard]'")
     from pointsman.client.client import Client
     from pointsman.web.server import check_access, serve
 
-    check_access(settings.dashboard_host, settings.dashboard_token)  # before the process waits for a broker
+    # Before the process waits for a broker:
+    users = check_access(settings.dashboard_host, settings.dashboard_token, settings.dashboard_users)
     async with AsyncExitStack() as stack:
         observed = _start_telemetry("dashboard", settings, stack)
         bus = await jetstream.connect(settings, name="dashboard", observer=telemetry.bus_observer())
@@ -146,7 +147,8 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
                 client,
                 host=settings.dashboard_host,
                 port=settings.dashboard_port,
-                token=settings.dashboard_token,
+                users=users,
+                plain_http=settings.dashboard_plain_http,
                 hosts=hosts,
                 stop=stop,
                 ready=ready,

@@ -143,6 +143,10 @@ class Settings(Options, BaseModel):
     """Port of the dashboard. 0: any free port."""
     dashboard_token: str | None = None
     """Token that the dashboard asks for, of at least 16 characters."""
+    dashboard_users: str | None = None
+    """Path of the JSON file with the users of the dashboard and their roles; `pointsman dashboard-user` writes it."""
+    dashboard_plain_http: bool = False
+    """Let users of other machines log in over plain HTTP, where others can read the token."""
     model: str | None = None
     """Model of the agents that name none: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME` or `offline`.
     Unset: chosen by the API keys that are set."""

@@ -31,6 +31,7 @@ from pointsman.engine.operations.archive_reader import read_archive
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard
+from pointsman.web.users import User, Users, token_digest
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter
 from pointsman_schemas.strict_json import dump
@@ -69,12 +70,12 @@ class Crew:
 
 
 @asynccontextmanager
-async def dashboard(settings: Settings, *, port: int = 0, token: str | None = None) -> AsyncIterator[str]:
+async def dashboard(settings: Settings, *, port: int = 0, users: Users | None = None) -> AsyncIterator[str]:
     """Serve the dashboard on a connection of its own and yield its address."""
     bus = await connect(settings, name="dashboard", wait=5.0)
     await bus.set_up()
     try:
-        async with served(Client(bus, namespace=settings.namespace), port=port, token=token) as address:
+        async with served(Client(bus, namespace=settings.namespace), port=port, users=users) as address:
             yield address
     finally:
         await bus.close()
@@ -281,12 +282,42 @@ async def test_a_page_finds_back_to_a_dashboard_that_was_restarted(browser: Brow
         await context.close()
 
 
+async def test_a_user_who_may_only_look_sees_no_button_that_changes_something(
+    browser: Browser, settings: Settings
+) -> None:
+    crew = Crew()
+    users = Users([User("anna", "look", token_digest("token-of-anna"))])
+    async with (
+        factory.team(TEAM, crew.agents, on=settings) as client,
+        dashboard(settings, users=users) as address,
+        page_of(browser, address, complains="401") as page,
+    ):
+        workflow = await client.submit("crew", "a request")
+        await page.goto(f"/workflows/{workflow.id}")
+        await page.get_by_label("Token").fill("a-wrong-token")
+        await page.keyboard.press("Enter")
+        await wait_for_text(page, "The token is wrong.").to_be_visible()
+        await page.get_by_label("Token").fill("token-of-anna")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#log-out")).to_have_text("anna")
+        await expect(page.locator("#ask")).to_be_hidden()
+        await page.goto(f"/workflows/{workflow.id}")
+        await expect(page.locator(".node").first).to_be_visible()
+        await expect(page.locator("#log-out")).to_have_text("anna")
+        await expect(page.get_by_role("button", name="Cancel")).to_have_count(0)
+        await page.locator("#log-out").click()
+        await expect(page.get_by_label("Token")).to_be_visible()
+        answer = await page.request.get("/api/me")
+
+    assert answer.status == 401
+
+
 async def test_page_fits_a_phone_and_the_keyboard_reaches_everything(browser: Browser, settings: Settings) -> None:
     crew = Crew()
     crew.go.set()
     async with (
         factory.team(TEAM, crew.agents, on=settings) as client,
-        dashboard(settings, token="a-token-of-24-letters-xx") as address,
+        dashboard(settings, users=Users.load("a-token-of-24-letters-xx", None)) as address,
         page_of(browser, address, viewport={"width": 390, "height": 844}, reduced_motion="reduce") as page,
     ):
         workflow = await client.submit("crew", "a request that is longer than a phone is wide, by quite some way")

@@ -13,6 +13,7 @@ from playwright.async_api import Browser, Page, expect
 
 from pointsman.client.client import Client
 from pointsman.web.server import serve
+from pointsman.web.users import Users
 
 __all__ = ["find_chromium", "page_of", "served", "wait_for_text"]
 
@@ -21,11 +22,19 @@ expect.set_options(timeout=ELEMENT_TIMEOUT_MS)
 
 
 @asynccontextmanager
-async def served(client: Client, *, port: int = 0, token: str | None = None) -> AsyncIterator[str]:
+async def served(client: Client, *, port: int = 0, users: Users | None = None) -> AsyncIterator[str]:
     stop: asyncio.Event = asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
-        serve(client, host="127.0.0.1", port=port, token=token, hosts=(), stop=stop, ready=address.set_result)
+        serve(
+            client,
+            host="127.0.0.1",
+            port=port,
+            users=users or Users(()),
+            hosts=(),
+            stop=stop,
+            ready=address.set_result,
+        )
     )
     try:
         async with asyncio.timeout(20):
@@ -51,7 +60,8 @@ async def page_of(browser: Browser, address: str, *, complains: str = "", **opti
         yield page
     finally:
         await context.close()
-    assert [said for said in complaints if not complains or complains not in said] == []
+    left = [said for said in complaints if not complains or complains not in said]
+    assert left == [], left
 
 
 def find_chromium(chromium: str | None) -> str:

@@ -39,6 +39,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "demo": Entry("demo:demo", "Start a broker and a demo team, and answer one request."),
     "up": Entry("up:up", "Run a broker and a team for development until Ctrl-C."),
     "dashboard": Entry("serve:dashboard", "Serve the dashboard until SIGTERM or Ctrl-C."),
+    "dashboard-user": Entry("dashboard_user:dashboard_user", "Add or remove a user of the dashboard."),
     "supervisor": Entry("serve:supervisor", "Run the supervisor of a team until SIGTERM or Ctrl-C."),
     "worker": Entry("serve:worker", "Run agents in this process until SIGTERM or Ctrl-C."),
     "mcp": Entry("mcp_server:mcp", "Offer a team as an MCP tool on standard input and output."),

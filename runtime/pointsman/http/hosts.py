@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable
 
 from pointsman.util.network import ip_address_of
 
-__all__ = ["KnownHosts", "constant_time_equal"]
+__all__ = ["KnownHosts", "host_name"]
 
 
 class KnownHosts:
@@ -28,16 +27,12 @@ class KnownHosts:
         Args:
             host: The value, with or without a port.
         """
-        name = _name_of(host)
+        name = host_name(host)
         return name in self._names or ip_address_of(name) is not None
 
 
-def constant_time_equal(one: str, other: str) -> bool:
-    """Return True if the texts are equal, in a time that is the same for every position of a difference."""
-    return hmac.compare_digest(one.encode(), other.encode())
-
-
-def _name_of(host: str) -> str:
+def host_name(host: str) -> str:
+    """Return the name or the address in the value of a `Host` header, without its port."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.rpartition(":")[0].lower() if host.rpartition(":")[2].isdigit() and ":" in host else host.lower()

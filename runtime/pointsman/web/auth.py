@@ -4,24 +4,29 @@
 |---|---|
 | a foreign page with a name that resolves to this machine | `Host` must be an address, `localhost` or an allowed name |
 | a foreign page that posts to the dashboard | `Origin` must be the host of the request, and the body must be JSON |
-| another machine | without a token, the dashboard listens on loopback only |
+| another machine | without users, the dashboard listens on loopback only |
+| a search for a token | after 10 wrong tokens in a minute, an address must wait |
+| a stolen session | a session ends after 12 hours, and with the token of its user |
+| a reader of the network | over plain HTTP, a login works on loopback only, and the cookie is `Secure` |
 | a script in the text of a model | text is drawn as text, and the policy runs only the package's own files |
 """
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Iterable, Mapping
-from hashlib import sha256
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pointsman.http.hosts import KnownHosts, constant_time_equal
+from pointsman.http.hosts import KnownHosts, host_name
+from pointsman.util.network import is_loopback
+from pointsman.web.users import Role, User, Users
 
-__all__ = ["SECURITY_HEADERS", "SESSION_COOKIE", "AccessGuard", "session_cookie"]
+__all__ = ["SECURITY_HEADERS", "SESSION_COOKIE", "AccessGuard", "LoginThrottle", "is_plain_http", "user_of"]
 
 SESSION_COOKIE = "pointsman_dashboard"
 
@@ -54,13 +59,54 @@ _PUBLIC_PATHS = (
 )  # open without a token: the login form, and files that are public in the package
 
 
-class AccessGuard:
-    """An ASGI application that passes allowed requests to `app`, and adds `SECURITY_HEADERS` to every response."""
+_USER_KEY = "pointsman.user"  # of the ASGI scope
+_MAX_FAILURES = 10  # wrong tokens of one address in a window
+_FAILURE_WINDOW_S = 60.0
+_MAX_ADDRESSES = 10_000  # addresses whose failures are kept
 
-    def __init__(self, app: ASGIApp, *, token: str | None = None, hosts: Iterable[str] = ()) -> None:
+
+class LoginThrottle:
+    """Counts wrong tokens by address, so that a search for a token takes longer than the token lives.
+
+    Args:
+        monotonic: The clock, in seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def wait_of(self, address: str) -> float:
+        """Return the seconds until the address may try again; 0 if it may now."""
+        failures = self._failures.get(address, deque[float]())
+        while failures and failures[0] <= self._monotonic() - _FAILURE_WINDOW_S:
+            failures.popleft()
+        return 0.0 if len(failures) < _MAX_FAILURES else failures[0] + _FAILURE_WINDOW_S - self._monotonic()
+
+    def record_failure(self, address: str) -> None:
+        """Record a wrong token."""
+        self._failures.setdefault(address, deque(maxlen=_MAX_FAILURES)).append(self._monotonic())
+        self._failures.move_to_end(address)
+        while len(self._failures) > _MAX_ADDRESSES:
+            self._failures.popitem(last=False)
+
+
+class AccessGuard:
+    """An ASGI application that passes allowed requests to `app`, and adds `SECURITY_HEADERS` to every response.
+
+    Args:
+        app: The application.
+        users: The users; without users, every request may do everything.
+        hosts: Host names that requests may use, beside addresses and `localhost`.
+        throttle: Counts wrong tokens.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, users: Users, hosts: Iterable[str] = (), throttle: LoginThrottle | None = None
+    ) -> None:
         self._app = app
-        self._token = token
-        self._session = session_cookie(token) if token else ""
+        self._users = users
+        self._throttle = throttle or LoginThrottle()
         self._hosts = KnownHosts(hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,34 +132,60 @@ class AccessGuard:
             return _refuse(403, f"the host {host!r} is not known here; open the dashboard by its address, or"
             " start it with "
                             "--allow-host NAME")  # fmt: skip
-        bearer = self._has_bearer_token(headers)
         path, method = scope["path"], scope["method"]
-        if method not in ("GET", "HEAD"):
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        user: User | None = None
+        if self._users and kind.lower() == "bearer" and not path.startswith(_PUBLIC_PATHS):
+            address = (scope.get("client") or ("",))[0]
+            if (wait := self._throttle.wait_of(address)) > 0:
+                return _refuse(429, "too many wrong tokens; wait a minute", {"retry-after": str(int(wait) + 1)})
+            if (user := self._users.of_token(given.strip())) is None:
+                self._throttle.record_failure(address)
+                return _unauthorized("the token is not valid")
+        if method not in ("GET", "HEAD") and user is None:
             origin = headers.get("origin", "")
-            if not bearer and origin.partition("://")[2].lower() != host.lower():
+            if origin.partition("://")[2].lower() != host.lower():
                 return _refuse(403, f"the origin {origin!r} is not this page, {host}")
-        if self._token is None or bearer or path.startswith(_PUBLIC_PATHS) or self._has_session(headers):
+        if not self._users or path.startswith(_PUBLIC_PATHS):
             return None
-        if method == "GET" and not path.startswith("/api/"):
-            return RedirectResponse("/login", 303)
-        return _refuse(401, "a token is needed: log in at /login, or send Authorization: Bearer TOKEN")
+        user = user or self._user_of_session(headers)
+        if user is None:
+            if method == "GET" and not path.startswith("/api/"):
+                return RedirectResponse("/login", 303)
+            return _unauthorized("a token is needed: log in at /login, or send Authorization: Bearer TOKEN")
+        scope[_USER_KEY] = user
+        if not user.may(needed := _role_for(method, path)):
+            return _refuse(403, f"{user.name} has the role {user.role}; this needs the role {needed}")
+        return None
 
-    def _has_bearer_token(self, headers: Headers) -> bool:
-        kind, _, value = headers.get("authorization", "").partition(" ")
-        return self._token is not None and kind.lower() == "bearer" and constant_time_equal(value.strip(), self._token)
-
-    def _has_session(self, headers: Headers) -> bool:
+    def _user_of_session(self, headers: Headers) -> User | None:
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
         except CookieError:
-            return False
-        return cookie is not None and constant_time_equal(cookie.value, self._session)
+            return None
+        return self._users.of_session(cookie.value, time.time()) if cookie is not None else None
 
 
-def session_cookie(token: str) -> str:
-    """Return the value of the session cookie for `token`. The token cannot be derived from the value."""
-    return hmac.new(token.encode(), b"pointsman dashboard", sha256).hexdigest()
+def user_of(scope: Scope) -> User | None:
+    """Return the user of a request that the guard has passed; None if the dashboard has no users."""
+    user: User | None = scope.get(_USER_KEY)
+    return user
 
 
-def _refuse(status: int, message: str) -> Response:
-    return JSONResponse({"error": message}, status)
+def is_plain_http(scope: Scope) -> bool:
+    """Return True if others can read the request: it came over plain HTTP, and its host is not this machine."""
+    return scope["scheme"] != "https" and not is_loopback(host_name(Headers(scope=scope).get("host", "")))
+
+
+def _role_for(method: str, path: str) -> Role:
+    if method in ("GET", "HEAD") or path == "/logout":
+        return "look"
+    return "approve" if path.startswith("/api/approvals/") else "operate"
+
+
+def _refuse(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse({"error": message}, status, headers)
+
+
+def _unauthorized(message: str) -> Response:
+    return _refuse(401, message, {"www-authenticate": "Bearer"})

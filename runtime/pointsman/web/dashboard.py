@@ -11,11 +11,13 @@
 | POST `/api/approvals/ID/approve`, `/api/approvals/ID/reject` | the action of the commands `approve` and `reject` |
 | POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the action of `dead replay` and `dead discard` |
 | POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same for all letters that match a search |
+| `/login`, POST `/logout`, `/api/me` | the session of the browser, the name and the role of its user |
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,14 +38,14 @@ from pointsman.engine.operations.dead_letters import (
     NotReplayableError,
 )
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
-from pointsman.http.hosts import constant_time_equal
 from pointsman.ports.bus import StoredMessage
 from pointsman.web import views
-from pointsman.web.auth import SESSION_COOKIE, AccessGuard, session_cookie
+from pointsman.web.auth import SESSION_COOKIE, AccessGuard, LoginThrottle, is_plain_http, user_of
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
 from pointsman.web.responses import error_response, json_response, read_json_object
 from pointsman.web.streams import Chunks, EventStreams
+from pointsman.web.users import SESSION_HOURS, Users, new_session
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse_json
 
@@ -53,19 +55,31 @@ _STATIC = Path(__file__).with_name("static")
 
 
 class Dashboard:
-    """The web application. `token` is required from users if set; `hosts` are host names that requests may use."""
+    """The web application.
 
-    def __init__(self, client: Client, *, token: str | None = None, hosts: Sequence[str] = ()) -> None:
+    Args:
+        client: A connected client.
+        users: The users that may log in; without users, there is no login.
+        hosts: Host names that requests may use, beside addresses and `localhost`.
+        plain_http: Let users log in over plain HTTP from other machines; default False.
+    """
+
+    def __init__(
+        self, client: Client, *, users: Users | None = None, hosts: Sequence[str] = (), plain_http: bool = False
+    ) -> None:
         self.client = client
         self.index = WorkflowIndex(client.bus, client.subjects)
         self.letters = LetterIndex(client.bus, client.subjects)
         self._streams = EventStreams(client, self.index, self.letters)
-        self._token = token
+        self._users = users or Users(())
+        self._throttle = LoginThrottle()
+        self._plain_http = plain_http
         self._store = client.operations
         self.app: ASGIApp = AccessGuard(
             Starlette(routes=self._routes(), exception_handlers={PointsmanError: error_response}),
-            token=token,
+            users=self._users,
             hosts=hosts,
+            throttle=self._throttle,
         )
 
     async def run_projections(self) -> None:
@@ -86,6 +100,8 @@ class Dashboard:
             Mount("/static", StaticFiles(directory=_STATIC)),
             Route("/login", self._login_form, methods=["GET"]),
             Route("/login", self._login, methods=["POST"]),
+            Route("/logout", self._log_out, methods=["POST"]),
+            Route("/api/me", self._me),
             Route("/api/live/workflows", self._event_stream(streams.workflows)),
             Route("/api/live/workflows/{id}", self._event_stream(streams.workflow)),
             Route("/api/live/agents", self._event_stream(streams.agents)),
@@ -112,12 +128,43 @@ class Dashboard:
         return FileResponse(_STATIC / "login.html")
 
     async def _login(self, request: Request) -> Response:
+        address = request.client.host if request.client else ""
+        if (wait := self._throttle.wait_of(address)) > 0:
+            response = json_response({"error": "Too many wrong tokens. Wait a minute."}, 429)
+            response.headers["retry-after"] = str(int(wait) + 1)
+            return response
+        if is_plain_http(request.scope) and not self._plain_http:
+            return json_response({"error": "This page came over plain HTTP, where others can read the token. Open the "
+                                  "dashboard by https://, or set POINTSMAN_DASHBOARD_PLAIN_HTTP."}, 403)  # fmt: skip
         given = (await read_json_object(request)).get("token")
-        if self._token is None or not isinstance(given, str) or not constant_time_equal(given, self._token):
-            return json_response({"error": "that is not the token"}, 401)
-        response = json_response({"ok": True})
-        response.set_cookie(SESSION_COOKIE, session_cookie(self._token), httponly=True, samesite="strict", path="/")
+        user = self._users.of_token(given) if isinstance(given, str) else None
+        if user is None:
+            self._throttle.record_failure(address)
+            return json_response({"error": "The token is wrong."}, 401)
+        response = json_response({"name": user.name, "role": user.role})
+        response.set_cookie(
+            SESSION_COOKIE,
+            new_session(user, time.time()),
+            max_age=int(SESSION_HOURS * 3600),
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+            path="/",
+        )
         return response
+
+    async def _log_out(self, request: Request) -> Response:
+        response = json_response({"ok": True})
+        response.delete_cookie(SESSION_COOKIE, path="/")
+        return response
+
+    async def _me(self, request: Request) -> Response:
+        user = user_of(request.scope)
+        return json_response({"name": user.name if user else "", "role": user.role if user else "operate"})
+
+    def _actor(self, request: Request) -> str:
+        user = user_of(request.scope)
+        return user.name if user else "dashboard"
 
     def _event_stream(self, chunks: Callable[[Request], Chunks]) -> Callable[[Request], Awaitable[Response]]:
         async def streamed(request: Request) -> Response:
@@ -163,7 +210,7 @@ class Dashboard:
     async def _cancel(self, request: Request) -> Response:
         given = await read_json_object(request)
         workflow = await self.client.workflow(request.path_params["id"])
-        ended = await workflow.cancel(str(given.get("reason", "")), by="the dashboard")
+        ended = await workflow.cancel(str(given.get("reason", "")), by=self._actor(request))
         self._streams.refresh()
         if ended is not None:
             return json_response({"error": f"the workflow has ended already: {ended.status}"}, 409)
@@ -171,12 +218,13 @@ class Dashboard:
 
     async def _decide(self, request: Request) -> Response:
         given, approval = await read_json_object(request, self.client.bus.max_body), request.path_params["id"]
+        actor, operations = self._actor(request), self.client.operations
         match request.path_params["action"]:
             case "approve":
-                answer = await self.client.operations.approve(approval, input=given.get("input"), by="the dashboard")
+                answer = await operations.approve(approval, input=given.get("input"), by=actor)
             case "reject":
                 reason = str(given.get("reason", ""))
-                answer = await self.client.operations.reject(approval, reason=reason, by="the dashboard")
+                answer = await operations.reject(approval, reason=reason, by=actor)
             case other:
                 raise NotFoundError(f"{other!r} is not an answer; expected approve or reject")
         self._streams.refresh()

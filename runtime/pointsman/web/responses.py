@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic_core import to_json
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -15,6 +17,7 @@ from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["error_response", "json_response", "parse_number", "read_json_object"]
 
+_BODY_TIMEOUT_S = 20.0  # for a body to arrive: a slow sender must not hold its connection for ever
 _MAX_BODY_BYTES = 10_000  # for bodies with only a few words
 
 _HTTP_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
@@ -27,14 +30,23 @@ _HTTP_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
 
 
 async def read_json_object(request: Request, most: int = _MAX_BODY_BYTES) -> dict[str, Any]:
-    """Return the body, a JSON object of at most `most` bytes. Raises `ContractError` for anything else."""
+    """Return the body, a JSON object of at most `most` bytes, which must arrive within `_BODY_TIMEOUT_S`.
+
+    Raises:
+        ContractError: The body is something else.
+        HTTPException: The body did not arrive in time.
+    """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ContractError("the body is not declared as application/json")
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > most:
-            raise ContractError(f"the body has more than {most} bytes")
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > most:
+                    raise ContractError(f"the body has more than {most} bytes")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {_BODY_TIMEOUT_S:g} s") from None
     content = parse_json(bytes(body)) if body else {}
     if not isinstance(content, dict):
         raise ContractError("the body is not a JSON object")

@@ -10,24 +10,40 @@ from pointsman.errors import ConfigurationError
 from pointsman.http.server import run_server
 from pointsman.util.network import is_loopback
 from pointsman.web.dashboard import Dashboard
+from pointsman.web.users import Users
 
 __all__ = ["check_access", "serve"]
 
 _MIN_TOKEN_CHARS = 16  # a random token of this length cannot be guessed
 
 
-def check_access(host: str, token: str | None) -> None:
-    """Raise `ConfigurationError` if the token is too short, or if there is no token and other hosts can connect."""
+def check_access(host: str, token: str | None, users_file: str | None = None) -> Users:
+    """Return the users that may log in.
+
+    Args:
+        host: The address to listen on.
+        token: The one token of all rights; None for none.
+        users_file: The path of the file of users; None for none.
+
+    Returns:
+        The users.
+
+    Raises:
+        ConfigurationError: The token is too short, the file cannot be used, or other hosts can connect and there are no
+            users.
+    """
     if token is not None and len(token) < _MIN_TOKEN_CHARS:
         raise ConfigurationError(
             f"the dashboard's token has {len(token)} characters; give it at least {_MIN_TOKEN_CHARS}, such as "
             "`openssl rand -hex 16` prints"
         )
-    if token is None and not is_loopback(host):
+    users = Users.load(token, users_file)
+    if not users and not is_loopback(host):
         raise ConfigurationError(
-            f"the dashboard would answer on {host}, where others can reach it; give it a --token, or "
-            "POINTSMAN_DASHBOARD_TOKEN, or use 127.0.0.1"
+            f"the dashboard would answer on {host}, where others can reach it; give it a --token, "
+            "POINTSMAN_DASHBOARD_TOKEN or POINTSMAN_DASHBOARD_USERS, or use 127.0.0.1"
         )
+    return users
 
 
 async def serve(
@@ -35,7 +51,8 @@ async def serve(
     *,
     host: str,
     port: int,
-    token: str | None,
+    users: Users,
+    plain_http: bool = False,
     hosts: Sequence[str],
     stop: asyncio.Event,
     ready: Callable[[str], None],
@@ -46,17 +63,17 @@ async def serve(
         client: A connected client.
         host: The address to listen on.
         port: The port to listen on; 0 for any free port.
-        token: The token that users must give; None for no token.
+        users: The users, as `check_access` returns them.
+        plain_http: Let users log in over plain HTTP from other machines.
         hosts: More host names that requests may use.
         stop: Ends the server.
         ready: Called with the URL when the server listens.
 
     Raises:
-        ConfigurationError: Other hosts could connect and there is no token, or the port is not available.
+        ConfigurationError: The port is not available.
     """
-    check_access(host, token)
     named = [] if is_loopback(host) else [host]
-    dashboard = Dashboard(client, token=token, hosts=[*hosts, *named])
+    dashboard = Dashboard(client, users=users, hosts=[*hosts, *named], plain_http=plain_http)
     async with asyncio.TaskGroup() as group:
         folding = group.create_task(dashboard.run_projections())
         await run_server(

@@ -92,7 +92,7 @@ async def test_cancel_asks_the_supervisor_and_says_when_it_is_too_late() -> None
 
     stored = await bus.last("work", f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")
     assert stored is not None
-    assert Control.model_validate_json(stored.body) == Control(action="cancel", reason="enough", by="the dashboard")
+    assert Control.model_validate_json(stored.body) == Control(action="cancel", reason="enough", by="dashboard")
     assert (asked.status, late.status, unknown.status) == (200, 409, 404)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from support.asgi import HOST, request
@@ -11,11 +12,15 @@ from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
 from pointsman.util.network import is_loopback
-from pointsman.web.auth import SESSION_COOKIE, session_cookie
+from pointsman.web import responses
+from pointsman.web.auth import SESSION_COOKIE, LoginThrottle
 from pointsman.web.dashboard import Dashboard
-from pointsman.web.server import serve
+from pointsman.web.server import check_access
+from pointsman.web.users import Role, User, Users, new_session, token_digest
 
 TOKEN = "correct-horse-battery"
+TOKENS = {"look": "token-of-a-looker", "approve": "token-of-an-approver", "operate": TOKEN}
+USERS = Users([User(f"the-{role}", role, token_digest(token)) for role, token in TOKENS.items()])  # type: ignore[arg-type]
 PATHS = ["/", "/workflows/wf_1", "/agents", "/dead-letters", "/login", "/static/app.js", "/api/nothing", "/nowhere"]
 
 
@@ -26,7 +31,7 @@ async def dashboard() -> Dashboard:
 
 @pytest.fixture
 async def locked() -> Dashboard:
-    return Dashboard(Client(MemoryBus()), token=TOKEN, hosts=["ops.example"])
+    return Dashboard(Client(MemoryBus()), users=USERS, hosts=["ops.example"])
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -102,7 +107,10 @@ async def test_without_the_token_there_is_the_door_and_nothing_else(locked: Dash
     api = await request(locked.app, "GET", "/api/live/agents", **headers)
     door = await request(locked.app, "GET", "/login", **headers)
 
-    assert (page.status, page.headers["location"]) == (303, "/login")
+    if headers.get("authorization", "").startswith("Bearer"):
+        assert page.status == 401  # a program, and no browser
+    else:
+        assert (page.status, page.headers["location"]) == (303, "/login")
     assert api.status == 401
     assert door.status == 200
 
@@ -133,8 +141,148 @@ async def test_a_program_with_the_token_needs_no_origin(locked: Dashboard) -> No
     assert answer.status == 200
 
 
-def test_the_cookie_follows_from_the_token_alone() -> None:
-    assert session_cookie(TOKEN) == session_cookie(TOKEN) != session_cookie(TOKEN + "x")
+def user(name: str = "anna", role: Role = "operate", token: str = TOKEN) -> User:
+    return User(name, role, token_digest(token))
+
+
+@pytest.mark.parametrize(
+    ("users", "later", "is_valid"),
+    [
+        ([user()], 12 * 3600 - 1, True),
+        ([user()], 12 * 3600 + 1, False),
+        ([user(token="another-token-of-her")], 1, False),
+        ([user(role="look")], 1, False),
+        ([user("berta")], 1, False),
+        ([], 1, False),
+    ],
+)
+def test_a_session_ends_with_its_time_its_token_and_its_role(users: list[User], later: float, is_valid: bool) -> None:
+    session = new_session(user(), now=1_000_000.0)
+
+    assert (Users(users).of_session(session, 1_000_000.0 + later) is not None) is is_valid
+
+
+@pytest.mark.parametrize(
+    "session", ["", ".", "anna", "anna.9999999999", "anna.9999999999.", "anna.x.y", "anna.²¹.y", "\udce9"]
+)
+def test_a_session_of_another_form_is_none(session: str) -> None:
+    assert Users([user()]).of_session(session, 0.0) is None
+
+
+def test_a_session_cannot_be_prolonged() -> None:
+    name, expires, code = new_session(user(), now=0.0).split(".")
+
+    assert Users([user()]).of_session(f"{name}.{int(expires) + 1}.{code}", 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "needed"),
+    [
+        ("GET", "/api/live/agents", "look"),
+        ("GET", "/api/workflows/wf_1/export", "look"),
+        ("POST", "/api/approvals/a/approve", "approve"),
+        ("POST", "/api/approvals/a/reject", "approve"),
+        ("POST", "/api/requests", "operate"),
+        ("POST", "/api/workflows/wf_1/cancel", "operate"),
+        ("POST", "/api/dead-letters/x/discard", "operate"),
+        ("POST", "/api/dead-letters/replay", "operate"),
+    ],
+)
+async def test_a_role_does_what_it_may_and_no_more(locked: Dashboard, method: str, path: str, needed: str) -> None:
+    ranks = list(TOKENS)
+    for role, token in TOKENS.items():
+        if method == "GET" and "live" in path:
+            continue  # a stream has no end
+        answer = await request(
+            locked.app, method, path, {} if method == "POST" else None, authorization=f"Bearer {token}"
+        )
+        assert (answer.status == 403) is (ranks.index(role) < ranks.index(needed)), (role, answer.json)
+
+
+async def test_the_page_gets_the_name_and_the_role_of_its_user(locked: Dashboard, dashboard: Dashboard) -> None:
+    mine = await request(locked.app, "GET", "/api/me", authorization=f"Bearer {TOKENS['approve']}")
+    open_to_all = await request(dashboard.app, "GET", "/api/me")
+
+    assert mine.json == {"name": "the-approve", "role": "approve"}
+    assert open_to_all.json == {"name": "", "role": "operate"}
+
+
+async def test_a_wrong_bearer_is_unauthorized_whatever_the_origin(locked: Dashboard) -> None:
+    answer = await request(
+        locked.app, "POST", "/api/requests", {"team": "crew"}, origin="", authorization="Bearer wrong"
+    )
+
+    assert (answer.status, answer.headers["www-authenticate"]) == (401, "Bearer")
+
+
+async def test_after_ten_wrong_tokens_an_address_must_wait(locked: Dashboard) -> None:
+    """The right token must wait, too: otherwise the search could go on."""
+    wrong = [(await request(locked.app, "POST", "/login", {"token": f"guess-{n}"})).status for n in range(10)]
+    right = await request(locked.app, "POST", "/login", {"token": TOKEN})
+    bearer = await request(locked.app, "GET", "/api/me", authorization=f"Bearer {TOKEN}")
+
+    assert wrong == [401] * 10
+    assert right.status == bearer.status == 429
+    assert 0 < int(right.headers["retry-after"]) <= 61
+
+
+def test_failures_are_forgotten_after_a_minute_and_addresses_are_bounded() -> None:
+    now = [0.0]
+    throttle = LoginThrottle(lambda: now[0])
+    for _ in range(20):
+        throttle.record_failure("a")
+    waits = [throttle.wait_of("a"), throttle.wait_of("b")]
+    now[0] = 60.0
+    for number in range(20_000):
+        throttle.record_failure(str(number))
+
+    assert waits == [60.0, 0.0]
+    assert throttle.wait_of("a") == 0.0
+    assert len(throttle._failures) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("scheme", "host", "plain_http", "status", "is_secure"),
+    [
+        ("http", "127.0.0.1:8400", False, 200, False),
+        ("http", "localhost", False, 200, False),
+        ("https", "ops.example", False, 200, True),
+        ("http", "ops.example", False, 403, False),
+        ("http", "192.0.2.7:8400", False, 403, False),
+        ("http", "ops.example", True, 200, False),
+    ],
+)
+async def test_over_plain_http_no_token_is_taken_from_another_machine(
+    scheme: str, host: str, plain_http: bool, status: int, is_secure: bool
+) -> None:
+    app = Dashboard(Client(MemoryBus()), users=USERS, hosts=["ops.example"], plain_http=plain_http).app
+
+    async def over(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "scheme": scheme}, receive, send)
+
+    answer = await request(over, "POST", "/login", {"token": TOKEN}, host=host, origin=f"{scheme}://{host}")
+
+    assert answer.status == status
+    assert ("Secure" in answer.headers.get("set-cookie", "")) is is_secure
+    assert ("Max-Age=43200" in answer.headers.get("set-cookie", "")) is (status == 200)
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender that sends nothing more gets 408 and does not hold the connection."""
+    monkeypatch.setattr(responses, "_BODY_TIMEOUT_S", 0.05)
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        parts = iter([{"type": "http.request", "body": b'{"team":', "more_body": True}])
+
+        async def never() -> Any:
+            return next(parts, None) or await asyncio.Event().wait()
+
+        await dashboard.app(scope, never, send)
+
+    answer = await request(slow, "POST", "/api/requests", {})
+
+    assert answer.status == 408
+    assert "did not arrive" in answer.body.decode()
 
 
 @pytest.mark.parametrize(
@@ -148,9 +296,9 @@ def test_the_cookie_follows_from_the_token_alone() -> None:
         ("127.0.0.1", "", "16"),
     ],
 )
-async def test_where_others_can_reach_it_a_token_is_needed(host: str, token: str | None, said: str) -> None:
+def test_where_others_can_reach_it_a_token_is_needed(host: str, token: str | None, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
-        await serve(Client(MemoryBus()), host=host, port=0, token=token, hosts=(), stop=asyncio.Event(), ready=print)
+        check_access(host, token)
 
 
 @pytest.mark.parametrize(

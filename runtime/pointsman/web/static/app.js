@@ -54,7 +54,7 @@ addEventListener("keydown", (event) => {
   if (event.target.closest("input, textarea, select, dialog")) return;
   const search = document.querySelector("input[type=search]");
   if (event.key === "/" && search) { event.preventDefault(); search.focus(); search.select(); }
-  if (event.key === "n") { event.preventDefault(); askFor(go); }
+  if (event.key === "n" && (document.documentElement.dataset.role || "operate") === "operate") { event.preventDefault(); askFor(go); }
 });
 
 const theme = document.getElementById("theme");
@@ -68,6 +68,22 @@ theme.addEventListener("click", () => {
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTheme);
 showTheme();
+
+// The server refuses what a role may not do; the page hides it.
+async function showUser() {
+  const me = await fetch("/api/me").then((response) => (response.ok ? response.json() : null)).catch(() => null);
+  if (!me) return;
+  document.documentElement.dataset.role = me.role;
+  const leaving = document.getElementById("log-out");
+  leaving.hidden = !me.name;
+  leaving.textContent = me.name;
+  leaving.setAttribute("aria-label", `Log out ${me.name}`);
+  leaving.addEventListener("click", async () => {
+    await fetch("/logout", { method: "POST" });
+    location.replace("/login");
+  });
+}
+showUser();
 
 document.getElementById("ask").addEventListener("click", () => askFor(go));
 draw();

@@ -34,8 +34,8 @@ function approvalElement(one) {
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const left = h("span", { class: "muted number", title: clock(one.expires_at) });
   const buttons = [
-    h("button", { type: "button", class: "primary", text: "Approve", "aria-label": `Approve ${one.id}`, onclick: once(() => answer("approve")) }),
-    h("button", { type: "button", class: "danger", text: "Reject", "aria-label": `Reject ${one.id}`, onclick: once(() => answer("reject")) }),
+    h("button", { type: "button", class: "primary", "data-needs": "approve", text: "Approve", "aria-label": `Approve ${one.id}`, onclick: once(() => answer("approve")) }),
+    h("button", { type: "button", class: "danger", "data-needs": "approve", text: "Reject", "aria-label": `Reject ${one.id}`, onclick: once(() => answer("reject")) }),
   ];
 
   let answering = false; // with one button or the other

@@ -37,8 +37,8 @@ export function lettersPage(main) {
   document.title = "Dead letters · Pointsman";
   const asked = new URLSearchParams(location.search);
   const search = h("input", { type: "search", "aria-label": "Search cause, origin, workflow", placeholder: "Search cause, origin, workflow  ( / )", value: asked.get("text") || "" });
-  const replayAll = h("button", { type: "button", onclick: once(() => all("Replay")) });
-  const discardAll = h("button", { type: "button", class: "danger", onclick: once(() => all("Discard")) });
+  const replayAll = h("button", { type: "button", "data-needs": "operate", onclick: once(() => all("Replay")) });
+  const discardAll = h("button", { type: "button", class: "danger", "data-needs": "operate", onclick: once(() => all("Discard")) });
   const list = h("ol", { class: "letters", "aria-label": "Dead letters, newest first" });
   const nothing = h("div", {});
   const tools = h("div", { class: "filters" }, search, replayAll, discardAll);
@@ -127,8 +127,8 @@ function letterElement(letter, replay, discard) {
     h("p", { class: "cause", text: letter.message }),
     h("div", { class: "letter-foot" }, facts,
       h("p", { class: "buttons" },
-        h("button", { type: "button", text: "Replay", "aria-label": `Replay ${letter.id}`, onclick: once(() => replay(letter)) }),
-        h("button", { type: "button", class: "danger", text: "Discard", "aria-label": `Discard ${letter.id}`, onclick: once(() => discard(letter)) }))));
+        h("button", { type: "button", "data-needs": "operate", text: "Replay", "aria-label": `Replay ${letter.id}`, onclick: once(() => replay(letter)) }),
+        h("button", { type: "button", class: "danger", "data-needs": "operate", text: "Discard", "aria-label": `Discard ${letter.id}`, onclick: once(() => discard(letter)) }))));
   element.tick = () => setText(when, ago(letter.at));
   element.tick();
   return element;

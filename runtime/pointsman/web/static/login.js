@@ -14,6 +14,6 @@ form.addEventListener("submit", async (event) => {
     location.replace("/");
     return;
   }
-  problem.textContent = "The token is wrong.";
+  problem.textContent = (await response.json().catch(() => ({}))).error || `The server answered ${response.status}.`;
   problem.hidden = false;
 });

@@ -32,8 +32,8 @@ export function workflowPage(main, id, go) {
   const ids = h("dl", { class: "ids" });
   const below = h("dd", { class: "below" });
   const teams = h("div", { hidden: true }, h("dt", { text: "Handed to" }), below);
-  const stopIt = h("button", { type: "button", class: "danger", text: "Cancel", hidden: true, onclick: once(cancel) });
-  const again = h("button", { type: "button", text: "Ask again", hidden: true, onclick: () => askFor(go, { team: view.team, input: view.input }) });
+  const stopIt = h("button", { type: "button", class: "danger", "data-needs": "operate", text: "Cancel", hidden: true, onclick: once(cancel) });
+  const again = h("button", { type: "button", "data-needs": "operate", text: "Ask again", hidden: true, onclick: () => askFor(go, { team: view.team, input: view.input }) });
   const take = h("a", { class: "button", href: `/api/workflows/${id}/export`, download: `${id}.json`, text: "Export", hidden: true,
     title: "The whole workflow in a file, for pointsman import and pointsman replay" });
   const answer = h("section", { class: "panel answer", "aria-labelledby": "answer", hidden: true });

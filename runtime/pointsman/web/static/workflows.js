@@ -137,7 +137,7 @@ function rowElement(first) {
   const link = h("a", { href: `/workflows/${row.id}`, class: "request" });
   const bar = h("span", { class: "bar" }, h("i"), h("b"));
   const count = h("span", { class: "number" });
-  const stopIt = h("button", { type: "button", text: "Cancel", onclick: once(cancel) });
+  const stopIt = h("button", { type: "button", "data-needs": "operate", text: "Cancel", onclick: once(cancel) });
   const tasks = h("span", { class: "tasks" }, bar, count, stopIt);
   const started = h("time", { class: "number", datetime: row.started_at, title: clock(row.started_at) });
   const took = h("span", { class: "number" });
