@@ -64,6 +64,12 @@ async def drain(source: AsyncIterator[object]) -> None:
         pass
 
 
+async def drain_many(bus: JetStreamBus) -> None:
+    """Follow more than the 2 MB that the broker sends before it waits for the follower."""
+    await asyncio.gather(*(bus.publish("own.log.team.w", b"x" * 100_000, {}) for _ in range(40)))
+    await drain(bus.follow("log", ["own.log.>"]))
+
+
 async def take(bus: JetStreamBus) -> None:
     consumer = await bus.consumer("team", "work", "own.request.team", ack_wait=30)
     await consumer.take(1)
@@ -97,7 +103,7 @@ CASES: list[tuple[str, str, Callable[[JetStreamBus], Awaitable[object]]]] = [
     ("publish", "$JS.API.CONSUMER.MSG.NEXT.>", take),
     ("publish", "$JS.ACK.>", acknowledge),
     ("publish", "$JS.API.CONSUMER.CREATE.>", lambda bus: drain(bus.follow("log", ["own.log.>"]))),
-    ("publish", "$JS.API.CONSUMER.MSG.NEXT.>", lambda bus: drain(bus.follow("log", ["own.log.>"]))),
+    ("publish", "$JS.FC.>", lambda bus: drain_many(bus)),
     ("subscribe", "own.event.>", listen),
 ]
 

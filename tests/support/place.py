@@ -54,13 +54,16 @@ class BrokerNamespace:
         return f"{self.ns}.log.team.w"
 
 
-@pytest.fixture(params=["memory", "jetstream"])
+@pytest.fixture(params=["memory", "jetstream", "jetstream-bound"])
 def server(request: pytest.FixtureRequest) -> EmbeddedBroker | None:
-    return request.getfixturevalue("broker") if request.param == "jetstream" else None
+    return None if request.param == "memory" else request.getfixturevalue("broker")
 
 
 @pytest.fixture
-async def place(server: EmbeddedBroker | None, namespace: str) -> AsyncIterator[BrokerNamespace]:
+async def place(
+    server: EmbeddedBroker | None, namespace: str, request: pytest.FixtureRequest
+) -> AsyncIterator[BrokerNamespace]:
+    leader_reads = "jetstream-bound" not in request.node.name
     async with AsyncExitStack() as stack:
         if server is None:
             memory = MemoryBroker(namespace, heartbeat=HEARTBEAT_S)
@@ -71,7 +74,7 @@ async def place(server: EmbeddedBroker | None, namespace: str) -> AsyncIterator[
             settings = Settings(url=server.url, namespace=namespace, heartbeat=HEARTBEAT_S, request_timeout=TIMEOUT_S)
 
             async def open_one() -> Bus:
-                bus = await connect(settings, name="contract", wait=TIMEOUT_S)
+                bus = await connect(settings, name="contract", wait=TIMEOUT_S, leader_reads=leader_reads)
                 stack.push_async_callback(bus.close)
                 return bus
 

@@ -474,7 +474,10 @@ class Bus(Protocol):
         ...
 
     async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
-        """Read the newest message of a subject from the stream's leader.
+        """Read the newest message of a subject.
+
+        A bus that reads from the stream's leader returns the newest message. Otherwise a replica may answer that is
+        behind.
 
         Args:
             stream: The stream.
@@ -485,15 +488,17 @@ class Bus(Protocol):
         """
         ...
 
-    async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
+    async def get(self, stream: StreamKind, sequence: int, subject: str = ">") -> StoredMessage | None:
         """Read one message.
 
         Args:
             stream: The stream.
             sequence: The sequence.
+            subject: The subject of the message; wildcards are allowed. A process that may read some subjects only names
+                one of them.
 
         Returns:
-            The message; None if it was deleted.
+            The message; None if it was deleted, or has another subject.
         """
         ...
 

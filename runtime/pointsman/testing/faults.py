@@ -393,8 +393,8 @@ class FaultyBus(Bus):
     async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         return await self.call(f"last {subject}", lambda: self._bus.last(stream, subject))
 
-    async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
-        return await self.call(f"get {stream} {sequence}", lambda: self._bus.get(stream, sequence))
+    async def get(self, stream: StreamKind, sequence: int, subject: str = ">") -> StoredMessage | None:
+        return await self.call(f"get {stream} {sequence}", lambda: self._bus.get(stream, sequence, subject))
 
     async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         async def held() -> list[StoredMessage]:

@@ -70,6 +70,7 @@ async def connect(
     clock: Clock | None = None,
     wait: float | None = None,
     observer: BusObserver | None = None,
+    leader_reads: bool = True,
 ) -> JetStreamBus:
     """Connect a bus to `settings.url`. While the broker is unavailable, try again.
 
@@ -79,6 +80,9 @@ async def connect(
         clock: The clock for waits and time stamps; default: the system's clock.
         wait: The longest wait for the connection, in seconds; None, the default, waits without a limit.
         observer: Called for each message that is published or received; default: no observer.
+        leader_reads: Read from the leader of a stream, as a process must that decides by what it reads. With False,
+            each read has its subject in the subject of its request, so that a permission can bind the read; a replica
+            that is behind may answer. Default: True.
 
     Returns:
         The connected bus.
@@ -88,7 +92,7 @@ async def connect(
         ConfigurationError: A file that a setting names cannot be used, a package is missing, the broker refuses the
             login, TLS fails, or the URL cannot be read.
     """
-    bus = JetStreamBus(settings, name=name, clock=clock, observer=observer)
+    bus = JetStreamBus(settings, name=name, clock=clock, observer=observer, leader_reads=leader_reads)
     await bus.open(wait)
     return bus
 
@@ -97,9 +101,16 @@ class JetStreamBus:
     """One connection to a NATS server or cluster. Call `connect` to make a bus."""
 
     def __init__(
-        self, settings: Settings, *, name: str, clock: Clock | None = None, observer: BusObserver | None = None
+        self,
+        settings: Settings,
+        *,
+        name: str,
+        clock: Clock | None = None,
+        observer: BusObserver | None = None,
+        leader_reads: bool = True,
     ) -> None:
         self._settings = settings
+        self._leader_reads = leader_reads
         self._observer = observer = SafeObserver(observer) if observer is not None else None
         self._clock: Clock = clock or SystemClock()
         self._timeout = settings.request_timeout
@@ -113,11 +124,12 @@ class JetStreamBus:
         )
         self._client = self._connection.client
         self.request, self.api, self.send = self._connection.request, self._connection.api, self._connection.send
+        self.ask = self._connection.ask
         self.new_inbox, self.subscribe = self._connection.new_inbox, self._connection.subscribe
         self.api_subject, self.refusal_listeners = self._connection.api_subject, self._connection.refusal_listeners
         self._consumers: set[PullConsumer] = set()
         self._streams = StreamProvisioner(self._connection, self._subjects, settings, self._clock)
-        self._reader = StreamReader(self, self._timeout, self._streams.retry_missing)
+        self._reader = StreamReader(self, self._timeout, self._streams.retry_missing, from_leader=leader_reads)
         self._writer = StreamPublisher(self, self._reader, self._clock, observer)
         self._claim_check = ClaimCheckStore(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
         alive = 3 * settings.heartbeat  # seconds; the card of an agent gives this time to live
@@ -279,7 +291,9 @@ class JetStreamBus:
             raise PeerError(f"the broker does not purge {order['filter']}: {error_text(answer)}")
 
     async def time(self) -> datetime:
-        return await self._reader.broker_time(self._streams["work"])
+        if self._leader_reads:
+            return await self._reader.broker_time(self._streams["work"], ">")
+        return await self._registry.broker_time()
 
     async def capacity_problem(self, stream: StreamKind) -> str:
         name = self._streams[stream]
@@ -321,11 +335,12 @@ class JetStreamBus:
 
     async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
         check_filter(subject)
-        found = await self._reader.get_from_leader(self._streams[stream], {"last_by_subj": subject})
+        found = await self._reader.last(self._streams[stream], subject)
         return found and await self._claim_check.resolve(found)
 
-    async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
-        found = await self._reader.get_from_leader(self._streams[stream], {"seq": sequence})
+    async def get(self, stream: StreamKind, sequence: int, subject: str = ">") -> StoredMessage | None:
+        check_filter(subject)
+        found = await self._reader.get(self._streams[stream], sequence, subject)
         return found and await self._claim_check.resolve(found)
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:

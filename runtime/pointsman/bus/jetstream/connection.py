@@ -60,11 +60,8 @@ class NatsConnection:
             inbox_prefix=settings.inbox_prefix,
             domain=settings.jetstream_domain,
         )
-        self.request, self.api, self.api_subject = (
-            self._requests.request,
-            self._requests.api,
-            self._requests.api_subject,
-        )
+        self.request, self.ask = self._requests.request, self._requests.ask
+        self.api, self.api_subject = self._requests.api, self._requests.api_subject
         self.new_inbox = self.client.new_inbox
         self.server: Server | None = None
         self._server_id = ""

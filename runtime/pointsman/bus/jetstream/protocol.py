@@ -146,6 +146,10 @@ class Connection(Protocol):
 
     def new_inbox(self) -> str: ...
     async def api(self, verb: str, payload: Mapping[str, Any] | None = None) -> dict[str, Any]: ...
+    async def ask(self, subject: str, body: bytes = b"") -> WireMessage:
+        """Return the answer to a request, with its headers and its status."""
+        ...
+
     async def send(self, subject: str, body: bytes = b"", *, reply: str = "", headers: bytes = b"") -> None: ...
     async def subscribe(self, subject: str, on_message: Callable[[WireMessage], None]) -> BusSubscription:
         """Call `on_message` for each message before the next message is read, so `on_message` must be short."""
@@ -167,12 +171,13 @@ class DeliveryInfo:
     domain configured adds the domain, the account, and a random token at the end.
     """
 
-    __slots__ = ("at", "delivered", "delivery", "sequence")
+    __slots__ = ("at", "delivered", "delivery", "left", "sequence")
 
     def __init__(self, reply: str) -> None:
         tokens = reply.split(".")
-        delivered, sequence, delivery, at = tokens[4:8] if len(tokens) == 9 else tokens[6:10]
+        delivered, sequence, delivery, at, left = tokens[4:9] if len(tokens) == 9 else tokens[6:11]
         self.delivered, self.sequence, self.delivery = int(delivered), int(sequence), int(delivery)
+        self.left = int(left)  # messages that wait behind this delivery
         self.at = _EPOCH + timedelta(microseconds=int(at) // 1000)  # the same digits as in `parse_time`
 
 

@@ -147,9 +147,7 @@ class StreamPublisher:
         raise kind(f"the broker refuses {subject}: {error_text(answer)}{todo}")
 
     async def _has_other_sequence(self, stream: str, subject: str, wire: Mapping[str, str]) -> bool:
-        newest = await self._reader.get_from_leader(
-            stream, {"last_by_subj": wire.get(EXPECTED_SUBJECT_HEADER, subject)}
-        )
+        newest = await self._reader.last(stream, wire.get(EXPECTED_SUBJECT_HEADER, subject))
         return (newest.sequence if newest else 0) != int(wire[EXPECTED_SEQUENCE_HEADER])
 
 

@@ -1,4 +1,4 @@
-"""Read streams: one message from the leader, the present messages of a subject, and the messages that follow."""
+"""Read streams: the newest message of a subject, the present messages of a subject, and the messages that follow."""
 
 from __future__ import annotations
 
@@ -6,59 +6,136 @@ import asyncio
 import json
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
+from pointsman.bus.jetstream.follower import Follower, merge_followers
 from pointsman.bus.jetstream.protocol import (
     NO_MESSAGE_CODE,
     NO_STREAM_CODE,
     Connection,
-    DeliveryInfo,
     WireMessage,
     error_code,
     error_text,
     header_block,
     parse_time,
     to_nanoseconds,
-    to_stored_message,
-    with_advice,
 )
-from pointsman.bus.jetstream.pull_consumer import PullRequest
+from pointsman.bus.jetstream.push_consumer import PushConsumer
 from pointsman.bus.jetstream.refusals import Refusal
-from pointsman.bus.validation import event_headers
+from pointsman.bus.jetstream.request_reply import NoRespondersError
+from pointsman.bus.validation import event_headers, matches
 from pointsman.errors import BusUnavailableError, PeerError, PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
-from pointsman.util.lazy_import import structlog
 
 __all__ = ["StreamReader"]
 
-_log = structlog.get_logger(__name__)
-
-_FOLLOW_WINDOW = 256  # messages requested ahead by a follower: enough to hide the round trip, few enough to store
 _DIRECT_GET_BATCH = 512  # messages asked for in one direct get
-_FOLLOWER_LINGER_S = 60.0  # seconds the broker keeps a follower's consumer without pull requests
-_RETRY_PAUSE_S = 0.5  # seconds before a follower repeats a failed request
+_CLOCK_LINGER_S = 1.0  # seconds the broker keeps the consumer whose answer has the broker's time
 
 
 class StreamReader:
     """Reads the streams of a connection. An answer must arrive within `timeout` seconds.
 
+    With `from_leader`, the answers come from the leader of a stream, and the subject may be in the body of a request.
+    Otherwise every request has the subject that it reads in its own subject, so that a permission can bind the request:
+    a direct get of the newest message, or a consumer with one filter. A replica that is behind may give such an answer.
+
     `missing` is called with a stream that the broker does not have; it returns True if a second try may succeed.
     """
 
-    def __init__(self, bus: Connection, timeout: float, missing: Callable[[str], Awaitable[bool]]) -> None:
+    def __init__(
+        self, bus: Connection, timeout: float, missing: Callable[[str], Awaitable[bool]], *, from_leader: bool = True
+    ) -> None:
         self._bus = bus
         self._timeout = timeout
         self._retry_missing = missing
+        self._from_leader = from_leader
 
-    async def broker_time(self, stream: str) -> datetime:
-        """Return the time of the broker that sets the time stamps of `stream`."""
-        answer = await self._bus.api(f"STREAM.INFO.{stream}")
+    async def broker_time(self, stream: str, subject: str) -> datetime:
+        """Return the time of the broker that sets the time stamps of `stream`.
+
+        A reader that is bound to subjects creates a consumer of `subject` that delivers nothing: the answer has the
+        time.
+
+        Raises:
+            PeerError: The broker does not answer with its time.
+        """
+        if self._from_leader:
+            answer = await self._bus.api(f"STREAM.INFO.{stream}")
+        else:
+            name = f"clock_{self._bus.new_inbox().rpartition('.')[2]}"
+            config = {
+                "name": name,
+                "filter_subject": subject,
+                "ack_policy": "none",
+                "deliver_policy": "new",
+                "mem_storage": True,
+                "num_replicas": 1,
+                "inactive_threshold": to_nanoseconds(_CLOCK_LINGER_S),
+            }
+            order = {"stream_name": stream, "config": config}
+            answer = await self._bus.api(f"CONSUMER.CREATE.{stream}.{name}.{subject}", order)
         if error_code(answer):
             raise PeerError(f"the broker does not describe the stream {stream}: {error_text(answer)}")
         return parse_time(answer["ts"])
 
-    async def get_from_leader(self, stream: str, query: Mapping[str, Any]) -> StoredMessage | None:
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
+        """Return the newest message of a subject, or of a filter with wildcards; None if there is no message."""
+        if self._from_leader:
+            return await self._get_from_leader(stream, {"last_by_subj": subject})
+        try:
+            return await self._get_direct(stream, subject)
+        except NoRespondersError:
+            if not await self._retry_missing(stream):
+                raise
+            return await self._get_direct(stream, subject)
+
+    async def get(self, stream: str, sequence: int, subject: str) -> StoredMessage | None:
+        """Return the message of a sequence; None if it was deleted, or if its subject does not match `subject`."""
+        if self._from_leader:
+            found = await self._get_from_leader(stream, {"seq": sequence})
+            return found if found is not None and matches(subject, found.subject) else None
+        async with aclosing(self._read_pushed(stream, subject, sequence - 1)) as messages:
+            async for stored in messages:
+                return stored if stored.sequence == sequence else None
+        return None
+
+    def read(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
+        """Yield the present messages of a subject, or of a filter with wildcards, above the sequence `after`.
+
+        Returns:
+            The messages in the order of their sequences.
+        """
+        return self._read_batches(stream, subject, after) if self._from_leader else self._read(stream, subject, after)
+
+    async def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncGenerator[StoredMessage, None]:
+        """Yield the messages of the subjects above `after`, then each new message.
+
+        A broker that was restarted with fewer messages counts from a lower sequence: a stream that was created again is
+        read from its start, a stream that lost its end from its present end.
+
+        Args:
+            stream: The name of the stream.
+            subjects: Subjects, or filters with wildcards. Each has its own consumer.
+            after: The sequence before the first message; 0 for all.
+
+        Yields:
+            The messages in the order of their sequences.
+
+        Raises:
+            PermissionDeniedError: The broker refuses a permission that a consumer needs.
+        """
+        followers = [Follower(self._bus, stream, subject, after, self.last) for subject in subjects]
+        messages = followers[0].messages() if len(followers) == 1 else merge_followers(followers, self.last)
+        async with aclosing(messages):
+            async for stored in messages:
+                yield stored
+
+    # From the leader
+
+    async def _get_from_leader(self, stream: str, query: Mapping[str, Any]) -> StoredMessage | None:
         """Read from the stream's leader: a direct get may be answered by a replica that is behind."""
         answer = await self._bus.api(f"STREAM.MSG.GET.{stream}", query)
         if error_code(answer) == NO_STREAM_CODE and await self._retry_missing(stream):
@@ -76,12 +153,11 @@ class StreamReader:
             parse_time(message["time"]),
         )
 
-    async def read(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the present messages of `subject`: up to the last sequence of the leader, in batched direct gets.
+    async def _read_batches(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
+        """Yield the messages up to the last sequence of the leader, in batched direct gets.
 
-        This takes one read from the leader and one request per `_DIRECT_GET_BATCH` messages. A consumer would take
-        three requests, and would have to be deleted. If a replica lags, its missing messages are read from the leader,
-        one at a time.
+        This takes one read from the leader and one request per `_DIRECT_GET_BATCH` messages. A consumer would cost the
+        broker more. If a replica lags, its missing messages are read from the leader, one at a time.
 
         Args:
             stream: The name of the stream.
@@ -91,7 +167,7 @@ class StreamReader:
         Yields:
             The messages in the order of their sequences.
         """
-        end = await self.get_from_leader(stream, {"last_by_subj": subject})
+        end = await self._get_from_leader(stream, {"last_by_subj": subject})
         while end is not None and after < end.sequence:
             reached = after
             for stored in await self._direct_batch(stream, subject, after + 1):
@@ -99,7 +175,7 @@ class StreamReader:
                     after = stored.sequence
                     yield stored
             if after == reached:  # a replica lags, or the headers of a message hide its number
-                next_one = await self.get_from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
+                next_one = await self._get_from_leader(stream, {"seq": after + 1, "next_by_subj": subject})
                 if next_one is None:  # the last message was deleted during the read
                     return
                 after = next_one.sequence
@@ -107,24 +183,16 @@ class StreamReader:
 
     async def _direct_batch(self, stream: str, subject: str, sequence: int) -> list[StoredMessage]:
         batch: list[StoredMessage] = []
+        query = {"batch": _DIRECT_GET_BATCH, "next_by_subj": subject, "seq": sequence}
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def arrived(message: WireMessage) -> None:
             headers = message.headers
             if "Nats-Sequence" in headers:
-                batch.append(
-                    StoredMessage(
-                        headers["Nats-Subject"],
-                        message.data,
-                        event_headers(headers),
-                        int(headers["Nats-Sequence"]),
-                        parse_time(headers["Nats-Time-Stamp"]),
-                    )
-                )
+                batch.append(_to_direct_message(message))
             elif not done.done():
                 done.set_result(None)
 
-        query = json.dumps({"batch": _DIRECT_GET_BATCH, "next_by_subj": subject, "seq": sequence}).encode()
         inbox, asked = self._bus.new_inbox(), self._bus.api_subject(f"DIRECT.GET.{stream}")
 
         def refused(refusal: Refusal, error: PermissionDeniedError) -> None:
@@ -134,7 +202,7 @@ class StreamReader:
         listening = await self._bus.subscribe(inbox, arrived)
         self._bus.refusal_listeners.add(refused)
         try:
-            await self._bus.send(asked, query, reply=inbox)
+            await self._bus.send(asked, json.dumps(query).encode(), reply=inbox)
             async with asyncio.timeout(self._timeout):
                 await done
         except TimeoutError:
@@ -146,101 +214,64 @@ class StreamReader:
             await listening.unsubscribe()
         return batch
 
-    async def follow(
-        self,
-        stream: str,
-        subjects: Sequence[str],
-        after: int,
-    ) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the messages of the subjects above `after`, then each new message.
+    # Bound to subjects
 
-        An ephemeral consumer counts its deliveries: a gap in the count means that a delivery was lost, and a new
-        consumer begins after the last message that was yielded. A broker that was restarted with fewer messages counts
-        from a lower sequence: a stream that was created again is read from its start, a stream that lost its end from
-        its present end.
+    async def _get_direct(self, stream: str, subject: str) -> StoredMessage | None:
+        answer = await self._bus.ask(self._bus.api_subject(f"DIRECT.GET.{stream}.{subject}"))
+        if not answer.status:
+            return _to_direct_message(answer)
+        if answer.status.startswith("404"):
+            return None
+        raise PeerError(f"the broker does not read {subject} of {stream}: {answer.status}")
 
-        Args:
-            stream: The name of the stream.
-            subjects: Subjects, or filters with wildcards.
-            after: The sequence before the first message; 0 for all.
+    async def _read(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
+        """Yield the messages up to the newest message. Most subjects are empty, and an empty subject is one request."""
+        end = await self.last(stream, subject)
+        if end is None or end.sequence <= after:
+            return
+        async with aclosing(self._read_pushed(stream, subject, after)) as messages:
+            async for stored in messages:
+                yield stored
+                if stored.sequence >= end.sequence:
+                    return
 
-        Yields:
-            The messages in the order of their sequences.
-
-        Raises:
-            PermissionDeniedError: The broker refuses a permission that the consumer needs.
-        """
-        made: object = None
+    async def _read_pushed(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
+        """Yield the present messages from a consumer: as many as the broker has when the consumer is created."""
         while True:
-            state = await self._request_with_retry(stream, subjects, lambda: self._bus.api(f"STREAM.INFO.{stream}"))
-            after = min(after, state["state"]["last_seq"]) if made in (None, state["created"]) else 0
-            made = state["created"]
-            name = await self._create_follower(stream, subjects, after)
-            pull = PullRequest(self._bus, stream, name)
+            push = PushConsumer(self._bus, stream, subject)
             try:
-                await pull.open()
-                expected = 1
-                while pull.buffer or not pull.lost:
-                    await pull.refill(_FOLLOW_WINDOW)
-                    if not pull.buffer:
-                        await pull.wait()
+                await push.subscribe()
+                answer = await push.create(deliver_policy="by_start_sequence", opt_start_seq=after + 1)
+                if error_code(answer):
+                    raise PeerError(f"the broker does not read {subject} of {stream}: {error_text(answer)}")
+                while push.buffer or (push.left and not push.lost):
+                    if push.buffer:
+                        stored = await push.take()
+                        after = stored.sequence
+                        yield stored
                         continue
-                    meta = DeliveryInfo(pull.buffer[0].reply)
-                    if meta.delivery != expected:
-                        break
-                    expected += 1
-                    after = meta.sequence
-                    yield to_stored_message(pull.buffer.popleft(), meta)
+                    try:
+                        async with asyncio.timeout(self._timeout):
+                            await push.wait()
+                    except TimeoutError:
+                        if push.lost or push.buffer:
+                            continue
+                        return  # the messages that were left have been deleted
             finally:
-                await pull.close()
-                await self._bus.send(
-                    self._bus.api_subject(f"CONSUMER.DELETE.{stream}.{name}"), reply=self._bus.new_inbox()
-                )
-            if pull.denied is not None:
-                raise PermissionDeniedError(str(pull.denied))
+                await push.close()
+            if push.denied is not None:
+                raise PermissionDeniedError(str(push.denied))
+            if not push.lost or push.lost == "closed":
+                return
 
-    async def _create_follower(self, stream: str, subjects: Sequence[str], after: int) -> str:
-        """Create an ephemeral consumer and return its name. Each try has the same name: a lost answer is harmless."""
-        name = f"reader_{self._bus.new_inbox().rpartition('.')[2]}"
-        order = {
-            "stream_name": stream,
-            "config": {
-                "name": name,
-                "filter_subjects": list(subjects),
-                "ack_policy": "none",
-                "max_deliver": -1,
-                "deliver_policy": "by_start_sequence",
-                "opt_start_seq": after + 1,
-                "replay_policy": "instant",
-                "mem_storage": True,
-                "num_replicas": 1,
-                "inactive_threshold": to_nanoseconds(_FOLLOWER_LINGER_S),
-            },
-        }
-        await self._request_with_retry(
-            stream, subjects, lambda: self._bus.api(f"CONSUMER.CREATE.{stream}.{name}", order)
-        )
-        return name
 
-    async def _request_with_retry(
-        self, stream: str, subjects: Sequence[str], ask: Callable[[], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
-        """Return the answer that a follower needs, with retries without a limit. Log a new reason only."""
-        reason = ""
-        while True:
-            report = _log.warning
-            try:
-                answer = await ask()
-                if not (code := error_code(answer)):
-                    return answer
-                refusal = with_advice(error_text(answer), code)
-                if code != NO_STREAM_CODE:  # a lost stream is created again; any other refusal may be permanent
-                    report = _log.error
-            except BusUnavailableError as error:
-                if self._bus.closed:
-                    raise
-                refusal = str(error)
-            if refusal != reason and self._bus.connected:  # a lost connection has its own log line
-                reason = refusal
-                report("follow_retrying", stream=stream, subjects=subjects, reason=reason, hint="it is tried again")
-            await asyncio.sleep(_RETRY_PAUSE_S)
+def _to_direct_message(answer: WireMessage) -> StoredMessage:
+    """Return the message in the answer to a direct get, which has the message's place in its headers."""
+    headers = answer.headers
+    return StoredMessage(
+        headers["Nats-Subject"],
+        answer.data,
+        event_headers(headers),
+        int(headers["Nats-Sequence"]),
+        parse_time(headers["Nats-Time-Stamp"]),
+    )

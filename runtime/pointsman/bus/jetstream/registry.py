@@ -35,7 +35,7 @@ class _Writer(Protocol):
 
 
 class _Reader(Protocol):
-    async def broker_time(self, stream: str) -> datetime: ...
+    async def broker_time(self, stream: str, subject: str) -> datetime: ...
     def read(self, stream: str, subject: str, after: int) -> AsyncIterator[StoredMessage]: ...
     def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncIterator[StoredMessage]: ...
 
@@ -110,13 +110,17 @@ class KeyValueRegistry:
         self._cards = {key: (card, max(until, self._trusted_until)) for key, (card, until) in self._cards.items()}
         self._sorted = None
 
+    async def broker_time(self) -> datetime:
+        """Return the time of the broker. Every process may read the registry, so every process may ask for the time."""
+        return await self._reader.broker_time(self._stream, f"{self._prefix}>")
+
     async def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
 
     async def _start(self) -> None:
-        after, now = 0, await self._reader.broker_time(self._stream)
+        after, now = 0, await self.broker_time()
         async for stored in self._reader.read(self._stream, f"{self._prefix}>", 0):
             self._apply(stored, max(0.0, (now - stored.at).total_seconds()))
             after = stored.sequence

@@ -126,8 +126,15 @@ class RequestClient:
         if self.denied is not None:
             return partial(_raise, PermissionDeniedError(str(self.denied)))
         if self.connected and not self.closed and not self._client.is_full:
-            return partial(self._await_reply, subject, lost, self._send(subject, body, headers))
+            return partial(self._await_body, subject, lost, self._send(subject, body, headers))
         return partial(self._send_when_connected, subject, body, headers, lost)
+
+    async def ask(self, subject: str, body: bytes = b"") -> WireMessage:
+        """Return the answer to a request, with its headers and its status. Raise the errors of `request`."""
+        if self.denied is not None:
+            raise PermissionDeniedError(str(self.denied))
+        asked = await self._start_when_connected(subject, body, b"", BusUnavailableError)
+        return await self._await_reply(subject, BusUnavailableError, asked)
 
     def _send(self, subject: str, body: bytes, headers: bytes) -> asyncio.Future[WireMessage]:
         reply, answer = self.replies.register(subject)
@@ -141,6 +148,11 @@ class RequestClient:
     async def _send_when_connected(
         self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailableError]
     ) -> bytes:
+        return await self._await_body(subject, lost, await self._start_when_connected(subject, body, headers, lost))
+
+    async def _start_when_connected(
+        self, subject: str, body: bytes, headers: bytes, lost: type[BusUnavailableError]
+    ) -> asyncio.Future[WireMessage]:
         if self.closed:
             raise BusUnavailableError(f"cannot ask on {subject}: this connection was closed; open a new connection")
         if self.up.is_set() and not self.connected:
@@ -153,20 +165,24 @@ class RequestClient:
                         raise ConnectionRejectedError(str(self._rejected))
                     await self._changed.wait()
                 await self._client.wait_for_capacity()
-            asked = self._send(subject, body, headers)
+            return self._send(subject, body, headers)
         except TimeoutError:
             raise self._no_reply_error(subject, lost) from None
         except CLIENT_ERRORS as error:
             raise BusUnavailableError(f"cannot ask on {subject}: {error}") from error
-        return await self._await_reply(subject, lost, asked)
 
     def _no_reply_error(self, subject: str, lost: type[BusUnavailableError]) -> BusUnavailableError:
         how = "connected" if self.connected else "not connected"
         return lost(f"no answer on {subject} within {self._timeout} s, {how}")
 
-    async def _await_reply(
+    async def _await_body(
         self, subject: str, lost: type[BusUnavailableError], asked: asyncio.Future[WireMessage]
     ) -> bytes:
+        return (await self._await_reply(subject, lost, asked)).data
+
+    async def _await_reply(
+        self, subject: str, lost: type[BusUnavailableError], asked: asyncio.Future[WireMessage]
+    ) -> WireMessage:
         try:
             message = await asked
         except TimeoutError:
@@ -179,7 +195,7 @@ class RequestClient:
                 f"no subscriber answers on {subject}: no JetStream there, or no stream for it; "
                 "run set_up, or wait for the cluster to elect a leader"
             )
-        return message.data
+        return message
 
 
 class NoRespondersError(BusUnavailableError):

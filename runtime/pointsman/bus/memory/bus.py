@@ -174,10 +174,13 @@ class MemoryBus(Bus):
         found = self.broker.stream(stream).select(subject)
         return await self._claim_check.resolve(found[-1]) if found else None
 
-    async def get(self, stream: StreamKind, sequence: int) -> StoredMessage | None:
+    async def get(self, stream: StreamKind, sequence: int, subject: str = ">") -> StoredMessage | None:
+        check_filter(subject)
         self._require_open()
         found = self.broker.stream(stream).get(sequence)
-        return found and await self._claim_check.resolve(found)
+        if found is None or not matches(subject, found.subject):
+            return None
+        return await self._claim_check.resolve(found)
 
     async def read(self, stream: StreamKind, subject: str, *, after: int = 0) -> AsyncIterator[StoredMessage]:
         check_filter(subject)

@@ -56,10 +56,10 @@ class Stream:
     async def _told(self) -> bytes:
         return json.dumps(self.answer).encode()
 
-    async def get_from_leader(self, stream: str, query: Mapping[str, Any]) -> StoredMessage | None:
-        self.asked.append(query["last_by_subj"])
+    async def last(self, stream: str, subject: str) -> StoredMessage | None:
+        self.asked.append(subject)
         at = datetime(2026, 1, 1, tzinfo=UTC)
-        return StoredMessage(query["last_by_subj"], b"", {}, self.newest, at) if self.newest else None
+        return StoredMessage(subject, b"", {}, self.newest, at) if self.newest else None
 
 
 class Watching:

@@ -35,7 +35,7 @@ class Bucket:
         self._grew.set()
         return len(self.kept)
 
-    async def broker_time(self, stream: str) -> datetime:
+    async def broker_time(self, stream: str, subject: str) -> datetime:
         return self.clock.now()
 
     async def expire(self, card: AgentCard) -> None:

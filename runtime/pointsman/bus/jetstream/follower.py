@@ -1,0 +1,226 @@
+"""Follow a stream: yield the messages of a filter, then each new message, over all losses of the connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pointsman.bus.jetstream.protocol import NO_STREAM_CODE, Connection, error_code, error_text, parse_time, with_advice
+from pointsman.bus.jetstream.push_consumer import PushConsumer
+from pointsman.errors import BusUnavailableError, PeerError, PermissionDeniedError
+from pointsman.ports.bus import StoredMessage
+from pointsman.util.lazy_import import structlog
+
+__all__ = ["Follower", "merge_followers"]
+
+_log = structlog.get_logger(__name__)
+
+_RETRY_PAUSE_S = 0.5  # seconds before a failed request is repeated
+_MERGE_WAIT_S = 1.0  # seconds to wait for a stored message that its consumer has not delivered yet
+
+
+class Follower:
+    """The messages of one filter of a stream, from consumers that replace each other.
+
+    Attributes:
+        stream: The name of the stream.
+        subject: The filter.
+        after: The sequence of the last message, or the sequence after which the first message is expected.
+    """
+
+    def __init__(
+        self,
+        bus: Connection,
+        stream: str,
+        subject: str,
+        after: int,
+        last: Callable[[str, str], Awaitable[StoredMessage | None]],
+    ) -> None:
+        self.stream = stream
+        self.subject = subject
+        self.after = after
+        self._bus = bus
+        self._read_last = last
+        self._known_at: datetime | None = None  # the broker's time of the last message, or of the first consumer
+        self._lost_at: datetime | None = None  # `_known_at` when the stream lost messages
+        self._push: PushConsumer | None = None
+
+    @property
+    def has_arrived(self) -> bool:
+        """Return True if a message has arrived and was not yielded yet."""
+        return self._push is not None and bool(self._push.buffer)
+
+    @property
+    def arrived_through(self) -> int:
+        """Return the sequence of the newest message that has arrived."""
+        return max(self.after, self._push.newest if self._push is not None else 0)
+
+    async def messages(self) -> AsyncGenerator[StoredMessage, None]:
+        """Yield the messages in the order of their sequences.
+
+        A consumer that replaces another begins with the last message. If the stream ends before that message, or holds
+        a younger message in its place, the stream was created again or has lost its end. Then the next message is the
+        first message that is younger than the last message.
+
+        Yields:
+            The stored messages, then each new message.
+
+        Raises:
+            PermissionDeniedError: The broker refuses a permission that the consumer needs.
+        """
+        while True:
+            push = self._push = PushConsumer(self._bus, self.stream, self.subject)
+            try:
+                await push.subscribe()
+                known_at = await self._create(push)
+                while push.buffer or not push.lost:
+                    if not push.buffer:
+                        await push.wait()
+                        continue
+                    stored = await push.take()
+                    if stored.sequence <= self.after or self._lost_at is not None:
+                        if stored.at <= known_at:
+                            continue
+                        if self._lost_at is None:
+                            self._restart()
+                            break
+                    self.after, self._lost_at = stored.sequence, None
+                    self._known_at = known_at = max(known_at, stored.at)
+                    yield stored
+            finally:
+                await push.close()
+            if push.denied is not None:
+                raise PermissionDeniedError(str(push.denied))
+
+    async def _create(self, push: PushConsumer) -> datetime:
+        """Create the consumer.
+
+        The broker does not report a start after the end of the stream. So a consumer that replaces another compares the
+        newest message with the last message.
+
+        Returns:
+            The time of the last message.
+        """
+        if self._known_at is None:
+            answer = await self._create_with_retry(
+                push, deliver_policy="by_start_sequence", opt_start_seq=self.after + 1
+            )
+            self._known_at = parse_time(answer["ts"])
+            return self._known_at
+        if self._lost_at is None and not await self._has_last_message(self._known_at):
+            self._restart()
+        if self._lost_at is not None:
+            moment = self._lost_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            await self._create_with_retry(push, deliver_policy="by_start_time", opt_start_time=moment)
+        else:
+            await self._create_with_retry(push, deliver_policy="by_start_sequence", opt_start_seq=max(1, self.after))
+        return self._known_at
+
+    async def _has_last_message(self, known_at: datetime) -> bool:
+        """Return True if the stream reaches the last message. A wrong False does no harm: times select the messages."""
+        try:
+            newest = await self._read_last(self.stream, self.subject)
+        except PeerError:  # the stream is missing, or its servers are
+            return False
+        if newest is None or newest.sequence < self.after:
+            return False
+        return newest.sequence > self.after or newest.at <= known_at
+
+    def _restart(self) -> None:
+        """Begin again with the first message that is younger than the last message."""
+        self.after, self._lost_at = 0, self._known_at
+
+    async def _create_with_retry(self, push: PushConsumer, **start: Any) -> dict[str, Any]:
+        """Return the answer to the creation, with retries without a limit. Log a new reason only."""
+        reason = ""
+        while True:
+            report = _log.warning
+            try:
+                answer = await push.create(**start)
+                if not (code := error_code(answer)):
+                    return answer
+                refusal = with_advice(error_text(answer), code)
+                if code != NO_STREAM_CODE:  # a lost stream is created again; any other refusal may be permanent
+                    report = _log.error
+            except BusUnavailableError as error:
+                if self._bus.closed:
+                    raise
+                refusal = str(error)
+            if refusal != reason and self._bus.connected:  # a lost connection has its own log line
+                reason = refusal
+                report(
+                    "follow_retrying", stream=self.stream, subject=self.subject, reason=reason, hint="it is tried again"
+                )
+            await asyncio.sleep(_RETRY_PAUSE_S)
+
+
+async def merge_followers(
+    followers: Sequence[Follower], last: Callable[[str, str], Awaitable[StoredMessage | None]]
+) -> AsyncGenerator[StoredMessage, None]:
+    """Yield the messages of several filters of one stream in the order of their sequences.
+
+    The consumers deliver independently. So before a message is yielded, `last` is asked for the newest message of each
+    filter without a message: its consumer may still have to deliver an older message.
+
+    Args:
+        followers: One follower for each filter.
+        last: Returns the newest message of a filter of a stream.
+
+    Yields:
+        The stored messages, then each new message.
+    """
+    sources = [follower.messages() for follower in followers]
+    coming = {number: asyncio.ensure_future(anext(source)) for number, source in enumerate(sources)}
+    heads: dict[int, StoredMessage] = {}
+    read_through = [0] * len(followers)  # by follower: no undelivered message has this sequence or a lower one
+    try:
+        while True:
+            if not heads:
+                await asyncio.wait(coming.values(), return_when=asyncio.FIRST_COMPLETED)
+            for number in [number for number, task in coming.items() if task.done()]:
+                heads[number] = coming.pop(number).result()
+            if not heads:
+                continue
+            first = min(heads, key=lambda number: heads[number].sequence)
+            sequence = heads[first].sequence
+            late = await _find_late(followers, coming.keys(), sequence, read_through, last)
+            if late is not None:
+                arrived, _ = await asyncio.wait({coming[late]}, timeout=_MERGE_WAIT_S)
+                if not arrived:  # the message was deleted, or its consumer is replaced
+                    read_through[late] = sequence
+                continue
+            yield heads.pop(first)
+            coming[first] = asyncio.ensure_future(anext(sources[first]))
+    finally:
+        for task in coming.values():
+            task.cancel()
+        await asyncio.gather(*coming.values(), return_exceptions=True)
+        for source in sources:
+            await source.aclose()
+
+
+async def _find_late(
+    followers: Sequence[Follower],
+    idle: Iterable[int],
+    sequence: int,
+    read_through: list[int],
+    last: Callable[[str, str], Awaitable[StoredMessage | None]],
+) -> int | None:
+    """Return the number of a follower that may still yield a message before `sequence`; None if all are idle."""
+    for number in idle:
+        follower = followers[number]
+        if follower.has_arrived:
+            return number
+        if read_through[number] >= sequence:
+            continue
+        known = max(each.arrived_through for each in followers)
+        try:
+            newest = await last(follower.stream, follower.subject)
+        except BusUnavailableError:  # the order of the messages that have arrived counts more than none
+            continue
+        if newest is not None and newest.sequence > follower.arrived_through:
+            return number
+        read_through[number] = known
+    return None

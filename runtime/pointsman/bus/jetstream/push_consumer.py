@@ -1,0 +1,181 @@
+"""Receive the messages of one filter from an ephemeral consumer, which delivers them to an inbox of this connection.
+
+A permission can bind such a consumer: the subject of its creation ends with the filter, and its reader needs no other
+right than to acknowledge the flow control. A consumer with several filters has them in the body of its creation, and a
+pull consumer needs a right to pull that also holds for the consumers of others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any
+
+from pointsman.bus.jetstream.protocol import (
+    BusSubscription,
+    Connection,
+    DeliveryInfo,
+    WireMessage,
+    error_code,
+    to_nanoseconds,
+    to_stored_message,
+)
+from pointsman.bus.jetstream.refusals import Refusal
+from pointsman.errors import PermissionDeniedError
+from pointsman.ports.bus import StoredMessage
+
+__all__ = ["PushConsumer"]
+
+_IDLE_HEARTBEAT_S = 2.0  # seconds between heartbeats of an idle consumer; after two missing heartbeats it is lost
+_INACTIVE_THRESHOLD_S = 2.0  # seconds after which the broker deletes the consumer of an inbox without a subscription
+_MAX_BUFFERED = 256  # messages in the buffer above which the broker is not allowed to send more
+_STALLED_HEADER = "Nats-Consumer-Stalled"  # in a heartbeat: the subject of a flow control request without an answer
+_LAST_DELIVERY_HEADER = "Nats-Last-Consumer"  # in a heartbeat: the number of the newest delivery
+
+
+class PushConsumer:
+    """One consumer of the messages of `filter` in `stream`, and the buffer of messages that arrived.
+
+    The consumer counts its deliveries: a gap in the count sets `lost`, as a lost connection or silence do. The owner
+    then makes a new consumer, which begins after the last message of the owner.
+
+    Attributes:
+        buffer: The messages that arrived, oldest first.
+        lost: The reason why nothing more arrives; empty while the consumer delivers.
+        denied: The refusal of a permission that the consumer needs.
+        left: The number of messages that the broker had stored and not delivered at the last delivery.
+        newest: The sequence of the newest message that arrived; 0 before the first.
+    """
+
+    def __init__(self, bus: Connection, stream: str, filter: str) -> None:
+        self.buffer: deque[WireMessage] = deque()
+        self.lost = ""
+        self.denied: PermissionDeniedError | None = None
+        self.left = 0
+        self.newest = 0
+        self._bus = bus
+        self._stream = stream
+        self._filter = filter
+        self._inbox = bus.new_inbox()
+        self._name = f"reader_{self._inbox.rpartition('.')[2]}"
+        self._flow_control_prefix = f"$JS.FC.{stream}.{self._name}."
+        self._subscription: BusSubscription | None = None
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+        self._deliveries = 0
+        self._stalled = ""  # the subject on which the broker waits for the leave to send more
+        self._last_message_at = self._loop.time()
+        self._watchdog = self._loop.call_later(_IDLE_HEARTBEAT_S, self._check_heartbeat)
+
+    async def subscribe(self) -> None:
+        """Subscribe to the inbox. Call this method before `create`: the broker delivers at once."""
+        self._subscription = await self._bus.subscribe(self._inbox, self._on_message)
+        self._bus.listeners.add(self._on_disconnected)
+        self._bus.refusal_listeners.add(self._on_refusal)
+
+    async def create(self, **start: Any) -> dict[str, Any]:
+        """Create the consumer. A repeated call is safe: a lost answer leaves no second consumer.
+
+        Args:
+            **start: The fields of the configuration that select the first message.
+
+        Returns:
+            The answer of the JetStream API, which may hold an error.
+        """
+        answer = await self._bus.api(
+            f"CONSUMER.CREATE.{self._stream}.{self._name}.{self._filter}",
+            {
+                "stream_name": self._stream,
+                "config": {
+                    "name": self._name,
+                    "filter_subject": self._filter,
+                    "deliver_subject": self._inbox,
+                    "flow_control": True,
+                    "idle_heartbeat": to_nanoseconds(_IDLE_HEARTBEAT_S),
+                    "ack_policy": "none",
+                    "max_deliver": -1,
+                    "replay_policy": "instant",
+                    "mem_storage": True,
+                    "num_replicas": 1,
+                    "inactive_threshold": to_nanoseconds(_INACTIVE_THRESHOLD_S),
+                    **start,
+                },
+            },
+        )
+        if not error_code(answer):
+            self.left = max(self.left, 0 if self._deliveries else int(answer["num_pending"]))
+            self._last_message_at = self._loop.time()
+        return answer
+
+    async def wait(self) -> None:
+        """Return when a message has arrived, or the consumer was lost."""
+        self._changed.clear()
+        if not self.buffer and not self.lost:
+            await self._changed.wait()
+
+    async def take(self) -> StoredMessage:
+        """Return the oldest message of the buffer, which is not empty."""
+        message = self.buffer.popleft()
+        if self._stalled and 2 * len(self.buffer) <= _MAX_BUFFERED:
+            subject, self._stalled = self._stalled, ""
+            await self._bus.send(subject)
+        return to_stored_message(message, DeliveryInfo(message.reply))
+
+    async def close(self) -> None:
+        """Release the inbox. The broker deletes the consumer soon afterwards."""
+        self._watchdog.cancel()
+        self._bus.listeners.discard(self._on_disconnected)
+        self._bus.refusal_listeners.discard(self._on_refusal)
+        self._mark_lost("closed")
+        if (subscription := self._subscription) is not None:
+            self._subscription = None
+            await subscription.unsubscribe()
+
+    def _mark_lost(self, reason: str) -> None:
+        self.lost = self.lost or reason
+        self._changed.set()
+
+    def _on_disconnected(self) -> None:
+        self._mark_lost("disconnected")
+
+    def _on_refusal(self, refusal: Refusal, error: PermissionDeniedError) -> None:
+        if refusal.concerns("", self._inbox) or refusal.subject.startswith(self._flow_control_prefix):
+            self.denied = error
+            self._mark_lost(refusal.said)
+
+    def _on_message(self, message: WireMessage) -> None:
+        self._last_message_at = self._loop.time()
+        if self.lost:
+            return
+        if message.status:
+            self._on_status(message)
+            return
+        delivery = DeliveryInfo(message.reply)
+        if delivery.delivery != self._deliveries + 1:
+            self._mark_lost("a delivery was lost")
+            return
+        self._deliveries = delivery.delivery
+        self.left, self.newest = delivery.left, delivery.sequence
+        self.buffer.append(message)
+        self._changed.set()
+
+    def _on_status(self, message: WireMessage) -> None:
+        if not message.status.startswith("100"):
+            self._mark_lost(message.status)
+            return
+        headers = message.headers
+        if int(headers.get(_LAST_DELIVERY_HEADER, self._deliveries)) > self._deliveries:
+            self._mark_lost("a delivery was lost")
+            return
+        if subject := message.reply or headers.get(_STALLED_HEADER, ""):
+            if len(self.buffer) <= _MAX_BUFFERED:
+                self._stalled = ""
+                self._answer = asyncio.ensure_future(self._bus.send(subject))
+            else:
+                self._stalled = subject
+
+    def _check_heartbeat(self) -> None:
+        if self._loop.time() - self._last_message_at > 2 * _IDLE_HEARTBEAT_S:
+            self._mark_lost("no heartbeat")
+        if not self.lost:
+            self._watchdog = self._loop.call_later(_IDLE_HEARTBEAT_S, self._check_heartbeat)
