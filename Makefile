@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases reading-path bench bench-smoke constraints dist pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases reading-path bench bench-smoke constraints audit dist pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -86,6 +86,12 @@ constraints: $(STAMP)  ## resolve constraints.txt to the newest versions that py
 		--only-binary :all: --no-annotate --no-header --quiet \
 		--output-file constraints.txt
 
+# A separate environment, so that the tool's requirements do not override ours. It asks a database of vulnerabilities.
+audit: $(STAMP)  ## look up known vulnerabilities of the pinned dependencies; needs the internet
+	$(PYTHON) -m venv .venv-audit
+	$(BIN)/uv pip install --quiet --python .venv-audit/bin/python --only-binary :all: 'pip-audit>=2.10'
+	.venv-audit/bin/pip-audit --requirement constraints.txt --no-deps --disable-pip --strict --progress-spinner off
+
 dist: $(STAMP)  ## build the source archive and the wheel into dist/
 	$(BIN)/python -m hatchling build --clean
 
@@ -102,7 +108,7 @@ $(PHOENIX): $(STAMP)
 	$(BIN)/uv pip install --python .venv-phoenix/bin/python --only-binary :all: 'arize-phoenix>=20'
 
 clean:  ## remove all build and measurement output
-	rm -rf $(VENV) .venv-phoenix .coverage .coverage.json dist build bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-phoenix .venv-audit .coverage .coverage.json dist build bench-results .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Dependencies are installed from wheels only, so nothing is compiled. uv builds the project itself from its folder.
