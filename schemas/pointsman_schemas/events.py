@@ -392,8 +392,13 @@ class Control(Event):
     event_type: ClassVar[str] = "io.pointsman.control.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    action: Literal["cancel", "replay", "approve", "reject"] = Field(description="The command.")
+    action: Literal["cancel", "replay", "approve", "reject", "resume"] = Field(description="The command.")
     task_id: TaskId | None = Field(default=None, description="The task to replay.")
+    round: Annotated[int, Field(ge=1)] | None = Field(
+        default=None,
+        description="With `resume`: the round that ended. A workflow in another round ignores the command. "
+        "Without a value, the newest round is resumed.",
+    )
     approval: Token | None = Field(default=None, description="The approval that `approve` or `reject` answers.")
     input: JsonValue = Field(
         default=None,
@@ -438,6 +443,11 @@ class Cancellation(Event):
     event_type: ClassVar[str] = "io.pointsman.cancellation.v1"
 
     tasks: tuple[TaskId, ...] = Field(description="The cancelled tasks.")
+    attempts: tuple[int, ...] = Field(
+        default=(),
+        description="For each of `tasks`, in the same order: the number of the newest cancelled attempt. Later "
+        "attempts are not cancelled. Empty: every attempt is cancelled.",
+    )
 
 
 class Timer(Event):
@@ -510,7 +520,11 @@ class Conflict(Part):
 
 
 class Outcome(Event):
-    """The final answer of a workflow. Each workflow has exactly one outcome."""
+    """The final answer of a workflow.
+
+    A workflow has exactly one outcome, unless a person resumes the workflow. Each resume begins a new round. The
+    outcome of the new round replaces the outcome of the round before.
+    """
 
     event_type: ClassVar[str] = "io.pointsman.outcome.v1"
 
@@ -529,6 +543,7 @@ class Outcome(Event):
     trace_id: str = Field(description="The trace of the workflow, as 32 hexadecimal digits.")
     started_at: AwareDatetime = Field(description="Start of the workflow.")
     ended_at: AwareDatetime = Field(description="End of the workflow.")
+    round: int = Field(default=1, ge=1, description="The round that ended: 1, and one more after each resume.")
     elapsed: float = Field(description="Seconds from start to end.")
     sequential: float = Field(description="Seconds of all tasks together, as if they ran one after the other.")
 

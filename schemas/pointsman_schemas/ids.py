@@ -32,6 +32,8 @@ __all__ = [
     "dead_letter_id",
     "derive_id",
     "is_token",
+    "outcome_id",
+    "outcome_round",
     "span_id_for",
     "stable_digest",
     "token",
@@ -40,6 +42,7 @@ __all__ = [
 
 TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_ROUND_DIGITS = 9
 _MAX_SHOWN_CHARS = 80  # characters of a rejected value in an error message
 
 MAX_CALLER_ID_CHARS = 256
@@ -197,6 +200,33 @@ def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:
         16 hexadecimal digits.
     """
     return derive_id("span", workflow, part, *(() if attempt is None else (str(attempt),)), length=16)
+
+
+def outcome_id(workflow: str, round: int) -> str:
+    """Compute the id of the outcome of a workflow's round.
+
+    Args:
+        workflow: The workflow.
+        round: The round, from 1.
+
+    Returns:
+        The id of the event.
+    """
+    return f"{workflow}-outcome" if round == 1 else f"{workflow}-outcome-{round}"
+
+
+def outcome_round(workflow: str, event_id: str) -> int:
+    """Return the round that the id of an outcome names.
+
+    Args:
+        workflow: The workflow.
+        event_id: The id of the event.
+
+    Returns:
+        The round; 1 for any id that names no later round.
+    """
+    number = event_id.removeprefix(f"{workflow}-outcome-")
+    return int(number) if number != event_id and number.isdecimal() and len(number) <= _MAX_ROUND_DIGITS else 1
 
 
 def dead_letter_id(workflow: str, *parts: object) -> str:

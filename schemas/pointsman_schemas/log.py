@@ -52,6 +52,7 @@ __all__ = [
     "TimerArmed",
     "TraceOrigin",
     "WorkflowEnded",
+    "WorkflowResumed",
     "WorkflowStarted",
 ]
 
@@ -413,8 +414,27 @@ class Cancellation(Part):
     reason: str = Field(default="", description="The reason that they gave.")
 
 
+class WorkflowResumed(Part):
+    """A person resumed a workflow that ended as `failed` or `partial`. Its open tasks are done again.
+
+    The limits of the workflow apply to each round on its own.
+    """
+
+    kind: Literal["workflow_resumed"] = Field(default="workflow_resumed", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    event_id: str = Field(description="The id of the control event.")
+    round: int = Field(description="The number of the round that begins, from 2.")
+    tasks: tuple[TaskId, ...] = Field(
+        description="The tasks of the plan that are done again: failed, skipped and abandoned tasks, and tasks of "
+        "teams whose result has gaps."
+    )
+    deadline: AwareDatetime = Field(description="Time at which the round ends at the latest.")
+    by: str = Field(default="", description="The name of the person.")
+    reason: str = Field(default="", description="The person's reason.")
+
+
 class WorkflowEnded(Part):
-    """The workflow ended. No entry follows."""
+    """The workflow ended. Only `workflow_resumed` can follow."""
 
     kind: Literal["workflow_ended"] = Field(default="workflow_ended", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
@@ -451,7 +471,8 @@ Entry: TypeAlias = Annotated[
     | ControlIgnored
     | TimerArmed
     | LimitReached
-    | WorkflowEnded,
+    | WorkflowEnded
+    | WorkflowResumed,
     Field(discriminator="kind"),
 ]
 
@@ -500,4 +521,5 @@ class Commit(Event):
     pending_approvals: tuple[Token, ...] = Field(
         default=(), description="Approvals for which the workflow waits after the commit."
     )
+    round: int = Field(default=1, ge=1, description="The round of the workflow after the commit, from 1.")
     decision_context: RecordedContext | None = Field(default=None, description="Further inputs of the decision.")

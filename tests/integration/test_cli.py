@@ -174,6 +174,28 @@ async def test_a_workflow_that_did_not_complete_ends_submit_with_1(shell: Shell)
     assert "t1 (a)" in run.err
 
 
+async def test_failed_workflow_is_resumed_and_watched_to_its_second_end(shell: Shell) -> None:
+    async with factory.team(TEAM, [planner_of(TASKS[0]), synthesizer, breaking()], on=shell.settings):
+        failed = await shell("submit", "crew", "hello")
+        (listed,) = (await shell.json("list")).lines
+        workflow = listed["workflow_id"]
+    assert f"`pointsman resume {workflow}` does the failed tasks again" in failed.err
+
+    async with factory.team(TEAM, [planner_of(TASKS[0]), synthesizer, echo("a")], on=shell.settings):
+        resumed = await shell("resume", workflow[:12], "--reason", "mended", "--by", "ops")
+        watched = await shell.json("watch", workflow)
+        again = await shell("resume", workflow)
+        shown = await shell.json("show", workflow)
+
+    assert (resumed.code, resumed.out.splitlines()[0]) == (
+        0,
+        f"Workflow {workflow} goes on in round 2; done again: t1.",
+    )
+    assert [line["log"]["outcome"]["round"] for line in watched.lines if "outcome" in line.get("log", {})] == [1, 2]
+    assert (again.code, "ended as completed" in again.err) == (1, True)
+    assert (shown.lines[0]["status"], shown.lines[0]["outcome"]["round"]) == ("completed", 2)
+
+
 async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: Shell) -> None:
     run = await shell("submit", "absent", "hello", "--timeout", "0.2")
 

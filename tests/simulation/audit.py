@@ -33,6 +33,7 @@ from pointsman_schemas.log import (
     TaskReopened,
     TaskSucceeded,
     WorkflowEnded,
+    WorkflowResumed,
     WorkflowStarted,
 )
 from pointsman_schemas.strict_json import parse
@@ -103,14 +104,26 @@ def _requests(rest: FinalState) -> Iterator[str]:
     """Check that an acknowledged request reached exactly one outcome."""
     world, team = rest.world, rest.world.team.name
     logs = Counter(workflow for workflow, _ in rest.logs)
+    rounds = Counter(
+        workflow
+        for workflow, commits in rest.logs
+        for _, commit in commits
+        for entry in commit.entries
+        if isinstance(entry, WorkflowEnded)
+    )
     for stored, workflow in world.requests():
         outcomes = _outcomes(world, world.subjects.outcome(team, workflow))
-        if len(outcomes) != max(1, logs[workflow]):
+        if not max(1, logs[workflow]) <= len(outcomes) <= max(1, rounds[workflow]):
             yield f"request {stored.sequence} ({workflow}) has {len(outcomes)} outcomes"
     asked = {workflow for _, workflow in world.requests()}
     for stored in world.broker.all_messages("log", world.subjects.team_outcomes(team)):
         if stored.subject.split(".")[-1] not in asked:
             yield f"{stored.subject} is the outcome of nothing that was asked for"
+
+
+def _is_subsequence(some: Sequence[Outcome], of: Sequence[Outcome]) -> bool:
+    left = iter(of)
+    return all(each in left for each in some)
 
 
 def _outcomes(world: World, subject: str) -> list[StoredMessage]:
@@ -139,27 +152,33 @@ def _restarted_workflows(rest: FinalState) -> Iterator[str]:
 
 def _workflows(rest: FinalState) -> Iterator[str]:
     world, letters = rest.world, rest.names
-    logs, nth = Counter(workflow for workflow, _ in rest.logs), Counter[str]()
-    for workflow, commits in rest.logs:
+    due: dict[str, list[Outcome]] = defaultdict(list)
+    for place, (workflow, commits) in enumerate(rest.logs):
         entries = [entry for _, commit in commits for entry in commit.entries]
         yield from (f"{workflow}: {problem}" for problem in problems_of(commits, world.answers))
+        rounds = 1 + sum(isinstance(entry, WorkflowResumed) for entry in entries)
         ends = [entry for entry in entries if isinstance(entry, WorkflowEnded)]
-        if len(ends) != 1 or entries[-1] is not ends[0]:
-            yield f"{workflow}: has {len(ends)} terminal entries, the last entry is {entries[-1].kind}"
+        if [end.outcome.round for end in ends] != list(range(1, rounds + 1)) or entries[-1] is not ends[-1]:
+            yield f"{workflow}: has {len(ends)} ends of {rounds} rounds, the last entry is {entries[-1].kind}"
             continue
         held = _outcomes(world, world.subjects.outcome(world.team_of(workflow), workflow))
-        outcomes = [stored for stored in held if not world.is_foreign(stored)]
-        if outcomes[nth[workflow] :] and parse(Outcome, outcomes[nth[workflow]].body) != ends[0].outcome:
+        published = [parse(Outcome, stored.body) for stored in held if not world.is_foreign(stored)]
+        due[workflow] += [end.outcome for end in ends]
+        if published and ends[-1].outcome not in published:
             yield f"{workflow}: its outcome is not the one in its log"
-        nth[workflow] += 1
-        if len(outcomes) > logs[workflow]:
-            yield f"{workflow}: has {len(outcomes)} outcomes of {logs[workflow]} logs"
+        # A round may be resumed through another supervisor before its outcome is published.
+        newest_log = all(name != workflow for name, _ in rest.logs[place + 1 :])
+        if newest_log and not _is_subsequence(published, due[workflow]):
+            yield f"{workflow}: has {len(published)} outcomes that are not those of the rounds in its logs"
         # A task that was reopened is not given up on; whoever reopened it may have been faster than its letter.
-        last = {entry.task_id: entry for entry in entries if isinstance(entry, TaskFailed | TaskReopened)}
+        # A resume does the failed tasks of earlier rounds again, and removes their letters.
+        resumes = [number for number, entry in enumerate(entries) if isinstance(entry, WorkflowResumed)]
+        newest = entries[resumes[-1] if resumes else 0 :]
+        last = {entry.task_id: entry for entry in newest if isinstance(entry, TaskFailed | TaskReopened)}
         for task_id, entry in last.items():
             if isinstance(entry, TaskFailed) and dead_letter_id(workflow, task_id, entry.attempts) not in letters:
                 yield f"{workflow}: {task_id} failed after {entry.attempts} attempts and has no dead letter"
-        yield from _given_up_at_a_limit(workflow, entries, letters)
+        yield from _given_up_at_a_limit(workflow, newest, letters)
 
 
 def _given_up_at_a_limit(workflow: str, entries: Sequence[Entry], letters: Set[str]) -> Iterator[str]:
@@ -191,6 +210,7 @@ def _trees(rest: FinalState) -> Iterator[str]:
             roots[workflow] = begun.parent.workflow_id if begun.parent else ""
             asked = begun.budget.tasks if begun.budget else None
             bounds[workflow] = begun.limits.tasks if asked is None else min(begun.limits.tasks, asked)
+            bounds[workflow] *= 1 + sum(isinstance(entry, WorkflowResumed) for entry in entries)
     for workflow, above in roots.items():
         whole = started[workflow] + sum(started[child] for child, parent in roots.items() if parent == workflow)
         if whole > bounds.get(workflow, whole):

@@ -29,6 +29,7 @@ from pointsman_schemas.log import (
     TaskFailed,
     TaskReopened,
     TaskSucceeded,
+    WorkflowResumed,
 )
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import dump
@@ -89,6 +90,7 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
     started = entries[0]
     policy = started.retry if started.kind == "workflow_started" else RetryPolicy()
     limits: dict[str, int] = {}
+    own: dict[str, int] = {}
     current: dict[str, tuple[int, str]] = {}
     succeeded: set[str] = set()
     failed: set[str] = set()
@@ -106,7 +108,7 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
             case PlanAccepted():
                 for planned in entry.plan.tasks:
                     needs[planned.id] = planned.depends_on
-                    limits[planned.id] = (planned.retry or policy).attempts
+                    limits[planned.id] = own[planned.id] = (planned.retry or policy).attempts
             case TaskDispatched() | RetryScheduled():
                 before = current.get(entry.task_id, (0, ""))[0]
                 current[entry.task_id] = entry.attempt, entry.agent
@@ -134,6 +136,14 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
                 if entry.task_id in failed or (entry.task_id in succeeded and entry.task_id in needs):
                     yield f"{entry.task_id} failed after it was settled"  # a planner's answer may be refused
                 failed.add(entry.task_id)
+            case WorkflowResumed():
+                for task_id in entry.tasks:
+                    attempts = current.get(task_id, (0, ""))[0]
+                    base = limits.setdefault(task_id, policy.attempts)
+                    limits[task_id] = max(base, attempts + own.get(task_id, policy.attempts))
+                    failed.discard(task_id)
+                    succeeded.discard(task_id)
+                    in_review.discard(task_id)
             case TaskReopened():
                 reopened[entry.task_id] += 1
                 failed.discard(entry.task_id)
@@ -179,6 +189,8 @@ def _approvals(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
                 open_ = {name: each for name, each in open_.items() if each.task_id in begun}
             case TaskReopened():
                 refused.discard(entry.task_id)
+            case WorkflowResumed():
+                refused -= set(entry.tasks)
             case _:
                 pass
 
@@ -206,6 +218,8 @@ def _spending(entries: Sequence[Entry]) -> Iterator[str]:
                 used += entry.result.usage.calls if entry.result and entry.event_id not in judged else 0
             case TaskAbandoned() | BudgetAwaited():
                 aside.pop(entry.task_id, None)
+            case WorkflowResumed():  # the limits apply to each round
+                used = 0
             case _:
                 pass
         if bound is not None and used + sum(aside.values()) > bound:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pointsman.engine.log.reader import read_commit
 from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
+from pointsman.engine.operations.resume import NotResumableError, resume_workflow
 from pointsman.errors import BusUnavailableError, NotFoundError
 from pointsman.testing.faults import FaultyBus
 from pointsman.testing.simulation import SimulatedProcess
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control, Result
-from pointsman_schemas.log import ApprovalRequested
+from pointsman_schemas.log import ApprovalRequested, WorkflowEnded
 from pointsman_schemas.strict_json import dump
 from simulation.draws import answers, request
 
@@ -41,6 +42,9 @@ class Outsiders:
             yield self._publish_stray(chance.uniform(0.2, 17.0))
         if Random(f"{self.world.seed}/forestalled").random() < 0.3:
             yield self._block_outcome(Random(f"{self.world.seed}/forestall"))
+        resumes = Random(f"{self.world.seed}/resumes")
+        for number in range(resumes.choice([0, 0, 1, 3])):
+            yield self._resume(number, Random(f"{self.world.seed}/resume-{number}"))
         for number in range(chance.choice([0, 0, 2, 4])):
             yield self._replay(number, chance.uniform(2.0, 19.0))
         for number in range(self.world.cuts):
@@ -149,6 +153,51 @@ class Outsiders:
         error = None if main.cancelled() else main.exception()
         if error is not None and not isinstance(error, BusUnavailableError | NotReplayableError | NotFoundError):
             self.world.problems.append(f"{process.name} ended with {error!r}")
+
+    async def _resume(self, number: int, chance: Random) -> None:
+        """Let an operator resume a workflow that ended as failed or partial, sometimes twice at once, or by hand."""
+        await asyncio.sleep(chance.uniform(2.0, 19.0))
+        if not (ended := self._resumable()):
+            return
+        workflow = chance.choice(ended)
+        if chance.random() < 0.3:  # a program that names no round
+            name = f"resume-{number}"
+            control = Control(action="resume", by="a program")
+            subject = self.world.subjects.control(self.world.team_of(workflow), workflow, name)
+            for _ in range(chance.choice([1, 2])):
+                self._inject(subject, dump(control), self._headers(name, Control.event_type))
+            return
+        await asyncio.gather(
+            *(self._resume_once(f"resumer-{number}-{turn}", workflow) for turn in range(chance.choice([1, 1, 2])))
+        )
+
+    async def _resume_once(self, name: str, workflow: str) -> None:
+        process = SimulatedProcess(name)
+        bus = FaultyBus(self.world.outside, self.world.faults, process)
+
+        async def resume() -> None:
+            done = await resume_workflow(bus, self.world.subjects, self.world.clock, workflow, by="somebody")
+            self.world.note(f"{name} resumed {workflow}: round {done.round}, tasks {', '.join(done.tasks)}")
+
+        main = process.start(resume())
+        await process.wait()
+        error = None if main.cancelled() else main.exception()
+        if error is not None and not isinstance(error, BusUnavailableError | NotResumableError | NotFoundError):
+            self.world.problems.append(f"{name} ended with {error!r}")
+
+    def _resumable(self) -> list[str]:
+        """Return the workflows that ended as failed or partial."""
+        newest = {
+            stored.subject: stored
+            for stored in self.world.broker.all_messages("log", self.world.subjects.team_logs())
+            if self.world.broker.removed_at(stored) is None
+        }
+        found: list[str] = []
+        for subject, stored in sorted(newest.items()):
+            last = read_commit(stored).entries[-1]
+            if isinstance(last, WorkflowEnded) and last.outcome.status in ("failed", "partial"):
+                found.append(subject.rpartition(".")[2])
+        return found
 
     async def _power_cut(self, chance: Random) -> None:
         """Cut the power. The broker loses handoffs that it has not synced."""

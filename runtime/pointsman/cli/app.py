@@ -49,6 +49,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "show": Entry("workflows:show", "Show a workflow: request, plans, tasks, results, outcome."),
     "trace": Entry("trace:trace", "Draw the tasks and calls of a workflow on a time axis."),
     "cancel": Entry("workflows:cancel", "Cancel a workflow."),
+    "resume": Entry("workflows:resume", "Do the failed tasks of an ended workflow again."),
     "export": Entry("archive:export", "Write a workflow and its child workflows to a file."),
     "import": Entry("archive:import_", "Load an exported workflow into a namespace, for reading."),
     "replay": Entry("archive:replay", "Repeat the decisions of an exported workflow, and compare."),

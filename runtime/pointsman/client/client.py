@@ -288,7 +288,13 @@ class Client:
         """
         found = await find_workflow(self.bus, self.subjects, workflow)
         return Workflow(
-            self.bus, self.subjects, workflow, found.team, source=self.source, imported_from=found.imported_from
+            self.bus,
+            self.subjects,
+            workflow,
+            found.team,
+            source=self.source,
+            imported_from=found.imported_from,
+            round=found.commit.round if found.commit else 1,
         )
 
     async def queued_request(self, workflow: str) -> WorkflowSummary | None:

@@ -17,6 +17,7 @@ from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.archive_import import import_workflow
 from pointsman.engine.operations.circuits import load_circuits
 from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters, ReplayResult
+from pointsman.engine.operations.resume import NotResumableError, ResumeResult, resume_workflow
 from pointsman.engine.process.handoff_codec import consumer_name
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus, QueueDepth
@@ -27,7 +28,16 @@ from pointsman_schemas.events import Approval
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["AnswerResult", "Archive", "Circuit", "DeadLetterEntry", "Operations", "ReplayResult"]
+__all__ = [
+    "AnswerResult",
+    "Archive",
+    "Circuit",
+    "DeadLetterEntry",
+    "NotResumableError",
+    "Operations",
+    "ReplayResult",
+    "ResumeResult",
+]
 
 
 class Operations:
@@ -170,6 +180,35 @@ class Operations:
         """
         return await answer_approval(
             self._bus, self._subjects, "reject", approval, reason=reason, by=by, timeout=timeout
+        )
+
+    # Workflows
+
+    async def resume(
+        self, workflow: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0
+    ) -> ResumeResult:
+        """Resume a workflow that ended as failed or partial: its failed tasks are done again in a new round.
+
+        Results of tasks that succeeded stay. The new round has the whole limits of the workflow. Two resumes at once
+        begin one round. Dead letters of tasks of the earlier rounds are removed.
+
+        Args:
+            workflow: The workflow's id.
+            reason: The reason, for the log.
+            by: The person or system that resumes the workflow.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The new round and its tasks.
+
+        Raises:
+            NotResumableError: the workflow runs, has completed, was cancelled or works for another workflow; or no
+                supervisor began the round in time.
+            NotFoundError: the workflow has no log.
+            ImportedLogError: the workflow was imported. Nothing was sent.
+        """
+        return await resume_workflow(
+            self._bus, self._subjects, self._clock, workflow, reason=reason, by=by, timeout=timeout
         )
 
     # Dead letters

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from pointsman.engine.log.reader import (
@@ -15,6 +15,7 @@ from pointsman.engine.log.reader import (
     is_outcome,
     newest_commit,
     read_commit,
+    round_of_outcome,
     wait_for_message,
 )
 from pointsman.engine.process.retrying import publish_with_retry
@@ -25,6 +26,9 @@ from pointsman_schemas.events import Control, Delta, Outcome, Progress
 from pointsman_schemas.log import Commit, Entry, WorkflowEnded
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
+
+if TYPE_CHECKING:
+    from pointsman.engine.operations.resume import ResumeResult
 
 __all__ = ["FoundWorkflow", "Workflow", "WorkflowEvent", "find_workflow", "read_progress"]
 
@@ -43,10 +47,19 @@ class Workflow:
         source: The CloudEvents source of the controls that this object sends.
         imported_from: The namespace from which the workflow was imported; None for a workflow of this namespace. An
             imported workflow does not go on, so no call waits for its end.
+        round: The round whose end `outcome` waits for: 1, and one more after each resume.
     """
 
     def __init__(
-        self, bus: Bus, subjects: Subjects, id: str, team: str, *, source: str, imported_from: str | None = None
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        id: str,
+        team: str,
+        *,
+        source: str,
+        imported_from: str | None = None,
+        round: int = 1,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
@@ -54,6 +67,7 @@ class Workflow:
         self._imported_from = imported_from
         self.id = id
         self.team = team
+        self.round = round
 
     async def outcome(self, timeout: float | None = None) -> Outcome:
         """Wait for the workflow's end.
@@ -73,7 +87,7 @@ class Workflow:
             check_not_imported(self.id, self._imported_from)
         try:
             async with asyncio.timeout(timeout):
-                stored = await wait_for_message(self._bus, "log", subject, is_outcome)
+                stored = await wait_for_message(self._bus, "log", subject, self._is_wanted)
         except TimeoutError as error:
             raise TimeoutError(
                 f"{self.id} of the team {self.team} had no outcome within {timeout} s; it goes on; "
@@ -81,12 +95,15 @@ class Workflow:
             ) from error
         return parse(Outcome, decode(stored.headers, stored.body)[1])
 
+    def _is_wanted(self, stored: StoredMessage) -> bool:
+        return is_outcome(stored) and round_of_outcome(stored) >= self.round
+
     async def events(self) -> AsyncIterator[WorkflowEvent]:
         """Yield the events of the workflow from its start to its end, and wait for future events.
 
         Yields:
-            Entries of the log and reports of agents, in order. The last entry is `WorkflowEnded`, except for a
-            workflow that was imported before its end.
+            Entries of the log and reports of agents, in order. The last entry is the newest `WorkflowEnded`, except for
+            a workflow that was imported before its end. A resumed workflow has one `WorkflowEnded` for each round.
         """
         subjects = self._subjects
         wanted = (subjects.log(self.team, self.id), subjects.workflow_events(self.id))
@@ -100,8 +117,10 @@ class Workflow:
             async for stored in messages:
                 for event in _events_of(stored, subjects):
                     yield event
-                    if isinstance(event, WorkflowEnded):
-                        return
+                    if isinstance(event, WorkflowEnded) and event.outcome.round >= self.round:
+                        head = await self._bus.last("log", wanted[0])
+                        if head is None or head.sequence <= stored.sequence:  # the workflow was not resumed
+                            return
                 if end is not None and stored.sequence >= end:
                     return
 
@@ -120,6 +139,35 @@ class Workflow:
                 await receive(parse(Delta, decode(stored.headers, stored.body)[1]))
 
         return await self._bus.listen(self._subjects.live(self.id, "delta"), deliver)
+
+    async def resume(self, reason: str = "", *, by: str = "a client", timeout: float = 10.0) -> ResumeResult:
+        """Resume the workflow, which ended as failed or partial: its failed tasks are done again in a new round.
+
+        Results of tasks that succeeded stay. The new round has the whole limits of the workflow. Two resumes at once
+        begin one round. After this call, `outcome` waits for the outcome of the new round.
+
+        Args:
+            reason: The reason, for the log.
+            by: The person or system that resumes the workflow.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The new round and its tasks.
+
+        Raises:
+            NotResumableError: the workflow runs, has completed, was cancelled or works for another workflow; or no
+                supervisor began the round in time.
+            NotFoundError: the workflow has no log.
+            ImportedLogError: the workflow was imported. Nothing was sent.
+        """
+        from pointsman.clock import SystemClock
+        from pointsman.engine.operations.resume import resume_workflow
+
+        resumed = await resume_workflow(
+            self._bus, self._subjects, SystemClock(), self.id, reason=reason, by=by, timeout=timeout
+        )
+        self.round = resumed.round
+        return resumed
 
     async def cancel(self, reason: str = "", *, by: str = "a client") -> Outcome | None:
         """Request the end of the workflow. A workflow that waits for admission ends without being admitted.

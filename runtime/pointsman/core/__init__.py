@@ -6,6 +6,6 @@
 
 Read the spine first; each folder below it is one concern of the protocol.
 
-The spine       decide, evolve, outbox, decision, results, limits
+The spine       decide, evolve, outbox, decision, results, resume, limits
 The folders     model, tasks, attempts, planning, strategies, completion, approvals, budget, views, replay
 """

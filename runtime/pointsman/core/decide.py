@@ -30,6 +30,7 @@ from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State
 from pointsman.core.planning.acceptance import request_replan
 from pointsman.core.results import on_result
+from pointsman.core.resume import resume_workflow
 from pointsman.core.strategies.adaptive import plan_next_step
 from pointsman.core.strategies.registry import finish_workflow, start_workflow
 from pointsman.core.tasks.dispatch import start_ready_tasks, start_task
@@ -61,18 +62,27 @@ def decide(state: State | None, inputs: Iterable[Input], context: DecisionContex
 def make_decision(state: State | None, inputs: Iterable[Input], context: DecisionContext) -> Decision:
     """Return the decision of `decide`: the entries and the state that the entries lead to."""
     decision = Decision(state, context)
-    # Inputs may arrive before the request: process the request first.
-    inputs = sorted(inputs, key=lambda each: not isinstance(each, RequestReceived | RequestRefused))
+    inputs = sorted(inputs, key=_precedence)
     for each in inputs:
-        if decision.ended:
-            break
-        _apply_input(decision, each, inputs)
+        if not decision.ended or _is_resume(each):
+            _apply_input(decision, each, inputs)
     if decision.current is not None:
         for step in _PASSES:
             if decision.ended:
                 break
             step(decision)
     return decision
+
+
+def _precedence(each: Input) -> int:
+    """Return the place of an input in its batch.
+
+    Inputs may arrive before the request, so the request comes first. A resume is applied before the
+    other inputs: the outcome of a round must be published before the next round begins.
+    """
+    if isinstance(each, RequestReceived | RequestRefused):
+        return 0
+    return 1 if _is_resume(each) else 2
 
 
 def _apply_input(decision: Decision, received: Input, together: Iterable[Input]) -> None:
@@ -89,6 +99,10 @@ def _apply_input(decision: Decision, received: Input, together: Iterable[Input])
             decision.fired_timers.add(received.name)
         case _:
             assert_never(received)
+
+
+def _is_resume(each: Input) -> bool:
+    return isinstance(each, ControlReceived) and each.control.action == "resume"
 
 
 def _has_cancellation(inputs: Iterable[Input]) -> bool:
@@ -156,6 +170,8 @@ def _on_control(decision: Decision, received: ControlReceived) -> None:
                 start_task(decision, task.id)
         case "approve" | "reject":
             apply_answer(decision, received)
+        case "resume":
+            resume_workflow(decision, received)
         case _:
             assert_never(control.action)
 

@@ -98,6 +98,7 @@ class DecisionContext:
         circuits: The circuits that are not closed, by agent.
         max_body: The largest body of an event, in bytes.
         loads: The load of agents, by name.
+        retention: The time for which logs are kept after the end of their workflow; None is no bound.
     """
 
     now: datetime
@@ -105,6 +106,7 @@ class DecisionContext:
     circuits: Mapping[str, Circuit] = field(default_factory=dict)
     max_body: int = MAX_BODY_BYTES
     loads: Mapping[str, Load] = field(default_factory=dict)
+    retention: timedelta | None = None
 
     def card(self, name: str) -> AgentCard | None:
         """Return the card of one live instance of the agent `name`; None if no instance is live."""

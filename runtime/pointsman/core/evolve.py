@@ -7,7 +7,15 @@ from datetime import datetime
 from typing import assert_never
 
 from pointsman.core.model.lifecycle import PHASE_MOVES, SETTLED, TASK_MOVES, Phase, TaskStatus
-from pointsman.core.model.state import PendingApproval, State, Task, copy_with, reviewed_stage
+from pointsman.core.model.state import (
+    NO_PLAN_USAGE,
+    NO_USAGE,
+    PendingApproval,
+    State,
+    Task,
+    copy_with,
+    reviewed_stage,
+)
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import ApprovalVerdict, ErrorKind, PlanUsage, Result, Usage
@@ -22,8 +30,10 @@ from pointsman_schemas.log import (
     TaskAdded,
     TaskReopened,
     TaskSucceeded,
+    WorkflowResumed,
     WorkflowStarted,
 )
+from pointsman_schemas.retry import RetryPolicy
 
 __all__ = [
     "apply_commit",
@@ -90,6 +100,8 @@ def evolve(state: State | None, entry: Entry) -> State:
         return _on_workflow_started(entry)
     if state is None:
         raise InvariantError(f"{entry.kind} comes before workflow_started")
+    if entry.kind == "workflow_resumed":
+        return _on_workflow_resumed(state, entry)
     if state.ended:
         raise InvariantError(f"{entry.kind} comes after {state.workflow_id} ended as {state.phase}")
     match entry.kind:  # by kind, because matching the classes of the models takes forty times as long
@@ -213,7 +225,12 @@ def evolve(state: State | None, entry: Entry) -> State:
             )
         case "workflow_ended":
             state = _drop_approvals(state, entry.at)
-            return copy_with(_change_phase(state, Phase(entry.outcome.status)), outcome=entry.outcome)
+            return copy_with(
+                _change_phase(state, Phase(entry.outcome.status)),
+                outcome=entry.outcome,
+                start_pending=False,
+                refused=entry.refusal is not None,
+            )
         case _:
             assert_never(entry)
 
@@ -241,6 +258,70 @@ def _on_workflow_started(entry: WorkflowStarted) -> State:
         approve_plan=entry.approve_plan,
         refiner=entry.refiner,
         judge=entry.judge,
+        time_limit=entry.deadline - entry.at,
+    )
+
+
+def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
+    """Return the state of a new round: the tasks of the entry wait again, and the usage counts from zero.
+
+    Raises:
+        InvariantError: The workflow cannot be resumed, or the entry has another round or other tasks.
+    """
+    if entry.round != state.round + 1:
+        raise InvariantError(f"{state.workflow_id} is in round {state.round}; round {entry.round} cannot follow")
+    phase = Phase.RUNNING if state.plan is not None else Phase.PLANNING
+    tasks = dict(state.tasks)
+    for task_id in entry.tasks:
+        task = _task(state, task_id)
+        if TaskStatus.WAITING not in TASK_MOVES[task.status]:
+            raise InvariantError(f"task {task_id} of {state.workflow_id} is {task.status} and cannot be done again")
+        tasks[task_id] = _renewed(task, state.retry_policy(task))
+    settled = sum(1 for task in tasks.values() if task.role is Role.WORK and task.settled)
+    return copy_with(
+        _change_phase(state, phase),
+        tasks=tasks,
+        open_tasks=len(entry.tasks),
+        # An adaptive planner receives the results of the round; if nothing is done again, it is asked at once.
+        results_seen_by_planner=min(state.results_seen_by_planner, settled) if entry.tasks else 0,
+        start_pending=phase is Phase.PLANNING,
+        round=entry.round,
+        round_started_at=entry.at,
+        deadline=entry.deadline,
+        earlier_usage=state.earlier_usage + state.usage,
+        usage=NO_USAGE,
+        child_plan_usage=NO_PLAN_USAGE,
+        rejections=0,
+        replans=0,
+        reached_limit="",
+        missing_agents=(),
+        timer="",
+        timer_due=None,
+        outcome=None,
+        ignored_events=state.ignored_events | {entry.event_id},
+    )
+
+
+def _renewed(task: Task, policy: RetryPolicy) -> Task:
+    """Return a task that is done again from its beginning. Its attempts are counted on."""
+    return Task(
+        id=task.id,
+        role=task.role,
+        agent=task.agent,
+        intent=task.intent,
+        input=task.input,
+        max_attempts=task.attempt + policy.attempts,
+        retry=task.retry,
+        skill=task.skill,
+        depends_on=task.depends_on,
+        optional=task.optional,
+        attempt=task.attempt,
+        event=task.event,
+        needs_approval=task.needs_approval,
+        event_id=task.event_id,
+        error=task.error,
+        usage=task.usage,
+        work_seconds=task.work_seconds,
     )
 
 
@@ -260,6 +341,7 @@ def _on_task_added(state: State, entry: TaskAdded) -> State:
     phase = _PHASE_OF_ROLE.get(entry.role, state.phase)
     return copy_with(
         state if reviewed_stage(state, task) else _change_phase(state, phase),
+        start_pending=False,
         tasks={**state.tasks, task.id: task},
         revision=state.revision + plans,
         results_seen_by_planner=sum(1 for task in state.plan_tasks() if task.settled)
@@ -311,6 +393,7 @@ def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
         state = _drop_approvals(state, entry.at, gone)
     return copy_with(
         _change_phase(state, Phase.RUNNING),
+        start_pending=False,
         plan=entry.plan,
         revision=max(state.revision, entry.revision),
         tasks=tasks,
@@ -444,6 +527,7 @@ def _add_approval(state: State, entry: ApprovalRequested) -> State:
         state,
         approvals={**state.approvals, pending.id: pending},
         approvals_requested=state.approvals_requested + 1,
+        start_pending=False,
         approval_wait_since=state.approval_wait_since or entry.at,
     )
 

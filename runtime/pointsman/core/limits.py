@@ -50,7 +50,7 @@ def enforce_limits(decision: Decision) -> None:
         expire_approvals(decision)
         state = decision.state
     if decision.now >= state.deadline and not state.approvals and state.phase in (Phase.PLANNING, Phase.RUNNING):
-        seconds = (state.deadline - state.started_at).total_seconds()
+        seconds = (state.deadline - state.round_began_at).total_seconds()
         reached = f"the deadline of {seconds:g} s was reached"
         if not state.has_begun:
             missing = missing_agent(decision) or "the agent that could take it came too late"
@@ -116,7 +116,7 @@ def arm_timer(decision: Decision) -> None:
         deadlines.append(_next_check(decision))
     due = min(*deadlines, decision.now + _MAX_TIMER_DELAY)
     if fired or state.timer_due is None or due < state.timer_due:
-        name = f"wake-{state.timers + 1}"
+        name = state.next_timer
         decision.add(TimerArmed(at=decision.now, name=name, due=max(due, decision.now), reason=missing))
 
 
@@ -223,5 +223,5 @@ def _deadline_set_by(entry: Entry) -> datetime | None:
 
 def _next_check(decision: Decision) -> datetime:
     """Return the time of the next check for a missing agent. The delay is the workflow's age, within bounds."""
-    waited = decision.now - decision.state.started_at
+    waited = decision.now - decision.state.round_began_at
     return decision.now + min(max(waited, _MIN_CHECK_DELAY), _MAX_CHECK_DELAY)

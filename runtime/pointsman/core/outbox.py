@@ -16,7 +16,7 @@ from pointsman.core.tasks.child_workflow import child_cancellation, child_result
 from pointsman.core.tasks.handoff_input import approval_subject, handoff_input, task_report
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Approval, AttemptError, DeadLetter, ErrorKind, Handoff, Timer
-from pointsman_schemas.ids import dead_letter_id, derive_id
+from pointsman_schemas.ids import dead_letter_id, derive_id, outcome_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -55,7 +55,7 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
         yield Message(
             subject=subjects.outcome(state.team, state.workflow_id),
             event=state.outcome,
-            id=f"{state.workflow_id}-outcome",
+            id=outcome_id(state.workflow_id, state.round),
             at=state.outcome.ended_at,
             commit=state.commits,
             span_id=state.trace.span_id,

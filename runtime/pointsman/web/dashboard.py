@@ -8,6 +8,7 @@
 | `/api/events/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
 | `/api/workflows/ID/export` | the file that the command `export` writes |
 | POST `/api/requests`, `/api/workflows/ID/cancel` | the action of the commands `submit` and `cancel` |
+| POST `/api/workflows/ID/resume` | the action of the command `resume` |
 | POST `/api/approvals/ID/approve`, `/api/approvals/ID/reject` | the action of the commands `approve` and `reject` |
 | POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the action of `dead replay` and `dead discard` |
 | POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same for all letters that match a search |
@@ -112,6 +113,7 @@ class Dashboard:
             Route("/api/requests", self._submit, methods=["POST"]),
             Route("/api/workflows/{id}/export", self._export),
             Route("/api/workflows/{id}/cancel", self._cancel, methods=["POST"]),
+            Route("/api/workflows/{id}/resume", self._resume, methods=["POST"]),
             Route("/api/approvals/{id}/{action}", self._decide, methods=["POST"]),
             Route("/api/dead-letters/{id}/replay", self._replay, methods=["POST"]),
             Route("/api/dead-letters/{id}/discard", self._discard, methods=["POST"]),
@@ -215,6 +217,14 @@ class Dashboard:
         if ended is not None:
             return json_response({"error": f"the workflow has ended already: {ended.status}"}, 409)
         return json_response({"id": workflow.id})
+
+    async def _resume(self, request: Request) -> Response:
+        given = await read_json_object(request)
+        name = request.path_params["id"]
+        token(name, "workflow")
+        resumed = await self.client.operations.resume(name, reason=str(given.get("reason", "")), by=self._actor(request))
+        self._streams.refresh()
+        return json_response(resumed)
 
     async def _decide(self, request: Request) -> Response:
         given, approval = await read_json_object(request, self.client.bus.max_body), request.path_params["id"]

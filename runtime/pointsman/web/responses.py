@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pointsman.engine.operations.dead_letters import NotReplayableError
+from pointsman.engine.operations.resume import NotResumableError
 from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, PointsmanError
 from pointsman_schemas.strict_json import parse_json
 
@@ -24,6 +25,7 @@ _HTTP_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
     (NotFoundError, 404),
     (ContractError, 422),
     (NotReplayableError, 409),
+    (NotResumableError, 409),
     (BusUnavailableError, 503),
     (PointsmanError, 500),
 )

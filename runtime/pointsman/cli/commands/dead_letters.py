@@ -338,7 +338,8 @@ async def _suggested_command(client: Client, letter: DeadLetterEntry) -> str:
         return f"The workflow no longer exists. `pointsman dead discard {id}` deletes the dead letter."
     if any(isinstance(entry, WorkflowEnded) for entry in newest.entries):
         return (
-            f"The workflow has ended. `pointsman dead replay {id} --as-new` sends its request again, as a new workflow."
+            f"The workflow has ended. `pointsman resume {workflow}` does its failed tasks again. "
+            f"`pointsman dead replay {id} --as-new` sends its request again, as a new workflow."
         )
     return f"`pointsman dead replay {id}` processes the message again."
 

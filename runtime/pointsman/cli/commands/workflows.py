@@ -1,4 +1,4 @@
-"""The commands about workflows: watch, list, show, cancel."""
+"""The commands about workflows: watch, list, show, cancel, resume."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from pointsman.cli.support.ids import resolve_workflow_id
 from pointsman.cli.support.session import default_by, session
 from pointsman.cli.support.teams import is_admitted, known_teams
 from pointsman.client.client import WORKFLOW_STATUSES, Client, Workflow
+from pointsman.client.operations import NotResumableError
 from pointsman.core.evolve import pending_approvals
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
@@ -26,7 +27,7 @@ from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman_schemas.base import closest_match
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 
-__all__ = ["cancel", "list_", "show", "watch"]
+__all__ = ["cancel", "list_", "resume", "show", "watch"]
 
 _STATUS_WORDS = {status.replace(" ", "-"): status for status in WORKFLOW_STATUSES}
 _QUEUED_REASON = "no supervisor is running, or each has as many workflows as it may; check with `pointsman doctor`"
@@ -155,7 +156,7 @@ def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, jso
         if json:
             started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
             root = at_time(build_trace(entries, reports), now, alive) if started else None
-            ended = next((entry for entry in entries if isinstance(entry, WorkflowEnded)), None)
+            ended = last if isinstance(last := entries[-1], WorkflowEnded) else None
             plans = [entry.plan for entry in entries if isinstance(entry, PlanAccepted)]
             print_json(
                 {
@@ -210,6 +211,44 @@ def cancel(
         print_json({"workflow_id": id, "cancelled": True}) if json else print(f"Cancellation of {id} sent.")
         if note:
             print_error(note)
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def resume(
+    workflow: WorkflowId,
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the log.")] = "",
+    by: By = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Do the failed tasks of an ended workflow again.
+
+    A workflow that ended as failed or partial gets a new round. Results of tasks that succeeded stay. The new
+    round has the whole limits of the workflow, and its outcome replaces the old outcome.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            id = await resolve_workflow_id(client, workflow)
+            try:
+                resumed = await client.operations.resume(id, reason=reason, by=default_by(by))
+            except NotResumableError as error:
+                if json:
+                    print_json({"workflow_id": id, "resumed": False, "reason": str(error)})
+                print_error(str(error))
+                return Code.FAILED
+        if json:
+            print_json({"workflow_id": id, "resumed": True, "round": resumed.round, "tasks": resumed.tasks})
+        else:
+            again = ", ".join(resumed.tasks) or "the plan or the answer"
+            print(f"Workflow {id} goes on in round {resumed.round}; done again: {again}.")
+            print(f"`pointsman watch {id}` shows its events.")
         return Code.OK
 
     return asyncio.run(run())

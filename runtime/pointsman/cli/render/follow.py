@@ -149,6 +149,7 @@ async def follow(workflow: Workflow, *, json: bool) -> Outcome:
         for line in printer.text_lines(delta):
             line.print(terminal)
 
+    outcome: Outcome | None = None
     async with await workflow.stream_text(print_delta):
         async for event in workflow.events():
             if json:
@@ -157,8 +158,8 @@ async def follow(workflow: Workflow, *, json: bool) -> Outcome:
                 for line in printer.lines(event):
                     line.print(terminal)
             if isinstance(event, WorkflowEnded):
-                return event.outcome
-    return await workflow.outcome()
+                outcome = event.outcome  # of a round; the events go on if the workflow was resumed
+    return outcome or await workflow.outcome()
 
 
 async def print_streamed_text(workflow: Workflow, terminal: Console) -> Outcome:
@@ -197,6 +198,8 @@ async def print_outcome(client: Client, outcome: Outcome, workflow: str) -> None
     terminal.print()
     terminal.print(render_outcome(outcome))
     print_hint(terminal, f"`pointsman trace {workflow}` shows the tasks and their times.")
+    if outcome.status in ("failed", "partial"):
+        print_hint(terminal, f"`pointsman resume {workflow}` does the failed tasks again.")
     if outcome.status == "failed" and await client.operations.dead_letters(workflow=workflow, limit=1):
         print_hint(terminal, f"`pointsman dead list --workflow {workflow}` shows the dead letters.")
 

@@ -35,7 +35,8 @@ def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValu
             "gaps": find_gaps(state),
             "conflicts": conflict_decisions(state),
             "tasks": tuple(_task_summary(task, now) for task in state.tasks.values()),
-            "usage": state.usage,
+            "usage": state.total_usage,
+            "round": state.round,
             "correlation_id": state.correlation_id,
             "trace_id": state.trace.trace_id,
             "started_at": state.started_at,
@@ -52,10 +53,11 @@ def find_gaps(state: State) -> tuple[Gap, ...]:
 
 
 def conflict_decisions(state: State) -> tuple[Conflict, ...]:
-    """Return the decisions of the judge on contradictions between results."""
+    """Return the decisions of the judge on contradictions between results, in the present round."""
     found: list[Conflict] = []
     for task in state.tasks.values():
-        if task.role is Role.JUDGE and task.status is TaskStatus.SUCCEEDED and task.result is not None:
+        of_round = task.ended_at is not None and task.ended_at >= state.round_began_at
+        if task.role is Role.JUDGE and task.status is TaskStatus.SUCCEEDED and task.result is not None and of_round:
             with suppress(ValidationError):  # an output of a different form has no decisions
                 found.extend(ConflictRuling.model_validate(task.result.output).decisions)
     return tuple(found)

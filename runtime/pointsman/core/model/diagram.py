@@ -27,7 +27,8 @@ another move is an error when the log is folded.
 ## Phases of a workflow
 
 `planning` includes classification. A workflow that is planned again goes from `running` back to `planning`. A terminal
-phase is final.
+phase ends a round of the workflow. `completed` and `cancelled` are final. A person may resume a workflow in `partial`
+or `failed`: a new round begins, in `running` if the workflow has a plan, or else in `planning`.
 
 {phases}
 ## Statuses of a task
@@ -35,7 +36,8 @@ phase is final.
 The planner, the classifier and the synthesizer have tasks, too. A task in `backing_off` waits for the time of its next
 attempt, which the broker schedules. A task in `awaiting_budget` waits until an active attempt returns its
 unused budget. A task leaves `failed` and `skipped` only when a person replays the dead letter of the failed task while
-the workflow still runs. A task leaves `succeeded` only when its output, a plan, is refused permanently.
+the workflow still runs, or resumes the workflow after its end. Then abandoned tasks, and tasks of a team whose result
+has gaps, wait again as well. Otherwise, a task leaves `succeeded` only when its output, a plan, is refused permanently.
 
 {tasks}"""
 

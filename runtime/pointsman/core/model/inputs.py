@@ -12,16 +12,21 @@ from pointsman_schemas.team import Team
 
 __all__ = [
     "CLOCK_SKEW",
+    "ROUND_MARK",
     "ControlReceived",
     "Input",
     "RequestReceived",
     "RequestRefused",
     "ResultReceived",
     "TimerFired",
+    "is_first_round",
 ]
 
 CLOCK_SKEW = timedelta(seconds=2)
 """A timer may fire early by this time, according to the supervisor's clock. Two correct clocks differ by less."""
+
+ROUND_MARK = "-round-"
+"""The part before the number of the round in the name of a timer of a later round than the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,3 +94,8 @@ class TimerFired:
 
 
 Input: TypeAlias = RequestReceived | RequestRefused | ResultReceived | ControlReceived | TimerFired
+
+
+def is_first_round(timer: str) -> bool:
+    """Return True if a timer of this name belongs to the first round of its workflow."""
+    return ROUND_MARK not in timer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 
-__all__ = ["PHASE_MOVES", "SETTLED", "TASK_MOVES", "TERMINAL", "Phase", "TaskStatus"]
+__all__ = ["PHASE_MOVES", "RESUMABLE", "SETTLED", "TASK_MOVES", "TERMINAL", "Phase", "TaskStatus"]
 
 
 class Phase(StrEnum):
@@ -43,6 +43,8 @@ class TaskStatus(StrEnum):
 
 
 TERMINAL = frozenset({Phase.COMPLETED, Phase.PARTIAL, Phase.FAILED, Phase.CANCELLED})
+RESUMABLE = frozenset({Phase.PARTIAL, Phase.FAILED})
+"""The phases of an ended workflow that a person may resume."""
 SETTLED = frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.SKIPPED, TaskStatus.ABANDONED})
 
 PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
@@ -50,6 +52,7 @@ PHASE_MOVES: Mapping[Phase, frozenset[Phase]] = {
     Phase.RUNNING: frozenset({Phase.PLANNING, Phase.SYNTHESIZING}) | TERMINAL,
     Phase.SYNTHESIZING: TERMINAL,
     **{phase: frozenset() for phase in TERMINAL},
+    **{phase: frozenset({Phase.PLANNING, Phase.RUNNING}) for phase in RESUMABLE},  # only when a person resumes it
 }
 
 TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
@@ -140,9 +143,20 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
         }
     ),
     TaskStatus.FAILED: frozenset(
-        {TaskStatus.RUNNING, TaskStatus.AWAITING_APPROVAL, TaskStatus.HELD, TaskStatus.AWAITING_BUDGET}
-    ),  # only by a replay of its dead letter
-    TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only when the failed task is reopened
-    TaskStatus.SUCCEEDED: frozenset({TaskStatus.FAILED}),  # only an output that is refused permanently, such as a plan
-    TaskStatus.ABANDONED: frozenset(),
+        {
+            TaskStatus.WAITING,  # only when the workflow is resumed
+            TaskStatus.RUNNING,
+            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.HELD,
+            TaskStatus.AWAITING_BUDGET,
+        }
+    ),  # only by a replay of its dead letter, or when the workflow is resumed
+    TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only when the failed task is reopened, or by a resume
+    TaskStatus.SUCCEEDED: frozenset(
+        {
+            TaskStatus.FAILED,  # only an output that is refused permanently, such as a plan
+            TaskStatus.WAITING,  # only a team's result with gaps, when the workflow is resumed
+        }
+    ),
+    TaskStatus.ABANDONED: frozenset({TaskStatus.WAITING}),  # only when the workflow is resumed
 }

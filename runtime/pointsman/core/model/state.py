@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 from pydantic import JsonValue, PlainSerializer, TypeAdapter
 
+from pointsman.core.model.inputs import ROUND_MARK
 from pointsman.core.model.lifecycle import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import ApprovalVerdict, AttemptError, Budget, Outcome, PlanUsage, Result, Usage
@@ -183,7 +184,20 @@ class State:
     ignored_events: NameSet = frozenset()
     """Ids of events that must not count again: ignored results, replays and answers."""
     outcome: Outcome | None = None
+    """The outcome of the newest round that has ended; None while the workflow runs."""
     commits: int = 0
+    round: int = 1
+    """The number of the round: 1, and one more after each resume."""
+    round_started_at: datetime | None = None
+    """The time of the newest resume; None in the first round."""
+    earlier_usage: Usage = NO_USAGE
+    """The usage of earlier rounds. `usage` counts the present round only, to which the limits apply."""
+    time_limit: timedelta = timedelta()
+    """The time from the start of a round to its deadline."""
+    start_pending: bool = False
+    """True if the round begins without a plan, and no task of the round was added yet."""
+    refused: bool = False
+    """True if the request could not be read. Such a workflow cannot be resumed."""
 
     @property
     def ended(self) -> bool:
@@ -193,7 +207,23 @@ class State:
     @property
     def has_begun(self) -> bool:
         """True if the workflow has tasks, or asked a person for an approval. Its start waits for no agent."""
-        return bool(self.tasks) or self.approvals_requested > 0
+        return not self.start_pending and (bool(self.tasks) or self.approvals_requested > 0)
+
+    @property
+    def next_timer(self) -> str:
+        """Name of the timer that is armed next."""
+        name = f"wake-{self.timers + 1}"
+        return name if self.round == 1 else f"{name}{ROUND_MARK}{self.round}"
+
+    @property
+    def round_began_at(self) -> datetime:
+        """Start of the present round."""
+        return self.round_started_at or self.started_at
+
+    @property
+    def total_usage(self) -> Usage:
+        """Usage of all rounds."""
+        return self.earlier_usage + self.usage if self.round > 1 else self.usage
 
     def plan_tasks(self) -> Iterator[Task]:
         """Return the tasks of the plan, in order."""

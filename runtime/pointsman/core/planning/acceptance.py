@@ -56,6 +56,7 @@ def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, 
         if isinstance(state.strategy, Adaptive) and state.plan is not None:
             done = plan.model_copy(update={"done": True})
             decision.add(PlanAccepted(at=decision.now, revision=state.revision, plan=done))
+            _check_waiting(decision)
             return None
         if state.plan is not None:
             return keep_current_plan(decision)
@@ -77,7 +78,7 @@ def accept_plan(decision: Decision, plan: Plan, *, revision: int | None = None, 
         if state.approve_plan:
             return request_plan_approval(decision, plan, number)
     decision.add(PlanAccepted(at=decision.now, revision=number, plan=plan))
-    decision.ready.extend(task.id for task in plan.tasks)
+    _check_waiting(decision)
     return None
 
 
@@ -146,7 +147,13 @@ def keep_current_plan(decision: Decision, reason: str = "") -> None:
     )
     plan = (state.plan or Plan()).model_copy(update={"tasks": left})
     decision.add(PlanAccepted(at=decision.now, revision=state.revision, plan=plan))
-    decision.ready.extend(task.id for task in left)
+    _check_waiting(decision)
+
+
+def _check_waiting(decision: Decision) -> None:
+    """Let the tasks of the new plan start, and tasks of a resumed workflow that stay beside the plan."""
+    waiting = (task.id for task in decision.state.plan_tasks() if task.status is TaskStatus.WAITING)
+    decision.ready.extend(waiting)
 
 
 def request_replan(decision: Decision, reason: str) -> bool:

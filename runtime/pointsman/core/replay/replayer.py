@@ -102,6 +102,9 @@ def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterato
                 yield ResultReceived(entry.event_id, entry.result)
             case "result_ignored":
                 yield _ignored_input(state, entry)
+            case "workflow_resumed":
+                resume = Control(action="resume", round=entry.round - 1, by=entry.by, reason=entry.reason)
+                yield ControlReceived(entry.event_id, resume)
             case "task_reopened":
                 control = Control(action="replay", task_id=entry.task_id, by=entry.by)
                 yield ControlReceived(entry.event_id, control)

@@ -14,7 +14,7 @@ from pointsman.core.budget.team_quota import committed, quota
 from pointsman.core.completion.caller_messages import RAISE_LIMIT_ADVICE, START_AGENT_ADVICE, explain_failure
 from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.decision import Decision
-from pointsman.core.model.lifecycle import Phase
+from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import Task
 from pointsman.core.planning.role_tasks import available_agents
 from pointsman.core.tasks.dispatch import start_task, unused_ids
@@ -23,7 +23,7 @@ from pointsman_schemas.log import LimitReached, PlanAccepted
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import Choreography
 
-__all__ = ["add_reactions", "missing_reactor", "start_choreography"]
+__all__ = ["add_missed_reactions", "add_reactions", "missing_reactor", "start_choreography"]
 
 
 def start_choreography(decision: Decision, strategy: Choreography) -> None:
@@ -61,6 +61,15 @@ def add_reactions(
             for task in tasks:
                 start_task(decision, task.id)
     return None
+
+
+def add_missed_reactions(decision: Decision, strategy: Choreography) -> None:
+    """Add the reactions to events that a limit of an earlier round left without a reaction."""
+    for task in tuple(decision.state.plan_tasks()):
+        if decision.ended or task.status is not TaskStatus.SUCCEEDED or task.result is None:
+            continue
+        reacted = {each.event for each in decision.state.plan_tasks() if task.id in each.depends_on}
+        add_reactions(decision, strategy, task, [each for each in task.result.events if each.name not in reacted])
 
 
 def _reacting_agents(decision: Decision, emitter: Task | None, event: EmittedEvent) -> tuple[PlannedTask, ...]:

@@ -159,7 +159,7 @@ def dispatch_task(decision: Decision, task_id: str, choice: AgentChoice | None =
             attempt=task.attempt + 1,
             agent=choice.agent,
             deadline=deadline,
-            span_id=span_id_for(state.workflow_id, task_id),
+            span_id=span_id_for(state.workflow_id, task_id if state.round == 1 else f"{task_id}/{state.round}"),
             fallback=fallback,
             team=card.team if card else False,
             fallback_for=choice.fallback_for,

@@ -162,6 +162,10 @@ class Timeline:
                 return "…", "warn", "the request", "waits:", entry.reason
             case "timer_armed":
                 return "", "plain", "supervisor", "will look again at", f"{entry.due:%H:%M:%S}"
+            case "workflow_resumed":
+                again = ", ".join(entry.tasks) or "the answer"
+                why = f": {entry.reason}" if entry.reason else ""
+                return "▶", "plain", entry.by or "a client", "resumed the workflow, to do again:", again + why
             case "workflow_ended":
                 status = entry.outcome.status
                 return "■", _END_TONES.get(status, "bad"), status, "is the end:", entry.outcome.reason

@@ -354,6 +354,13 @@ class _TraceBuilder:
                 for task in self.tasks.values():
                     if task.ended_at is None and task.attempts:
                         task.end(entry.at, "abandoned", task.detail or "the workflow ended first")
+            case "workflow_resumed":
+                self._ended, self._limit, self._refused = None, "", ""
+                by = f" by {entry.by}" if entry.by else ""
+                for task_id in entry.tasks:
+                    task = self._task(task_id, "")
+                    task.wait("waiting")
+                    task.ended_at, task.detail = None, f"done again in round {entry.round}, resumed{by}"
             case "approval_requested":
                 waits = f"waits for the approval {entry.approval}"
                 if entry.task_id is None:

@@ -12,6 +12,7 @@ from pointsman.errors import BusUnavailableError, NotFoundError, PeerError, Unkn
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
+from pointsman_schemas.ids import outcome_round
 from pointsman_schemas.log import Commit, Entry, WorkflowStarted
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
@@ -30,6 +31,7 @@ __all__ = [
     "read_commit",
     "read_entries",
     "read_workflow_started",
+    "round_of_outcome",
     "team_of",
     "wait_for_message",
 ]
@@ -102,6 +104,11 @@ def is_outcome(stored: StoredMessage) -> bool:
     """
     headers, workflow = stored.headers, stored.subject.rpartition(".")[2]
     return headers.get("ce-type") == Outcome.event_type and headers.get("ce-subject") == workflow
+
+
+def round_of_outcome(stored: StoredMessage) -> int:
+    """Return the round of its workflow that a stored outcome ends. Only the headers are read."""
+    return outcome_round(stored.subject.rpartition(".")[2], stored.headers.get("ce-id", ""))
 
 
 async def read_entries(bus: Bus, subjects: Subjects, workflow: str) -> tuple[Entry, ...]:

@@ -153,6 +153,7 @@ class WorkflowLog:
             entries=tuple(entries),
             snapshot_sequence=head.snapshot_sequence,
             pending_approvals=tuple(state.approvals),
+            round=state.round,
             decision_context=decision_context,
         )
         due = number % (SNAPSHOT_EVERY << (len(committed.tasks) // _TASKS_PER_DOUBLING).bit_length()) == 0

@@ -1,5 +1,5 @@
-"""Operators' calls: approvals, dead letters, queued requests, circuits, archives.
+"""Operators' calls: approvals, dead letters, ended workflows, queued requests, circuits, archives.
 
-Calls       approvals, dead_letters, queued_requests, circuits
+Calls       approvals, dead_letters, resume, queued_requests, circuits
 Archives    archive, archive_reader, archive_export, archive_import
 """

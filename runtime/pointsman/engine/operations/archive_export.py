@@ -9,7 +9,7 @@ from datetime import datetime
 
 from pointsman.bus.validation import printable
 from pointsman.core.views.trace import child_workflows
-from pointsman.engine.log.reader import is_outcome, newest_commit
+from pointsman.engine.log.reader import is_outcome, newest_commit, round_of_outcome
 from pointsman.engine.operations.archive import Archive, Record
 from pointsman.engine.operations.archive_reader import commits_of
 from pointsman.engine.operations.dead_letters import read_dead_letter
@@ -35,7 +35,8 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
     Raises:
         NotFoundError: The workflow has no log.
     """
-    team = (await newest_commit(bus, subjects, workflow)).team
+    newest = await newest_commit(bus, subjects, workflow)
+    team = newest.team
     ns = subjects.namespace
     wanted: tuple[tuple[StreamKind, str], ...] = (
         ("log", subjects.log(team, workflow)),
@@ -49,7 +50,7 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
         _record(stream, stored)
         for stream, subject in wanted
         async for stored in bus.read(stream, subject)
-        if _is_exported(stream, stored, subjects)
+        if _is_exported(stream, stored, subjects, newest.commit.round)
     ]
     archive = Archive(namespace=ns, team=team, workflow_id=workflow, exported_at=now, records=tuple(records))
     children: list[Archive] = []
@@ -59,14 +60,19 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
     return archive.model_copy(update={"children": tuple(children)})
 
 
-def _is_exported(stream: StreamKind, stored: StoredMessage, subjects: Subjects) -> bool:
-    """Return False for a foreign message on the subject of an outcome or of a dead letter."""
+def _is_exported(stream: StreamKind, stored: StoredMessage, subjects: Subjects, round: int) -> bool:
+    """Return False for a foreign message on the subject of an outcome or of a dead letter.
+
+    The outcome of an earlier round than `round` is not exported either: a supervisor is about to withdraw it.
+    """
     if stream == "dead":
         with suppress(ContractError):
             read_dead_letter(stored)
             return True
         return False
-    return is_outcome(stored) or not stored.subject.startswith(f"{subjects.namespace}.outcome.")
+    if not stored.subject.startswith(f"{subjects.namespace}.outcome."):
+        return True
+    return is_outcome(stored) and round_of_outcome(stored) >= round
 
 
 def _children_of(archive: Archive) -> Sequence[str]:

@@ -204,7 +204,7 @@ def _check_order(commit: Commit, state: State | None, name: str) -> None:
             f"{name} has commit {commit.number} where commit {expected} is expected: a commit is missing, stored twice "
             f"or out of order; {_EXPORT_HINT}"
         )
-    if state is not None and state.ended:
+    if state is not None and state.ended and commit.round == state.round:
         raise ConfigurationError(f"{name} has commit {commit.number} after the workflow's end; {_EXPORT_HINT}")
 
 

@@ -4,7 +4,7 @@
 |---|---|
 | a request | publishes it again unchanged, as a new workflow, under an id that follows from the letter |
 | a handoff, its workflow running | asks the supervisor to reopen the task: a new attempt, the same idempotency key |
-| a handoff, its workflow ended | is refused; with `as_new` the workflow's request is sent again, as a new workflow |
+| a handoff, its workflow ended | is refused: resume the workflow; `as_new` sends the request as a new workflow |
 | any other inbox event, its workflow running | publishes the event again |
 
 Every new id follows from the id of the letter. So two replays of one letter make one workflow, or one new attempt.
@@ -369,7 +369,8 @@ def read_dead_letter(stored: StoredMessage) -> DeadLetterEntry:
 def _has_ended_message(content: DeadLetter, end: WorkflowEnded) -> str:
     return (
         f"dead letter {content.id} belongs to workflow {content.workflow_id}, which has ended: {end.outcome.status}; "
-        f"`pointsman dead replay {content.id} --as-new` sends its request again as a new workflow"
+        f"`pointsman resume {content.workflow_id}` does its failed tasks again, `pointsman dead replay {content.id} "
+        "--as-new` sends its request again as a new workflow"
     )
 
 

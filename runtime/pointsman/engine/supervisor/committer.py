@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from pointsman.core.decide import make_decision
-from pointsman.core.decision import DecisionContext
+from pointsman.core.decision import Decision, DecisionContext
+from pointsman.core.model.inputs import ControlReceived
 from pointsman.core.model.state import State, copy_with
 from pointsman.core.replay.decision_context import AgentCards, record_context, summarize_cards
+from pointsman.core.resume import resume_refusal
 from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
 from pointsman.engine.process.fault_injection import fault_point
 from pointsman.engine.supervisor.agent_load import AgentLoads
@@ -27,6 +30,7 @@ from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger, metrics, semconv
 from pointsman_schemas.card import AgentCard
+from pointsman_schemas.events import AttemptError
 from pointsman_schemas.log import Entry
 
 __all__ = ["CommitResult", "Committer"]
@@ -66,6 +70,7 @@ class Committer:
         circuits: The circuits, which record each commit.
         loads: The loads of agents, which record each commit.
         prepare: Encodes the messages that the entries require, while the broker stores the commit.
+        retention: The time for which logs are kept after the end of their workflow.
     """
 
     def __init__(
@@ -77,6 +82,7 @@ class Committer:
         circuits: CircuitBreaker,
         loads: AgentLoads,
         prepare: Callable[[State, Sequence[Entry]], Sequence[EncodedMessage]],
+        retention: timedelta | None = None,
     ) -> None:
         self._bus = bus
         self._clock = clock
@@ -85,6 +91,7 @@ class Committer:
         self._circuits = circuits
         self._loads = loads
         self._prepare = prepare
+        self._retention = retention
         self._live_cards: tuple[tuple[AgentCard, ...], AgentCards] = ((), ())
 
     async def commit(self, workflow: str, head: LogHead, inbound: Sequence[InboundInput]) -> CommitResult:
@@ -107,7 +114,9 @@ class Committer:
         for _ in range(_MAX_RACES):
             cards = tuple(await self._bus.registry.cards())
             now, bound = self._clock.now(), self._bus.max_body
-            around = DecisionContext(now, cards, self._circuits.open_circuits, bound, self._loads.known)
+            around = DecisionContext(
+                now, cards, self._circuits.open_circuits, bound, self._loads.known, self._retention
+            )
             inputs = [
                 each for inbound_input in inbound for each in (inbound_input.input, *inbound_input.related_inputs)
             ]
@@ -122,7 +131,8 @@ class Committer:
                     head, raced, unanswered = LogHead(), True, False
                     continue
                 if head.state is not None and head.state.ended:
-                    return CommitResult(head, had_conflict=raced)  # no entry follows the end
+                    _refuse_resumes(draft, inbound)
+                    return CommitResult(head, had_conflict=raced)  # no entry follows the end, except a resume
                 # Without a commit, nothing proves that the head is the newest. If an older state ignores a timer,
                 # another supervisor may have armed this timer since.
                 newer = await self._logs.load(workflow, head)
@@ -193,3 +203,15 @@ class Committer:
             )
         _log.error("log_rolled_back", sequence=head.sequence, hint="messages that the broker had stored are lost")
         return whole
+
+
+def _refuse_resumes(decision: Decision, inbound: Sequence[InboundInput]) -> None:
+    """Refuse the resumes of a workflow that has ended and cannot be resumed, with the reason."""
+    for each in inbound:
+        if (
+            isinstance(each.input, ControlReceived)
+            and each.input.control.action == "resume"
+            and each.event_id not in decision.state.ignored_events
+        ):
+            reason = resume_refusal(decision, each.input)
+            each.refusal = AttemptError(kind="not_resumable", message=reason) if reason else None

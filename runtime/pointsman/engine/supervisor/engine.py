@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from pointsman.core.model.inputs import TimerFired
 from pointsman.core.model.state import State
-from pointsman.engine.log.reader import ImportedLogError, is_outcome
+from pointsman.engine.log.reader import ImportedLogError, is_outcome, round_of_outcome
 from pointsman.engine.log.requests import workflow_id_of
 from pointsman.engine.log.workflow_log import CorruptLogError, LogHead, WorkflowLog
 from pointsman.engine.process.broker_clock import BrokerClock
@@ -37,6 +37,7 @@ from pointsman.engine.supervisor.inbound import (
     InboundInput,
     all_committed,
     fired_early,
+    is_late_timer,
     is_request,
     request_id_conflict,
 )
@@ -103,12 +104,13 @@ class SupervisorEngine:
             bus, self._subjects, clock, failures=settings.circuit_failures, seconds=settings.circuit_open
         )
         loads, prepare = AgentLoads(bus, clock), self._outbox.encode_new
-        self._committer = Committer(bus, clock, self._logs, self._log_watch, self._circuits, loads, prepare)
+        kept = timedelta(days=settings.retention_days)
+        self._committer = Committer(bus, clock, self._logs, self._log_watch, self._circuits, loads, prepare, kept)
         self._recovery = Recovery(bus, self._subjects, clock, self._logs, self._outbox, team.name)
         self._retention = RetentionJob(bus, self._subjects, clock, team.name, settings.retention_days)
         self._acknowledger = Acknowledger(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, LogHead] = OrderedDict()
-        self._ended = EndedWorkflows(clock, timedelta(days=settings.retention_days))
+        self._ended = EndedWorkflows(clock, kept)
         self._queued: dict[str, list[InboundInput]] = {}
         self._in_progress: dict[str, Sequence[InboundInput]] = {}
         self._decoder = InboundDecoder(bus, self._subjects, clock, team)
@@ -320,7 +322,10 @@ class SupervisorEngine:
 
     async def _on_outcome(self, stored: StoredMessage) -> None:
         if is_outcome(stored):
-            self._record_end(stored.subject.rpartition(".")[2], stored.at)
+            workflow = stored.subject.rpartition(".")[2]
+            head = self._heads.get(workflow)
+            if head is None or head.state is None or head.state.round <= round_of_outcome(stored):
+                self._record_end(workflow, stored.at)
 
     def _enqueue(self, workflow: str, inbound_input: InboundInput, turns: asyncio.TaskGroup) -> None:
         """Queue an input. Inputs of one workflow are processed in order. Inputs that wait together form one batch."""
@@ -396,11 +401,7 @@ class SupervisorEngine:
         started = self._clock.now() if tracing_enabled() else None
         again = any(inbound_input.delivery.delivered > 1 for inbound_input in inbound)
         # A request is checked against the log: it may differ from the first request, or the log may be removed.
-        if (
-            workflow in self._ended
-            and not again
-            and not any(is_request(inbound_input.input) for inbound_input in inbound)
-        ):
+        if workflow in self._ended and not again and all(is_late_timer(each.input) for each in inbound):
             self._admission.release(workflow)
             return await self._acknowledger.acknowledge(workflow, inbound)
         head = self._heads.get(workflow)
@@ -423,7 +424,7 @@ class SupervisorEngine:
         head, entries, owed, raced = await self._committer.commit(workflow, head, inbound)
         if head.state is None:
             raise InvariantError(f"the inputs of {workflow} led to no state")
-        if workflow in self._ended and not head.state.ended:  # its log was removed, and the request began it again
+        if workflow in self._ended and not head.state.ended:  # it was resumed, or its log was removed and it restarted
             self._ended.discard(workflow)
             self._admission.admit(workflow)
         # Another supervisor publishes the messages of its own commits. If that supervisor crashes before, the broker

@@ -14,6 +14,7 @@ from pointsman.core.model.inputs import (
     RequestRefused,
     ResultReceived,
     TimerFired,
+    is_first_round,
 )
 from pointsman.core.model.state import State
 from pointsman.core.tasks.child_workflow import PARENT_CONTROL
@@ -27,6 +28,7 @@ __all__ = [
     "all_committed",
     "fired_early",
     "is_cancellation",
+    "is_late_timer",
     "is_request",
     "refuse_oversized",
     "request_id_conflict",
@@ -55,6 +57,14 @@ class InboundInput:
 def is_request(each: Input) -> bool:
     """Return True if an input may begin a workflow: a request, readable or not, or a handoff to the team."""
     return isinstance(each, RequestReceived | RequestRefused)
+
+
+def is_late_timer(each: Input) -> bool:
+    """Return True if an input of an ended workflow is a timer of its first round, which changes nothing.
+
+    Any other input is checked against the log: the workflow may have been resumed through another supervisor.
+    """
+    return isinstance(each, TimerFired) and is_first_round(each.name)
 
 
 def request_id_conflict(state: State, each: Input) -> AttemptError | None:

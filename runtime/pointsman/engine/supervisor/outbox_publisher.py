@@ -17,7 +17,7 @@ from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State, Task
 from pointsman.core.outbox import outbox, retry_schedule
-from pointsman.engine.log.reader import gather_batched
+from pointsman.engine.log.reader import gather_batched, round_of_outcome
 from pointsman.engine.process.dead_lettering import store_dead_letter
 from pointsman.engine.process.fault_injection import fault_point
 from pointsman.engine.process.handoff_codec import RESENT_HEADER
@@ -97,6 +97,7 @@ class OutboxPublisher:
         """
         if abandoned := [entry.task_id for entry in entries if entry.kind == "task_abandoned"]:
             await self._cancel_tasks(state, [state.tasks[name] for name in abandoned])
+        await self._withdraw_outcome(state)
         await self._publish(state, self.encode_new(state, entries) if prepared is None else prepared)
 
     async def republish_all(self, state: State, entries: Sequence[Entry] = ()) -> None:
@@ -112,6 +113,7 @@ class OutboxPublisher:
             if found is not None and is_outcome_of(found, state, ending.headers):
                 return
         await self.cancel_dispatched(state)
+        await self._withdraw_outcome(state)
         messages = self._encode(state, outbox(state, self._subjects))
         if self._bus.handoffs_unsynced:
             _mark_resent(messages)
@@ -121,6 +123,19 @@ class OutboxPublisher:
     async def cancel_dispatched(self, state: State) -> None:
         """Cancel the handoffs of all abandoned tasks."""
         await self._cancel_tasks(state, [task for task in state.tasks.values() if task.status is TaskStatus.ABANDONED])
+
+    async def _withdraw_outcome(self, state: State) -> None:
+        """Delete the outcome of an earlier round while a resumed workflow runs.
+
+        A workflow without an outcome runs, for every reader. The log keeps the outcomes of all rounds. A supervisor
+        that was slow may publish the outcome of an earlier round late, so each commit of a resumed workflow checks.
+        """
+        if state.round == 1 or state.ended:
+            return
+        subject = self._subjects.outcome(state.team, state.workflow_id)
+        found = await self._bus.last("log", subject)
+        if found is not None and round_of_outcome(found) < state.round:
+            await self._bus.trim("log", subject, found.sequence)
 
     async def broker_clock_changed(self) -> bool:
         """Compare the broker's clock with its last known time.
@@ -274,7 +289,10 @@ class OutboxPublisher:
         handed = [task for task in abandoned if task.attempt]
         if not handed:
             return
-        body = dump(Cancellation(tasks=tuple(task.id for task in handed)))
+        cancelled = Cancellation(
+            tasks=tuple(task.id for task in handed), attempts=tuple(task.attempt for task in handed)
+        )
+        body = dump(cancelled)
         await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
         waiting = [retry_schedule(state, task, self._subjects) for task in handed if task.not_before is not None]
         await asyncio.gather(*(self._bus.purge("handoffs", name) for name in waiting))

@@ -12,7 +12,14 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 
-from pointsman.engine.log.reader import as_async_generator, is_imported, is_outcome, read_workflow_started
+from pointsman.engine.log.reader import (
+    as_async_generator,
+    is_imported,
+    is_outcome,
+    read_commit,
+    read_workflow_started,
+    round_of_outcome,
+)
 from pointsman.engine.log.requests import workflow_of_request
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
@@ -199,7 +206,7 @@ class RetentionJob:
 
     async def _read_end(self, workflow: str) -> datetime:
         outcome = await self._bus.last("log", self._subjects.workflow_outcome(workflow))
-        if outcome is not None and is_outcome(outcome):
+        if outcome is not None and is_outcome(outcome) and not await self._was_resumed(workflow, outcome):
             return outcome.at
         newest = await self._bus.last("log", self._subjects.workflow_log(workflow))
         if newest is None or is_imported(newest):
@@ -211,6 +218,14 @@ class RetentionJob:
         except ContractError:  # a supervisor that reads it closes it
             return _NEVER
         return _NEVER
+
+    async def _was_resumed(self, workflow: str, outcome: StoredMessage) -> bool:
+        """Return True if the log goes on after an outcome: a supervisor withdraws this outcome soon."""
+        newest = await self._bus.last("log", self._subjects.workflow_log(workflow))
+        try:
+            return newest is not None and read_commit(newest).round > round_of_outcome(outcome)
+        except ContractError:  # a supervisor closed the workflow, because it could not read the log
+            return False
 
     async def _remove_unreferenced_bodies(self) -> None:
         """Delete the bodies that no message refers to: the bodies that are older than every stored message."""

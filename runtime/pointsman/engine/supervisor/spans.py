@@ -32,6 +32,7 @@ from pointsman.telemetry.trace_context import trace_context
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import ErrorKind
+from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.log import Entry
 from pointsman_schemas.subjects import Subjects
 
@@ -294,7 +295,7 @@ def _export_task(
 
 
 def _export_workflow(state: State, ended: datetime, happenings: Iterable[SpanEvent]) -> None:
-    seconds = (ended - state.started_at).total_seconds()
+    seconds = (ended - state.round_began_at).total_seconds()
     metrics.observe_series(
         semconv.WORKFLOW_DURATION, seconds, _duration_attributes(semconv.WORKFLOW_NAME, state.team, state.phase)
     )
@@ -309,12 +310,14 @@ def _export_workflow(state: State, ended: datetime, happenings: Iterable[SpanEve
     )
     trace = state.trace
     reason = state.outcome.reason if state.outcome else ""
+    # The span of a later round is a child of the span of the first round, which has been exported.
+    own_span = None if state.round == 1 else span_id_for(state.workflow_id, f"round/{state.round}")
     record(
         about,
-        context=trace_context(trace),
-        parent_span_id=trace.parent_span_id,
+        context=trace_context(trace, own_span),
+        parent_span_id=trace.parent_span_id if own_span is None else trace.span_id,
         kind="internal",
-        started=state.started_at,
+        started=state.round_began_at,
         ended=ended,
         error=(state.phase.value, reason) if state.phase is Phase.FAILED else None,
         happenings=happenings,

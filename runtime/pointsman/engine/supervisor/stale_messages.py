@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pointsman.core.model.inputs import CLOCK_SKEW
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State
-from pointsman.engine.log.reader import is_outcome
+from pointsman.engine.log.reader import is_outcome, round_of_outcome
 from pointsman.engine.process.handoff_codec import RESENT_HEADER
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.telemetry import get_logger
@@ -60,9 +60,11 @@ def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]
         state: The workflow.
         headers: The headers that the outcome would have if it were published now.
     """
+    if not is_outcome(there) or round_of_outcome(there) != state.round:
+        return is_outcome(there) and round_of_outcome(there) > state.round  # the workflow was resumed since
     # The broker's clock may have been set back; a supervisor that cannot read a log ends the workflow at another time.
     same = there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]
-    return is_outcome(there) and (same or there.at - state.started_at >= -CLOCK_SKEW)
+    return same or there.at - state.started_at >= -CLOCK_SKEW
 
 
 async def _foreign_timer(bus: Bus, target: str, due: datetime) -> bool:

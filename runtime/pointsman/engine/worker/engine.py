@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -112,7 +113,8 @@ class Worker:
         self._subjects = Subjects(settings.namespace)
         self._slots = [create_slots(agent, self.instance, self._subjects) for agent in agents]
         self._in_flight: dict[object, InFlightHandoff] = {}  # by `_handoff_key`
-        self._cancelled: OrderedDict[tuple[str, str], None] = OrderedDict()  # by workflow and task, oldest first
+        # The newest cancelled attempt by workflow and task, oldest first.
+        self._cancelled: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._processor = HandoffProcessor(bus, self._subjects, settings, self._clock, self._cancelled)
         self._processor.interceptors = tuple(interceptors)
         self._lifespans = tuple(lifespans)
@@ -321,16 +323,18 @@ class Worker:
         """Stop the running attempts of cancelled tasks, and prevent the start of their queued handoffs."""
         workflow = message.subject.split(".")[2]
         try:
-            cancelled = {(workflow, task) for task in parse(Cancellation, message.body).tasks}
+            cancelled = _newest_cancelled(workflow, parse(Cancellation, message.body))
         except ContractError as error:
             _log.warning("cancellation_unreadable", subject=message.subject, error=str(error))
             return
-        self._cancelled.update(dict.fromkeys(cancelled))  # permanently: an abandoned task is never reopened
+        self._cancelled.update(cancelled)  # permanently: when a workflow is resumed, its tasks have later attempts
         while len(self._cancelled) > _MAX_CANCELLED:
             self._cancelled.popitem(last=False)
         for in_flight in list(self._in_flight.values()):
-            if (attempt := in_flight.attempt) and (attempt.handoff.workflow_id, attempt.handoff.task_id) in cancelled:
-                attempt.interrupt("cancelled")
+            if (attempt := in_flight.attempt) is not None:
+                of = (attempt.handoff.workflow_id, attempt.handoff.task_id)
+                if attempt.handoff.attempt <= cancelled.get(of, 0):
+                    attempt.interrupt("cancelled")
 
     async def _check_name_conflicts(self) -> None:
         """Log each live agent that has the name of one of these agents, but other schemas for input or output.
@@ -466,3 +470,9 @@ async def _close_agent(agent: Agent) -> None:
         await agent.close()
     except Exception as error:
         _log.warning("agent_close_failed", agent=agent.card.name, error=describe_error(error))
+
+
+def _newest_cancelled(workflow: str, cancellation: Cancellation) -> dict[tuple[str, str], int]:
+    """Return the newest cancelled attempt of each task. Without a number, every attempt is cancelled."""
+    attempts = cancellation.attempts or (sys.maxsize,) * len(cancellation.tasks)
+    return {(workflow, task): attempt for task, attempt in zip(cancellation.tasks, attempts, strict=False)}

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -79,7 +79,7 @@ class HandoffProcessor:
         subjects: Subjects of the namespace.
         settings: Settings of the worker.
         clock: Clock of the worker.
-        cancelled: Cancelled tasks, as pairs of workflow and task. The worker adds tasks while the processor runs.
+        cancelled: The newest cancelled attempt, by workflow and task. The worker adds tasks while the processor runs.
 
     Attributes:
         executor: Executor of the agents.
@@ -91,7 +91,7 @@ class HandoffProcessor:
     """
 
     def __init__(
-        self, bus: Bus, subjects: Subjects, settings: Settings, clock: Clock, cancelled: Container[tuple[str, str]]
+        self, bus: Bus, subjects: Subjects, settings: Settings, clock: Clock, cancelled: Mapping[tuple[str, str], int]
     ) -> None:
         self.executor: Executor = InlineExecutor()
         self.rate_limiter: BusRateLimiter | None = None
@@ -290,7 +290,7 @@ class HandoffProcessor:
                 f" deliver{'y' if most == 1 else 'ies'}, as "
                 "many as a handoff may have; it was not started again",
             )
-        if (handoff.workflow_id, handoff.task_id) in self._cancelled:
+        if handoff.attempt <= self._cancelled.get((handoff.workflow_id, handoff.task_id), 0):
             return attempt.failed_result(ErrorKind.CANCELLED, "the task is cancelled; it was not started")
         return None
 

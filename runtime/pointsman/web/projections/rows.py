@@ -43,6 +43,8 @@ class WorkflowRow:
     usage: Usage = field(default_factory=Usage)
     work: dict[str, str] = field(default_factory=dict)
     """States of the planned tasks: open, succeeded or failed. Emptied at the end of the workflow; the counts stay."""
+    earlier_done: int = 0
+    """Tasks that succeeded in earlier rounds."""
     done: int = 0
     total: int = 0
     failed: int = 0
@@ -85,6 +87,10 @@ class WorkflowRow:
             case "timer_armed":
                 self.reason = entry.reason  # the agents that must be live before the workflow can begin
                 return
+            case "workflow_resumed":
+                self.status, self.reason, self.ended_at, self.elapsed = "running", "", None, None
+                self.earlier_done = max(0, self.total - len(entry.tasks))
+                self.work = dict.fromkeys(entry.tasks, "open")
             case "workflow_ended":
                 outcome = entry.outcome
                 self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
@@ -94,9 +100,9 @@ class WorkflowRow:
                 return
             case _:
                 return
-        self.total = len(self.work)
+        self.total = self.earlier_done + len(self.work)
         self.failed = sum(1 for state in self.work.values() if state == "failed")
-        self.done = sum(1 for state in self.work.values() if state == "succeeded")
+        self.done = self.earlier_done + sum(1 for state in self.work.values() if state == "succeeded")
 
     def _assign(self, entry: TaskDispatched | RetryScheduled) -> None:
         if entry.team:

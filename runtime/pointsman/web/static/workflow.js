@@ -33,6 +33,8 @@ export function workflowPage(main, id, go) {
   const below = h("dd", { class: "below" });
   const teams = h("div", { hidden: true }, h("dt", { text: "Handed to" }), below);
   const stopIt = h("button", { type: "button", class: "danger", "data-needs": "operate", text: "Cancel", hidden: true, onclick: once(cancel) });
+  const resumeIt = h("button", { type: "button", "data-needs": "operate", text: "Resume", hidden: true, onclick: once(resume),
+    title: "Do the failed tasks again; what succeeded stays" });
   const again = h("button", { type: "button", "data-needs": "operate", text: "Ask again", hidden: true, onclick: () => askFor(go, { team: view.team, input: view.input }) });
   const take = h("a", { class: "button", href: `/api/workflows/${id}/export`, download: `${id}.json`, text: "Export", hidden: true,
     title: "The whole workflow in a file, for pointsman import and pointsman replay" });
@@ -46,12 +48,17 @@ export function workflowPage(main, id, go) {
     panel("events", "Events", [events.tools], events.element));
   const waiting = h("div", {});
   main.append(
-    h("div", { class: "head-line" }, h("a", { href: "/", class: "back", text: "← Workflows" }), h("div", { class: "buttons" }, take, again, stopIt)),
+    h("div", { class: "head-line" }, h("a", { href: "/", class: "back", text: "← Workflows" }), h("div", { class: "buttons" }, take, again, resumeIt, stopIt)),
     h("div", { class: "title" }, state, title), ask, facts, ids, waiting, whole);
 
   async function cancel() {
     const done = await post(`/api/workflows/${id}/cancel`, { reason: "cancelled in the dashboard" });
     note(done.ok ? "The cancellation was requested." : done.error, done.ok ? "plain" : "bad");
+  }
+
+  async function resume() {
+    const done = await post(`/api/workflows/${id}/resume`, { reason: "resumed in the dashboard" });
+    note(done.ok ? "The workflow goes on: its failed tasks are done again." : done.error, done.ok ? "plain" : "bad");
   }
 
   function absent(said) {
@@ -79,6 +86,7 @@ export function workflowPage(main, id, go) {
     setText(state, word(view.status));
     ask.hidden = view.status !== "waiting for approval";
     stopIt.hidden = Boolean(view.ended_at);
+    resumeIt.hidden = Boolean(view.parent) || !view.input || !["failed", "partial"].includes(view.status);
     showFacts();
     showTeams();
     showAnswer();
@@ -127,8 +135,9 @@ export function workflowPage(main, id, go) {
   function showAnswer() {
     const outcome = view.outcome;
     answer.hidden = !outcome;
-    if (!outcome || answer.dataset.of === outcome.status) return;
+    if (!outcome || answer.dataset.of === outcome.status && answer.dataset.round === String(outcome.round)) return;
     answer.dataset.of = outcome.status;
+    answer.dataset.round = outcome.round;
     const text = readable(outcome.answer);
     answer.replaceChildren(...[
       h("h2", { id: "answer", text: "Answer" }),

@@ -11,7 +11,7 @@ from support.core import T0, WorkflowDriver, failure, task
 
 from pointsman.core.evolve import apply_commit, evolve, fold_entries
 from pointsman.core.model.diagram import render_page
-from pointsman.core.model.lifecycle import PHASE_MOVES, SETTLED, TASK_MOVES, TERMINAL, Phase, TaskStatus
+from pointsman.core.model.lifecycle import PHASE_MOVES, RESUMABLE, SETTLED, TASK_MOVES, TERMINAL, Phase, TaskStatus
 from pointsman.core.model.state import State
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
@@ -42,8 +42,9 @@ def test_every_phase_and_status_has_its_row() -> None:
     assert set(TASK_MOVES) == set(TaskStatus)
 
 
-def test_nothing_follows_a_terminal_phase_and_all_others_can_end() -> None:
-    assert all((not PHASE_MOVES[phase]) == (phase in TERMINAL) for phase in Phase)
+def test_only_a_resume_follows_a_terminal_phase_and_all_others_can_end() -> None:
+    assert {phase for phase in TERMINAL if PHASE_MOVES[phase]} == RESUMABLE
+    assert all(PHASE_MOVES[phase] == {Phase.PLANNING, Phase.RUNNING} for phase in RESUMABLE)
     assert all(PHASE_MOVES[phase] >= TERMINAL for phase in set(Phase) - TERMINAL)
 
 

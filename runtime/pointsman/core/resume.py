@@ -1,0 +1,87 @@
+"""Resume a workflow that ended as failed or partial: a new round does the open tasks again.
+
+Results of tasks that succeeded stay. The new round has the whole limits of the workflow, and ends with an outcome of
+its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from pointsman.core.decision import Decision
+from pointsman.core.model.inputs import ControlReceived
+from pointsman.core.model.lifecycle import RESUMABLE, TaskStatus
+from pointsman.core.model.state import State, Task
+from pointsman.core.strategies.choreography import add_missed_reactions
+from pointsman.core.strategies.registry import start_workflow
+from pointsman_schemas.log import ControlIgnored, WorkflowResumed
+from pointsman_schemas.strategies import Choreography
+
+__all__ = ["RESUME_MARGIN", "resume_refusal", "resume_workflow"]
+
+RESUME_MARGIN = timedelta(hours=1)
+"""Part of the retention period in which an ended workflow cannot be resumed any more, because a supervisor with another
+clock may be deleting its log. At most half of the retention period."""
+
+
+def resume_workflow(decision: Decision, received: ControlReceived) -> None:
+    """Begin a new round, if the workflow has ended and can be resumed.
+
+    A running workflow records that the command was ignored. An ended workflow that cannot be resumed records nothing:
+    no other entry can follow its end.
+    """
+    state, control = decision.state, received.control
+    if received.event_id in state.ignored_events:
+        return None  # a redelivery
+    if not state.ended:
+        reason = f"the workflow has not ended: it is in round {state.round}"
+        decision.add(ControlIgnored(at=decision.now, event_id=received.event_id, action=control.action, reason=reason))
+        return None
+    if resume_refusal(decision, received):
+        return None
+    again = tuple(task.id for task in state.plan_tasks() if _is_open(task))
+    decision.add(
+        WorkflowResumed(
+            at=decision.now,
+            event_id=received.event_id,
+            round=state.round + 1,
+            tasks=again,
+            deadline=decision.now + state.time_limit,
+            by=control.by,
+            reason=control.reason,
+        )
+    )
+    if state.plan is None:
+        return start_workflow(decision)
+    decision.ready.extend(again)
+    if isinstance(strategy := state.strategy, Choreography):
+        add_missed_reactions(decision, strategy)
+    return None
+
+
+def resume_refusal(decision: Decision, received: ControlReceived) -> str:
+    """Return the reason why an ended workflow cannot be resumed; an empty text if it can be resumed."""
+    return "; ".join(_obstacles(decision, decision.state, received))
+
+
+def _obstacles(decision: Decision, state: State, received: ControlReceived) -> Iterator[str]:
+    if state.phase not in RESUMABLE:
+        yield f"the workflow ended as {state.phase}; only a workflow that ended as failed or partial can be resumed"
+    if (asked := received.control.round) is not None and asked != state.round:
+        yield f"the command names round {asked}, and the workflow is in round {state.round}"
+    if state.refused:
+        yield "the request could not be read; correct the request and publish it again under a new id"
+    if state.parent is not None:
+        yield (
+            f"the workflow works for task {state.parent.task_id} of {state.parent.workflow_id}, which has its result; "
+            "resume that workflow"
+        )
+    kept, ended_at = decision.context.retention, state.outcome.ended_at if state.outcome else decision.now
+    if kept is not None and decision.now >= ended_at + kept - min(RESUME_MARGIN, kept / 2):
+        yield f"the workflow ended at {ended_at.isoformat()}, and its log is about to be deleted"
+
+
+def _is_open(task: Task) -> bool:
+    """Return True for a task that is done again: it did not succeed, or its team's result has gaps."""
+    return task.status is not TaskStatus.SUCCEEDED or bool(task.result and task.result.gaps)

@@ -1,0 +1,155 @@
+"""Resume an ended workflow: ask its supervisor for a new round, and remove the dead letters of the round before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+
+from pointsman.core.model.lifecycle import RESUMABLE, Phase
+from pointsman.engine.log.reader import (
+    as_async_generator,
+    check_not_imported,
+    newest_commit,
+    read_commit,
+    read_workflow_started,
+)
+from pointsman.engine.operations.dead_letters import DeadLetters
+from pointsman.engine.process.retrying import publish_with_retry
+from pointsman.errors import ConflictError, PointsmanError
+from pointsman.ports.bus import Bus
+from pointsman.ports.clock import Clock
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Control
+from pointsman_schemas.ids import derive_id
+from pointsman_schemas.log import ControlIgnored, Entry, WorkflowEnded, WorkflowResumed
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["NotResumableError", "ResumeResult", "resume_workflow"]
+
+
+class NotResumableError(PointsmanError):
+    """The workflow cannot be resumed. The message has the reason and the next step."""
+
+    kind = "not_resumable"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeResult:
+    """The result of a resume.
+
+    Attributes:
+        workflow: The id of the workflow.
+        team: The team of the workflow.
+        round: The number of the round that began.
+        tasks: The tasks of the plan that are done again. Without tasks, the workflow is planned or answered again.
+        by: The person or system whose resume counted.
+    """
+
+    workflow: str
+    team: str
+    round: int
+    tasks: tuple[str, ...]
+    by: str
+
+
+async def resume_workflow(
+    bus: Bus,
+    subjects: Subjects,
+    clock: Clock,
+    workflow: str,
+    *,
+    reason: str = "",
+    by: str = "",
+    timeout: float = 10.0,
+) -> ResumeResult:
+    """Ask the supervisor of an ended workflow for a new round, and wait until the round has begun.
+
+    The control event names the round that ended. So two resumes of one round begin one new round.
+
+    Returns:
+        The new round.
+
+    Raises:
+        NotResumableError: The workflow runs, has completed, was cancelled, or works for another workflow; or no
+            supervisor began the round within `timeout` seconds.
+        ImportedLogError: The workflow was imported. Nothing was sent.
+        NotFoundError: The workflow has no log.
+    """
+    newest = await newest_commit(bus, subjects, workflow)
+    check_not_imported(workflow, newest.imported_from)
+    ended_round = newest.commit.round
+    log = subjects.log(newest.team, workflow)
+    _check_ended(workflow, ended_round, newest.commit.entries)
+    started = await read_workflow_started(bus, subjects, log)
+    if started.parent is not None:
+        raise NotResumableError(
+            f"workflow {workflow} works for task {started.parent.task_id} of {started.parent.workflow_id}, which has "
+            f"its result; resume that workflow with `pointsman resume {started.parent.workflow_id}`"
+        )
+    last = await bus.last("log", log)
+    after = last.sequence - 1 if last is not None else 0
+    name = derive_id("resume", workflow, str(ended_round))
+    control = Control(action="resume", round=ended_round, reason=reason, by=by)
+    envelope = Envelope(
+        id=name,
+        type=Control.event_type,
+        source=subjects.source("client", "python"),
+        time=clock.now(),
+        subject=workflow,
+    )
+    with suppress(ConflictError):  # the round was resumed before: the control exists and acts once
+        await publish_with_retry(
+            bus, subjects.control(newest.team, workflow, name), dump(control), encode(envelope), expect=0
+        )
+    try:
+        async with asyncio.timeout(timeout):
+            resumed = await _wait_until_resumed(bus, log, after, ended_round, name)
+    except TimeoutError:
+        raise NotResumableError(
+            f"the supervisors of team {newest.team} were asked to resume {workflow} and have not done so within "
+            f"{timeout:g} s: none is running, or the resume was refused, and then `pointsman dead list --workflow "
+            f"{workflow}` has the reason; if one starts, it resumes the workflow"
+        ) from None
+    await _remove_letters(bus, subjects, clock, workflow, resumed)
+    return ResumeResult(workflow, newest.team, resumed.round, resumed.tasks, resumed.by)
+
+
+def _check_ended(workflow: str, round: int, entries: Iterable[Entry]) -> None:
+    end = next((entry for entry in reversed(tuple(entries)) if isinstance(entry, WorkflowEnded)), None)
+    if end is None:
+        raise NotResumableError(
+            f"workflow {workflow} has not ended, it is in round {round}; `pointsman watch {workflow}` shows its events"
+        )
+    if Phase(end.outcome.status) not in RESUMABLE:
+        raise NotResumableError(
+            f"workflow {workflow} ended as {end.outcome.status}; only a workflow that ended as failed or partial can "
+            "be resumed; submit the request again under a new id"
+        )
+    if end.refusal is not None:
+        raise NotResumableError(
+            f"the request of workflow {workflow} could not be read: {end.refusal.message}; correct the request and "
+            "publish it again under a new id"
+        )
+
+
+async def _wait_until_resumed(bus: Bus, log: str, after: int, ended_round: int, control: str) -> WorkflowResumed:
+    """Wait for the entry that begins the round after `ended_round`."""
+    async with aclosing(as_async_generator(bus.follow("log", [log], after=after))) as messages:
+        async for stored in messages:
+            for entry in read_commit(stored).entries:
+                if isinstance(entry, WorkflowResumed) and entry.round > ended_round:
+                    return entry
+                if isinstance(entry, ControlIgnored) and entry.event_id == control:
+                    raise NotResumableError(entry.reason)
+    raise TimeoutError
+
+
+async def _remove_letters(bus: Bus, subjects: Subjects, clock: Clock, workflow: str, resumed: WorkflowResumed) -> None:
+    """Remove the dead letters of tasks of the rounds before: the new round does these tasks again."""
+    letters = DeadLetters(bus, subjects, clock=clock)
+    for letter in await letters.list(workflow=workflow):
+        if letter.content.task_id is not None and letter.content.at <= resumed.at:
+            await letters.discard(letter)
