@@ -222,7 +222,9 @@ class Dashboard:
         given = await read_json_object(request)
         name = request.path_params["id"]
         token(name, "workflow")
-        resumed = await self.client.operations.resume(name, reason=str(given.get("reason", "")), by=self._actor(request))
+        resumed = await self.client.operations.resume(
+            name, reason=str(given.get("reason", "")), by=self._actor(request)
+        )
         self._streams.refresh()
         return json_response(resumed)
 
