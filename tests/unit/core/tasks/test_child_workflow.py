@@ -114,7 +114,7 @@ def test_a_refusal_ends_the_child_and_fails_the_parents_task() -> None:
 
     sent = [message.event for message in outbox(state, SUBJECTS)]
 
-    assert [type(event) for event in sent] == [Result, Outcome]
+    assert [type(event).__name__ for event in sent] == ["Result", "Outcome"]
     assert isinstance(sent[0], Result)
     assert sent[0].error == AttemptError(
         kind="team_failed", message="team failed: the task was refused: there are 4 teams above it"
