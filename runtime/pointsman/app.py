@@ -104,7 +104,7 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         await stack.enter_async_context(
             _health(settings, observed, lambda: worker.waiting_for if worker else ["broker"])
         )
-        bus = await jetstream.connect(settings, name=name, observer=telemetry.bus_observer())
+        bus = await jetstream.connect(settings, name=name, observer=telemetry.bus_observer(), leader_reads=False)
         stack.push_async_callback(bus.close)
         await bus.set_up()
         worker = Worker(
@@ -136,7 +136,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     users = check_access(settings.dashboard_host, settings.dashboard_token, settings.dashboard_users)
     async with AsyncExitStack() as stack:
         observed = _start_telemetry("dashboard", settings, stack)
-        bus = await jetstream.connect(settings, name="dashboard", observer=telemetry.bus_observer())
+        bus = await jetstream.connect(settings, name="dashboard", observer=telemetry.bus_observer(), leader_reads=False)
         stack.push_async_callback(bus.close)
         await bus.set_up()
         await stack.enter_async_context(_health(settings, observed, lambda: [] if bus.connected else ["broker"]))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.broker import TIMEOUT_S
+from support.cluster import NatsCluster
 from support.permission_server import PermissionServer, Rights, permission_server
 
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
@@ -139,3 +140,30 @@ async def test_a_user_keeps_its_own_card_and_reads_all_cards(tmp_path: Path) -> 
         assert before <= now <= after
         assert names == ["ada", "bob"]
         assert server.violations() == ["Publish $KV.OWN_AGENTS.bob.2"]
+
+
+async def test_a_bound_reader_of_a_cluster_finds_what_was_stored(tmp_path: Path) -> None:
+    """Of the reads that follow an acknowledgement at once, replicas answered one in twenty without the message."""
+    async with NatsCluster(tmp_path) as cluster:
+        settings = Settings(url=cluster.url, namespace="own", replicas=3)
+        writer = await connect(settings, name="writer", wait=TIMEOUT_S)
+        await writer.set_up()
+        reader = await connect(settings, name="reader", wait=TIMEOUT_S, leader_reads=False)
+        absent = []
+        for number in range(200):
+            subject = f"own.log.crew.w{number}"
+            sequence = await writer.publish(subject, b"1", {}, expect=0)
+            if await reader.last("log", subject) is None:
+                absent.append(sequence)
+        for number in range(10):
+            large = b"%d" % number * 2_000_000
+            sequence = await writer.publish("own.log.crew.large", large, {})
+            found = await reader.get("log", sequence, "own.log.crew.large")
+            assert found is not None
+            assert found.body == large
+        read = [stored.sequence async for stored in reader.read("log", "own.log.crew.*")]
+        await reader.close()
+        await writer.close()
+
+    assert absent == []
+    assert read == list(range(1, 211))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
@@ -31,6 +31,7 @@ _log = structlog.get_logger(__name__)
 REUSE_MAX_AGE_S = 86_400.0
 """Seconds for which messages may refer to a stored object. Later the object is written again: retention removes an
 object that is much older than every message."""
+_LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds before the object is read again from replicas that may be behind
 _CHUNK_BYTES = 131_072  # bytes: the default of ADR-20
 
 
@@ -51,13 +52,17 @@ class _ObjectInfo(BaseModel):
 
 
 class ClaimCheckStore:
-    """The object store of a namespace, over `bus`. `bound` is the maximum number of bytes of an event."""
+    """The object store of a namespace, over `bus`. `bound` is the maximum number of bytes of an event.
 
-    def __init__(self, bus: Bus, bucket: str, bound: int, clock: Clock) -> None:
+    `may_lag` returns True if the bus reads from replicas. A message may then arrive before its object does.
+    """
+
+    def __init__(self, bus: Bus, bucket: str, bound: int, clock: Clock, *, may_lag: Callable[[], bool] = bool) -> None:
         self._bus = bus
         self._bucket = bucket
         self._max_body = bound
         self._clock = clock
+        self._may_lag = may_lag
 
     def fits_in_message(self, body: bytes) -> bool:
         """Return True if `body` fits into a message with any headers.
@@ -92,7 +97,7 @@ class ClaimCheckStore:
         if stored.body or (reference := _reference_header(stored.headers)) is None:
             return stored
         try:
-            body = await self._load_body(Claim.decode(stored.headers[reference]))
+            body = await self._load_replicated(Claim.decode(stored.headers[reference]))
         except ContractError as error:
             _log.error("body_lost", subject=stored.subject, sequence=stored.sequence, reason=str(error))
             return stored
@@ -137,6 +142,15 @@ class ClaimCheckStore:
         except ContractError:
             return False
         return True
+
+    async def _load_replicated(self, claim: Claim) -> bytes:
+        """Return the body of an object, which a replica may still lack. Raise the errors of `_load_body`."""
+        for pause in _LAG_PAUSES_S if self._may_lag() else ():
+            try:
+                return await self._load_body(claim)
+            except ContractError:
+                await self._clock.sleep(pause)
+        return await self._load_body(claim)
 
     async def _load_body(self, claim: Claim) -> bytes:
         """Return the body of an object.

@@ -127,7 +127,13 @@ async def connect(
     given = settings.model_dump(exclude_unset=True) if settings is not None else {}
     options = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
     chosen = Settings.load(**{**given, **options})
-    bus = await jetstream.connect(chosen, name="pointsman-client", wait=chosen.request_timeout, observer=bus_observer())
+    bus = await jetstream.connect(
+        chosen,
+        name="pointsman-client",
+        wait=chosen.request_timeout,
+        observer=bus_observer(),
+        leader_reads=False,
+    )
     try:
         await bus.set_up(create=create)
         yield Client(bus, namespace=chosen.namespace)

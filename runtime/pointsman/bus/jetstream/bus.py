@@ -129,9 +129,21 @@ class JetStreamBus:
         self.api_subject, self.refusal_listeners = self._connection.api_subject, self._connection.refusal_listeners
         self._consumers: set[PullConsumer] = set()
         self._streams = StreamProvisioner(self._connection, self._subjects, settings, self._clock)
-        self._reader = StreamReader(self, self._timeout, self._streams.retry_missing, from_leader=leader_reads)
+        self._reader = StreamReader(
+            self,
+            self._timeout,
+            self._streams.retry_missing,
+            from_leader=leader_reads,
+            has_replicas=lambda: self._client.is_clustered,
+        )
         self._writer = StreamPublisher(self, self._reader, self._clock, observer)
-        self._claim_check = ClaimCheckStore(self, self._subjects.artifacts_bucket, settings.max_body, self._clock)
+        self._claim_check = ClaimCheckStore(
+            self,
+            self._subjects.artifacts_bucket,
+            settings.max_body,
+            self._clock,
+            may_lag=lambda: not leader_reads and self._client.is_clustered,
+        )
         alive = 3 * settings.heartbeat  # seconds; the card of an agent gives this time to live
         self._registry = KeyValueRegistry(
             self, self._writer, self._reader, self._subjects.agents_bucket, alive, self._clock

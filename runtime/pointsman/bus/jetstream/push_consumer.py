@@ -31,6 +31,7 @@ _INACTIVE_THRESHOLD_S = 2.0  # seconds after which the broker deletes the consum
 _MAX_BUFFERED = 256  # messages in the buffer above which the broker is not allowed to send more
 _STALLED_HEADER = "Nats-Consumer-Stalled"  # in a heartbeat: the subject of a flow control request without an answer
 _LAST_DELIVERY_HEADER = "Nats-Last-Consumer"  # in a heartbeat: the number of the newest delivery
+_CLOSED_REASON = "closed"  # nothing more arrives because the owner closed the consumer
 
 
 class PushConsumer:
@@ -126,10 +127,16 @@ class PushConsumer:
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
         self._bus.refusal_listeners.discard(self._on_refusal)
-        self._mark_lost("closed")
+        self.lost = self.lost or _CLOSED_REASON
+        self._changed.set()
         if (subscription := self._subscription) is not None:
             self._subscription = None
             await subscription.unsubscribe()
+
+    @property
+    def lost_reason(self) -> str:
+        """Return the reason why the consumer was lost; empty if it delivered until it was closed."""
+        return "" if self.lost == _CLOSED_REASON else self.lost
 
     def _mark_lost(self, reason: str) -> None:
         self.lost = self.lost or reason

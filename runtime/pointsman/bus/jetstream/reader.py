@@ -32,6 +32,8 @@ from pointsman.ports.bus import StoredMessage
 __all__ = ["StreamReader"]
 
 _DIRECT_GET_BATCH = 512  # messages asked for in one direct get
+_ABSENCE_PAUSE_S = 0.05  # seconds before an absence is checked again; replicas were up to 7 ms behind when measured
+_LAG_TIMEOUT_S = 1.0  # seconds to wait for a message that another replica has
 _CLOCK_LINGER_S = 1.0  # seconds the broker keeps the consumer whose answer has the broker's time
 
 
@@ -40,18 +42,26 @@ class StreamReader:
 
     With `from_leader`, the answers come from the leader of a stream, and the subject may be in the body of a request.
     Otherwise every request has the subject that it reads in its own subject, so that a permission can bind the request:
-    a direct get of the newest message, or a consumer with one filter. A replica that is behind may give such an answer.
+    a direct get of the newest message, or a consumer with one filter. A replica that is behind may give such an answer,
+    so with `has_replicas` an absence is checked twice.
 
     `missing` is called with a stream that the broker does not have; it returns True if a second try may succeed.
     """
 
     def __init__(
-        self, bus: Connection, timeout: float, missing: Callable[[str], Awaitable[bool]], *, from_leader: bool = True
+        self,
+        bus: Connection,
+        timeout: float,
+        missing: Callable[[str], Awaitable[bool]],
+        *,
+        from_leader: bool = True,
+        has_replicas: Callable[[], bool] = bool,
     ) -> None:
         self._bus = bus
         self._timeout = timeout
         self._retry_missing = missing
         self._from_leader = from_leader
+        self._has_replicas = has_replicas
 
     async def broker_time(self, stream: str, subject: str) -> datetime:
         """Return the time of the broker that sets the time stamps of `stream`.
@@ -86,18 +96,22 @@ class StreamReader:
         if self._from_leader:
             return await self._get_from_leader(stream, {"last_by_subj": subject})
         try:
-            return await self._get_direct(stream, subject)
+            found = await self._get_direct(stream, subject)
         except NoRespondersError:
             if not await self._retry_missing(stream):
                 raise
-            return await self._get_direct(stream, subject)
+            found = await self._get_direct(stream, subject)
+        if found is None and self._has_replicas():
+            await asyncio.sleep(_ABSENCE_PAUSE_S)
+            found = await self._get_direct(stream, subject)
+        return found
 
     async def get(self, stream: str, sequence: int, subject: str) -> StoredMessage | None:
         """Return the message of a sequence; None if it was deleted, or if its subject does not match `subject`."""
         if self._from_leader:
             found = await self._get_from_leader(stream, {"seq": sequence})
             return found if found is not None and matches(subject, found.subject) else None
-        async with aclosing(self._read_pushed(stream, subject, sequence - 1)) as messages:
+        async with aclosing(self._read_pushed(stream, subject, sequence - 1, sequence)) as messages:
             async for stored in messages:
                 return stored if stored.sequence == sequence else None
         return None
@@ -229,14 +243,30 @@ class StreamReader:
         end = await self.last(stream, subject)
         if end is None or end.sequence <= after:
             return
-        async with aclosing(self._read_pushed(stream, subject, after)) as messages:
+        async with aclosing(self._read_pushed(stream, subject, after, end.sequence)) as messages:
             async for stored in messages:
                 yield stored
                 if stored.sequence >= end.sequence:
                     return
 
-    async def _read_pushed(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:
-        """Yield the present messages from a consumer: as many as the broker has when the consumer is created."""
+    async def _read_pushed(
+        self, stream: str, subject: str, after: int, through: int
+    ) -> AsyncGenerator[StoredMessage, None]:
+        """Yield the messages that a consumer has when it is created, and those through a sequence that follow soon.
+
+        Args:
+            stream: The name of the stream.
+            subject: A subject, or a filter with wildcards.
+            after: The sequence before the first message.
+            through: The sequence of a message that a replica may have stored and the consumer's server may lack.
+
+        Yields:
+            The messages in the order of their sequences.
+
+        Raises:
+            PeerError: The broker refuses the consumer.
+            PermissionDeniedError: The broker refuses a permission that the consumer needs.
+        """
         while True:
             push = PushConsumer(self._bus, stream, subject)
             try:
@@ -244,25 +274,31 @@ class StreamReader:
                 answer = await push.create(deliver_policy="by_start_sequence", opt_start_seq=after + 1)
                 if error_code(answer):
                     raise PeerError(f"the broker does not read {subject} of {stream}: {error_text(answer)}")
-                while push.buffer or (push.left and not push.lost):
-                    if push.buffer:
-                        stored = await push.take()
-                        after = stored.sequence
-                        yield stored
-                        continue
-                    try:
-                        async with asyncio.timeout(self._timeout):
-                            await push.wait()
-                    except TimeoutError:
-                        if push.lost or push.buffer:
-                            continue
-                        return  # the messages that were left have been deleted
+                while push.buffer or await self._arrives(push, lacks=after < through):
+                    stored = await push.take()
+                    after = stored.sequence
+                    yield stored
             finally:
                 await push.close()
             if push.denied is not None:
                 raise PermissionDeniedError(str(push.denied))
-            if not push.lost or push.lost == "closed":
+            if not push.lost_reason:
                 return
+
+    async def _arrives(self, push: PushConsumer, *, lacks: bool) -> bool:
+        """Return True once a message has arrived; False if no more message is expected, or the consumer is lost."""
+        if push.left:
+            wait = self._timeout
+        elif lacks and self._has_replicas():
+            wait = _LAG_TIMEOUT_S
+        else:
+            return False
+        try:
+            async with asyncio.timeout(wait):
+                await push.wait()
+        except TimeoutError:  # the messages that were left have been deleted
+            return bool(push.buffer)
+        return bool(push.buffer)
 
 
 def _to_direct_message(answer: WireMessage) -> StoredMessage:
