@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from base64 import b32decode, b32encode, b64encode, urlsafe_b64decode
-from binascii import crc_hqx
+from base64 import b64encode, urlsafe_b64decode
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import Any
 
 from pointsman.errors import ConfigurationError
 from pointsman.util.files import read_file
 from pointsman.util.lazy_import import structlog
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pointsman.util.nkeys import NKey
 
 __all__ = ["Credentials", "CredentialsFile"]
 
@@ -27,19 +25,15 @@ _log = structlog.get_logger(__name__)
 _SETTING = "POINTSMAN_CREDENTIALS"
 _BLOCK = re.compile(r"-{3,}\s*BEGIN ([A-Z ]+?)\s*-{3,}(.*?)-{3,}\s*END \1\s*-{3,}", re.DOTALL)
 _JWT, _SEED = "NATS USER JWT", "USER NKEY SEED"
-_SEED_PREFIX, _USER_PREFIX = 18 << 3, 20 << 3  # bytes of the encoding of keys (NATS ADR-14): `S` and `U` in base32
-_KEY_BYTES = 32
-_CRC_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The content of a credentials file: the user's JWT, name, public key and private key."""
+    """The content of a credentials file: the user's JWT, name and key."""
 
     jwt: str
     name: str
-    public_key: str
-    key: Ed25519PrivateKey
+    key: NKey
 
 
 class CredentialsFile:
@@ -59,7 +53,7 @@ class CredentialsFile:
     @property
     def user(self) -> str:
         """The name of the user in the JWT, or the user's public key."""
-        return self._latest.name or self._latest.public_key
+        return self._latest.name or self._latest.key.public
 
     def jwt(self) -> bytearray:
         """Read the file and return the JWT, for `CONNECT`. If the file cannot be used, the last JWT stays in use."""
@@ -75,10 +69,8 @@ class CredentialsFile:
 
 
 def _load(path: str) -> Credentials:
-    try:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    except ImportError:
-        raise ConfigurationError(f"{_SETTING} needs cryptography: pip install 'pointsman[credentials]'") from None
+    if find_spec("cryptography") is None:
+        raise ConfigurationError(f"{_SETTING} needs cryptography: pip install 'pointsman[credentials]'")
     text = read_file(_SETTING, path)
     blocks = {name: "".join(content.split()) for name, content in _BLOCK.findall(text)}
     if not blocks and re.fullmatch(r"\s*S[A-Z2-7]{57}\s*", text):
@@ -89,11 +81,15 @@ def _load(path: str) -> Credentials:
         if not blocks.get(name):
             raise _misfit(path, f"is without its {what}")
     claims = _claims(path, blocks[_JWT])
-    key = Ed25519PrivateKey.from_private_bytes(_seed(path, blocks[_SEED]))
-    public = _encoded(_USER_PREFIX, key.public_key().public_bytes_raw())
-    if claims.get("sub") != public:
-        raise _misfit(path, f"holds the seed of {public} and the JWT of {claims.get('sub')}")
-    return Credentials(blocks[_JWT], str(claims.get("name") or ""), public, key)
+    try:
+        key = NKey.from_seed(blocks[_SEED])
+    except ValueError as error:
+        raise _misfit(path, f"holds a seed that {error}") from None
+    if key.kind != "user":
+        raise _misfit(path, "holds a seed that is not a user's")
+    if claims.get("sub") != key.public:
+        raise _misfit(path, f"holds the seed of {key.public} and the JWT of {claims.get('sub')}")
+    return Credentials(blocks[_JWT], str(claims.get("name") or ""), key)
 
 
 def _claims(path: str, jwt: str) -> dict[str, Any]:
@@ -106,24 +102,6 @@ def _claims(path: str, jwt: str) -> dict[str, Any]:
     if len(parts) != 3 or kind != "user":
         raise _misfit(path, f"holds a JWT of the type {kind!r}")
     return dict(claims)
-
-
-def _seed(path: str, seed: str) -> bytes:
-    try:
-        raw = b32decode(seed + "=" * (-len(seed) % 8))
-    except ValueError:
-        raise _misfit(path, "holds a seed that cannot be read") from None
-    body, crc = raw[:-_CRC_BYTES], raw[-_CRC_BYTES:]
-    if len(body) != 2 + _KEY_BYTES or crc_hqx(body, 0) != int.from_bytes(crc, "little"):
-        raise _misfit(path, "holds a seed that is damaged")
-    if (body[0] & 0b11111000, (body[0] & 0b111) << 5 | body[1] >> 3) != (_SEED_PREFIX, _USER_PREFIX):
-        raise _misfit(path, "holds a seed that is not a user's")
-    return body[2:]
-
-
-def _encoded(prefix: int, key: bytes) -> str:
-    body = bytes([prefix]) + key
-    return b32encode(body + crc_hqx(body, 0).to_bytes(_CRC_BYTES, "little")).decode().rstrip("=")
 
 
 def _misfit(path: str, seen: str) -> ConfigurationError:
