@@ -120,5 +120,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt uv
 	$(UV_PIP) --only-binary :all: --constraint constraints.txt --build-constraint constraints.txt \
-		--group dev --editable '.[credentials,dashboard,embedded,eval,gateway,mcp,prometheus,websocket]'
+		--group dev --editable '.[credentials,dashboard,embedded,eval,gateway,grants,mcp,prometheus,websocket]'
 	@touch $(STAMP)

@@ -46,6 +46,7 @@ EXTRAS = {
     "embedded": [],
     "credentials": ["cryptography"],
     "websocket": ["aiohttp"],
+    "grants": ["cryptography", "bcrypt", "jwt"],
 }
 
 
@@ -66,6 +67,8 @@ def without(missing: list[str], arguments: list[str], folder: Path) -> subproces
         ("mcp", ["worker", "librarian.py"], "tools of MCP servers need the MCP SDK"),
         ("eval", ["eval", "suite.yaml"], "suite.yaml is YAML, which needs PyYAML"),
         ("dashboard", ["dashboard"], "the dashboard needs starlette and uvicorn"),
+        ("grants", ["grants", "init"], "grants need cryptography and bcrypt"),
+        ("grants", ["callout", "policy.toml"], "the callout needs cryptography and jwt"),
     ],
 )
 def test_command_without_its_extra_names_the_package_to_install(

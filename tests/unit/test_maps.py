@@ -12,7 +12,7 @@ PACKAGES = (
     "authoring", "bus", "bus.jetstream", "bus.memory", "client", "core", "core.approvals", "core.attempts",
     "core.budget", "core.completion", "core.model", "core.planning", "core.replay", "core.strategies", "core.tasks",
     "core.views", "engine", "engine.log", "engine.operations", "engine.process", "engine.supervisor", "engine.worker",
-    "evaluation", "http", "llm.offline", "ports", "telemetry.fast", "util", "web.projections",
+    "evaluation", "grants", "http", "llm.offline", "ports", "telemetry.fast", "util", "web.projections",
 )  # fmt: skip
 
 

@@ -58,6 +58,20 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "reject": Entry("approvals:reject", "Reject a task, a tool call or a plan."),
     "agents": Entry("agents:agents", "List the live agents and teams with their queues."),
     "doctor": Entry("doctor:doctor", "Check the broker, the agents and the configuration."),
+    "grants": Group(
+        "Make users of the broker with the rights of a role.",
+        {
+            "init": Entry("grants:init", "Make a folder for the grants of a tenant."),
+            "add": Entry("grants:add", "Add a user with the rights of a role."),
+            "show": Entry("grants:show", "Print the rights of a role as the permissions of a user."),
+            "list": Entry("grants:list_", "List the users."),
+            "rotate": Entry("grants:rotate", "Give a user a new secret."),
+            "revoke": Entry("grants:revoke", "Remove a user."),
+            "push": Entry("grants:push", "Send the accounts of a folder with JWTs to the running servers."),
+            "key": Entry("grants:key", "Make an API key for `pointsman callout`."),
+        },
+    ),
+    "callout": Entry("callout:callout", "Decide about the users of API keys and OIDC tokens until SIGTERM or Ctrl-C."),
     "eval": Entry("evaluate:evaluate_suite", "Run a suite of labelled requests and report the accuracy."),
     "dead": Group(
         "List, show, replay and discard unprocessable messages.",

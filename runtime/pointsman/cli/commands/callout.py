@@ -1,0 +1,70 @@
+"""The command callout: answer the broker's questions about connections, until a signal."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pointsman import app, telemetry
+from pointsman.cli.arguments import Url, WithParent
+from pointsman.cli.render.output import Code
+from pointsman.errors import ConfigurationError
+from pointsman.settings import Settings
+
+__all__ = ["callout"]
+
+
+def callout(
+    policy: Annotated[Path, typer.Argument(metavar="FILE", help="The policy: API keys, and rules for OIDC tokens.")],
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="The folder that `pointsman grants init --callout` made.")
+    ] = Path("grants"),
+    url: Url = None,
+    with_parent: WithParent = False,
+) -> Code:
+    """Decide about the users of API keys and OIDC tokens until SIGTERM or Ctrl-C.
+
+    The broker asks for each connection whose user the server's configuration does not know. Several callouts share the
+    questions.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigurationError: A package is missing, the folder has no callout, or the policy does not fit.
+    """
+    if missing := [name for name in ("cryptography", "jwt") if find_spec(name) is None]:
+        raise ConfigurationError(f"the callout needs {' and '.join(missing)}: pip install 'pointsman[grants]'")
+    from pointsman.engine.process.signals import run_until_signal
+    from pointsman.grants.callout import AuthCallout, serve_callout
+    from pointsman.grants.folder import GrantFolder
+    from pointsman.grants.policy import Policy
+
+    if with_parent:
+        from pointsman.util.child_processes import exit_with_parent
+
+        exit_with_parent()
+    grants = GrantFolder(folder)
+    if not grants.content.callout:
+        raise ConfigurationError(f"{folder} has no callout; make the folder with `pointsman grants init --callout`")
+    decisions = AuthCallout(Policy.load(policy), grants.callout_key(), grants.content.account)
+    settings = Settings.load(url=url)
+
+    async def main() -> int:
+        observed = telemetry.setup("pointsman-callout", settings=settings)
+        try:
+
+            async def serve(stop: asyncio.Event) -> None:
+                async with serve_callout(settings, decisions):
+                    telemetry.get_logger(__name__).info("callout_started", policy=str(policy))
+                    await stop.wait()
+
+            return await run_until_signal(serve)
+        finally:
+            await observed.shutdown()
+
+    return Code(app.run(main()))

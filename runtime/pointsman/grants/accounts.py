@@ -1,0 +1,94 @@
+"""The two accounts of a tenant: the account with the streams, and the edge account of callers, workers and viewers.
+
+The edge account imports what its roles may publish as services, and what they may subscribe to as streams. The broker
+then gives each request a reply subject of its own in the account with the streams, so that an answer can go to the
+edge account only. Both lists follow from the table of rights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pointsman.grants.permissions import EDGE_DOMAIN, TRUSTED_ROLES, GrantRole, role_permissions
+
+__all__ = ["Exchange", "exchange", "is_covered"]
+
+_API, _EDGE_API = "$JS.API.", f"$JS.{EDGE_DOMAIN}.API."
+_INBOXES = "_INBOX.>"
+_SERVICES = "$SRV.>"  # the subjects of the NATS micro protocol, on which agents describe themselves
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """The subjects that the two accounts exchange.
+
+    Attributes:
+        services: Services of the account with the streams, each with its subject in the edge account.
+        streams: Subjects of the account with the streams that users of the edge account may receive.
+        edge_services: Services of the edge account that the account with the streams imports.
+    """
+
+    services: tuple[tuple[str, str], ...]
+    streams: tuple[str, ...]
+    edge_services: tuple[str, ...] = (_SERVICES,)
+
+
+def exchange(namespaces: Iterable[str]) -> Exchange:
+    """Return the subjects that the accounts of a tenant exchange.
+
+    Args:
+        namespaces: The namespaces of the tenant.
+
+    Returns:
+        The subjects.
+    """
+    published, subscribed = set[str](), set[str]()
+    for namespace in namespaces:
+        for role in GrantRole:
+            if role not in TRUSTED_ROLES:
+                rights = role_permissions(role, namespace)
+                published |= set(rights.publish)
+                subscribed |= set(rights.subscribe)
+    published, subscribed = _widest(published), _widest(subscribed)
+    services = [
+        (_API + each.removeprefix(_EDGE_API) if each.startswith(_EDGE_API) else each, each) for each in published
+    ]
+    # The broker delivers what an edge user publishes within the edge account: a second copy must not come back.
+    local = {_kind(each) for each in published} | {"_INBOX", "$SRV"}
+    received = {each for each in subscribed if _kind(each) not in local and each.split(".")[0] not in local}
+    return Exchange(tuple(sorted(services)), (*sorted(received), _INBOXES))
+
+
+def is_covered(subject: str, patterns: Iterable[str]) -> bool:
+    """Return True if one of the patterns matches all that a subject or pattern matches.
+
+    Args:
+        subject: A subject, or a pattern with wildcards.
+        patterns: Patterns with wildcards.
+
+    Returns:
+        True if a pattern covers the subject.
+    """
+    return any(_covers(pattern.split("."), subject.split(".")) for pattern in patterns)
+
+
+def _covers(pattern: list[str], subject: list[str]) -> bool:
+    for place, token in enumerate(pattern):
+        if token == ">":
+            return len(subject) > place
+        if place >= len(subject) or subject[place] == ">":
+            return False
+        if token not in ("*", subject[place]):
+            return False
+    return len(pattern) == len(subject)
+
+
+def _kind(subject: str) -> str:
+    """Return the namespace and the kind of a subject."""
+    return ".".join(subject.split(".")[:2])
+
+
+def _widest(subjects: set[str]) -> set[str]:
+    """Return the subjects that no other subject covers."""
+    return {each for each in subjects if not is_covered(each, subjects - {each})}

@@ -1,0 +1,160 @@
+"""The auth callout service: the broker asks it for each connection without a login of its own.
+
+The broker sends the login of the connection in a signed request. The service answers with the JWT of a user, whose
+permissions follow from the policy and the table of rights, or with a refusal. The broker's log has the reason of a
+refusal; the client does not get it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from pointsman.bus.jetstream.connection import NatsConnection
+from pointsman.bus.jetstream.protocol import WireMessage
+from pointsman.errors import ConfigurationError, PointsmanError
+from pointsman.grants.jwt import authorization_response, read_jwt, user_jwt
+from pointsman.grants.oidc import OidcVerifier
+from pointsman.grants.permissions import Grant, permissions
+from pointsman.grants.policy import Policy
+from pointsman.grants.server_config import edge_account
+from pointsman.settings import Settings
+from pointsman.util.lazy_import import structlog
+from pointsman.util.nkeys import NKey, is_public_key
+
+__all__ = ["AuthCallout", "serve_callout"]
+
+_log = structlog.get_logger(__name__)
+
+_SUBJECT = "$SYS.REQ.USER.AUTH"
+_REQUEST_AUDIENCE = "nats-authorization-request"
+_KEY_LIFETIME_S = 3600  # seconds after which the broker asks again for the user of an API key
+
+
+class AuthCallout:
+    """Decides which user a connection becomes.
+
+    Args:
+        policy: The keys and rules.
+        issuer: The account key that the server's configuration names as `issuer`.
+        account: The account with the streams.
+    """
+
+    def __init__(self, policy: Policy, issuer: NKey, account: str) -> None:
+        self._policy = policy
+        self._issuer = issuer
+        self._account = account
+        self._verifier = OidcVerifier(policy.issuers)
+
+    async def answer(self, request: bytes) -> bytes | None:
+        """Answer a request of the broker.
+
+        Args:
+            request: The request, a JWT that the server has signed.
+
+        Returns:
+            The answer; None for a request that no server has made.
+        """
+        try:
+            user, server, asked = _read_request(request)
+        except (PointsmanError, LookupError, TypeError) as error:
+            _log.warning("callout_request_refused", reason=str(error), hint="only servers may publish on the subject")
+            return None
+        login: Mapping[str, Any] = asked.get("connect_opts") or {}
+        try:
+            grant, namespace, expires = await self._decide(login)
+        except PointsmanError as error:
+            _log.warning("login_refused", reason=str(error), client=str((asked.get("client_info") or {}).get("host")))
+            return authorization_response(self._issuer, user, server, error=str(error)).encode()
+        account = self._account if grant.trusted else edge_account(self._account)
+        rights = permissions(grant, namespace)
+        jwt = user_jwt(self._issuer, grant.name, user, audience=account, rights=rights, expires=expires)
+        _log.info("login_granted", user=grant.name, role=grant.role.value)
+        return authorization_response(self._issuer, user, server, jwt=jwt).encode()
+
+    async def _decide(self, login: Mapping[str, Any]) -> tuple[Grant, str, int]:
+        """Return the grant of a login, its namespace, and the Unix time at which the broker asks again.
+
+        Raises:
+            ConfigurationError: The policy has no grant for the login.
+        """
+        given = str(login.get("auth_token") or login.get("pass") or "")
+        if not given:
+            raise ConfigurationError("the login has no token; set POINTSMAN_TOKEN to an API key or an OIDC token")
+        if (found := self._policy.key(given)) is not None:
+            grant, namespace = found
+            return grant, namespace, int(time.time()) + _KEY_LIFETIME_S
+        if (verified := await self._verifier.verify(given)) is not None:
+            issuer, claims = verified
+            grant, namespace = self._policy.oidc(issuer, claims)
+            return grant, namespace, int(claims["exp"])
+        raise ConfigurationError("the token is no API key of the policy, and no OIDC token of its issuers")
+
+
+def _read_request(request: bytes) -> tuple[str, str, Mapping[str, Any]]:
+    """Return the key of the connection, the id of the server, and the content of a request.
+
+    Raises:
+        ConfigurationError: The request is not signed by the server that it names.
+    """
+    claims = read_jwt(request.decode("utf-8", "replace"))
+    asked = claims["nats"]
+    user, server = str(asked["user_nkey"]), str(asked["server_id"]["id"])
+    if claims.get("aud") != _REQUEST_AUDIENCE or claims["iss"] != server:
+        raise ConfigurationError("the request is not one of the server that it names")
+    if not is_public_key(user, "user") or not is_public_key(server, "server"):
+        raise ConfigurationError("the request names keys of another kind")
+    return user, server, asked
+
+
+@asynccontextmanager
+async def serve_callout(settings: Settings, callout: AuthCallout) -> AsyncIterator[NatsConnection]:
+    """Answer the requests of the broker while the context is open.
+
+    Args:
+        settings: The settings of the connection, with the login of a user that the broker exempts from the callout.
+        callout: The decisions.
+
+    Yields:
+        The connection.
+
+    Raises:
+        BusUnavailableError: No broker answers.
+        ConfigurationError: The broker refuses the login or the subscription.
+    """
+    connection = NatsConnection(
+        settings,
+        "pointsman-callout",
+        on_lost=lambda: None,
+        on_restored=lambda: None,
+        on_no_responders=lambda subject: None,
+    )
+    tasks = set[asyncio.Task[None]]()
+
+    async def respond(message: WireMessage) -> None:
+        if message.headers.get("Nats-Server-Xkey"):
+            _log.warning(
+                "callout_request_encrypted",
+                reason="the server's configuration has an xkey",
+                hint="remove xkey from auth_callout; connect to the server with TLS",
+            )
+            return
+        if (answer := await callout.answer(message.data)) is not None:
+            await connection.send(message.reply, answer)
+
+    def arrived(message: WireMessage) -> None:
+        task = asyncio.ensure_future(respond(message))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    await connection.open(settings.request_timeout)
+    try:
+        await connection.subscribe(_SUBJECT, arrived)
+        await connection.flush()
+        yield connection
+    finally:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await connection.close()

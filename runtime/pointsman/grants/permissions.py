@@ -1,0 +1,448 @@
+"""The table of rights: the subjects that each role may publish on and subscribe to.
+
+A right is a subject of the broker. `Subjects` builds the subjects of the namespace with placeholders for the names of a
+grant; `permissions` replaces the placeholders. Two accounts separate the roles. The trusted account holds the streams.
+The roles of the edge account reach the streams through imported services, for this reason: the broker checks the
+subject of a request, and not the reply subject. In one account, each user with a right to read could name
+`$JS.API.STREAM.DELETE.X` as the reply subject of a read, and the broker would carry out its own answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
+
+from pointsman.errors import ConfigurationError
+from pointsman_schemas.ids import token
+from pointsman_schemas.subjects import Subjects
+
+__all__ = [
+    "ACTIONS",
+    "EDGE_DOMAIN",
+    "READER_SLOTS",
+    "TRUSTED_ROLES",
+    "Grant",
+    "GrantRole",
+    "Permissions",
+    "inbox_prefix",
+    "permissions",
+    "reader_name",
+    "role_permissions",
+]
+
+
+class GrantRole(StrEnum):
+    """The role of a user at the broker."""
+
+    CALLER = "caller"
+    WORKER = "worker"
+    SUPERVISOR = "supervisor"
+    OPERATOR = "operator"
+    DASHBOARD = "dashboard"
+    GATEWAY = "gateway"
+    OBSERVER = "observer"
+    PROVISIONER = "provisioner"
+
+
+TRUSTED_ROLES = frozenset({GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.PROVISIONER})
+"""The roles of the account that holds the streams. The users of the other roles are in the edge account."""
+
+EDGE_DOMAIN = "edge"
+"""The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account: their requests to JetStream have this name."""
+
+ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
+    GrantRole.CALLER: ("cancel",),
+    GrantRole.GATEWAY: ("cancel", "approve", "reject"),
+    GrantRole.DASHBOARD: ("cancel", "approve", "reject", "replay", "discard"),
+    GrantRole.OPERATOR: ("cancel", "approve", "reject", "replay", "discard", "import"),
+}
+"""The actions that a grant of a role may name."""
+
+READER_SLOTS = 16
+"""Consumers that a user of the edge account may have on a stream at one time."""
+
+_USER, _TEAM, _AGENT = "<user>", "<team>", "<agent>"  # placeholders: not tokens, so no name is one
+_PLACEHOLDERS = (_USER, _TEAM, _AGENT)
+_EVERY = "*"
+_API, _EDGE_API = "$JS.API.", f"$JS.{EDGE_DOMAIN}.API."
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The rights of one user: a role, and the teams, agents and actions that the role is limited to.
+
+    Args:
+        role: The role.
+        name: The user, as a token. The subjects that name their publisher hold it.
+        teams: The teams; `*` stands for all. For a caller, a gateway, a supervisor and a role with actions.
+        agents: The agents of a worker.
+        actions: The actions, see `ACTIONS`.
+    """
+
+    role: GrantRole
+    name: str
+    teams: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the names.
+
+        Raises:
+            ConfigurationError: A name is missing, is not a token, or does not fit the role.
+            InvalidTokenError: A name is not a token of a subject.
+        """
+        token(self.name, "user")
+        for name in self.teams:
+            if name != _EVERY:
+                token(name, "team")
+        for name in self.agents:
+            token(name, "agent")
+        allowed = ACTIONS.get(self.role, ())
+        if unknown := [action for action in self.actions if action not in allowed]:
+            raise ConfigurationError(
+                f"the action {unknown[0]!r} is no action of the role {self.role}; choose from: "
+                f"{', '.join(allowed) or 'none'}"
+            )
+        uses = _uses(self.role)
+        for placeholder, given, option in ((_TEAM, self.teams, "--team"), (_AGENT, self.agents, "--agent")):
+            if placeholder in uses and not given:
+                raise ConfigurationError(f"the role {self.role} needs {option}; give at least one")
+            if placeholder not in uses and given:
+                raise ConfigurationError(f"the role {self.role} has no {option}; leave the option out")
+
+    @property
+    def trusted(self) -> bool:
+        """True for a role of the account that holds the streams."""
+        return self.role in TRUSTED_ROLES
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """The allowed subjects of a user. Every other subject is refused.
+
+    Attributes:
+        publish: The subjects that the user may publish on, sorted.
+        subscribe: The subjects that the user may subscribe to, sorted.
+        responses: True if the user may answer each request once, on the reply subject of the request.
+    """
+
+    publish: tuple[str, ...]
+    subscribe: tuple[str, ...]
+    responses: bool = False
+
+
+def inbox_prefix(grant: Grant) -> str:
+    """Return the prefix of the inboxes of a user, for POINTSMAN_INBOX_PREFIX.
+
+    The prefixes of the two accounts differ, because the edge account imports `_INBOX.>`: outcomes are sent there.
+
+    Args:
+        grant: The grant.
+
+    Returns:
+        The prefix, without the dot at its end.
+    """
+    return _inbox(grant.role, grant.name)
+
+
+def _inbox(role: GrantRole, name: str) -> str:
+    return f"{'_TRUSTED' if role in TRUSTED_ROLES else '_INBOX'}.{name}"
+
+
+def permissions(grant: Grant, namespace: str) -> Permissions:
+    """Return the rights of a grant in a namespace.
+
+    Args:
+        grant: The grant.
+        namespace: The namespace.
+
+    Returns:
+        The rights.
+    """
+    values = {_USER: (grant.name,), _TEAM: grant.teams, _AGENT: grant.agents}
+    return _expand(grant.role, _rows(grant.role, Subjects(namespace), grant.actions), values)
+
+
+def role_permissions(
+    role: GrantRole,
+    namespace: str,
+    *,
+    user: str = _EVERY,
+    team: str = _EVERY,
+    agent: str = _EVERY,
+    actions: Sequence[str] | None = None,
+) -> Permissions:
+    """Return the rights of a role, with one text for the names of each kind.
+
+    Args:
+        role: The role.
+        namespace: The namespace.
+        user: The text for the user; default `*`.
+        team: The text for the teams; default `*`.
+        agent: The text for the agents; default `*`.
+        actions: The actions; default: all actions of the role.
+
+    Returns:
+        The rights.
+    """
+    values = {_USER: (user,), _TEAM: (team,), _AGENT: (agent,)}
+    chosen = ACTIONS.get(role, ()) if actions is None else actions
+    return _expand(role, _rows(role, Subjects(namespace), chosen), values)
+
+
+def _uses(role: GrantRole) -> set[str]:
+    """Return the placeholders in the rights of a role."""
+    rows = _rows(role, Subjects("ns"), ACTIONS.get(role, ()))
+    return {each for each in _PLACEHOLDERS for subject in (*rows.publish, *rows.subscribe) if each in subject}
+
+
+def _expand(role: GrantRole, rows: Permissions, values: Mapping[str, Sequence[str]]) -> Permissions:
+    publish = {each for row in rows.publish for each in _names(row, values)}
+    if role not in TRUSTED_ROLES:
+        publish = {_EDGE_API + each.removeprefix(_API) if each.startswith(_API) else each for each in publish}
+    subscribe = {each for row in rows.subscribe for each in _names(row, values)}
+    return Permissions(_sorted(publish), _sorted(subscribe), rows.responses)
+
+
+def _sorted(subjects: Iterable[str]) -> tuple[str, ...]:
+    """Return the subjects, with a wildcard for each token that contains one: `request-*` would be a literal name."""
+    whole = {".".join("*" if "*" in each else each for each in subject.split(".")) for subject in subjects}
+    return tuple(sorted(whole))
+
+
+def _names(row: str, values: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    used = [each for each in _PLACEHOLDERS if each in row]
+    for chosen in product(*(values[each] for each in used)):
+        subject = row
+        for placeholder, value in zip(used, chosen, strict=True):
+            subject = subject.replace(placeholder, value)
+        yield subject
+
+
+# The table
+
+
+def _rows(role: GrantRole, subjects: Subjects, actions: Sequence[str]) -> Permissions:
+    """Return the rights of a role, with placeholders."""
+    table = _Table(subjects)
+    publish, subscribe = {
+        GrantRole.CALLER: table.caller,
+        GrantRole.GATEWAY: table.gateway,
+        GrantRole.WORKER: table.worker,
+        GrantRole.OBSERVER: table.observer,
+        GrantRole.DASHBOARD: table.dashboard,
+        GrantRole.OPERATOR: table.operator,
+        GrantRole.SUPERVISOR: table.supervisor,
+        GrantRole.PROVISIONER: table.provisioner,
+    }[role](actions)
+    return Permissions(tuple(publish), (f"{_inbox(role, _USER)}.>", *subscribe), role is GrantRole.WORKER)
+
+
+_Rights = tuple[list[str], list[str]]
+
+
+class _Table:
+    """The rows of each role. A row has placeholders for the names of a grant."""
+
+    def __init__(self, subjects: Subjects) -> None:
+        self.ns = subjects.namespace
+        self.requests = f"{subjects.namespace.upper()}_REQUESTS"
+        self.controls = f"{subjects.namespace.upper()}_CONTROLS"
+        self.results = f"{subjects.namespace.upper()}_RESULTS"
+        self.work = subjects.work_stream
+        self.handoffs = subjects.handoff_stream
+        self.log = subjects.log_stream
+        self.dead = subjects.dead_letter_stream
+        self.limits = subjects.limits_stream
+        self.bucket, self.objects = f"$KV.{subjects.agents_bucket}", f"$O.{subjects.artifacts_bucket}"
+        self.registry, self.artifacts = f"KV_{subjects.agents_bucket}", f"OBJ_{subjects.artifacts_bucket}"
+        self.streams = (
+            self.requests, self.controls, self.results, self.work, self.handoffs, self.log, self.dead, self.limits,
+            self.registry, self.artifacts,
+        )  # fmt: skip
+
+    # Roles of the edge account
+
+    def caller(self, actions: Sequence[str]) -> _Rights:
+        ns = self.ns
+        publish = [
+            f"{ns}.request.{_TEAM}.{_USER}",
+            *self._controls(actions),
+            *self._last(self.log, f"{ns}.outcome.{_TEAM}.*"),
+            *self._follow(self.results, f"{ns}.event.{_TEAM}.>"),
+            *self._read_bodies(),
+            *self._write_bodies(),
+        ]
+        return publish, [f"{ns}.outcome.{_TEAM}.*", f"{ns}.event.{_TEAM}.>", f"{ns}.delta.{_TEAM}.>"]
+
+    def gateway(self, actions: Sequence[str]) -> _Rights:
+        ns = self.ns
+        publish, subscribe = self.caller(actions)
+        publish += [
+            f"{ns}.request.{_TEAM}.*",  # the gateway has verified its callers
+            *self._last(self.log, f"{ns}.log.{_TEAM}.*"),
+            *self._follow(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.outcome.{_TEAM}.*", f"{ns}.approval.{_TEAM}.>"),
+            *self._follow(self.registry, f"{self.bucket}.>"),
+        ]
+        return publish, [*subscribe, f"{ns}.log.{_TEAM}.*", f"{ns}.approval.{_TEAM}.>"]
+
+    def worker(self, actions: Sequence[str]) -> _Rights:
+        ns = self.ns
+        publish = [
+            f"{ns}.result.*.{_AGENT}.>",
+            f"{ns}.step.{_AGENT}.>",
+            f"{ns}.event.*.*.{_AGENT}.>",
+            f"{ns}.delta.*.*.{_AGENT}",
+            f"{ns}.dead.{_AGENT}.>",
+            f"{ns}.limit.*",
+            f"{self.bucket}.{_AGENT}.*",
+            *self._consume(f"agent-{_AGENT}", self.work, self.handoffs),
+            *self._last(self.results, f"{ns}.result.*.{_AGENT}.>", f"{ns}.step.{_AGENT}.>"),
+            *self._follow(self.results, f"{ns}.step.{_AGENT}.>"),
+            *self._last(self.limits, f"{ns}.limit.*"),
+            *self._read_bodies(),
+            *self._write_bodies(),
+        ]
+        return publish, [
+            f"{ns}.cancelled.>",
+            *(f"$SRV.{verb}{scope}" for verb in ("PING", "INFO", "STATS") for scope in ("", f".{_AGENT}.>")),
+            *(f"$SRV.{verb}.{_AGENT}" for verb in ("PING", "INFO", "STATS")),
+        ]
+
+    def observer(self, actions: Sequence[str]) -> _Rights:
+        publish = [
+            "$JS.API.INFO",
+            *(f"$JS.API.STREAM.INFO.{stream}" for stream in self.streams),
+            *(f"$JS.API.STREAM.MSG.GET.{stream}" for stream in self.streams),
+            *(f"$JS.API.DIRECT.GET.{stream}{rest}" for stream in self.streams for rest in ("", ".>")),
+            *(f"$JS.API.CONSUMER.INFO.{stream}.*" for stream in self.streams),
+            *(each for stream in self.streams for each in self._follow(stream, ">")),
+        ]
+        return publish, [
+            f"{self.ns}.{kind}.>" for kind in ("outcome", "event", "delta", "log", "approval", "cancelled")
+        ]
+
+    def dashboard(self, actions: Sequence[str]) -> _Rights:
+        publish, subscribe = self.observer(actions)
+        return [*publish, *self._controls(actions), *self._settle_dead_letters(actions)], subscribe
+
+    # Roles of the account that holds the streams
+
+    def operator(self, actions: Sequence[str]) -> _Rights:
+        publish, subscribe = self.dashboard(actions)
+        if "import" in actions:
+            publish += [f"{self.ns}.{kind}.>" for kind in ("log", "event", "outcome", "approval", "dead")]
+            publish += self._write_bodies()
+        return [*publish, *(f"$SRV.{verb}.>" for verb in ("PING", "INFO", "STATS"))], subscribe
+
+    def supervisor(self, actions: Sequence[str]) -> _Rights:
+        ns = self.ns
+        own = {
+            "request": self.requests,
+            "control": self.controls,
+            "result": self.results,
+            "timer": self.work,
+        }
+        publish, subscribe = self.observer(())
+        publish += [
+            f"{ns}.handoff.*.{_TEAM}.>",
+            f"{ns}.timer.{_TEAM}.>",
+            f"{ns}.schedule.{_TEAM}.>",
+            f"{ns}.log.{_TEAM}.*",
+            f"{ns}.outcome.{_TEAM}.*",
+            f"{ns}.approval.{_TEAM}.>",
+            f"{ns}.dead.{_TEAM}.>",
+            f"{ns}.cancelled.{_TEAM}.*",
+            f"{ns}.handed.>",
+            f"{ns}.circuits",
+            f"{ns}.result.*.{_TEAM}.>",  # a team is an agent of its parent
+            f"{ns}.event.*.*.{_TEAM}.>",
+            f"{ns}.delta.*.*.{_TEAM}",
+            f"{ns}.control.*.*.*.{_TEAM}.*",  # a parent ends its child workflows
+            f"{self.bucket}.{_TEAM}.*",
+            "_INBOX.>",  # the outcome, for the reply subject of a request
+            *self._consume(f"agent-{_TEAM}", self.work, self.handoffs),
+            *(each for kind, stream in own.items() for each in self._consume(f"{kind}-{_TEAM}", stream)),
+            *(f"$JS.API.CONSUMER.CREATE.{stream}.{kind}-{_TEAM}.>" for kind, stream in own.items()),
+            *(f"$JS.API.CONSUMER.CREATE.{stream}.agent-{_TEAM}.>" for stream in (self.work, self.handoffs)),
+            *(
+                f"$JS.API.STREAM.{verb}.{stream}"
+                for verb in ("PURGE", "MSG.DELETE")
+                for stream in self.streams
+                if stream != self.registry
+            ),
+            *self._write_bodies(),
+        ]
+        return publish, [*subscribe, f"{ns}.handed.>"]
+
+    def provisioner(self, actions: Sequence[str]) -> _Rights:
+        publish = [
+            "$JS.API.INFO",
+            *(f"$JS.API.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE", "INFO") for stream in self.streams),
+            *(f"$JS.API.CONSUMER.CREATE.{stream}.>" for stream in self.streams),
+            *(f"$JS.API.CONSUMER.INFO.{stream}.*" for stream in self.streams),
+        ]
+        return publish, []
+
+    # Groups of rights
+
+    def _controls(self, actions: Sequence[str]) -> list[str]:
+        kinds = [action for action in actions if action not in ("discard", "import")]
+        return [f"{self.ns}.control.{_TEAM}.*.{action}.{_USER}.*" for action in kinds]
+
+    def _settle_dead_letters(self, actions: Sequence[str]) -> list[str]:
+        if not {"replay", "discard"} & set(actions):
+            return []
+        return [f"{self.ns}.audit.*.{_USER}.*", f"$JS.API.STREAM.MSG.DELETE.{self.dead}"]
+
+    def _last(self, stream: str, *subjects: str) -> list[str]:
+        return [f"$JS.API.DIRECT.GET.{stream}.{subject}" for subject in subjects]
+
+    def _follow(self, stream: str, *filters: str) -> list[str]:
+        """Return the rights to read the messages of filters by consumers of the user's own names.
+
+        With the right to create a consumer of any name, a user could change the filter of a durable consumer.
+        """
+        names = [reader_name(_USER, slot) for slot in range(READER_SLOTS)]
+        return [
+            *(f"$JS.API.CONSUMER.CREATE.{stream}.{name}.{each}" for name in names for each in filters),
+            *(f"$JS.API.CONSUMER.{verb}.{stream}.{name}" for name in names for verb in ("MSG.NEXT", "DELETE")),
+        ]
+
+    def _consume(self, name: str, *streams: str) -> list[str]:
+        """Return the rights to take and settle the messages of a durable consumer that exists."""
+        return [
+            right.format(stream=stream, name=name)
+            for stream in streams
+            for right in (
+                "$JS.API.CONSUMER.INFO.{stream}.{name}",
+                "$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}",
+                "$JS.ACK.{stream}.{name}.>",
+                "$JS.ACK.*.*.{stream}.{name}.>",  # the form with a domain and an account
+            )
+        ]
+
+    def _read_bodies(self) -> list[str]:
+        return [
+            *self._last(self.artifacts, f"{self.objects}.M.*"),
+            *self._follow(self.artifacts, f"{self.objects}.C.*"),
+        ]
+
+    def _write_bodies(self) -> list[str]:
+        return [f"{self.objects}.C.*", f"{self.objects}.M.*"]
+
+
+def reader_name(user: str, slot: int) -> str:
+    """Return the name of a consumer with which a user reads a stream.
+
+    Args:
+        user: The user.
+        slot: The number of the consumer, from 0.
+
+    Returns:
+        The name.
+    """
+    return f"reader-{user}-{slot}"

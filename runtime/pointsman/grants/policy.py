@@ -1,0 +1,177 @@
+"""The policy of an auth callout: which API key and which OIDC token gets which grant.
+
+The policy is a TOML file. The file holds the SHA-256 hash of each API key: a key has 256 random bits, so a slow hash
+adds nothing. The rules for OIDC tokens are tried in their order; the first rule that fits gives the grant.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tomllib
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pointsman.errors import ConfigurationError
+from pointsman.grants.permissions import Grant, GrantRole
+from pointsman_schemas.ids import Token, is_token
+from pointsman_schemas.strict_json import describe
+
+__all__ = ["ApiKey", "OidcIssuer", "OidcRule", "Policy", "new_api_key"]
+
+_KEY_PREFIX = "pmk_"  # scanners for leaked secrets find keys by such a prefix
+
+
+class _Rights(BaseModel):
+    """The grant of a key or of a rule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: GrantRole = Field(description="The role.")
+    teams: tuple[str, ...] = Field((), description="The teams.")
+    agents: tuple[str, ...] = Field((), description="The agents.")
+    actions: tuple[str, ...] = Field((), description="The actions.")
+    namespace: Token = Field("pointsman", description="The namespace.")
+
+    def grant(self, name: str) -> Grant:
+        """Return the grant of a user with these rights.
+
+        Args:
+            name: The user.
+
+        Returns:
+            The grant.
+        """
+        return Grant(self.role, name, self.teams, self.agents, self.actions)
+
+
+class ApiKey(_Rights):
+    """An API key and its grant."""
+
+    name: Token = Field(description="The user.")
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(description="The hash of the key.")
+
+
+class OidcRule(_Rights):
+    """A rule for the tokens of an issuer."""
+
+    claim: str = Field(description="The claim that the rule looks at, such as `groups`.")
+    value: str = Field(description="The value of the claim, or an element of the claim if it is a list.")
+    name: str = Field("sub", description="The claim that holds the name of the user.")
+
+    def fits(self, claims: Mapping[str, Any]) -> bool:
+        """Return True if the claims of a token have the value.
+
+        Args:
+            claims: The claims.
+
+        Returns:
+            True if the rule applies.
+        """
+        found = claims.get(self.claim)
+        return self.value in found if isinstance(found, list) else found == self.value
+
+
+class OidcIssuer(BaseModel):
+    """An issuer of OIDC tokens."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    issuer: str = Field(description="The issuer: the value of `iss`, and the address of its configuration.")
+    audience: str = Field(description="The audience that a token must name.")
+    jwks: str | None = Field(None, description="The address of the keys. Default: from the issuer's configuration.")
+    algorithms: tuple[str, ...] = Field(
+        ("RS256", "ES256"), description="The allowed algorithms; never a symmetric one."
+    )
+    rules: tuple[OidcRule, ...] = Field(description="The rules, the first that fits applies.")
+
+
+class Policy(BaseModel):
+    """The keys and rules of an auth callout."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys: tuple[ApiKey, ...] = Field((), description="The API keys.")
+    issuers: tuple[OidcIssuer, ...] = Field((), description="The issuers of OIDC tokens.")
+
+    @classmethod
+    def load(cls, path: Path) -> Policy:
+        """Read a policy file.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The policy.
+
+        Raises:
+            ConfigurationError: The file cannot be read, or a part of it does not fit.
+        """
+        try:
+            policy = cls.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{path} is not TOML: {error}") from None
+        except ValidationError as error:
+            raise ConfigurationError(f"{path} does not fit: {describe(error)}") from None
+        for key in policy.keys:
+            key.grant(key.name)  # an unusable grant is an error at the start, not at a connection
+        for issuer in policy.issuers:
+            for rule in issuer.rules:
+                rule.grant("user")
+            if symmetric := [each for each in issuer.algorithms if each.startswith("HS") or each == "none"]:
+                raise ConfigurationError(f"{path}: {symmetric[0]} is no signature by a private key; remove it")
+        return policy
+
+    def key(self, given: str) -> tuple[Grant, str] | None:
+        """Find the grant of an API key.
+
+        Args:
+            given: The key.
+
+        Returns:
+            The grant and its namespace; None for an unknown key.
+        """
+        digest = sha256(given.encode()).hexdigest()
+        for key in self.keys:
+            if secrets.compare_digest(key.sha256, digest):
+                return key.grant(key.name), key.namespace
+        return None
+
+    def oidc(self, issuer: OidcIssuer, claims: Mapping[str, Any]) -> tuple[Grant, str]:
+        """Find the grant of a verified OIDC token.
+
+        Args:
+            issuer: The issuer of the token.
+            claims: The claims of the token.
+
+        Returns:
+            The grant and its namespace.
+
+        Raises:
+            ConfigurationError: No rule fits, or the name in the token is not a token of a subject.
+        """
+        rule = next((each for each in issuer.rules if each.fits(claims)), None)
+        if rule is None:
+            raise ConfigurationError(f"no rule of the policy fits the token of {issuer.issuer}")
+        name = str(claims.get(rule.name, ""))
+        # Another form of the name could be the name of another user.
+        if not is_token(name):
+            raise ConfigurationError(
+                f"the claim {rule.name} is {name[:64]!r}; expected 1 to 64 of A-Z a-z 0-9 _ -; name another claim"
+            )
+        return rule.grant(name), rule.namespace
+
+
+def new_api_key() -> tuple[str, str]:
+    """Make an API key.
+
+    Returns:
+        The key, and its hash for the policy file.
+    """
+    key = _KEY_PREFIX + secrets.token_urlsafe(32)
+    return key, sha256(key.encode()).hexdigest()

@@ -1,0 +1,182 @@
+"""`pointsman callout` turns API keys and OIDC tokens into users with the rights of their grants."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from jwt.algorithms import RSAAlgorithm
+from structlog.testing import capture_logs
+from support.configured_server import configured_server
+from support.grants import allowed, connected, server_config, settings_of
+
+from pointsman.errors import ConfigurationError
+from pointsman.grants.callout import AuthCallout, serve_callout
+from pointsman.grants.folder import GrantFolder
+from pointsman.grants.permissions import Grant, GrantRole
+from pointsman.grants.policy import Policy, new_api_key
+from pointsman.settings import Settings
+
+POLICY = """
+[[keys]]
+name = "shop"
+role = "caller"
+teams = ["crew"]
+namespace = "own"
+sha256 = "{digest}"
+
+[[issuers]]
+issuer = "{issuer}"
+audience = "pointsman"
+
+[[issuers.rules]]
+claim = "groups"
+value = "agents"
+role = "worker"
+agents = ["echo"]
+namespace = "own"
+"""
+
+
+class Issuer:
+    """An issuer of OIDC tokens, over HTTP."""
+
+    def __init__(self) -> None:
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.asked: list[str] = []
+        issuer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                issuer.asked.append(self.path)
+                key = json.loads(RSAAlgorithm.to_jwk(issuer.key.public_key()))
+                documents: dict[str, Any] = {
+                    "/.well-known/openid-configuration": {"jwks_uri": f"{issuer.url}/keys"},
+                    "/keys": {"keys": [{**key, "kid": "one", "use": "sig", "alg": "RS256"}]},
+                }
+                found = documents[self.path]
+                body = json.dumps(found).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Write nothing."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def token(self, *, key: rsa.RSAPrivateKey | None = None, **claims: Any) -> str:
+        now = int(time.time())
+        content = {"iss": self.url, "aud": "pointsman", "iat": now, "exp": now + 60, "sub": "ada", "groups": ["agents"]}
+        return jwt.encode({**content, **claims}, key or self.key, algorithm="RS256", headers={"kid": "one"})
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    made = Issuer()
+    thread = Thread(target=made.server.serve_forever)
+    thread.start()
+    yield made
+    made.server.shutdown()
+    thread.join()
+    made.server.server_close()
+
+
+@dataclass
+class Place:
+    url: str
+    api_key: str
+
+    def login(self, token: str, user: str = "shop") -> Settings:
+        edge = {"inbox_prefix": f"_INBOX.{user}", "jetstream_domain": "edge"}
+        return Settings(url=self.url, token=token, namespace="own", request_timeout=2.0, **edge)
+
+
+@asynccontextmanager
+async def running(folder: Path, issuer: Issuer) -> AsyncIterator[Place]:
+    """Run a server with a callout."""
+    grants = GrantFolder.create(folder / "grants", account="APP", namespaces=["own"], jwt=False, callout=True)
+    grants.add(Grant(GrantRole.SUPERVISOR, "boss", teams=("*",)))
+    api_key, digest = new_api_key()
+    (folder / "policy.toml").write_text(POLICY.format(digest=digest, issuer=issuer.url))
+    decisions = AuthCallout(Policy.load(folder / "policy.toml"), grants.callout_key(), grants.content.account)
+    async with configured_server(folder, server_config(grants)) as port:
+        url = f"nats://127.0.0.1:{port}"
+        async with serve_callout(settings_of(grants, "callout", port), decisions):
+            yield Place(url, api_key)
+
+
+async def test_api_key_becomes_a_caller_of_its_team(tmp_path: Path, issuer: Issuer) -> None:
+    async with running(tmp_path, issuer) as place:
+        login = place.login(place.api_key)
+
+        assert await allowed(login, "own.request.crew.shop")
+        assert not await allowed(login, "own.request.crew.ada")
+        assert not await allowed(login, "own.request.other.shop")
+        assert not await allowed(login, "own.limit.x")
+
+
+async def test_oidc_token_becomes_a_worker_and_the_keys_are_cached(tmp_path: Path, issuer: Issuer) -> None:
+    async with running(tmp_path, issuer) as place:
+        login = place.login(issuer.token(), "ada")
+
+        assert await allowed(login, "own.limit.x")
+        assert not await allowed(login, "own.request.crew.ada")
+        assert await allowed(place.login(issuer.token(sub="eve"), "eve"), "own.limit.x")
+
+    assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
+
+
+async def test_expired_oidc_token_ends_its_connection(tmp_path: Path, issuer: Issuer) -> None:
+    async with (
+        running(tmp_path, issuer) as place,
+        connected(place.login(issuer.token(exp=int(time.time()) + 2), "ada")) as connection,
+    ):
+        async with asyncio.timeout(20):
+            while connection.connected:
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("claims", "reason"),
+    [
+        ({"exp": 1}, "Signature has expired"),
+        ({"aud": "another"}, "Audience doesn't match"),
+        ({"groups": ["guests"]}, "no rule of the policy fits"),
+        ({"sub": "a.>"}, "the claim sub is 'a.>'"),
+        ({"iss": "http://127.0.0.1:9"}, "no API key of the policy, and no OIDC token of its issuers"),
+        ({"key": "another"}, "Signature verification failed"),
+    ],
+)
+async def test_token_that_does_not_fit_is_refused(
+    claims: dict[str, Any], reason: str, tmp_path: Path, issuer: Issuer
+) -> None:
+    if "key" in claims:
+        claims = {"key": rsa.generate_private_key(public_exponent=65537, key_size=2048)}
+    async with running(tmp_path, issuer) as place:
+        with capture_logs() as lines, pytest.raises(ConfigurationError, match="refuses the connection"):
+            async with connected(place.login(issuer.token(**claims))):
+                pass
+
+    assert reason in next(line["reason"] for line in lines if line["event"] == "login_refused")
+
+
+@pytest.mark.parametrize("token", ["pmk_guess", "", "a.b.c"])
+async def test_unknown_key_is_refused(token: str, tmp_path: Path, issuer: Issuer) -> None:
+    async with running(tmp_path, issuer) as place:
+        with pytest.raises(ConfigurationError, match="refuses the connection"):
+            async with connected(place.login(token)):
+                pass
