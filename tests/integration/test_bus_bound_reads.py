@@ -26,6 +26,7 @@ def reads(stream: str, subject: str) -> list[str]:
     return [
         f"$JS.API.DIRECT.GET.{stream}.{subject}",
         f"$JS.API.CONSUMER.CREATE.{stream}.*.{subject}",
+        f"$JS.API.CONSUMER.DELETE.{stream}.*",
         f"$JS.FC.{stream}.>",
     ]
 

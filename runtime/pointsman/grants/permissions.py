@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 
+from pointsman.bus.jetstream.reader_names import READER_SLOTS, reader_name
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
@@ -21,14 +22,12 @@ from pointsman_schemas.subjects import Subjects
 __all__ = [
     "ACTIONS",
     "EDGE_DOMAIN",
-    "READER_SLOTS",
     "TRUSTED_ROLES",
     "Grant",
     "GrantRole",
     "Permissions",
     "inbox_prefix",
     "permissions",
-    "reader_name",
     "role_permissions",
 ]
 
@@ -59,9 +58,6 @@ ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
     GrantRole.OPERATOR: ("cancel", "approve", "reject", "replay", "discard", "import"),
 }
 """The actions that a grant of a role may name."""
-
-READER_SLOTS = 16
-"""Consumers that a user of the edge account may have on a stream at one time."""
 
 _USER, _TEAM, _AGENT = "<user>", "<team>", "<agent>"  # placeholders: not tokens, so no name is one
 _PLACEHOLDERS = (_USER, _TEAM, _AGENT)
@@ -227,7 +223,7 @@ def _names(row: str, values: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 def _rows(role: GrantRole, subjects: Subjects, actions: Sequence[str]) -> Permissions:
     """Return the rights of a role, with placeholders."""
-    table = _Table(subjects)
+    table = _Table(subjects, _inbox(role, _USER))
     publish, subscribe = {
         GrantRole.CALLER: table.caller,
         GrantRole.GATEWAY: table.gateway,
@@ -247,7 +243,8 @@ _Rights = tuple[list[str], list[str]]
 class _Table:
     """The rows of each role. A row has placeholders for the names of a grant."""
 
-    def __init__(self, subjects: Subjects) -> None:
+    def __init__(self, subjects: Subjects, inbox: str) -> None:
+        self._inbox = inbox
         self.ns = subjects.namespace
         self.requests = f"{subjects.namespace.upper()}_REQUESTS"
         self.controls = f"{subjects.namespace.upper()}_CONTROLS"
@@ -406,10 +403,11 @@ class _Table:
 
         With the right to create a consumer of any name, a user could change the filter of a durable consumer.
         """
-        names = [reader_name(_USER, slot) for slot in range(READER_SLOTS)]
+        names = [reader_name(self._inbox, slot) for slot in range(READER_SLOTS)]
         return [
             *(f"$JS.API.CONSUMER.CREATE.{stream}.{name}.{each}" for name in names for each in filters),
-            *(f"$JS.API.CONSUMER.{verb}.{stream}.{name}" for name in names for verb in ("MSG.NEXT", "DELETE")),
+            *(f"$JS.API.CONSUMER.DELETE.{stream}.{name}" for name in names),
+            *(f"$JS.FC.{stream}.{name}.*" for name in names),
         ]
 
     def _consume(self, name: str, *streams: str) -> list[str]:
@@ -433,16 +431,3 @@ class _Table:
 
     def _write_bodies(self) -> list[str]:
         return [f"{self.objects}.C.*", f"{self.objects}.M.*"]
-
-
-def reader_name(user: str, slot: int) -> str:
-    """Return the name of a consumer with which a user reads a stream.
-
-    Args:
-        user: The user.
-        slot: The number of the consumer, from 0.
-
-    Returns:
-        The name.
-    """
-    return f"reader-{user}-{slot}"

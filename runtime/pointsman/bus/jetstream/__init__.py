@@ -2,6 +2,6 @@
 
 The session     bus, client, connection, request_reply, protocol, refusals
 Logging in      login, credentials, tls
-Streams         provisioning, stream_config, publisher, reader, registry, key_value
-Subscriptions   pull_consumer, forwarding, subscriptions, micro, message_tracing
+Streams         provisioning, stream_config, publisher, reader, reader_names, registry, key_value
+Subscriptions   pull_consumer, push_consumer, follower, forwarding, subscriptions, micro, message_tracing
 """

@@ -127,6 +127,7 @@ class JetStreamBus:
         self.ask = self._connection.ask
         self.new_inbox, self.subscribe = self._connection.new_inbox, self._connection.subscribe
         self.api_subject, self.refusal_listeners = self._connection.api_subject, self._connection.refusal_listeners
+        self.reader_names = self._connection.reader_names
         self._consumers: set[PullConsumer] = set()
         self._streams = StreamProvisioner(self._connection, self._subjects, settings, self._clock)
         self._reader = StreamReader(

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pointsman.bus.jetstream.client import CLIENT_ERRORS, NatsClient, TlsRequiredError
 from pointsman.bus.jetstream.login import Login
 from pointsman.bus.jetstream.protocol import BusSubscription, WireMessage
+from pointsman.bus.jetstream.reader_names import ReaderNames
 from pointsman.bus.jetstream.refusals import Refusal, is_login_refused
 from pointsman.bus.jetstream.request_reply import RequestClient
 from pointsman.bus.jetstream.tls import demands_tls, tls_context, tls_fault
@@ -63,6 +64,7 @@ class NatsConnection:
         self.request, self.ask = self._requests.request, self._requests.ask
         self.api, self.api_subject = self._requests.api, self._requests.api_subject
         self.new_inbox = self.client.new_inbox
+        self.reader_names = ReaderNames(settings.inbox_prefix)
         self.server: Server | None = None
         self._server_id = ""
         self.restarts = 0

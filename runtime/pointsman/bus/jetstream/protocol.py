@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from pointsman.bus.jetstream.reader_names import ReaderNames
 from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.bus.validation import is_event_header
 from pointsman.errors import PermissionDeniedError
@@ -15,6 +16,7 @@ from pointsman.ports.bus import StoredMessage
 
 __all__ = [
     "ADVICE",
+    "CONSUMER_EXISTS_CODE",
     "INCURABLE",
     "MAX_BYTES_REQUIRED_CODE",
     "NOT_DELETED_CODE",
@@ -51,6 +53,7 @@ PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_MESSAGE_CODE, NO_STREAM_CODE, NO_CONSUMER_CODE = 10037, 10059, 10014
+CONSUMER_EXISTS_CODE = 10148  # a consumer of that name exists with a different configuration
 STREAM_EXISTS_CODE = 10058  # a stream of that name exists with a different configuration
 NOT_DELETED_CODE = 10057  # an internal error; also the answer if the message to delete is missing
 WRONG_SEQUENCE_CODE = 10071  # the last sequence of the subject is not the expected sequence
@@ -142,6 +145,11 @@ class Connection(Protocol):
 
     def api_subject(self, verb: str) -> str:
         """Return the subject of a call of the JetStream API, in the domain of the settings."""
+        ...
+
+    @property
+    def reader_names(self) -> ReaderNames:
+        """Return the names for the ephemeral consumers of this connection."""
         ...
 
     def new_inbox(self) -> str: ...

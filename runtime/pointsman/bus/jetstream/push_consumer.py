@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from pointsman.bus.jetstream.protocol import (
+    CONSUMER_EXISTS_CODE,
     BusSubscription,
     Connection,
     DeliveryInfo,
@@ -20,6 +22,7 @@ from pointsman.bus.jetstream.protocol import (
     to_nanoseconds,
     to_stored_message,
 )
+from pointsman.bus.jetstream.reader_names import READER_SLOTS
 from pointsman.bus.jetstream.refusals import Refusal
 from pointsman.errors import PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
@@ -31,6 +34,7 @@ _INACTIVE_THRESHOLD_S = 2.0  # seconds after which the broker deletes the consum
 _MAX_BUFFERED = 256  # messages in the buffer above which the broker is not allowed to send more
 _STALLED_HEADER = "Nats-Consumer-Stalled"  # in a heartbeat: the subject of a flow control request without an answer
 _LAST_DELIVERY_HEADER = "Nats-Last-Consumer"  # in a heartbeat: the number of the newest delivery
+_NAME_PAUSE_S = 0.5  # seconds before names that other processes of the user have are tried again
 _CLOSED_REASON = "closed"  # nothing more arrives because the owner closed the consumer
 
 
@@ -58,8 +62,8 @@ class PushConsumer:
         self._stream = stream
         self._filter = filter
         self._inbox = bus.new_inbox()
-        self._name = f"reader_{self._inbox.rpartition('.')[2]}"
-        self._flow_control_prefix = f"$JS.FC.{stream}.{self._name}."
+        self._name = ""
+        self._slot = -1
         self._subscription: BusSubscription | None = None
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -77,16 +81,38 @@ class PushConsumer:
     async def create(self, **start: Any) -> dict[str, Any]:
         """Create the consumer. A repeated call is safe: a lost answer leaves no second consumer.
 
+        Another process of the user may have a consumer of the same name: then the next name is tried.
+
         Args:
             **start: The fields of the configuration that select the first message.
 
         Returns:
             The answer of the JetStream API, which may hold an error.
         """
-        answer = await self._bus.api(
+        names, tries = self._bus.reader_names, 0
+        if not self._name:
+            self._name, self._slot = await names.acquire(self._stream)
+        while True:
+            answer = await self._request(start)
+            tries += 1
+            if error_code(answer) != CONSUMER_EXISTS_CODE or tries > 2 * READER_SLOTS:
+                break
+            if tries % READER_SLOTS == 0:
+                await asyncio.sleep(_NAME_PAUSE_S)
+            taken = self._slot
+            self._name, self._slot = await names.acquire(self._stream, taken + 1)
+            names.release(self._stream, taken)
+        if not error_code(answer):
+            self.left = max(self.left, 0 if self._deliveries else int(answer["num_pending"]))
+            self._last_message_at = self._loop.time()
+        return answer
+
+    async def _request(self, start: Mapping[str, Any]) -> dict[str, Any]:
+        return await self._bus.api(
             f"CONSUMER.CREATE.{self._stream}.{self._name}.{self._filter}",
             {
                 "stream_name": self._stream,
+                **({"action": "create"} if self._bus.reader_names.bound else {}),
                 "config": {
                     "name": self._name,
                     "filter_subject": self._filter,
@@ -103,10 +129,6 @@ class PushConsumer:
                 },
             },
         )
-        if not error_code(answer):
-            self.left = max(self.left, 0 if self._deliveries else int(answer["num_pending"]))
-            self._last_message_at = self._loop.time()
-        return answer
 
     async def wait(self) -> None:
         """Return when a message has arrived, or the consumer was lost."""
@@ -123,7 +145,7 @@ class PushConsumer:
         return to_stored_message(message, DeliveryInfo(message.reply))
 
     async def close(self) -> None:
-        """Release the inbox. The broker deletes the consumer soon afterwards."""
+        """Release the inbox. The broker deletes the consumer soon afterwards; a name of a fixed set is free at once."""
         self._watchdog.cancel()
         self._bus.listeners.discard(self._on_disconnected)
         self._bus.refusal_listeners.discard(self._on_refusal)
@@ -132,6 +154,11 @@ class PushConsumer:
         if (subscription := self._subscription) is not None:
             self._subscription = None
             await subscription.unsubscribe()
+        if self._slot >= 0:
+            deletion = self._bus.api_subject(f"CONSUMER.DELETE.{self._stream}.{self._name}")
+            await self._bus.send(deletion, reply=self._bus.new_inbox())
+            self._bus.reader_names.release(self._stream, self._slot)
+            self._slot = -1
 
     @property
     def lost_reason(self) -> str:
@@ -146,7 +173,7 @@ class PushConsumer:
         self._mark_lost("disconnected")
 
     def _on_refusal(self, refusal: Refusal, error: PermissionDeniedError) -> None:
-        if refusal.concerns("", self._inbox) or refusal.subject.startswith(self._flow_control_prefix):
+        if refusal.concerns("", self._inbox) or refusal.subject.startswith(f"$JS.FC.{self._stream}.{self._name}."):
             self.denied = error
             self._mark_lost(refusal.said)
 

@@ -20,7 +20,6 @@ from pointsman.bus.jetstream.protocol import (
     error_text,
     header_block,
     parse_time,
-    to_nanoseconds,
 )
 from pointsman.bus.jetstream.push_consumer import PushConsumer
 from pointsman.bus.jetstream.refusals import Refusal
@@ -34,7 +33,6 @@ __all__ = ["StreamReader"]
 _DIRECT_GET_BATCH = 512  # messages asked for in one direct get
 _ABSENCE_PAUSE_S = 0.05  # seconds before an absence is checked again; replicas were up to 7 ms behind when measured
 _LAG_TIMEOUT_S = 1.0  # seconds to wait for a message that another replica has
-_CLOCK_LINGER_S = 1.0  # seconds the broker keeps the consumer whose answer has the broker's time
 
 
 class StreamReader:
@@ -75,18 +73,11 @@ class StreamReader:
         if self._from_leader:
             answer = await self._bus.api(f"STREAM.INFO.{stream}")
         else:
-            name = f"clock_{self._bus.new_inbox().rpartition('.')[2]}"
-            config = {
-                "name": name,
-                "filter_subject": subject,
-                "ack_policy": "none",
-                "deliver_policy": "new",
-                "mem_storage": True,
-                "num_replicas": 1,
-                "inactive_threshold": to_nanoseconds(_CLOCK_LINGER_S),
-            }
-            order = {"stream_name": stream, "config": config}
-            answer = await self._bus.api(f"CONSUMER.CREATE.{stream}.{name}.{subject}", order)
+            push = PushConsumer(self._bus, stream, subject)
+            try:
+                answer = await push.create(deliver_policy="new")
+            finally:
+                await push.close()
         if error_code(answer):
             raise PeerError(f"the broker does not describe the stream {stream}: {error_text(answer)}")
         return parse_time(answer["ts"])
