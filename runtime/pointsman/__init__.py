@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pointsman.settings import Settings
     from pointsman_schemas.card import AgentCard, Role
     from pointsman_schemas.events import Approval, Budget, ErrorKind, Gap, Outcome, Progress, TaskReport, Usage
-    from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
+    from pointsman_schemas.plan import ForEach, Plan, PlannedTask, SelectedAgent, Selection
     from pointsman_schemas.role_io import (
         ClassifierInput,
         ConflictRuling,
@@ -97,6 +97,7 @@ __all__ = [
     "ErrorKind",
     "FanOut",
     "Fixed",
+    "ForEach",
     "Gap",
     "Interceptor",
     "JudgeInput",
@@ -221,6 +222,7 @@ _NAMES = {
         "Usage",
     ),
     "pointsman_schemas.plan": (
+        "ForEach",
         "Plan",
         "PlannedTask",
         "SelectedAgent",

@@ -165,6 +165,7 @@ class ErrorKind(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     TEAM = "team_failed"
     CIRCUIT = "circuit_open"
+    ITEMS = "items_failed"
 
 
 class AttemptError(Part):
@@ -509,6 +510,10 @@ class TaskSummary(Part):
     attempts: int = Field(description="Number of attempts.")
     elapsed: float = Field(description="Seconds of all attempts together.")
     usage: Usage = Field(default=Usage(), description="Usage of all attempts together.")
+    reason: str = Field(
+        default="",
+        description="For a task that a condition skipped: the reason.",
+    )
 
 
 class Conflict(Part):

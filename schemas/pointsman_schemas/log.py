@@ -30,6 +30,7 @@ __all__ = [
     "ControlIgnored",
     "Entry",
     "IgnoreCause",
+    "ItemsGathered",
     "LimitReached",
     "OpenCircuit",
     "Parent",
@@ -43,6 +44,7 @@ __all__ = [
     "TaskAbandoned",
     "TaskAdded",
     "TaskDispatched",
+    "TaskExpanded",
     "TaskFailed",
     "TaskHeld",
     "TaskRefined",
@@ -288,14 +290,38 @@ class TaskFailed(Part):
     attempts: int = Field(description="Number of attempts.")
 
 
+class TaskExpanded(Part):
+    """A task with `for_each` became one task for each item of its list. It succeeds when enough of them have."""
+
+    kind: Literal["task_expanded"] = Field(default="task_expanded", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    items: tuple[TaskId, ...] = Field(description="The tasks of the items, in the order of the items.")
+
+
+class ItemsGathered(Part):
+    """Enough tasks of the items have succeeded, and with them the task with `for_each`: its result is their results."""
+
+    kind: Literal["items_gathered"] = Field(default="items_gathered", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    task_id: TaskId = Field(description="The task.")
+    missing: tuple[TaskId, ...] = Field(default=(), description="The tasks of items that did not succeed.")
+
+
 class TaskSkipped(Part):
-    """A task will not run, because a task that it depends on did not succeed."""
+    """A task will not run: its condition is false, or a task that it depends on did not succeed."""
 
     kind: Literal["task_skipped"] = Field(default="task_skipped", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     task_id: TaskId = Field(description="The task.")
-    unmet_dependency: TaskId = Field(description="The task that did not succeed.")
+    unmet_dependency: TaskId | None = Field(
+        default=None, description="The task that did not succeed; null if the condition of the task is false."
+    )
     reason: str = Field(description="The reason.")
+    intended: bool = Field(
+        default=False,
+        description="True if a false condition skipped the task, or a task that it depends on: the answer has no gap.",
+    )
 
 
 class TaskAbandoned(Part):
@@ -462,6 +488,8 @@ Entry: TypeAlias = Annotated[
     | TaskRefined
     | ReviewRequested
     | TaskFailed
+    | TaskExpanded
+    | ItemsGathered
     | TaskSkipped
     | TaskAbandoned
     | TaskReopened

@@ -5,23 +5,44 @@ Names are plain text here. The core validates them and reports problems to the p
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from operator import not_
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from pointsman_schemas.base import Frozen
+from pointsman_schemas.base import Frozen, Options
+from pointsman_schemas.expressions import ConditionText, PathText
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import JsonValue
 
-__all__ = ["Plan", "PlannedTask", "SelectedAgent", "Selection"]
+__all__ = ["ForEach", "Plan", "PlannedTask", "SelectedAgent", "Selection"]
 
 _NameText = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
+
+
+class ForEach(Options, Frozen):
+    """A list whose items each become a task. The results come back as a list, in the order of the items."""
+
+    items: PathText = Field(
+        description="The path of the list: `TASK.field` in the result of a dependency, or `request.field`."
+    )
+    max_items: int = Field(
+        default=100, strict=True, ge=1, le=10_000, description="Largest number of items. A longer list fails the task."
+    )
+    min_success_ratio: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of the items that must succeed, from 0 to 1. The result of an item that failed is null, and "
+        "a gap of the outcome.",
+    )
 
 
 class PlannedTask(Frozen):
     """One task of a plan. It starts when all tasks of `depends_on` have succeeded.
 
     A task with a `skill` instead of an `agent` goes to the live agent with that skill that is selected at dispatch.
+    `when`, `for_each` and `input_from` are for plans that an author writes: a planner's plan with them is refused.
     """
 
     id: _NameText = Field(description="The id of the task, unique in the workflow: t1, t2 and so on.")
@@ -43,6 +64,34 @@ class PlannedTask(Frozen):
         description="The retries of the task; null for the team's policy. A planner cannot exceed that policy: neither "
         "its attempts nor the kinds of errors that it retries.",
     )
+
+    when: ConditionText = Field(
+        default="",
+        exclude_if=not_,
+        description="A condition on the request and on the results of dependencies, such as `match.unpaid > 0`. If it "
+        "is false when the dependencies are settled, the task is skipped, which is no gap.",
+    )
+    for_each: ForEach | None = Field(
+        default=None,
+        exclude_if=not_,
+        description="A list: the task is done for each item. Null for a single task.",
+    )
+    input_from: dict[str, PathText] = Field(
+        default={},
+        exclude_if=not_,
+        description="Fields of the input, by name, with the path of each value: `TASK.field` in the result of a "
+        "dependency, `request.field`, or `item.field` in a task with `for_each`. They replace fields of `input`.",
+    )
+
+    @field_validator("for_each", mode="before")
+    @classmethod
+    def _read_path_as_list(cls, given: Any) -> Any:
+        return {"items": given} if isinstance(given, str) else given
+
+    @property
+    def has_expressions(self) -> bool:
+        """True if the task has a condition, a list or fields from results."""
+        return bool(self.when or self.for_each or self.input_from)
 
     @model_validator(mode="after")
     def _names_an_agent(self) -> Self:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from pointsman_schemas.errors import InvalidTokenError
+from pointsman_schemas.expressions import ITEM, REQUEST, Path, parse_condition, parse_path
 from pointsman_schemas.ids import token
 from pointsman_schemas.plan import Plan, PlannedTask
 
-__all__ = ["find_graph_faults"]
+__all__ = ["find_graph_faults", "find_request_faults"]
 
 _MIN_INTENT_CHARS = 3
 """Shortest intent in characters. A shorter text states no task."""
@@ -55,6 +56,7 @@ def find_graph_faults(
         faults.extend(_find_id_faults(task, existing))
         faults.extend(check_agent(task))
         faults.extend(_find_intent_and_dependency_faults(task, known, existing))
+        faults.extend(_find_expression_faults(task))
     if not allow_equal_tasks:
         faults.extend(_find_equal_tasks(plan))
     return faults or _find_cycle_or_long_chain(plan, max_depth)
@@ -81,6 +83,54 @@ def _find_intent_and_dependency_faults(task: PlannedTask, known: set[str], exist
         elif dependency not in known and not existing.get(dependency, False):
             faults.append(f"task {task.id!r} depends on {dependency!r}, which is not a task of the plan")
     return faults
+
+
+def _find_expression_faults(task: PlannedTask) -> Iterator[str]:
+    """Find paths that no result or request can have when the task starts."""
+    if task.input_from and task.input is not None and not isinstance(task.input, dict):
+        yield f"task {task.id!r} has `input_from`, and its input is not an object that could get these fields"
+    dependencies = {*task.depends_on, *task.optional_dependencies}
+    for place, path in _expression_paths(task):
+        root = path[0]
+        if root == ITEM:
+            if place != "input_from":
+                yield f"task {task.id!r} names {ITEM!r} in `{place}`; only `input_from` can name the item"
+            elif task.for_each is None:
+                yield f"task {task.id!r} names {ITEM!r} in `input_from`, and has no `for_each`"
+        elif root != REQUEST and root not in dependencies:
+            yield (
+                f"task {task.id!r} reads {'.'.join(path)} in `{place}`, and does not depend on {root!r}: add it to "
+                "`depends_on` or `optional_dependencies`"
+            )
+
+
+def _expression_paths(task: PlannedTask) -> Iterator[tuple[str, Path]]:
+    """List the paths that a task reads, each with the field that names it."""
+    for path in parse_condition(task.when).paths if task.when else ():
+        yield "when", path
+    if task.for_each is not None:
+        yield "for_each", parse_path(task.for_each.items)
+    for text in task.input_from.values():
+        yield "input_from", parse_path(text)
+
+
+def find_request_faults(plan: Plan, fields: Collection[str]) -> list[str]:
+    """Find paths into the request that name a field which the request cannot have.
+
+    Args:
+        plan: The plan.
+        fields: All fields of a request.
+
+    Returns:
+        The faults, one sentence each.
+    """
+    known = ", ".join(sorted(fields)) or "no fields"
+    return [
+        f"task {task.id!r} reads {'.'.join(path)} in `{place}`; the request has {known}"
+        for task in plan.tasks
+        for place, path in _expression_paths(task)
+        if path[0] == REQUEST and len(path) > 1 and path[1] not in fields
+    ]
 
 
 def _find_equal_tasks(plan: Plan) -> list[str]:

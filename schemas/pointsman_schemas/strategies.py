@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from pointsman_schemas.base import Frozen, Options
 from pointsman_schemas.ids import TOKEN_PATTERN, AgentName, Skill, TaskId, Token, as_token, is_token
+from pointsman_schemas.json_schema import JsonSchema
 from pointsman_schemas.plan import Plan, PlannedTask
-from pointsman_schemas.plan_checks import find_graph_faults
+from pointsman_schemas.plan_checks import find_graph_faults, find_request_faults
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import JsonValue
 
@@ -208,11 +210,18 @@ class Choreography(_SynthesizedStrategy):
 class Fixed(_SynthesizedStrategy):
     """The tasks of a plan that the author of the team wrote. No planner is asked.
 
-    An object request may name inputs of the tasks in its field `inputs` (`FixedInput`).
+    Tasks may have conditions (`when`), may be done for each item of a list (`for_each`), and may take fields of their
+    input from the request and from results (`input_from`). An object request may also name inputs of the tasks in its
+    field `inputs` (`FixedInput`).
     """
 
     kind: Literal["fixed"] = Field(default="fixed", description="The kind of strategy.")
     plan: Plan = Field(description="The plan. Its tasks name agents or skills, and no cycle of dependencies.")
+    input_schema: JsonSchema | None = Field(
+        default=None,
+        description="JSON Schema of the request, without its field `inputs`; null for any request. A request that does "
+        "not match ends the workflow as failed.",
+    )
     checks: dict[TaskId, Check] = Field(default={}, description="Requirements on the outputs of tasks, by task id.")
     synthesizer: AgentName | None = Field(
         default=None, description="The agent that writes the answer; null for the plain results."
@@ -227,9 +236,21 @@ class Fixed(_SynthesizedStrategy):
             faults.append("`cannot` and `done` are answers of a planner; a fixed plan has neither")
         if unknown := sorted(self.checks.keys() - {task.id for task in self.plan.tasks}):
             faults.append(f"the checks name {', '.join(unknown)}, which the plan does not have")
+        if (fields := _closed_fields(self.input_schema)) is not None:
+            faults.extend(find_request_faults(self.plan, fields))
         if faults:
             raise ValueError(f"the fixed plan cannot run: {'; '.join(faults)}")
         return self
+
+
+def _closed_fields(schema: Mapping[str, object] | None) -> Collection[str] | None:
+    """Return the fields that the schema names; None if a request may have others that the schema does not show."""
+    properties = schema.get("properties") if schema else None
+    if schema is None or not isinstance(properties, Mapping):
+        return None
+    if schema.get("additionalProperties") or schema.keys() & {"patternProperties", "anyOf", "oneOf", "allOf", "$ref"}:
+        return None
+    return properties.keys()
 
 
 def _agent_faults(task: PlannedTask) -> list[str]:

@@ -63,7 +63,7 @@ MUTANTS = (
         "test_decide.py::test_synthesizer_gets_the_gaps",
     ),
     _core(
-        "M5", "planning/planner.py", "    return check_plan(plan, names, limits, started, skills)", "    return ()",
+        "M5", "planning/planner.py", "    return check_plan(plan, names, limits, started, skills, allow_expressions=expressions)", "    return ()",
         "planning/test_planner.py::test_a_refused_plan_goes_back_with_every_reason",
     ),
     _core(

@@ -175,8 +175,14 @@ def _workflows(rest: FinalState) -> Iterator[str]:
         resumes = [number for number, entry in enumerate(entries) if isinstance(entry, WorkflowResumed)]
         newest = entries[resumes[-1] if resumes else 0 :]
         last = {entry.task_id: entry for entry in newest if isinstance(entry, TaskFailed | TaskReopened)}
+        plans = [entry.plan for entry in entries if isinstance(entry, PlanAccepted)]
+        lists = {task.id for plan in plans for task in plan.tasks if task.for_each}  # their items have dead letters
         for task_id, entry in last.items():
-            if isinstance(entry, TaskFailed) and dead_letter_id(workflow, task_id, entry.attempts) not in letters:
+            if (
+                isinstance(entry, TaskFailed)
+                and task_id not in lists
+                and dead_letter_id(workflow, task_id, entry.attempts) not in letters
+            ):
                 yield f"{workflow}: {task_id} failed after {entry.attempts} attempts and has no dead letter"
         yield from _given_up_at_a_limit(workflow, newest, letters)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
-from typing import Literal
+from typing import Any, Literal
 
 from pointsman.testing.simulation import SimulatedClock
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.events import Request
 from pointsman_schemas.log import ApprovalRequested
-from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.plan import ForEach, Plan, PlannedTask
 from pointsman_schemas.strict_json import JsonValue, dump
 from pointsman_schemas.team import (
     Adaptive,
@@ -112,20 +113,45 @@ def _others(chance: Random, writer: str | None) -> list[Strategy]:
 
 
 def _fixed(chance: Random, writer: str | None) -> Fixed:
-    """A graph of up to four tasks, of which some are checked or have a retry policy of their own."""
+    """A graph of up to four tasks. Some are checked, have a retry policy of their own, a condition, or a list."""
     tasks: list[PlannedTask] = []
+    expressions = Random()
+    expressions.setstate(chance.getstate())  # the draws of other worlds stay the same
     for number in range(chance.randint(1, 4)):
+        needs = tuple(each.id for each in tasks if chance.random() < 0.5)
         tasks.append(
             PlannedTask(
                 id=f"t{number}",
                 agent=chance.choice(WORKERS),
                 intent="do a part of it",
-                depends_on=tuple(each.id for each in tasks if chance.random() < 0.5),
+                depends_on=needs,
                 retry=chance.choice([None, RetryPolicy(attempts=chance.randint(1, 4), backoff=0.2)]),
+                **_expressions(expressions, needs),
             )
         )
     checks = {tasks[0].id: _check(chance)} if chance.random() < 0.3 else {}
     return Fixed(plan=Plan(tasks=tuple(tasks)), checks=checks, synthesizer=writer)
+
+
+def _expressions(chance: Random, needs: Sequence[str]) -> dict[str, Any]:
+    """Return a condition, a list or fields for a task that depends on `needs`."""
+    if not needs or chance.random() < 0.4:
+        return {}
+    source = chance.choice(needs)
+    lists = ForEach(
+        items=chance.choice([f"{source}.knowing", f"{source}.knowing", "request.rows", source]),
+        min_success_ratio=chance.choice([0.3, 1.0]),
+    )
+    return chance.choice(
+        [
+            {"when": f"{source}.done == '{chance.choice(needs)}'"},
+            {"when": f"not {source}.knowing"},
+            {"for_each": lists, "input_from": {"part": "item", "of": f"{source}.done"}},
+            {"for_each": lists},
+            {"for_each": lists, "when": f"{source}.knowing"},
+            {"input_from": {"part": f"{source}.knowing.0"}},
+        ]
+    )
 
 
 def _stage(chance: Random, agent: str) -> Stage:
@@ -143,10 +169,10 @@ def _check(chance: Random) -> Check:
 
 
 def _input(chance: Random, name: str) -> str | dict[str, JsonValue]:
-    """A text, or an object with inputs for the tasks of a fixed plan, some of which may not be in the plan."""
+    """A text, or an object with a list and inputs for the tasks of a fixed plan, some of which it may not have."""
     text = f"please do {name}"
     inputs: dict[str, JsonValue] = {chance.choice(["t0", "t3"]): {"part": name}}
-    with_inputs: dict[str, JsonValue] = {"request": text, "inputs": inputs}
+    with_inputs: dict[str, JsonValue] = {"request": text, "inputs": inputs, "rows": [1, {"part": 2}, "three"]}
     return with_inputs if chance.random() < 0.25 else text
 
 

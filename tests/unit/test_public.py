@@ -43,7 +43,7 @@ def test_public_names_are_these() -> None:
         "ANY", "Adaptive", "Agent", "AgentCard", "AgentFactory", "AnswerResult",
         "Approval", "ApprovalRequiredError", "Archive", "AttemptInvocation", "Budget", "BusUnavailableError",
         "Check", "Choreography", "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling",
-        "Context", "ContractError", "DeadLetterEntry", "ErrorKind", "FanOut", "Fixed", "Gap",
+        "Context", "ContractError", "DeadLetterEntry", "ErrorKind", "FanOut", "Fixed", "ForEach", "Gap",
         "Interceptor", "JudgeInput", "LLMAgent", "Lifespan", "Limits", "ModelError",
         "ModelInvocation", "ModelReply", "ModelRequest", "Next", "NotFoundError", "Operations",
         "Outcome", "Pipeline", "Plan", "PlanAndExecute", "PlannedTask", "PlannerInput",

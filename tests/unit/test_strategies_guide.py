@@ -19,6 +19,7 @@ from pointsman_schemas.events import Handoff, Outcome
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import ApprovalRequested, RetryScheduled, TaskDispatched
 from pointsman_schemas.strategies import Strategy
+from pointsman_schemas.strict_json import JsonValue
 from pointsman_schemas.team import Team
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text()
@@ -275,6 +276,42 @@ async def test_a_request_with_an_input_for_no_task_of_the_fixed_plan_is_refused(
     assert outcome.reason == (
         "the request has inputs for payment; the tasks of the plan are invoices, payments, match, remind"
     )
+
+
+# Known graphs
+
+
+async def test_a_known_graph_branches_and_checks_each_invoice() -> None:
+    heard: list[Handoff] = []
+    invoices: list[JsonValue] = [{"id": number} for number in range(3)]
+    crew = [
+        says("ledger", {"invoices": invoices, "unpaid": 0}),
+        says("auditor", "fine", "fine", "fine", heard=heard),
+        *doing("clerk"),
+        says("writer", "all is fine"),
+    ]
+    team = defined_in("Conditions, lists and fields")["team"]
+
+    outcome, order = await play(team, crew, {"month": "2026-05"})
+
+    assert sorted(order) == ["auditor", "auditor", "auditor", "ledger", "writer"]
+    assert outcome.status == "completed"
+    assert isinstance(outcome.answer, dict)
+    assert outcome.answer["check"] == ["fine", "fine", "fine"]
+    assert [handoff.input for handoff in sorted(heard, key=lambda each: each.task_id)] == [
+        {"invoice": invoice, "country": None} for invoice in invoices
+    ]
+    reasons = {task.task_id: task.reason for task in outcome.tasks if task.status == "skipped"}
+    assert reasons["remind"].startswith("its condition is false: list.unpaid > 0")
+
+
+async def test_a_request_without_the_fields_of_the_schema_is_refused() -> None:
+    team = defined_in("Conditions, lists and fields")["team"]
+
+    outcome, order = await play(team, doing("ledger", "auditor", "clerk", "writer"), {"country": "NO"})
+
+    assert (outcome.status, order) == ("failed", [])
+    assert outcome.reason.endswith("$: 'month' is a required property")
 
 
 # Skills

@@ -165,7 +165,8 @@ def _on_control(decision: Decision, received: ControlReceived) -> None:
         case "replay":
             task = state.tasks.get(control.task_id or "")
             fresh = received.event_id not in state.ignored_events and state.phase is not Phase.SYNTHESIZING
-            if fresh and task and task.role is Role.WORK and task.status is TaskStatus.FAILED:
+            replayable = task is not None and task.role is Role.WORK and not task.has_items
+            if fresh and task and replayable and task.status is TaskStatus.FAILED:
                 decision.add(TaskReopened(at=decision.now, event_id=received.event_id, task_id=task.id, by=control.by))
                 start_task(decision, task.id)
         case "approve" | "reject":

@@ -28,6 +28,7 @@ from pointsman_schemas.log import (
     PlanAccepted,
     ReviewRequested,
     TaskAdded,
+    TaskExpanded,
     TaskReopened,
     TaskSucceeded,
     WorkflowResumed,
@@ -173,8 +174,26 @@ def evolve(state: State | None, entry: Entry) -> State:
             return _finish_task(state, entry, TaskStatus.IN_REVIEW)
         case "task_failed":
             return _update_task(state, entry.task_id, TaskStatus.FAILED, error=entry.error, ended_at=entry.at)
+        case "task_expanded":
+            return _on_task_expanded(state, entry)
+        case "items_gathered":
+            return _update_task(
+                state,
+                entry.task_id,
+                TaskStatus.SUCCEEDED,
+                result=_gathered_result(state, _task(state, entry.task_id), entry.at),
+                error=None,
+                ended_at=entry.at,
+            )
         case "task_skipped":
-            return _update_task(state, entry.task_id, TaskStatus.SKIPPED, reason=entry.reason, ended_at=entry.at)
+            return _update_task(
+                state,
+                entry.task_id,
+                TaskStatus.SKIPPED,
+                reason=entry.reason,
+                ended_at=entry.at,
+                intentionally_skipped=entry.intended,
+            )
         case "task_abandoned":
             state = _drop_approvals(state, entry.at, entry.task_id)
             task = _task(state, entry.task_id)
@@ -274,7 +293,7 @@ def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
     tasks = dict(state.tasks)
     for task_id in entry.tasks:
         task = _task(state, task_id)
-        if TaskStatus.WAITING not in TASK_MOVES[task.status]:
+        if (TaskStatus.EXPANDED if task.items else TaskStatus.WAITING) not in TASK_MOVES[task.status]:
             raise InvariantError(f"task {task_id} of {state.workflow_id} is {task.status} and cannot be done again")
         tasks[task_id] = _renewed(task, state.retry_policy(task))
     settled = sum(1 for task in tasks.values() if task.role is Role.WORK and task.settled)
@@ -303,7 +322,10 @@ def _on_workflow_resumed(state: State, entry: WorkflowResumed) -> State:
 
 
 def _renewed(task: Task, policy: RetryPolicy) -> Task:
-    """Return a task that is done again from its beginning. Its attempts are counted on."""
+    """Return a task that is done again from its beginning. Its attempts are counted on.
+
+    A list waits for its items again. Items that have succeeded stay.
+    """
     return Task(
         id=task.id,
         role=task.role,
@@ -317,6 +339,11 @@ def _renewed(task: Task, policy: RetryPolicy) -> Task:
         optional=task.optional,
         attempt=task.attempt,
         event=task.event,
+        status=TaskStatus.EXPANDED if task.items else TaskStatus.WAITING,
+        definition=task.definition,
+        item_of=task.item_of,
+        item_index=task.item_index,
+        items=task.items,
         needs_approval=task.needs_approval,
         event_id=task.event_id,
         error=task.error,
@@ -383,6 +410,7 @@ def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
             optional=frozenset(planned.optional_dependencies) - set(planned.depends_on),
             event=entry.event,
             needs_approval=planned.approval == "required",
+            definition=planned if planned.has_expressions else None,
         )
         for planned in entry.plan.tasks
     }
@@ -403,10 +431,64 @@ def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
     )
 
 
+def _on_task_expanded(state: State, entry: TaskExpanded) -> State:
+    """Return the state with one more task for each item of the list."""
+    whole = _task(state, entry.task_id)
+    for_each = whole.definition.for_each if whole.definition else None
+    # The items do not depend on the task that made the list: each of their handoffs would contain the whole list.
+    source = for_each.items.partition(".")[0] if for_each else ""
+    items = {
+        name: Task(
+            id=name,
+            role=Role.WORK,
+            agent=whole.agent,
+            skill=whole.skill,
+            intent=whole.intent,
+            input=whole.input,
+            max_attempts=(whole.retry or state.retry).attempts,
+            retry=whole.retry,
+            depends_on=tuple(each for each in whole.depends_on if each != source),
+            optional=whole.optional - {source},
+            needs_approval=whole.needs_approval,
+            definition=whole.definition,
+            item_of=whole.id,
+            item_index=index,
+        )
+        for index, name in enumerate(entry.items)
+    }
+    if clash := state.tasks.keys() & items.keys():
+        raise InvariantError(f"{whole.id} of {state.workflow_id} has items that exist: {sorted(clash)}")
+    state = _update_task(state, whole.id, TaskStatus.EXPANDED, items=entry.items, started_at=entry.at)
+    return copy_with(
+        state,
+        tasks={**state.tasks, **items},
+        dependants={**state.dependants, **dict.fromkeys(items, (whole.id,))},
+        open_tasks=state.open_tasks + len(items),
+    )
+
+
+def _gathered_result(state: State, task: Task, at: datetime) -> Result:
+    """Return the result of a task with `for_each`: the outputs of its items, in order, with null for a failed item."""
+    items = [state.tasks[name] for name in task.items]
+    results = [each.result if each.status is TaskStatus.SUCCEEDED else None for each in items]
+    return Result(
+        workflow_id=state.workflow_id,
+        task_id=task.id,
+        attempt=1,
+        agent=task.agent or next((each.agent for each in items if each.agent), state.team),
+        status="succeeded",
+        output=[result.output if result else None for result in results],
+        started_at=task.started_at or at,
+        ended_at=at,
+    )
+
+
 def _dependants(tasks: dict[str, Task]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for task in tasks.values():
-        for dependency in task.depends_on:
+        if task.item_of:
+            found.setdefault(task.id, []).append(task.item_of)
+        for dependency in task.depends_on if not task.item_of else ():
             found.setdefault(dependency, []).append(task.id)
     return {task_id: tuple(waiting) for task_id, waiting in found.items()}
 
@@ -467,8 +549,14 @@ def _on_task_reopened(state: State, entry: TaskReopened) -> State:
     reopened = 1 if task.role is Role.WORK else 0
     while waiting:
         dependant = tasks[waiting.pop()]
-        if dependant.status is TaskStatus.SKIPPED:
-            tasks[dependant.id] = copy_with(dependant, status=TaskStatus.WAITING, reason="", ended_at=None)
+        if dependant.items and dependant.status is TaskStatus.FAILED:  # a list that succeeded without it stays
+            tasks[dependant.id] = copy_with(dependant, status=TaskStatus.EXPANDED, error=None, ended_at=None)
+            waiting.extend(state.dependants.get(dependant.id, ()))
+            reopened += 1
+        elif dependant.status is TaskStatus.SKIPPED:
+            tasks[dependant.id] = copy_with(
+                dependant, status=TaskStatus.WAITING, reason="", ended_at=None, intentionally_skipped=False
+            )
             waiting.extend(state.dependants.get(dependant.id, ()))
             reopened += 1
     ignored = state.ignored_events | {entry.event_id}
@@ -565,7 +653,7 @@ def _drop_plan_approval(state: State, at: datetime) -> State:
 
 def _apply_answer(task: Task, pending: PendingApproval, entry: ApprovalDecided) -> Task:
     if pending.about == "task":
-        edited = {} if entry.input is None else {"input": entry.input}
+        edited = {} if entry.input is None else {"input": entry.input, "definition": None}
         return copy_with(task, approved=entry.verdict == "approved", **edited)
     arguments = pending.input if isinstance(pending.input, dict) else {}
     verdict = ApprovalVerdict(

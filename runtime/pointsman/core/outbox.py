@@ -38,7 +38,7 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
     """
     tasks = state.tasks.values() if only is None else (state.tasks[name] for name in only if name in state.tasks)
     for task in tasks:
-        if task.status is TaskStatus.FAILED:
+        if task.status is TaskStatus.FAILED and not task.has_items:  # the tasks of its items have dead letters
             yield _dead_letter_message(state, task, subjects)
         elif task.active and not state.ended:
             yield _handoff_message(state, task, subjects)
@@ -97,7 +97,7 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
     if (stage := reviewed_stage(state, task)) is not None:
         context = tuple(task_report(state.tasks[name]) for name in (*stage.depends_on, stage.id))
     elif task.role in (Role.SYNTHESIZE, Role.JUDGE):
-        context = tuple(task_report(done) for done in state.plan_tasks())
+        context = tuple(task_report(done) for done in state.answering_tasks())
     else:
         context = tuple(task_report(state.tasks[name]) for name in task.depends_on if name in state.tasks)
     return Handoff(

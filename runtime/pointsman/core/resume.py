@@ -40,7 +40,7 @@ def resume_workflow(decision: Decision, received: ControlReceived) -> None:
         return None
     if resume_refusal(decision, received):
         return None
-    again = tuple(task.id for task in state.plan_tasks() if _is_open(task))
+    again = tuple(task.id for task in state.plan_tasks() if _is_open(state, task))
     decision.add(
         WorkflowResumed(
             at=decision.now,
@@ -82,6 +82,8 @@ def _obstacles(decision: Decision, state: State, received: ControlReceived) -> I
         yield f"the workflow ended at {ended_at.isoformat()}, and its log is about to be deleted"
 
 
-def _is_open(task: Task) -> bool:
-    """Return True for a task that is done again: it did not succeed, or its team's result has gaps."""
+def _is_open(state: State, task: Task) -> bool:
+    """Return True for a task that is done again: it did not succeed, its team's result has gaps, or its list has gaps."""
+    if any(state.tasks[name].status is not TaskStatus.SUCCEEDED for name in task.items):
+        return True
     return task.status is not TaskStatus.SUCCEEDED or bool(task.result and task.result.gaps)

@@ -115,12 +115,24 @@ def _dependencies(plans: Sequence[PlanAccepted], top: trace.TraceNode) -> dict[s
         for task in accepted.plan.tasks:
             on = [*task.depends_on, *task.optional_dependencies]
             needs.setdefault(task.id, on or planner)
+    _place_items(needs, top)
     needed = {name for on in needs.values() for name in on}
     ends = [name for name in needs if name not in needed]
     for node in top.children:
         if node.role is Role.SYNTHESIZE and node.task_id:
             needs[node.task_id] = ends or planners[-1:]
     return {name: [each for each in on if each in roles] for name, on in needs.items()}
+
+
+def _place_items(needs: dict[str, list[str]], top: trace.TraceNode) -> None:
+    """Place the tasks of items between the dependencies of their task with `for_each` and that task."""
+    items: dict[str, list[str]] = {}
+    for node in top.children:
+        if node.item_of and node.task_id:
+            items.setdefault(node.item_of, []).append(node.task_id)
+    for whole, names in items.items():
+        needs.update(dict.fromkeys(names, needs.get(whole, [])))
+        needs[whole] = names
 
 
 def agents_json(

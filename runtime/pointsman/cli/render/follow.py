@@ -98,7 +98,10 @@ class EventPrinter:
         yield self._line(line.at, line.mark, line.actor, text, style, whole=line.mark in _UNCUT_MARKS)
         if isinstance(event, PlanAccepted):
             for task in event.plan.tasks:
-                after = f"  (after {', '.join(task.depends_on)})" if task.depends_on else ""
+                notes = [f"after {', '.join(task.depends_on)}"] if task.depends_on else []
+                notes += [f"if {task.when}"] if task.when else []
+                notes += [f"for each of {task.for_each.items}"] if task.for_each else []
+                after = f"  ({', '.join(notes)})" if notes else ""
                 yield self._line(event.at, " ", task.id, f"{_task_target(task)}: {task.intent}{after}", "", whole=True)
 
     def _line(self, at: datetime, mark: str, name: str, text: str, style: str, *, whole: bool) -> EventLine:

@@ -50,6 +50,7 @@ STYLE = {
     "handed over": "dim",
     "in review": "cyan",
     "being refined": "cyan",
+    "expanded": "cyan",
     "held": "yellow",
     "waiting": "dim",
     "waiting for an agent": "yellow",
@@ -196,7 +197,10 @@ def render_workflow(
                 table = _table("task", "agent", "intent", "after")
                 for task in entry.plan.tasks:
                     after = [*task.depends_on, *(f"{name}?" for name in task.optional_dependencies)]
-                    table.add_row(task.id, task.agent, Text(one_line(task.intent, limit=200)), ", ".join(after))
+                    after += [f"if {task.when}"] if task.when else []
+                    after += [f"for each of {task.for_each.items}"] if task.for_each else []
+                    intent = Text(one_line(task.intent, limit=200))
+                    table.add_row(task.id, task.agent or task.skill, intent, one_line(", ".join(after), limit=200))
                 goal = entry.plan.goal or entry.plan.cannot
                 parts += [Text(f"\nPlan {entry.revision}: {one_line(goal, limit=400)}", style="bold")]
                 parts += [table] if entry.plan.tasks else []
@@ -217,6 +221,11 @@ def render_workflow(
                 results[entry.task_id] = entry.result.output
     if top and top.children:
         parts += [Text("\nTasks", style="bold"), _task_table(top, now)]
+        parts += [
+            Text(f"{task.task_id} was skipped: {one_line(task.detail, limit=400)}", "yellow")
+            for task in top.children
+            if task.status == "skipped"
+        ]
     if errors:
         parts += [Text("\nErrors", style="bold"), *(Text(one_line(each, limit=800), "red") for each in errors)]
     for task_id, output in results.items():

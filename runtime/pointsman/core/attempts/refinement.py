@@ -6,8 +6,8 @@ from pydantic import ValidationError
 
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import TaskStatus
-from pointsman.core.model.state import State, Task
-from pointsman.core.tasks.dispatch import add_role_task, unused_id
+from pointsman.core.model.state import State, Task, unused_id
+from pointsman.core.tasks.dispatch import add_role_task
 from pointsman.core.tasks.handoff_input import handoff_input
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Result

@@ -12,8 +12,8 @@ from pydantic import JsonValue, ValidationError
 
 from pointsman.core.decision import Decision
 from pointsman.core.model.inputs import ResultReceived
-from pointsman.core.model.state import State, Task
-from pointsman.core.tasks.dispatch import add_role_task, unused_id
+from pointsman.core.model.state import State, Task, unused_id
+from pointsman.core.tasks.dispatch import add_role_task
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.log import ReviewRequested
@@ -88,7 +88,7 @@ def output_check(state: State, task: Task) -> Check:
     if isinstance(state.strategy, FanOut):
         return state.strategy.check if task.role is Role.WORK else _NO_CHECK
     if isinstance(state.strategy, Fixed):
-        return state.strategy.checks.get(task.id, _NO_CHECK)
+        return state.strategy.checks.get(task.item_of or task.id, _NO_CHECK)
     stages = state.strategy.stages if isinstance(state.strategy, Pipeline) else ()
     return next((stage.check for stage in stages if stage.name == task.id), _NO_CHECK)
 

@@ -115,6 +115,8 @@ def share_count(
     for task in state.tasks.values():
         if ready >= enough:
             break
+        if task.status is TaskStatus.EXPANDED:
+            continue  # its items are tasks of their own
         if task.id == asking.id or task.settled or task.active or (agents is not None and task.agent not in agents):
             continue
         if task.status is TaskStatus.AWAITING_BUDGET or state.can_start(task):

@@ -65,6 +65,8 @@ def conflict_decisions(state: State) -> tuple[Conflict, ...]:
 
 def _task_gaps(task: Task) -> tuple[Gap, ...]:
     """Return the gaps of a task: the task itself, or the gaps in the output of a team."""
+    if task.intentionally_skipped:
+        return ()
     if task.status is TaskStatus.SUCCEEDED:
         missing = task.result.gaps if task.result else ()
         return tuple(
@@ -86,6 +88,7 @@ def _task_summary(task: Task, now: datetime) -> TaskSummary:
         attempts=task.attempt,
         elapsed=((task.ended_at or now) - begun).total_seconds() if begun else 0.0,
         usage=task.usage,
+        reason=task.reason if task.intentionally_skipped else "",
     )
 
 

@@ -15,8 +15,8 @@ from pointsman.core.completion.conflicts import find_conflicts
 from pointsman.core.completion.outcome import conflict_decisions, end_workflow, find_gaps
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
-from pointsman.core.model.state import State
-from pointsman.core.tasks.dispatch import add_role_task, unused_id
+from pointsman.core.model.state import State, unused_id
+from pointsman.core.tasks.dispatch import add_role_task
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
@@ -46,6 +46,8 @@ def complete_workflow(decision: Decision, strategy: PlanAndExecute | Adaptive | 
     """Request a synthesis of the results, or end the workflow with its results or with a reason."""
     state = decision.state
     done = [task for task in state.plan_tasks() if task.status is TaskStatus.SUCCEEDED]
+    if not done and state.tasks and all(task.intentionally_skipped for task in state.tasks.values()):
+        return end_workflow(decision, Phase.COMPLETED, {}, "the conditions of the plan skipped every task")
     if not done:
         reason = (
             state.reached_limit
@@ -97,7 +99,7 @@ def request_synthesis(decision: Decision) -> None:
 
 def find_result_conflicts(state: State) -> tuple[str, ...]:
     """Return the contradictions between the results of tasks that succeeded."""
-    succeeded = (task for task in state.plan_tasks() if task.status is TaskStatus.SUCCEEDED)
+    succeeded = (task for task in state.plan_tasks() if task.status is TaskStatus.SUCCEEDED and not task.item_of)
     return find_conflicts({task.id: task.result.output for task in succeeded if task.result})
 
 
@@ -129,7 +131,7 @@ def raw_results(decision: Decision) -> JsonValue:
     state = decision.state
     done = {
         task.id: task.result.output
-        for task in state.plan_tasks()
+        for task in state.answering_tasks()
         if task.result and task.status is TaskStatus.SUCCEEDED
     }
     bare: JsonValue = next(iter(done.values())) if len(done) == 1 else dict(done)
@@ -141,7 +143,8 @@ def raw_results(decision: Decision) -> JsonValue:
 def final_phase(state: State) -> Phase:
     """Return `completed` if every task succeeded without a gap and no limit was reached; otherwise `partial`."""
     whole = all(
-        task.status is TaskStatus.SUCCEEDED and not (task.result and task.result.gaps) for task in state.plan_tasks()
+        task.intentionally_skipped or (task.status is TaskStatus.SUCCEEDED and not (task.result and task.result.gaps))
+        for task in state.plan_tasks()
     )
     return Phase.COMPLETED if whole and not state.reached_limit else Phase.PARTIAL
 

@@ -25,7 +25,8 @@ class TaskStatus(StrEnum):
 
     A task in `backing_off` waits for the time of its next attempt. A task in `awaiting_approval` waits for a person. A
     task in `refining` waits for a new intent. A task in `in_review` waits for a judge. A task in `held` waits for an
-    agent that may receive work. A task in `awaiting_budget` waits until other attempts return budget.
+    agent that may receive work. A task in `awaiting_budget` waits until other attempts return budget. A task in
+    `expanded` waits for the tasks of its items.
     """
 
     WAITING = "waiting"
@@ -36,6 +37,7 @@ class TaskStatus(StrEnum):
     IN_REVIEW = "in_review"
     HELD = "held"
     AWAITING_BUDGET = "awaiting_budget"
+    EXPANDED = "expanded"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -62,10 +64,13 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.AWAITING_APPROVAL,
             TaskStatus.HELD,
             TaskStatus.AWAITING_BUDGET,
+            TaskStatus.EXPANDED,
+            TaskStatus.FAILED,  # only a task with `for_each` that has no list, or too many items
             TaskStatus.SKIPPED,
             TaskStatus.ABANDONED,
         }
     ),
+    TaskStatus.EXPANDED: frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.ABANDONED}),
     TaskStatus.AWAITING_APPROVAL: frozenset(
         {
             TaskStatus.RUNNING,
@@ -149,6 +154,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
             TaskStatus.AWAITING_APPROVAL,
             TaskStatus.HELD,
             TaskStatus.AWAITING_BUDGET,
+            TaskStatus.EXPANDED,  # by a replay of the dead letter of an item's task
         }
     ),  # only by a replay of its dead letter, or when the workflow is resumed
     TaskStatus.SKIPPED: frozenset({TaskStatus.WAITING}),  # only when the failed task is reopened, or by a resume
@@ -156,7 +162,13 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
         {
             TaskStatus.FAILED,  # only an output that is refused permanently, such as a plan
             TaskStatus.WAITING,  # only a team's result with gaps, when the workflow is resumed
+            TaskStatus.EXPANDED,  # only a list without some items, when the workflow is resumed
         }
     ),
-    TaskStatus.ABANDONED: frozenset({TaskStatus.WAITING}),  # only when the workflow is resumed
+    TaskStatus.ABANDONED: frozenset(
+        {
+            TaskStatus.WAITING,  # only when the workflow is resumed
+            TaskStatus.EXPANDED,  # only when the workflow is resumed
+        }
+    ),
 }

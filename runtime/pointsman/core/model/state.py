@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
@@ -15,7 +15,7 @@ from pointsman.core.model.lifecycle import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import ApprovalVerdict, AttemptError, Budget, Outcome, PlanUsage, Result, Usage
 from pointsman_schemas.log import AbandonCause, Parent, TraceOrigin
-from pointsman_schemas.plan import Plan
+from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.team import Limits, Strategy
 
@@ -28,10 +28,15 @@ __all__ = [
     "in_review",
     "reviewed_stage",
     "to_snapshot",
+    "unused_id",
+    "unused_ids",
     "usage_bounds",
 ]
 
 ValueT = TypeVar("ValueT", "State", "Task")
+
+_MAX_TASK_ID_CHARS = 64
+"""A task id is a token of a subject."""
 
 NO_USAGE = Usage()
 NO_PLAN_USAGE = PlanUsage()
@@ -75,6 +80,15 @@ class Task:
     """The budget of the current attempt, reserved while the task is `active`."""
     event: str = ""
     """The domain event to which the task reacts."""
+    definition: PlannedTask | None = None
+    """The task in the plan, if the task has a condition, a list of items, or fields from results."""
+    item_of: str = ""
+    """The task with `for_each` for which this task does one item."""
+    item_index: int = 0
+    items: tuple[str, ...] = ()
+    """The tasks of the items of a task with `for_each`."""
+    intentionally_skipped: bool = False
+    """True if a false condition skipped the task, or a task that it depends on: the answer has no gap."""
     needs_approval: bool = False
     approved: bool = False
     refined_by: str = ""
@@ -107,6 +121,11 @@ class Task:
     def held(self) -> bool:
         """True if no agent may receive the task yet."""
         return self.status is TaskStatus.HELD
+
+    @property
+    def has_items(self) -> bool:
+        """True if the task is done for each item of a list. It has no attempt of its own."""
+        return self.definition is not None and self.definition.for_each is not None and not self.item_of
 
     @property
     def active(self) -> bool:
@@ -229,6 +248,14 @@ class State:
         """Return the tasks of the plan, in order."""
         return (task for task in self.tasks.values() if task.role is Role.WORK)
 
+    def answering_tasks(self) -> Iterator[Task]:
+        """Return the tasks of the plan, in order, without the items whose results are part of a list."""
+        return (
+            task
+            for task in self.plan_tasks()
+            if not task.item_of or self.tasks[task.item_of].status is not TaskStatus.SUCCEEDED
+        )
+
     def retry_policy(self, task: Task) -> RetryPolicy:
         """Return the policy that governs the retries of `task`: its own policy, or the team's."""
         return task.retry or self.retry
@@ -277,6 +304,26 @@ def usage_bounds(state: State) -> Mapping[str, tuple[float, float]]:
     }
     tight = {name: [bound for bound in both if bound is not None] for name, (_, *both) in allowed.items()}
     return {name: (allowed[name][0], min(both)) for name, both in tight.items() if both}
+
+
+def unused_id(state: State, wanted: str) -> str:
+    """Return `wanted`, or the first of `wanted-2`, `wanted-3`, ... that no task has."""
+    return unused_ids(state, (wanted,))[0]
+
+
+def unused_ids(state: State, wanted: Iterable[str]) -> list[str]:
+    """Return an unused task id for each of `wanted`, no two alike. An id that is too long for a token is cut."""
+    taken = set(state.tasks)
+    found: list[str] = []
+    for each in wanted:
+        number, name = 1, each[:_MAX_TASK_ID_CHARS]
+        while name in taken:
+            number += 1
+            tail = f"-{number}"
+            name = each[: _MAX_TASK_ID_CHARS - len(tail)] + tail
+        taken.add(name)
+        found.append(name)
+    return found
 
 
 def in_review(state: State | None, task_id: str) -> bool:

@@ -9,11 +9,10 @@ from pointsman.core.completion.caller_messages import RAISE_LIMIT_ADVICE, explai
 from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
-from pointsman.core.model.state import State, Task
+from pointsman.core.model.state import State, Task, unused_ids
 from pointsman.core.planning.role_tasks import available_agents, request_classification, request_plan
 from pointsman.core.tasks.agent_selection import resolve_skills
 from pointsman.core.tasks.approval_requests import request_plan_approval
-from pointsman.core.tasks.dispatch import unused_ids
 from pointsman.core.tasks.handoff_input import handoff_input
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind

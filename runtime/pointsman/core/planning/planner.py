@@ -12,7 +12,7 @@ from pointsman.core.planning.validation import check_plan, raw_text, read_plan
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
-from pointsman_schemas.strategies import Adaptive
+from pointsman_schemas.strategies import Adaptive, Fixed
 
 __all__ = ["apply_plan", "plan_problems"]
 
@@ -47,7 +47,8 @@ def plan_problems(decision: Decision, plan: Plan) -> tuple[str, ...]:
         if each.attempt or each.role is not Role.WORK
     }
     limits = state.limits.model_copy(update={"tasks": remaining_tasks(state)})
-    return check_plan(plan, names, limits, started, skills)
+    expressions = isinstance(state.strategy, Fixed)
+    return check_plan(plan, names, limits, started, skills, allow_expressions=expressions)
 
 
 def _is_repetition(plan: Plan, state: State) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pointsman.core.budget.team_quota import remaining_tasks
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase
+from pointsman.core.model.state import unused_id
 from pointsman.core.tasks.agent_selection import eligible_agents
-from pointsman.core.tasks.dispatch import add_role_task, unused_id
+from pointsman.core.tasks.dispatch import add_role_task
 from pointsman_schemas.card import Role
 from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerInput
 from pointsman_schemas.strategies import Adaptive, PlanAndExecute, Router

@@ -52,6 +52,8 @@ def check_plan(
     limits: Limits,
     existing: Mapping[str, bool] = {},
     skills: Collection[str] = (),
+    *,
+    allow_expressions: bool = False,
 ) -> tuple[str, ...]:
     """Return the problems of a planner's plan, one sentence each; no sentence if the plan may run.
 
@@ -61,6 +63,7 @@ def check_plan(
         limits: The limits of the number of tasks and of the longest chain.
         existing: The tasks of the workflow that have started, by id: True if a new task may depend on the task.
         skills: The skills of `agents`.
+        allow_expressions: True if tasks may have `when`, `for_each` and `input_from`, as in the plan of an author.
 
     Returns:
         The problems.
@@ -75,6 +78,12 @@ def check_plan(
         existing,
         check_agent=lambda task: _agent_problems(task, agents, skills),
     )
+    if not allow_expressions:
+        problems += [
+            f"task {task.id!r} has `when`, `for_each` or `input_from`, which a planner may not use"
+            for task in plan.tasks
+            if task.has_expressions
+        ]
     if (more := len(problems) - _MAX_PROBLEMS) > 0:
         problems[_MAX_PROBLEMS:] = [f"and {more} more problems of this kind"]
     return tuple(problems)

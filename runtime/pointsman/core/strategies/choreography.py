@@ -15,9 +15,9 @@ from pointsman.core.completion.caller_messages import RAISE_LIMIT_ADVICE, START_
 from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
-from pointsman.core.model.state import Task
+from pointsman.core.model.state import Task, unused_ids
 from pointsman.core.planning.role_tasks import available_agents
-from pointsman.core.tasks.dispatch import start_task, unused_ids
+from pointsman.core.tasks.dispatch import start_task
 from pointsman_schemas.events import EmittedEvent
 from pointsman_schemas.log import LimitReached, PlanAccepted
 from pointsman_schemas.plan import Plan, PlannedTask

@@ -9,9 +9,9 @@ from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.completion.synthesis import failure_answer, failure_summary, request_ruling, request_synthesis
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
+from pointsman.core.model.state import unused_ids
 from pointsman.core.planning.acceptance import accept_plan
 from pointsman.core.planning.role_tasks import available_agents
-from pointsman.core.tasks.dispatch import unused_ids
 from pointsman_schemas.ids import as_token
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strategies import FanOut

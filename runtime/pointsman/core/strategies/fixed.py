@@ -10,24 +10,45 @@ from pointsman.core.completion.caller_messages import explain_failure
 from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase
+from pointsman.core.model.state import State
 from pointsman.core.planning.acceptance import accept_plan
+from pointsman.util.schema_validation import value_problem
 from pointsman_schemas.plan import PlannedTask
 from pointsman_schemas.strategies import Fixed, FixedInput
 from pointsman_schemas.strict_json import describe
 
 __all__ = ["start_fixed"]
 
+_CHILD_FIELDS = ("intent", "results")
+"""Fields that a handoff of another team adds to its input (`child_workflow`)."""
+
 _CORRECT_REQUEST_ADVICE = "Correct the request and publish it again under a new id."
 
 
 def start_fixed(decision: Decision, strategy: Fixed) -> None:
-    """Accept the plan; end the workflow if the request names inputs that do not match the plan."""
+    """Accept the plan; end the workflow if the request does not match the schema, or names inputs of unknown tasks."""
+    if problem := _schema_problem(decision.state, strategy):
+        return end_workflow(decision, Phase.FAILED, explain_failure(problem, _CORRECT_REQUEST_ADVICE), problem)
     inputs = _task_inputs(decision.state.input, strategy)
     if isinstance(inputs, str):
         return end_workflow(decision, Phase.FAILED, explain_failure(inputs, _CORRECT_REQUEST_ADVICE), inputs)
     tasks = tuple(_with_input(task, inputs.get(task.id)) for task in strategy.plan.tasks)
     goal = strategy.plan.goal or "Serve the request"
     return accept_plan(decision, strategy.plan.model_copy(update={"tasks": tasks, "goal": goal}), revision=1)
+
+
+def _schema_problem(state: State, strategy: Fixed) -> str:
+    """Return the reason why the request does not match the schema of the strategy; an empty text if it matches."""
+    if strategy.input_schema is None:
+        return ""
+    if isinstance(state.input, str):
+        return "the request is a text; an object with the fields of the team's input schema is expected"
+    added = {"inputs"} if state.parent is None else {"inputs", *_CHILD_FIELDS}
+    declared = strategy.input_schema.get("properties")
+    added -= declared.keys() if isinstance(declared, dict) else set()
+    fields = {name: value for name, value in state.input.items() if name not in added}
+    problem = value_problem(strategy.input_schema, fields)
+    return f"the request does not match the input schema of {state.team}: {problem}" if problem else ""
 
 
 def _task_inputs(request: str | dict[str, JsonValue], strategy: Fixed) -> Mapping[str, JsonValue] | str:

@@ -1,13 +1,13 @@
 """Move a task until its attempt runs, in the order of the table of transitions: one function for each move.
 
-From `waiting`, `start_task` or `_skip_task` moves the task. `start_task` calls `dispatch_task`, which runs the attempt
-or leaves the task `held` or `awaiting_budget`. `abandon_task` ends a task that the workflow does not need any more.
+From `waiting`, `start_task` or `_skip_task` moves the task. A task with `for_each` becomes one task for each item
+(`for_each`). `start_task` calls `dispatch_task`, which runs the attempt or leaves the task `held` or `awaiting_budget`.
+`abandon_task` ends a task that the workflow does not need any more.
 `limits` moves tasks out of `held` and `awaiting_budget`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from pydantic import JsonValue
@@ -16,9 +16,11 @@ from pointsman.core.budget.reservation import BudgetExhausted, reserve
 from pointsman.core.decision import SYNTHESIS_GRACE, Decision, Probe
 from pointsman.core.model.agent_health import probe_id
 from pointsman.core.model.lifecycle import SETTLED, Phase, TaskStatus
-from pointsman.core.model.state import State, Task, usage_bounds
+from pointsman.core.model.state import Task, usage_bounds
 from pointsman.core.tasks.agent_selection import AgentChoice, select_agent
 from pointsman.core.tasks.approval_requests import request_task_approval
+from pointsman.core.tasks.expressions import false_condition
+from pointsman.core.tasks.for_each import expand_task, gather_items
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget
 from pointsman_schemas.ids import span_id_for
@@ -53,17 +55,12 @@ __all__ = [
     "start_ready_tasks",
     "start_task",
     "task_deadline",
-    "unused_id",
-    "unused_ids",
 ]
 
 RESULT_GRACE = timedelta(seconds=1)
 """Time after a task's deadline in which its result may arrive. The agent ends the attempt at the deadline and reports
 the end.
 """
-
-_MAX_TASK_ID_CHARS = 64
-"""A task id is a token of a subject."""
 
 _FATES = {TaskStatus.FAILED: "failed", TaskStatus.SKIPPED: "was skipped", TaskStatus.ABANDONED: "was abandoned"}
 
@@ -78,6 +75,8 @@ def start_ready_tasks(decision: Decision) -> None:
 def _start_or_skip(decision: Decision, task_id: str) -> None:
     state = decision.state
     task = state.tasks.get(task_id)
+    if task is not None and task.status is TaskStatus.EXPANDED:
+        return gather_items(decision, task)
     if task is None or task.status is not TaskStatus.WAITING:
         return None  # the task has started, is settled, or was replaced by a new plan
     for name in task.depends_on:
@@ -85,15 +84,27 @@ def _start_or_skip(decision: Decision, task_id: str) -> None:
         if dependency.status not in SETTLED:  # same as `settled`, but without a call for each of very many tasks
             return None
         if dependency.status is not TaskStatus.SUCCEEDED and name not in task.optional:
-            return _skip_task(decision, task, dependency)
+            return _skip_dependant(decision, task, dependency)
+    if task.definition is not None and not task.item_of:
+        if (reason := false_condition(state, task)) is not None:
+            return _skip_task(decision, task, reason, intended=True)
+        if task.definition.for_each is not None:
+            return expand_task(decision, task, task.definition.for_each)
     return start_task(decision, task_id)
 
 
-def _skip_task(decision: Decision, task: Task, dependency: Task) -> None:
+def _skip_dependant(decision: Decision, task: Task, dependency: Task) -> None:
     """Skip a task because `dependency` did not succeed."""
     cause = dependency.reason or (dependency.error.message if dependency.error else dependency.status.value)
     reason = f"it needs {dependency.id}, which {_FATES[dependency.status]}: {cause}"
-    decision.add(TaskSkipped(at=decision.now, task_id=task.id, unmet_dependency=dependency.id, reason=reason))
+    _skip_task(decision, task, reason, intended=dependency.intentionally_skipped, dependency=dependency.id)
+
+
+def _skip_task(decision: Decision, task: Task, reason: str, *, intended: bool, dependency: str | None = None) -> None:
+    """Skip a task, and check the tasks that depend on it."""
+    decision.add(
+        TaskSkipped(at=decision.now, task_id=task.id, unmet_dependency=dependency, reason=reason, intended=intended)
+    )
     decision.ready.extend(decision.state.dependants.get(task.id, ()))
 
 
@@ -229,23 +240,3 @@ def task_deadline(decision: Decision, role: Role, agent: str, start: datetime) -
         last = max(state.deadline, start + SYNTHESIS_GRACE)
         return min(own, last, state.parent.deadline) if state.parent else min(own, last)
     return min(own, state.deadline)
-
-
-def unused_id(state: State, wanted: str) -> str:
-    """Return `wanted`, or the first of `wanted-2`, `wanted-3`, ... that no task has."""
-    return unused_ids(state, (wanted,))[0]
-
-
-def unused_ids(state: State, wanted: Iterable[str]) -> list[str]:
-    """Return an unused task id for each of `wanted`, no two alike. An id that is too long for a token is cut."""
-    taken = set(state.tasks)
-    found: list[str] = []
-    for each in wanted:
-        number, name = 1, each[:_MAX_TASK_ID_CHARS]
-        while name in taken:
-            number += 1
-            tail = f"-{number}"
-            name = each[: _MAX_TASK_ID_CHARS - len(tail)] + tail
-        taken.add(name)
-        found.append(name)
-    return found

@@ -7,6 +7,7 @@ from pydantic import JsonValue
 from pointsman.core.budget.team_quota import remaining_replans
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.state import PendingApproval, State, Task, usage_bounds
+from pointsman.core.tasks.expressions import expression_input
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import TaskReport
 from pointsman_schemas.role_io import RemainingLimits
@@ -22,6 +23,8 @@ def handoff_input(state: State, task: Task) -> JsonValue:
     input of its own also receives them from the state.
     """
     if task.role is Role.WORK:
+        if task.definition is not None and (task.item_of or task.definition.input_from):
+            return expression_input(state, task)
         if task.input is not None:
             return task.input
         return _request_input(state, task)

@@ -133,6 +133,14 @@ class Timeline:
             case "task_failed":
                 what = f"{self._task(entry.task_id)} given up after {entry.attempts}: {entry.error.for_operators}"
                 return "✗", "bad", self._agent(entry.task_id), "has", what
+            case "task_expanded":
+                agent, count = self._agent(entry.task_id), len(entry.items)
+                self._agents.update(dict.fromkeys(entry.items, agent))
+                what = f"{self._task(entry.task_id)} for {count} item{'' if count == 1 else 's'}"
+                return "≡", "plain", agent, "gets", what
+            case "items_gathered":
+                without = f", without {', '.join(entry.missing)}" if entry.missing else ""
+                return "✓", "good", self._agent(entry.task_id), "finished", self._task(entry.task_id) + without
             case "task_skipped":
                 what = f"{self._task(entry.task_id)} skipped: {entry.reason or entry.unmet_dependency}"
                 return "-", "warn", self._agent(entry.task_id), "has", what

@@ -73,6 +73,7 @@ class TraceNode(Frozen):
     role: Role | None = None
     agent: str | None = None
     task_id: str | None = None
+    item_of: str | None = None
     attempt: int | None = None
     span_id: str = ""
     trace_id: str = ""
@@ -220,6 +221,7 @@ class _Task:
     waits_for: str = ""  # an approval
     refused: str = ""  # the verdict and the person, after a rejection
     reason: str = ""  # the reason for which the task waits
+    item_of: str = ""  # the task with `for_each` for which this task does one item
     attempts: dict[int, _Attempt] = field(default_factory=dict)
 
     def dispatch(self, number: int, agent: str, at: datetime, team: bool, due: datetime | None = None) -> None:
@@ -257,6 +259,7 @@ class _Task:
             role=self.role,
             agent=self.agent,
             task_id=self.id,
+            item_of=self.item_of or None,
             attempt=len(attempts) or None,
             span_id=self.span_id,
             usage=usage,
@@ -333,6 +336,15 @@ class _TraceBuilder:
             case "task_failed":
                 task = self._task(entry.task_id, "")
                 task.end(entry.at, "failed", "; ".join(filter(None, (task.refused, _error_text(entry.error)))))
+            case "task_expanded":
+                whole, count = self._task(entry.task_id, ""), len(entry.items)
+                whole.started_at = whole.started_at or entry.at
+                whole.wait("expanded", f"{count} item{'' if count == 1 else 's'}")
+                for name in entry.items:
+                    self.tasks[name] = _Task(name, Role.WORK, whole.agent, whole.intent, item_of=whole.id)
+            case "items_gathered":
+                missing = f"without {', '.join(entry.missing)}" if entry.missing else ""
+                self._task(entry.task_id, "").end(entry.at, "succeeded", missing)
             case "task_skipped":
                 self._task(entry.task_id, "").end(
                     entry.at, "skipped", entry.reason or f"{entry.unmet_dependency} did not succeed"
@@ -342,6 +354,9 @@ class _TraceBuilder:
             case "task_reopened":
                 task = self._task(entry.task_id, "")
                 task.wait("waiting")
+                if (parent := self.tasks.get(task.item_of)) is not None and parent.status == "failed":
+                    parent.wait("expanded")
+                    parent.ended_at = None
                 task.ended_at, task.detail = None, f"reopened{' by ' + entry.by if entry.by else ''}"
             case "result_ignored":
                 if (found := self.tasks.get(entry.task_id)) is not None:

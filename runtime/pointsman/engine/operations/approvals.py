@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from pointsman.engine.log.reader import (
 from pointsman.engine.process.retrying import publish_with_retry
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus
+from pointsman.util.schema_validation import value_problem
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control
 from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Entry
@@ -30,8 +30,6 @@ from pointsman_schemas.strict_json import as_json_value, dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["AnswerResult", "answer_approval"]
-
-_MAX_PROBLEM_CHARS = 300  # characters of what is wrong with an input: it quotes the value, which may be long
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,24 +126,9 @@ async def _check_input(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> 
 
 
 def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
-    """Return the first problem of `value` with its path.
-
-    The text is empty if the value is valid, or if the schema cannot be used.
-    """
-    from jsonschema import Draft202012Validator, SchemaError  # slow to load, and only changed inputs need it
-    from jsonschema.exceptions import UnknownType, best_match
-    from referencing import Registry
-    from referencing.exceptions import Unresolvable
-
     if schema.get("type") == "string" and isinstance(value, dict):
         value = value.get("request", value)  # an agent that takes text also reads this field
-    validator = Draft202012Validator(dict(schema), registry=Registry())  # without remote references
-    try:
-        validator.check_schema(dict(schema))
-        worst = best_match(validator.iter_errors(value))
-    except (SchemaError, UnknownType, Unresolvable, RecursionError, re.error):
-        return ""
-    return "" if worst is None else f"{worst.json_path}: {worst.message}"[:_MAX_PROBLEM_CHARS]
+    return value_problem(schema, value)
 
 
 def _matching_entry(entry: Entry, approval: str, name: str) -> AnswerResult | None:

@@ -13,7 +13,8 @@ from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.ids import stable_digest
-from pointsman_schemas.strict_json import dump
+from pointsman_schemas.strategies import Fixed
+from pointsman_schemas.strict_json import JsonValue, dump
 
 if TYPE_CHECKING:
     from pointsman_schemas.team import Team
@@ -38,12 +39,17 @@ def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
             version=stable_digest(dump(definition)),
             description=team.description or f"The team {team.name}",
             skills=team.skills,
+            input_schema=_input_schema(team),
             timeout=team.limits.deadline,
             team=True,
             instance=instance,
             started_at=started,
         )
     )
+
+
+def _input_schema(team: Team) -> dict[str, JsonValue]:
+    return (team.strategy.input_schema or {}) if isinstance(team.strategy, Fixed) else {}
 
 
 def checked_card(card: AgentCard) -> AgentCard:

@@ -66,6 +66,11 @@ class WorkflowRow:
             case "plan_accepted":
                 for task in entry.plan.tasks:
                     self.work.setdefault(task.id, "open")
+            case "task_expanded":
+                for name in entry.items:
+                    self.work.setdefault(name, "open")
+            case "items_gathered":
+                self._set_task_state(entry.task_id, "succeeded")
             case "task_dispatched":
                 self.dispatched[entry.task_id, entry.attempt] = entry.at
                 self._assign(entry)

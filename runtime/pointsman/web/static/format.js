@@ -12,6 +12,7 @@ const STATUS = {
   "waiting for approval": ["warn", "Needs approval"],
   "in review": ["running", "In review"],
   "being refined": ["running", "In refinement"],
+  expanded: ["running", "In items"],
   held: ["warn", "Held back"],
   succeeded: ["good", "Done"],
   completed: ["good", "Completed"],

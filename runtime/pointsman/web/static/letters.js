@@ -18,6 +18,7 @@ const CAUSES = {
   worker_crashed: "The worker crashed",
   no_worker: "No worker took it",
   circuit_open: "The agent keeps failing",
+  items_failed: "Too many items failed",
   refused: "Refused",
   rejected: "A person said no",
   needs_approval: "Needs approval",
