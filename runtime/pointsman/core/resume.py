@@ -83,7 +83,7 @@ def _obstacles(decision: Decision, state: State, received: ControlReceived) -> I
 
 
 def _is_open(state: State, task: Task) -> bool:
-    """Return True for a task that is done again: it did not succeed, its team's result has gaps, or its list has gaps."""
+    """Return True for a task that is done again: it did not succeed, or the result of its team or its list has gaps."""
     if any(state.tasks[name].status is not TaskStatus.SUCCEEDED for name in task.items):
         return True
     return task.status is not TaskStatus.SUCCEEDED or bool(task.result and task.result.gaps)

@@ -37,8 +37,8 @@ The planner, the classifier and the synthesizer have tasks, too. A task in `back
 attempt, which the broker schedules. A task in `awaiting_budget` waits until an active attempt returns its
 unused budget. A task in `expanded` has `for_each`, and waits for the tasks of its items. A task leaves `failed` and
 `skipped` only when a person replays the dead letter of the failed task while the workflow still runs, or resumes the
-workflow after its end. Then abandoned tasks, and tasks of a team whose result has gaps, wait again as well. Otherwise, a
-task leaves `succeeded` only when its output, a plan, is refused permanently.
+workflow after its end. Then abandoned tasks, and tasks of a team whose result has gaps, wait again as well, and so do
+lists without some items. Otherwise, a task leaves `succeeded` only when its output, a plan, is refused permanently.
 
 {tasks}"""
 

@@ -300,6 +300,43 @@ def test_equal_results_of_items_are_no_contradiction() -> None:
     assert [each.task_id for each in story.handoff("synthesis").context] == ["find", "check"]
 
 
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_a_resumed_list_does_its_missing_items_again(ratio: float) -> None:
+    whole = step("check", ("find",), for_each=ForEach(items="find", min_success_ratio=ratio))
+    story = begun(step("find"), whole, step("sum", ("check",)))
+    story.complete_task("find", [1, 2])
+    story.complete_task("check-1", "one")
+    story.fail_task("check-2")
+    if ratio < 1:
+        story.complete_task("sum", 1)
+    assert story.outcome.status == "partial"
+
+    story.control("resume")
+    assert story.statuses()["check"] == "expanded"
+    assert [story.statuses()[name] for name in ("check-1", "check-2")] == ["succeeded", "running"]
+    story.complete_task("check-2", "two")
+    if ratio == 1:
+        story.complete_task("sum", 2)
+
+    assert (story.outcome.status, story.outcome.gaps) == ("completed", ())
+    assert story.outcome.answer == {"find": [1, 2], "check": ["one", "two"], "sum": 1 if ratio < 1 else 2}
+    assert replayed(story)
+
+
+def test_a_resumed_workflow_reads_its_conditions_again() -> None:
+    story = begun(step("a"), step("b", ("a",), when="a.total > 3"), step("c", when="request.none"), request={"x": 1})
+    story.fail_task("a")
+    assert story.outcome.status == "failed"
+
+    story.control("resume")
+    story.complete_task("a", {"total": 4})
+    story.complete_task("b", "done")
+
+    assert story.statuses() == {"a": "succeeded", "b": "succeeded", "c": "skipped"}
+    assert (story.outcome.status, story.outcome.gaps) == ("completed", ())
+    assert replayed(story)
+
+
 def test_lists_are_shown_with_their_items() -> None:
     story = begun(*BRANCHES[:3], *(step("find"), step("check", ("find",), for_each="find")), request={"amount": 50})
     story.complete_task("find", [1, 2])
