@@ -87,6 +87,10 @@ class Settings(Options, BaseModel):
     """Create a new namespace with a separate stream for handoffs, which the broker syncs to disk later than
     `sync_interval: always` requires. The supervisor sends handoffs that the broker loses again, from the log. For a
     broker of one node with `sync_interval: always`. The setting does not change a namespace that exists."""
+    provision: bool = True
+    """Create missing streams and consumers, if the broker allows this process to create them. With false, the process
+    uses the streams and consumers that exist, as `pointsman provision` created them, and sends no request about their
+    configuration."""
     ack_wait: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 20.0
     """Seconds after which a message is delivered again, if its consumer neither settles it nor reports progress."""
     max_deliveries: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 5

@@ -91,15 +91,12 @@ async def listen(bus: JetStreamBus) -> None:
 
 CASES: list[tuple[str, str, Callable[[JetStreamBus], Awaitable[object]]]] = [
     ("publish", "own.log.>", lambda bus: bus.publish("own.log.team.w", b"", {})),
-    ("publish", "$JS.API.INFO", lambda bus: bus.set_up()),
-    ("publish", "$JS.API.STREAM.INFO.*", lambda bus: bus.set_up()),
     ("publish", "$JS.API.STREAM.INFO.*", lambda bus: bus.time()),
     ("publish", "$JS.API.STREAM.MSG.GET.>", lambda bus: bus.last("log", "own.log.team.w")),
     ("publish", "$JS.API.DIRECT.GET.>", lambda bus: drain(bus.read("work", "own.request.team"))),
     ("publish", "$JS.API.STREAM.PURGE.>", lambda bus: bus.purge("log", "own.log.team.w")),
     ("publish", "$JS.API.STREAM.MSG.DELETE.>", lambda bus: bus.delete("log", 1)),
     ("publish", "$JS.API.CONSUMER.INFO.>", lambda bus: bus.depth("team", "work")),
-    ("publish", "$JS.API.CONSUMER.CREATE.>", take),
     ("publish", "$JS.API.CONSUMER.MSG.NEXT.>", take),
     ("publish", "$JS.ACK.>", acknowledge),
     ("publish", "$JS.API.CONSUMER.CREATE.>", lambda bus: drain(bus.follow("log", ["own.log.>"]))),
@@ -302,7 +299,6 @@ def command(port: int, *arguments: str, folder: Path, **environment: str) -> sub
     ("arguments", "operation", "denied"),
     [
         (["worker", "echo.py"], "subscribe", "_INBOX.>"),
-        (["worker", "echo.py"], "publish", "$JS.API.STREAM.INFO.*"),
         (["worker", "echo.py"], "publish", "$JS.API.CONSUMER.CREATE.>"),
         (["worker", "echo.py"], "publish", "$JS.API.CONSUMER.MSG.NEXT.>"),
         (["worker", "echo.py"], "publish", "$KV.>"),
@@ -310,7 +306,7 @@ def command(port: int, *arguments: str, folder: Path, **environment: str) -> sub
         (["supervisor", "crew.py"], "subscribe", "_INBOX.>"),
         (["supervisor", "crew.py"], "publish", "$JS.API.CONSUMER.MSG.NEXT.>"),
         (["supervisor", "crew.py"], "publish", "$JS.API.STREAM.MSG.GET.>"),
-        (["dashboard", "--port", "0"], "publish", "$JS.API.INFO"),
+        (["dashboard", "--port", "0"], "publish", "$JS.API.DIRECT.GET.>"),
         (["list"], "publish", "$JS.API.>"),
         (["submit", "crew", "hello"], "publish", "own.request.>"),
         (["submit", "crew", "hello"], "subscribe", "_INBOX.>"),
@@ -396,7 +392,7 @@ async def exists(bus: JetStreamBus) -> bool:
 
 
 async def test_doctor_names_the_refused_subject(tmp_path: Path) -> None:
-    async with configured_server(tmp_path, users(publish='["$JS.API.STREAM.INFO.*"]')) as port:
+    async with denying(tmp_path, publish='["$JS.API.STREAM.INFO.*"]') as (_, port):
         ran = await asyncio.to_thread(command, port, "doctor", folder=tmp_path)
 
     assert ran.returncode == 1

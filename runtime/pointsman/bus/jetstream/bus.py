@@ -124,7 +124,7 @@ class JetStreamBus:
         )
         self._client = self._connection.client
         self.request, self.api, self.send = self._connection.request, self._connection.api, self._connection.send
-        self.ask = self._connection.ask
+        self.ask, self.optional_requests = self._connection.ask, self._connection.optional_requests
         self.new_inbox, self.subscribe = self._connection.new_inbox, self._connection.subscribe
         self.api_subject, self.refusal_listeners = self._connection.api_subject, self._connection.refusal_listeners
         self.reader_names = self._connection.reader_names
@@ -407,6 +407,8 @@ class JetStreamBus:
             handed_out,
             whole,
             forgets=self._streams.separate_handoffs and stream == "handoffs",
+            may_create=self._settings.provision,
+            has_replicas=lambda: self._client.is_clustered,
         )
         await consumer.open()
         self._consumers.add(consumer)

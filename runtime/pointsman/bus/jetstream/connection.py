@@ -6,8 +6,9 @@ Reconnecting has no time limit. A request waits while the connection is down; se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 from pointsman.bus.jetstream.client import CLIENT_ERRORS, NatsClient, TlsRequiredError
 from pointsman.bus.jetstream.login import Login
@@ -27,6 +28,9 @@ _log = structlog.get_logger(__name__)
 
 RECONNECT_INTERVAL_S = 0.5  # seconds between tries: a restart of the broker takes about 1 s
 _PASSING_STATUSES = (408, 425, 429)  # HTTP statuses after which a later try may succeed
+_OPTIONAL_HINT = (
+    "the process uses the streams and consumers that exist; POINTSMAN_PROVISION=false saves the request that is refused"
+)
 _MAX_REPORTED = 100  # refused subjects to log, each of them once
 _PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s), a half-open connection is closed
 
@@ -74,7 +78,8 @@ class NatsConnection:
         self._faults: dict[str, str] = {}  # by server, since the last connection; if empty, waiting may help
         self._reason = ""
         self._reasons: set[str] = set()  # logged since the last connection
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: set[tuple[bool, str, str]] = set()  # optional, and the kind of the refusal
+        self._optional: Counter[str] = Counter()  # prefixes of subjects that this process can do without
         self.listeners: set[Callable[[], None]] = set()
         self.refusal_listeners: set[Callable[[Refusal, PermissionDeniedError], None]] = set()
 
@@ -197,20 +202,41 @@ class NatsConnection:
             async with asyncio.timeout(self._timeout):
                 await self.client.shutdown()
 
+    @contextmanager
+    def optional_requests(self, *prefixes: str) -> Iterator[None]:
+        """Log the refusal of a subject with one of `prefixes` as information: the process can do without the request.
+
+        Args:
+            *prefixes: The subjects of requests, or the beginnings of subjects.
+
+        Yields:
+            Nothing.
+        """
+        self._optional.update(prefixes)
+        try:
+            yield
+        finally:
+            self._optional.subtract(prefixes)
+
+    def _is_optional(self, refusal: Refusal) -> bool:
+        return any(count > 0 and refusal.subject.startswith(prefix) for prefix, count in self._optional.items())
+
     def _on_refusal(self, refusal: Refusal) -> None:
         """Fail the requests that the refusal leaves without an answer, and log the refusal once."""
         error = PermissionDeniedError(
             f"{self._settings.servers} refuses {self._login}: {refusal.said}; {_advice(refusal, self._settings)}"
         )
-        if refusal.kind not in self._reported and len(self._reported) < _MAX_REPORTED:
-            self._reported.add(refusal.kind)
-            _log.error(
-                "permission_denied",
+        optional = self._is_optional(refusal)
+        reported = optional, *refusal.kind
+        if reported not in self._reported and len(self._reported) < _MAX_REPORTED:
+            self._reported.add(reported)
+            (_log.info if optional else _log.error)(
+                "optional_permission_denied" if optional else "permission_denied",
                 reason=refusal.said,
                 subject=refusal.subject,
                 user=self._login,
                 server=self._settings.servers,
-                hint=_advice(refusal, self._settings),
+                hint=_OPTIONAL_HINT if optional else _advice(refusal, self._settings),
             )
         self._requests.refuse(refusal, error)
         self.client.mark_refused(refusal, error)

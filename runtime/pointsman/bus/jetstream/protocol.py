@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, TypeVar
@@ -169,6 +170,10 @@ class ForwardingConnection(Connection, Protocol):
 
     async def forward(self, name: str, message: WireMessage) -> bool:
         """Return True if the delivery `message` was sent to the receiver `name`."""
+        ...
+
+    def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
+        """Log the refusal of a subject with one of `prefixes` as information, while the context lasts."""
         ...
 
 

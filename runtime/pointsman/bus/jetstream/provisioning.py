@@ -9,7 +9,13 @@ from pointsman.bus.jetstream.protocol import ADVICE, INCURABLE, with_advice
 from pointsman.bus.jetstream.request_reply import ApiUnavailableError, NoRespondersError
 from pointsman.bus.jetstream.stream_config import ensure_streams, unconsumed_subjects
 from pointsman.bus.stream_names import stream_names
-from pointsman.errors import BusUnavailableError, ConfigurationError, PeerError, PublishOutcomeUnknownError
+from pointsman.errors import (
+    BusUnavailableError,
+    ConfigurationError,
+    PeerError,
+    PermissionDeniedError,
+    PublishOutcomeUnknownError,
+)
 from pointsman.ports.bus import StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
@@ -22,6 +28,7 @@ _log = structlog.get_logger(__name__)
 
 _DOMAIN_PATIENCE_S = 5.0  # a leaf node tries once a second to reach its hub again
 _INCURABLE_PATIENCE_S = 1.0  # a server may refuse a request just after its start, and accept the same request later
+_MISSING_PATIENCE_S = 0.5  # a cluster that elects the leader of a stream still answers direct gets
 _SETUP_TIMEOUT_S = 30.0  # seconds set_up waits for a cluster that is still electing its leaders
 
 
@@ -48,7 +55,49 @@ class StreamProvisioner:
         return self._names[stream]
 
     async def set_up(self, *, create: bool) -> None:
-        """Create or check the streams, as `ports.Bus` describes."""
+        """Create or check the streams, as `ports.Bus` describes.
+
+        A process that may not ask for the configuration of a stream uses the streams that exist.
+        """
+        if self._settings.provision:
+            api = self._connection.api_subject
+            try:
+                with self._connection.optional_requests(api("INFO"), api("STREAM.INFO.")):
+                    await self._ensure(create=create)
+            except PermissionDeniedError:
+                pass
+            else:
+                return
+        await self._use_existing()
+
+    async def _use_existing(self) -> None:
+        """Use the streams that exist. One stream stands for all streams of a namespace: each process may read cards.
+
+        Raises:
+            ConfigurationError: The broker does not have the stream of the cards.
+        """
+        self.separate_handoffs = self._settings.unsynced_handoffs
+        self._names = stream_names(self._subjects, apart=self.separate_handoffs)
+        stream = f"KV_{self._subjects.agents_bucket}"
+        subject = self._connection.api_subject(f"DIRECT.GET.{stream}.$KV.{self._subjects.agents_bucket}.none.none")
+        began = self._clock.monotonic()
+        while True:
+            try:
+                with self._connection.optional_requests(subject):
+                    await self._connection.ask(subject)
+            except PermissionDeniedError:  # this process reads no cards; its first request finds a missing stream
+                return
+            except NoRespondersError:
+                if self._clock.monotonic() - began > _MISSING_PATIENCE_S:
+                    raise ConfigurationError(
+                        f"there is no namespace {self._subjects.namespace!r} at {self._settings.servers}: the stream "
+                        f"{stream} is missing; `pointsman provision` creates the streams"
+                    ) from None
+                await asyncio.sleep(RECONNECT_INTERVAL_S)
+            else:
+                return
+
+    async def _ensure(self, *, create: bool) -> None:
         began = self._clock.monotonic()
         client = self._connection.client
         reason = ""

@@ -20,6 +20,7 @@ from pointsman.bus.jetstream.protocol import (
     with_advice,
 )
 from pointsman.bus.jetstream.refusals import Refusal
+from pointsman.bus.jetstream.request_reply import NoRespondersError
 from pointsman.errors import BusUnavailableError, ConfigurationError, PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
 from pointsman.util.lazy_import import structlog
@@ -42,6 +43,10 @@ _ACK_WAITS_METADATA = "pointsman-ack-waits"  # in a consumer's metadata
 _CLOSED_REASON = "closed"  # the pull ends because it was closed here
 _ACK_WAIT_HINT = "the longest is used; set one POINTSMAN_ACK_WAIT for all processes of the consumer and restart them"
 _RETRY_PAUSE_S = 0.5  # seconds between two tries to open a consumer
+_ELECTION_S = 5.0  # seconds that a cluster takes to elect the leader of a consumer
+# A pull request that every consumer refuses, because its heartbeat is longer than the request: status 400. If there is
+# no consumer, the broker reports that the subject has no subscriber: status 503.
+_INVALID_PULL = b'{"batch":1,"expires":1000000000,"idle_heartbeat":1000000000}'
 
 
 class PullRequest:
@@ -183,6 +188,9 @@ class PullConsumer:
 
     `forgets`: after a restart the broker may have lost messages of this stream, and may give their sequences to other
     messages. Deliveries from before a restart are then not settled: the broker redelivers them or has lost them.
+
+    `may_create` is False for a process that uses the consumer that exists. `has_replicas` returns True on a cluster,
+    which has no consumer while it elects a leader.
     """
 
     def __init__(
@@ -195,7 +203,13 @@ class PullConsumer:
         whole: Callable[[StoredMessage], Awaitable[StoredMessage]],
         *,
         forgets: bool = False,
+        may_create: bool = True,
+        has_replicas: Callable[[], bool] = bool,
     ) -> None:
+        self._may_create = may_create
+        self._has_replicas = has_replicas
+        self._refusal = ""  # the broker's refusal to create the consumer
+        self._found = False  # True once the consumer was found without creating it
         self._rank = 0 if "priority_groups" in config else None
         self._handoffs_unsynced = forgets
         self._on_close = on_close
@@ -222,14 +236,14 @@ class PullConsumer:
         )
 
     async def open(self) -> None:
-        """Create the durable consumer if it is missing, and subscribe to a new inbox. Idempotent at the broker."""
-        answer = await self._bus.api(
-            f"CONSUMER.CREATE.{self._stream}.{self._name}.{self._config['filter_subject']}",
-            {"stream_name": self._stream, "config": await self._shared_config()},
-        )
-        if code := error_code(answer):
-            told = f"the consumer {self._name} of {self._stream} cannot be made: {error_text(answer)}"
-            raise ConfigurationError(with_advice(told, code))
+        """Create the durable consumer if it is missing, and subscribe to a new inbox. Idempotent at the broker.
+
+        A process that may not create consumers uses the consumer that exists.
+        """
+        if self._may_create:
+            await self._create()
+        if not self._may_create:
+            await self._find()
         pull = PullRequest(self._bus, self._stream, self._name)
         pull.on_arrival = self._start_hold_timer
         await pull.open()
@@ -242,6 +256,48 @@ class PullConsumer:
                 pull.buffer.extend(old.buffer)
             old.buffer = pull.buffer  # messages may still arrive at the old inbox
             await old.close()
+
+    async def _create(self) -> None:
+        created = f"CONSUMER.CREATE.{self._stream}.{self._name}.{self._config['filter_subject']}"
+        asked = f"CONSUMER.INFO.{self._stream}.{self._name}"
+        try:
+            with self._bus.optional_requests(self._bus.api_subject(created), self._bus.api_subject(asked)):
+                order = {"stream_name": self._stream, "config": await self._shared_config()}
+                answer = await self._bus.api(created, order)
+        except PermissionDeniedError as error:
+            self._may_create, self._refusal = False, str(error)
+            return
+        if code := error_code(answer):
+            told = f"the consumer {self._name} of {self._stream} cannot be made: {error_text(answer)}"
+            raise ConfigurationError(with_advice(told, code))
+
+    async def _find(self) -> None:
+        """Return if the consumer exists. A consumer refuses the request of this method, and so delivers nothing.
+
+        Raises:
+            ConfigurationError: The consumer does not exist, and did not exist before.
+            BusUnavailableError: The consumer existed, and does not exist now.
+            PermissionDeniedError: This process may not create the missing consumer, or may not pull.
+        """
+        subject = self._bus.api_subject(f"CONSUMER.MSG.NEXT.{self._stream}.{self._name}")
+        until = asyncio.get_running_loop().time() + (_ELECTION_S if self._has_replicas() else 0.0)
+        while True:
+            try:
+                await self._bus.ask(subject, _INVALID_PULL)
+            except NoRespondersError:
+                if self._found:
+                    raise BusUnavailableError(
+                        f"{self._stream} has lost its consumer {self._name}; `pointsman provision` creates it"
+                    ) from None
+                if asyncio.get_running_loop().time() < until:
+                    await asyncio.sleep(_RETRY_PAUSE_S)
+                    continue
+                missing = f"{self._stream} has no consumer {self._name}; `pointsman provision` creates it"
+                if self._refusal:
+                    raise PermissionDeniedError(f"{missing}, with a user that may: {self._refusal}") from None
+                raise ConfigurationError(missing) from None
+            self._found = True
+            return
 
     async def _shared_config(self) -> dict[str, Any]:
         """Return a configuration with the longest ack deadline of all processes that share the consumer.

@@ -16,7 +16,7 @@ from pointsman.bus.jetstream.protocol import (
     to_nanoseconds,
     with_advice,
 )
-from pointsman.errors import ConfigurationError, NotFoundError
+from pointsman.errors import ConfigurationError, NotFoundError, PermissionDeniedError
 from pointsman.settings import Settings
 from pointsman.util.lazy_import import structlog
 from pointsman_schemas.subjects import Subjects
@@ -113,7 +113,12 @@ async def ensure_streams(
                 )
             if again:
                 _log.warning("stream_lost", stream=name, hint="the broker lost the stream: it is created again, empty")
-            answer = await bus.api(f"STREAM.CREATE.{name}", _bounded(wanted, settings))
+            try:
+                answer = await bus.api(f"STREAM.CREATE.{name}", _bounded(wanted, settings))
+            except PermissionDeniedError as error:
+                raise ConfigurationError(
+                    f"the stream {name} is missing; `pointsman provision` creates it, with a user that may: {error}"
+                ) from None
             if error_code(answer) == STREAM_EXISTS_CODE:  # a process with different settings was faster
                 answer = await bus.api(f"STREAM.INFO.{name}")
         if code := error_code(answer):
