@@ -15,6 +15,7 @@ from support.waiting import until
 from pointsman.errors import ConfigurationError
 from pointsman.grants.folder import GrantFolder
 from pointsman.grants.permissions import Grant, GrantRole
+from pointsman.grants.probe import possible_grants, refused_rights
 from pointsman.grants.push import push_accounts
 from pointsman.settings import Settings
 
@@ -103,3 +104,24 @@ def test_files_with_secrets_are_for_their_owner_only(tmp_path: Path) -> None:
     assert len(private) == 4 + 3 + 3 * 2 + 1
     assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
     assert "seed" not in (grants.path / "grants.json").read_text()
+
+
+@MODES
+async def test_doctor_names_each_missing_right_of_the_role(jwt: bool, tmp_path: Path) -> None:
+    grants = grants_of(tmp_path, jwt=jwt)
+    async with configured_server(tmp_path, server_config(grants)) as port:
+        shop = settings_of(grants, "shop", port)
+        own = Grant(GrantRole.CALLER, "shop", ("crew",))
+        wider = Grant(GrantRole.CALLER, "shop", ("crew", "lab"), (), ("cancel",))
+
+        complete = await refused_rights(shop, own)
+        missing = await refused_rights(shop, wider)
+        found = possible_grants(shop, teams=["crew"], agents=[])
+
+    assert complete == []
+    assert ("publish on", "own.request.lab.shop") in missing
+    assert ("publish on", "own.control.crew.*.cancel.shop.*") in missing
+    assert ("subscribe to", "own.outcome.lab.*") in missing
+    assert {subject for _, subject in missing if "crew" in subject} == {"own.control.crew.*.cancel.shop.*"}
+    assert own in found
+    assert GrantRole.SUPERVISOR not in {each.role for each in found}  # the inbox prefix is not that of the role

@@ -43,7 +43,7 @@ async def connect_ada(running: PermissionServer) -> JetStreamBus:
 
 
 async def test_processes_of_one_user_share_its_names(tmp_path: Path) -> None:
-    """Two processes follow as many subjects as there are names, and each process reads meanwhile."""
+    """Follow nearly as many subjects as there are names from two processes, and read in each process meanwhile."""
     async with server(tmp_path) as (running, root), AsyncExitStack() as stack:
         first, second = await connect_ada(running), await connect_ada(running)
         stack.push_async_callback(first.close)
@@ -70,7 +70,7 @@ async def read_all(bus: JetStreamBus) -> list[bytes]:
 
 
 async def test_consumer_of_another_name_cannot_be_changed(tmp_path: Path) -> None:
-    """With a right on names of any form, the request takes the messages of the durable consumer away from its team."""
+    """Try the request that would change the filter of the durable consumer of another system."""
     async with server(tmp_path) as (running, root):
         await root.consumer("shop", "log", "own.log.other.*", ack_wait=30)
         ada = await connect_ada(running)

@@ -333,6 +333,7 @@ class GrantFolder:
             "POINTSMAN_NAMESPACE": record.namespace,
             "POINTSMAN_INBOX_PREFIX": inbox_prefix(record.grant),
             **({} if record.grant.trusted else {"POINTSMAN_JETSTREAM_DOMAIN": EDGE_DOMAIN}),
+            **({} if record.grant.trusted else {"POINTSMAN_PROVISION": "false"}),
         }
         _write(files[0], "".join(f"{name}={value}\n" for name, value in variables.items()))
         self.content.users.append(record)

@@ -17,6 +17,7 @@ from pointsman.cli.render.output import Code, console, one_line, print_event, pr
 from pointsman.cli.support.checks import run_checks
 from pointsman.cli.support.session import settings_for
 from pointsman.errors import ConfigurationError
+from pointsman.grants.permissions import GrantRole
 from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.team import Team
 
@@ -37,11 +38,24 @@ def doctor(
     ] = None,
     url: Url = None,
     namespace: Namespace = None,
+    role: Annotated[
+        GrantRole | None,
+        typer.Option(
+            help="Check that the user of this process has the rights of this role. Default: the role is found by "
+            "trying, if POINTSMAN_INBOX_PREFIX is that of a grant.",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[
+        list[str] | None,
+        typer.Option("--agent", metavar="AGENT", help="An agent of the role worker. May be repeated."),
+    ] = None,
     json: Json = False,
 ) -> Code:
     """Check the broker, the agents and the configuration.
 
-    Prints advice for each problem. The exit code is 1 if there is a problem.
+    Prints advice for each problem, and one line for each missing right of the role. The exit code is 1 if there is a
+    problem.
 
     Returns:
         The exit code.
@@ -51,7 +65,9 @@ def doctor(
 
     async def run() -> Code:
         terminal, healthy = console(), True
-        async with aclosing(run_checks(settings, team)) as checks:  # closes the connection even if a pipe is closed
+        async with aclosing(
+            run_checks(settings, team, role=role, agents=agent or [])
+        ) as checks:  # closes the connection even if a pipe is closed
             async for check in checks:
                 healthy = healthy and check.ok
                 if json:

@@ -30,6 +30,7 @@ from pointsman.engine.process.discovery import installed_agents
 from pointsman.engine.supervisor.retention import oldest_message, retention_of
 from pointsman.engine.supervisor.stream_integrity import find_lost_log, find_lost_work, stream_bounds
 from pointsman.errors import ConfigurationError, ModelError, NotFoundError, PermissionDeniedError, PointsmanError
+from pointsman.grants.permissions import GrantRole, permissions
 from pointsman.llm.factory import check_model, selected_model
 from pointsman.llm.prices import has_price
 from pointsman.ports.bus import QueueDepth, StreamKind
@@ -40,6 +41,7 @@ from pointsman_schemas.team import ANY, Team
 
 __all__ = ["Check", "check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
 
+_READING_ROLES = (GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.DASHBOARD, GrantRole.OBSERVER)
 _RECHECK_DELAY_S = 0.5  # seconds: a live supervisor takes waiting messages within milliseconds
 _MAX_COUNTED = 1_000  # dead letters that are counted; doctor reports a larger number as "or more"
 _RETAINED_STREAMS: Sequence[StreamKind] = ("work", "log")
@@ -60,12 +62,16 @@ class Check:
     advice: str = ""
 
 
-async def run_checks(settings: Settings, team: Team | str | None) -> AsyncGenerator[Check, None]:
+async def run_checks(
+    settings: Settings, team: Team | str | None, *, role: GrantRole | None = None, agents: Sequence[str] = ()
+) -> AsyncGenerator[Check, None]:
     """Run all checks, the local ones first.
 
     Args:
         settings: The settings.
         team: The team whose processes are checked, or its name; None for no team.
+        role: The role whose rights are checked. Default: a role is searched if the inbox prefix is that of a grant.
+        agents: The agents of a worker.
 
     Yields:
         The result of each check. A broker that cannot be used is the last result.
@@ -73,6 +79,12 @@ async def run_checks(settings: Settings, team: Team | str | None) -> AsyncGenera
     yield await _check_model(settings)
     yield await _check_telemetry()
     try:
+        if role is not None or settings.inbox_prefix.count("."):
+            granted, missing = await _check_rights(settings, team, role, agents)
+            for check in missing:
+                yield check
+            if granted not in _READING_ROLES:  # the other checks read all streams
+                return
         async with session(settings.url, settings.namespace) as client:
             yield await _check_broker(client, settings)
             yield await _check_streams(client, team, settings)
@@ -102,6 +114,41 @@ async def run_checks(settings: Settings, team: Team | str | None) -> AsyncGenera
         yield Check("broker", False, str(error), "docs/settings.md lists the settings of the connection and of streams")
     except PointsmanError as error:
         yield Check("broker", False, str(error), "start the broker, and check the network from here")
+
+
+async def _check_rights(
+    settings: Settings, team: Team | str | None, role: GrantRole | None, agents: Sequence[str]
+) -> tuple[GrantRole | None, Sequence[Check]]:
+    """Check that the user has the rights of a role. Without a role, the role is used that lacks the fewest rights.
+
+    Returns:
+        The role, and one result for each missing right, or one result if no right is missing.
+    """
+    from pointsman.grants.probe import grant_of, possible_grants, refused_rights
+
+    teams = [_team_name(team)] if team else ["*"] if role in _READING_ROLES else []
+    if role is not None:
+        chosen = grant_of(settings, role, teams=teams, agents=agents)
+        refused = await refused_rights(settings, chosen)
+    else:
+        tried = [
+            (each, await refused_rights(settings, each))
+            for each in possible_grants(settings, teams=teams, agents=agents)
+        ]
+        if not tried:
+            advice = "name the role with --role, a team as TEAM, and the agents of a worker with --agent"
+            return None, [Check("rights", False, "no role fits the user of this process", advice)]
+        # Of two roles without a missing right, the one with more rights counts.
+        chosen, refused = min(
+            tried, key=lambda each: (len(each[1]), -len(permissions(each[0], settings.namespace).publish))
+        )
+    who = f"{chosen.name}, as {chosen.role}"
+    if not refused:
+        return chosen.role, [Check("rights", True, f"{who}, has every right of its role")]
+    advice = "make the user again with `pointsman grants add`, or allow this subject in the broker's configuration"
+    return chosen.role, [
+        Check("rights", False, f"{who}, may not {operation} {subject}", advice) for operation, subject in refused
+    ]
 
 
 async def _check_broker(client: Client, settings: Settings) -> Check:

@@ -1,0 +1,130 @@
+"""Find the rights of a role that the broker refuses to the user of this process. Nothing is stored or changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pointsman.bus.jetstream.connection import NatsConnection
+from pointsman.bus.jetstream.protocol import WireMessage, header_bytes
+from pointsman.bus.jetstream.refusals import Refusal
+from pointsman.errors import ConfigurationError, PermissionDeniedError
+from pointsman.grants.permissions import Grant, GrantRole, inbox_prefix, permissions
+from pointsman.settings import Settings
+
+__all__ = ["RefusedRight", "grant_of", "possible_grants", "refused_rights"]
+
+RefusedRight = tuple[str, str]
+"""The operation, `publish on` or `subscribe to`, and the subject or pattern."""
+
+_PROBE = "pointsman-probe"  # the token for a wildcard
+# No stream stores a message that expects another stream. The JetStream API refuses a request of this level and body.
+_HEADERS = {"Nats-Expected-Stream": _PROBE, "Nats-Required-Api-Level": "999999"}
+_BODY = _PROBE.encode()
+_SLOT = re.compile(r"(reader-.*)-\d+$")
+
+
+def grant_of(
+    settings: Settings, role: GrantRole, *, teams: Sequence[str], agents: Sequence[str], actions: Sequence[str] = ()
+) -> Grant:
+    """Return the grant that the user of some settings should have.
+
+    Args:
+        settings: The settings; the last token of the inbox prefix is the user.
+        role: The role.
+        teams: The teams, if the role has teams.
+        agents: The agents, if the role has agents.
+        actions: The actions.
+
+    Returns:
+        The grant.
+
+    Raises:
+        ConfigurationError: The inbox prefix is not one of the role.
+    """
+    grant = Grant(role, settings.inbox_prefix.rpartition(".")[2], tuple(teams), tuple(agents), tuple(actions))
+    if settings.inbox_prefix != (wanted := inbox_prefix(grant)):
+        raise ConfigurationError(
+            f"POINTSMAN_INBOX_PREFIX is {settings.inbox_prefix!r}; expected {wanted!r} for the role {role}: "
+            "set the variables in the file that `pointsman grants add` wrote"
+        )
+    return grant
+
+
+async def refused_rights(settings: Settings, grant: Grant) -> list[RefusedRight]:
+    """Try each right of a grant with a message that nothing stores and no request that anything carries out.
+
+    Args:
+        settings: The settings of the connection.
+        grant: The grant that the user should have.
+
+    Returns:
+        The refused rights.
+
+    Raises:
+        BusUnavailableError: No broker answers.
+        ConfigurationError: The broker refuses the login.
+    """
+    rights = permissions(grant, settings.namespace)
+    connection = NatsConnection(
+        settings,
+        "pointsman-doctor",
+        on_lost=lambda: None,
+        on_restored=lambda: None,
+        on_no_responders=lambda subject: None,
+    )
+    refused = set[tuple[str, str]]()
+
+    def on_refusal(refusal: Refusal, error: PermissionDeniedError) -> None:
+        refused.add(("subscribe to" if refusal.operation == "subscribe" else "publish on", refusal.subject))
+
+    with connection.optional_requests(""):
+        await connection.open(settings.request_timeout)
+        connection.refusal_listeners.add(on_refusal)
+        try:
+            block = header_bytes(_HEADERS)
+            for subject in rights.publish:
+                await connection.send(_probe(subject), _BODY, headers=block)
+            for subject in rights.subscribe:
+                await (await connection.subscribe(subject, _ignore)).unsubscribe()
+            await connection.flush()
+        finally:
+            await connection.close()
+    found = [("publish on", each) for each in rights.publish if ("publish on", _probe(each)) in refused]
+    found += [("subscribe to", each) for each in rights.subscribe if ("subscribe to", each) in refused]
+    return list(dict.fromkeys((operation, _without_slot(subject)) for operation, subject in found))
+
+
+def possible_grants(settings: Settings, *, teams: Sequence[str], agents: Sequence[str]) -> list[Grant]:
+    """Return the grants that the user of some settings may have, for the roles whose names are given.
+
+    Args:
+        settings: The settings.
+        teams: The teams, if they are known.
+        agents: The agents, if they are known.
+
+    Returns:
+        The grants, without actions.
+    """
+    found = []
+    for role in GrantRole:
+        for chosen_teams, chosen_agents in ((teams, ()), ((), agents), ((), ())):
+            try:
+                found.append(grant_of(settings, role, teams=chosen_teams, agents=chosen_agents))
+            except ConfigurationError:  # the role has other names, or another inbox prefix
+                continue
+            break
+    return found
+
+
+def _probe(subject: str) -> str:
+    return ".".join(_PROBE if token in ("*", ">") else token for token in subject.split("."))
+
+
+def _ignore(message: WireMessage) -> None:
+    """Do nothing."""
+
+
+def _without_slot(subject: str) -> str:
+    """Return a subject without the number of a reader's name: a user has all of them or none."""
+    return ".".join(_SLOT.sub(r"\1-N", token) for token in subject.split("."))
