@@ -2,60 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from pointsman_schemas.unknown_fields import closest_match, find_unknown_fields, unknown_name_message
+
 __all__ = ["Frozen", "Options", "closest_match", "unknown_name_message"]
 
 
-class Frozen(BaseModel):
-    """The base of wire models: immutable, compared by value; unknown fields are ignored."""
-
-    model_config = ConfigDict(frozen=True, defer_build=True)
-
-
 class Options:
-    """A second base for models that authors write in code.
+    """A base of models that people write in code.
 
-    An unknown keyword argument of the constructor is a `TypeError`, as with any function. Models that pydantic reads
-    from data still ignore unknown fields.
+    An unknown keyword argument of the constructor is a `TypeError`, as with any function, also within a dict that is
+    given for a model. Models that pydantic reads from data still ignore unknown fields.
     """
 
     if not TYPE_CHECKING:  # type checkers derive the signature from the fields
 
         def __new__(cls, *_: Any, **given: Any) -> Self:
             fields = cls.model_fields
-            for name in given:
+            for name, value in given.items():
                 if name not in fields:
                     raise TypeError(f"{cls.__name__} {unknown_name_message(name, fields)}")
+                if type(value) in _CONTAINERS:
+                    _check_within(cls, name, value)
             return super().__new__(cls)
 
 
-def unknown_name_message(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name.
+class Frozen(Options, BaseModel):
+    """The base of wire models: immutable, compared by value; unknown fields are ignored when data is read."""
 
-    Args:
-        name: The unknown name.
-        names: The known names.
-
-    Returns:
-        Text such as "has no 'tols'; did you mean tools?".
-    """
-    meant = closest_match(name, names)
-    return f"has no {name!r}; " + (f"did you mean {meant}?" if meant else f"it has {', '.join(names)}")
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
-def closest_match(name: str, names: Iterable[str]) -> str | None:
-    """Find the known name that is most similar to a misspelled name.
+_CONTAINERS = (dict, list, tuple)
 
-    Args:
-        name: The misspelled name.
-        names: The known names.
 
-    Returns:
-        The most similar name, or None if none is similar.
-    """
-    return next(iter(get_close_matches(name, list(names), 1, 0.7)), None)
+def _check_within(model: type[BaseModel], name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) and not any(isinstance(each, Mapping) for each in value):
+        return
+    for unknown in find_unknown_fields(model, {name: value}):
+        within = unknown.path.rpartition(".")[0]
+        raise TypeError(f"{within} of {model.__name__} {unknown.message}")

@@ -1,18 +1,22 @@
 """The CloudEvents 1.0 NATS binding: attributes in headers (binary mode) or around the data (structured mode).
 
-Writers send binary mode with lower-case names; readers match any case and take structured mode when `Content-Type`
-begins with `application/cloudevents`. Events carry two trace contexts, as the specification requires: `traceparent` is
-the context of this hop, and `ce-traceparent` the context of the origin.
+Writers send binary mode with lower-case names; readers match any case. Readers take structured mode if `Content-Type`
+begins with `application/cloudevents`, or if there is no CloudEvents header and the body is a JSON object with the
+required attributes, as Dapr publishes it.
+
+Events carry two trace contexts, as the specification requires: `traceparent` is the context of this hop, and
+`ce-traceparent` the context of the origin.
 """
 
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote, unquote_to_bytes
 
 from pydantic import JsonValue
@@ -21,10 +25,11 @@ from pointsman_schemas.claim_check import DATAREF_HEADER
 from pointsman_schemas.errors import BodyLostError, UndecodableEventError
 from pointsman_schemas.strict_json import compact_json, parse_json
 
-__all__ = ["Envelope", "decode", "encode", "encode_structured"]
+__all__ = ["Envelope", "EventIdentity", "decode", "encode", "encode_structured", "read_identity"]
 
 _SPEC_VERSION = "1.0"
 _JSON_CONTENT_TYPE = "application/json"
+_REQUIRED_ATTRIBUTES = ("specversion", "id", "source", "type")
 _SAFE_BYTES = bytes({*range(0x21, 0x7F)} - set(b'"%'))  # printable ASCII except space, " and %
 _EXTENSION_NAME = re.compile(
     r"[a-z0-9]{1,64}"
@@ -183,6 +188,8 @@ def decode(headers: Mapping[str, str] | None, body: bytes) -> tuple[Envelope | N
     if "ce-specversion" not in lower and "ce-id" not in lower and "ce-type" not in lower:
         if content_type and not _is_json(content_type):
             raise UndecodableEventError(f"Content-Type is {content_type[:80]!r}; expected {_JSON_CONTENT_TYPE}")
+        if (event := _structured_event(body)) is not None:
+            return _read_structured(event, lower)
         return None, body
     attributes = {name: lower[header] for header, name in _attributes(tuple(lower))}
     if "%" in (every := "".join(attributes.values())) or not every.isascii():
@@ -215,11 +222,92 @@ def _decode_structured(lower: Mapping[str, str], content_type: str, body: bytes)
     event = parse_json(body)
     if not isinstance(event, dict):
         raise UndecodableEventError(f"the structured CloudEvent is a {type(event).__name__}; expected a JSON object")
-    if "data_base64" in event:
-        raise UndecodableEventError("the event has data_base64; expected JSON in `data`")
-    data = event.pop("data", None)
+    return _read_structured(event, lower)
+
+
+def _structured_event(body: bytes) -> dict[str, JsonValue] | None:
+    """Return the object of a body in structured mode without a `Content-Type`; None for any other body."""
+    if b'"specversion"' not in body:
+        return None
+    try:
+        event = parse_json(body)
+    except UndecodableEventError:
+        return None
+    has_attributes = isinstance(event, dict) and all(isinstance(event.get(name), str) for name in _REQUIRED_ATTRIBUTES)
+    return cast(dict[str, JsonValue], event) if has_attributes else None
+
+
+def _read_structured(event: dict[str, JsonValue], lower: Mapping[str, str]) -> tuple[Envelope, bytes]:
+    data, encoded = event.pop("data", None), event.pop("data_base64", None)
+    if encoded is None:
+        body = compact_json(data)
+    elif data is not None:
+        raise UndecodableEventError("the event has both data and data_base64; send one of them")
+    else:
+        body = _decode_base64(encoded)
     attributes = {name.lower(): _text(name, value) for name, value in event.items() if value is not None}
-    return _envelope(attributes, lower), compact_json(data)
+    return _envelope(attributes, lower), body
+
+
+def _decode_base64(encoded: JsonValue) -> bytes:
+    try:
+        return b64decode(encoded, validate=True) if isinstance(encoded, str) else b""
+    except ValueError:
+        raise UndecodableEventError("data_base64 is not base64; expected the base64 form of a JSON value") from None
+
+
+class EventIdentity(NamedTuple):
+    """The attributes that identify an event, as far as they can be read.
+
+    Attributes:
+        id: The id; empty if it cannot be read.
+        source: The source; empty if it cannot be read.
+        correlation_id: The caller's id; empty if it cannot be read.
+    """
+
+    id: str = ""
+    source: str = ""
+    correlation_id: str = ""
+
+
+def read_identity(headers: Mapping[str, str] | None, body: bytes) -> EventIdentity:
+    """Read the identity of an event that `decode` refuses, so that the refusal reaches the event's own workflow.
+
+    Args:
+        headers: The headers of the message.
+        body: The body of the message.
+
+    Returns:
+        The attributes that can be read.
+    """
+    lower = {name.lower(): value for name, value in (headers or {}).items()}
+    event = _event_attributes(lower, body)
+    return EventIdentity(*(_identity_text(event.get(name)) for name in ("id", "source", "correlationid")))
+
+
+def _event_attributes(lower: Mapping[str, str], body: bytes) -> Mapping[str, object]:
+    found = {name[3:]: _percent_decode_or_keep(value) for name, value in lower.items() if name.startswith("ce-")}
+    if found:
+        return found
+    structured = lower.get("content-type", "").strip().lower().startswith("application/cloudevents")
+    if not structured:
+        return _structured_event(body) or {}
+    try:
+        event = parse_json(body)
+    except UndecodableEventError:
+        return {}
+    return {name.lower(): value for name, value in event.items()} if isinstance(event, dict) else {}
+
+
+def _percent_decode_or_keep(value: str) -> str:
+    try:
+        return unquote_to_bytes(value).decode("utf-8")
+    except UnicodeError:
+        return value
+
+
+def _identity_text(value: object) -> str:
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _envelope(attributes: Mapping[str, str], lower: Mapping[str, str]) -> Envelope:

@@ -60,7 +60,7 @@ ATTEMPT_STARTED = "begun"
 Text = Annotated[str, Field(max_length=200_000)]
 
 
-class Event(BaseModel):
+class Event(Options, BaseModel):
     """The base of bodies that travel as a message of their own.
 
     NaN and Infinity are refused when an event is made, because they would be written as null.
@@ -85,7 +85,7 @@ class Event(BaseModel):
         return cls.event_type.split(".")[-2]
 
 
-class Part(BaseModel):
+class Part(Options, BaseModel):
     """The base of parts of a body."""
 
     model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)
@@ -125,7 +125,7 @@ class PlanUsage(Part):
         return PlanUsage(tasks=self.tasks + other.tasks, replans=self.replans + other.replans)
 
 
-class Budget(Options, Part):
+class Budget(Part):
     """Upper limits of usage. In a handoff it is the share of the attempt. A limit of None is unlimited."""
 
     calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
@@ -542,6 +542,9 @@ class Outcome(Event):
     reason: str = Field(default="", description="For operators: the reason for a status other than `completed`.")
     gaps: tuple[Gap, ...] = Field(default=(), description="Tasks without a result in the answer.")
     conflicts: tuple[Conflict, ...] = Field(default=(), description="Contradictions that a judge decided.")
+    ignored_fields: tuple[str, ...] = Field(
+        default=(), description="Fields of the request that were ignored, because a request does not have them."
+    )
     tasks: tuple[TaskSummary, ...] = Field(default=(), description="All tasks of the workflow.")
     usage: Usage = Field(default=Usage(), description="Usage of the workflow and of the teams below it.")
     correlation_id: str = Field(description="The correlation id of the request.")

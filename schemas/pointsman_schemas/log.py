@@ -106,6 +106,9 @@ class WorkflowStarted(Part):
     correlation_id: str = Field(description="The correlation id of the request.")
     input: str | dict[str, JsonValue] = Field(description="The input of the request.")
     metadata: dict[str, JsonValue] = Field(default_factory=dict, description="The metadata of the request.")
+    ignored_fields: tuple[str, ...] = Field(
+        default=(), description="Fields of the request that were ignored, because a request does not have them."
+    )
     agents: Literal["*"] | tuple[AgentName, ...] = Field(
         default="*", description="The agents that plans may use; `*` is every live agent."
     )

@@ -49,7 +49,8 @@ class PlannedTask(Frozen):
     agent: _NameText = Field(default="", description="The name of the agent.")
     skill: _NameText = Field(default="", description="A skill, if any agent with that skill may do the task.")
     intent: Annotated[str, StringConstraints(strip_whitespace=True)] = Field(
-        description="The task, in one or two sentences that can be understood without the request."
+        description="The task, in one or two sentences that can be understood without the request. Not empty.",
+        json_schema_extra={"minLength": 1},  # an empty intent is reported together with the plan's other faults
     )
     input: JsonValue = Field(default=None, description="The input of the task, by the agent's input schema.")
     depends_on: tuple[_NameText, ...] = Field(default=(), description="Tasks whose results this task needs.")

@@ -17,9 +17,6 @@ from pointsman_schemas.plan import Plan, PlannedTask
 
 __all__ = ["find_graph_faults", "find_request_faults"]
 
-_MIN_INTENT_CHARS = 3
-"""Shortest intent in characters. A shorter text states no task."""
-
 
 def find_graph_faults(
     plan: Plan,
@@ -32,7 +29,7 @@ def find_graph_faults(
 ) -> list[str]:
     """Find the faults of a plan's tasks, and of the graph that their dependencies form.
 
-    Cycles and long chains are searched only in a plan without other faults.
+    Cycles and long chains are searched if each task has its own id.
 
     Args:
         plan: The plan.
@@ -59,7 +56,9 @@ def find_graph_faults(
         faults.extend(_find_expression_faults(task))
     if not allow_equal_tasks:
         faults.extend(_find_equal_tasks(plan))
-    return faults or _find_cycle_or_long_chain(plan, max_depth)
+    if len(known) == len(plan.tasks):
+        faults.extend(_find_cycle_or_long_chain(plan, max_depth))
+    return faults
 
 
 def _find_id_faults(task: PlannedTask, existing: Mapping[str, bool]) -> list[str]:
@@ -75,8 +74,8 @@ def _find_id_faults(task: PlannedTask, existing: Mapping[str, bool]) -> list[str
 
 def _find_intent_and_dependency_faults(task: PlannedTask, known: set[str], existing: Mapping[str, bool]) -> list[str]:
     faults: list[str] = []
-    if len(task.intent) < _MIN_INTENT_CHARS:
-        faults.append(f"task {task.id!r} has the intent {task.intent!r}; say in a sentence what the agent is to do")
+    if not task.intent:
+        faults.append(f"task {task.id!r} has an empty intent; say in a sentence what the agent is to do")
     for dependency in (*task.depends_on, *task.optional_dependencies):
         if dependency == task.id:
             faults.append(f"task {task.id!r} depends on itself")
@@ -151,7 +150,7 @@ def _find_equal_tasks(plan: Plan) -> list[str]:
 def _find_cycle_or_long_chain(plan: Plan, max_depth: int | None) -> list[str]:
     """Sort the tasks topologically (Kahn). Tasks that are left over are part of a cycle, or depend on one."""
     planned = {task.id for task in plan.tasks}
-    needs = {task.id: {*task.depends_on, *task.optional_dependencies} & planned for task in plan.tasks}
+    needs = {task.id: {*task.depends_on, *task.optional_dependencies} & planned - {task.id} for task in plan.tasks}
     dependants: dict[str, list[str]] = {task_id: [] for task_id in needs}
     for task_id, dependencies in needs.items():
         for dependency in dependencies:

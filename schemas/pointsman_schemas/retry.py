@@ -6,7 +6,7 @@ from typing import Annotated, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
 
-from pointsman_schemas.base import Frozen, Options
+from pointsman_schemas.base import Frozen
 from pointsman_schemas.events import AttemptError, ErrorKind
 
 __all__ = ["FINAL_KINDS", "RetryPolicy"]
@@ -32,7 +32,7 @@ _MAX_GROWTHS = 100
 _Kind: TypeAlias = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
-class RetryPolicy(Options, Frozen):
+class RetryPolicy(Frozen):
     """The retries of a task after failed attempts.
 
     An attempt is retried if its error is marked as retryable, unless `no_retry_on` names its kind; an error of a kind

@@ -52,7 +52,7 @@ _MAX_INPUT_SCHEMAS_CHARS: Final = 6_000  # of all of them: the prompt has them, 
 _SENTENCE_CHARS: Final = 500
 _PARAGRAPH_CHARS: Final = 1_000
 _ANSWER_CHARS: Final = 20_000
-_MIN_INTENT_CHARS: Final = 3  # shorter intents are refused
+_MIN_INTENT_CHARS: Final = 1  # an empty intent is refused
 _CONFIDENCE_STEPS: Final = 20
 _TASK_ID: Final = re.compile(r"t([1-9][0-9]{0,8})")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from pointsman_schemas.base import Frozen, Options
+from pointsman_schemas.base import Frozen
 from pointsman_schemas.ids import TOKEN_PATTERN, AgentName, Skill, TaskId, Token, as_token, is_token
 from pointsman_schemas.json_schema import JsonSchema
 from pointsman_schemas.plan import Plan, PlannedTask
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class _SynthesizedStrategy(Options, Frozen):
+class _SynthesizedStrategy(Frozen):
     """The base of strategies with a synthesizer.
 
     A synthesizer of None is written as null, although other fields of None are omitted: omitted means the default.
@@ -108,7 +108,7 @@ class Router(_SynthesizedStrategy):
         return self
 
 
-class Check(Options, Frozen):
+class Check(Frozen):
     """Requirements on the output of a stage, or of a member of a fan-out. All are optional.
 
     The text of an object is the text of its values. An output that meets the requirements is reviewed by the judge.
@@ -127,7 +127,7 @@ class Check(Options, Frozen):
     criteria: str = Field(default="", description="Criteria for the judge, in addition to the stage's intent.")
 
 
-class Stage(Options, Frozen):
+class Stage(Frozen):
     """One stage of a pipeline. Its agent receives the request and the outputs of the stages before it.
 
     An output that fails the check is requested again with the reason, while the stage has attempts left.
@@ -157,7 +157,7 @@ class Stage(Options, Frozen):
         return self
 
 
-class Pipeline(Options, Frozen):
+class Pipeline(Frozen):
     """Stages in sequence. The answer is the output of the last stage. A permanently failed stage ends the pipeline."""
 
     kind: Literal["pipeline"] = Field(default="pipeline", description="The kind of strategy.")

@@ -40,6 +40,11 @@ _NON_FINITE_PATTERN = re.compile(rb"[\s,:\[]-?[0-9](?:[0-9.]*[eE]\+?[0-9]{3}|[0-
 _DIGIT_CLASSES = bytes.maketrans(b"123456789.E", b"0000000000e")
 _LONG_DIGITS = b"0" * 200
 
+# An escaped backslash, a whole pair, or half a pair, which is the group.
+_ESCAPE = re.compile(
+    rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -153,15 +158,20 @@ def dump(model: BaseModel) -> bytes:
 
 def describe(error: ValidationError) -> str:
     """Describe the first three problems in one line, without the invalid values, which may be secret or large."""
+    problems = problems_of(error)
+    return "; ".join(problems[:3]) + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+
+
+def problems_of(error: ValidationError) -> list[str]:
+    """Return each problem with its path, without the invalid values, which may be secret or large."""
     found = error.errors(include_url=False, include_input=False)
     # If members of a list are invalid, pydantic also reports that the list is too short.
     unfit = {problem["loc"][:length] for problem in found for length in range(len(problem["loc"]))}
-    problems = [problem for problem in found if problem["type"] != "too_short" or problem["loc"] not in unfit]
-    shown = "; ".join(
+    return [
         f"{'.'.join(str(part) for part in problem['loc'])[:120] or 'body'}: {_problem_text(problem)[:300]}"
-        for problem in problems[:3]
-    )
-    return shown + (f"; and {len(problems) - 3} more" if len(problems) > 3 else "")
+        for problem in found
+        if problem["type"] != "too_short" or problem["loc"] not in unfit
+    ]
 
 
 def _problem_text(problem: ErrorDetails) -> str:
@@ -317,6 +327,22 @@ def _check_text(text: str, path: str) -> str:
             f"{_shorten(path)} holds half of a surrogate pair, which UTF-8 cannot carry; repair the text"
         ) from None
     return text
+
+
+def replace_surrogate_escapes(body: bytes) -> bytes:
+    """Replace each escape of half a surrogate pair in JSON by a question mark.
+
+    A writer that cuts a text between the halves of a pair, as JavaScript allows, writes such an escape.
+
+    Args:
+        body: The JSON.
+
+    Returns:
+        The body, unchanged if no half is alone.
+    """
+    if b"\\u" not in body:
+        return body
+    return _ESCAPE.sub(lambda found: b"?" if found.lastindex else found[0], body)
 
 
 def compact_json(value: JsonValue) -> bytes:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self, assert_never
 from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from pointsman_schemas.base import Frozen, Options
+from pointsman_schemas.base import Frozen
 from pointsman_schemas.events import MAX_DEADLINE_S
 from pointsman_schemas.ids import AgentName, TeamName, is_token
 from pointsman_schemas.plan_checks import find_graph_faults
@@ -47,7 +47,7 @@ ANY: Literal["*"] = "*"
 """Every live agent with the role `work` that is not a team. Teams must be named."""
 
 
-class Limits(Options, Frozen):
+class Limits(Frozen):
     """The limits of a workflow. A limit of None is unlimited.
 
     `tasks`, `replans`, `calls`, `tokens` and `cost` bound the workflow together with the teams below it, regardless of
@@ -83,7 +83,7 @@ class Limits(Options, Frozen):
     )
 
 
-class Team(Options, Frozen):
+class Team(Frozen):
     """The configuration of a team. A team is also an agent: other teams may use it."""
 
     name: TeamName = Field(description="The name of the team.")

@@ -35,9 +35,11 @@ from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import ErrorKind, Handoff
 from pointsman_schemas.role_schemas import closed_schema
 from pointsman_schemas.strict_json import compact_json, describe
+from pointsman_schemas.unknown_fields import find_unknown_fields
 
 __all__ = ["LLMAgent"]
 
+_MAX_MISNAMED: Final = 5  # fields that one message names
 MAX_UNUSABLE_CHARS: Final = 4_000
 """Characters that the log keeps of an unusable answer: enough to see the model's mistake."""
 
@@ -307,6 +309,9 @@ class LLMAgent(Agent):
             if candidate and not value.model_fields_set:  # only defaults: the reply has no known field
                 problem = f"it has none of the fields {', '.join(self._output.model_fields)}"
                 continue
+            if isinstance(candidate, dict) and (misnamed := _misnamed_fields(self._output, candidate)):
+                problem = misnamed
+                continue
             try:
                 fitting.append(self._written.to_json(value))
             except TaskError as error:
@@ -323,6 +328,12 @@ class LLMAgent(Agent):
             kind=ErrorKind.INVALID_OUTPUT,
             unusable_output=truncate(reply.text, MAX_UNUSABLE_CHARS),
         )
+
+
+def _misnamed_fields(output: type[BaseModel], answer: dict[str, JsonValue]) -> str:
+    """Return the problem of fields with names similar to missing fields, whose values would be lost."""
+    misnamed = [each for each in find_unknown_fields(output, answer) if each.meant]
+    return "; ".join(f"{each.path} {each.message}" for each in misnamed[:_MAX_MISNAMED])
 
 
 def _repair_message(problem: str, schema: Mapping[str, JsonValue] | None) -> str:

@@ -47,6 +47,7 @@ from pointsman_schemas.ids import caller_id, stable_digest, workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
 from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.unknown_fields import find_unknown_fields
 
 if TYPE_CHECKING:
     from pointsman.engine.operations.queued_requests import QueuedRequest
@@ -195,16 +196,17 @@ class Client:
             chosen_id = uuid4().hex if request_id is None else caller_id(request_id, "request id")
         except ContractError as error:
             raise ContractError(f"{error}; nothing was sent") from None
+        given = {
+            "input": as_json_value(input, "input"),
+            "deadline": deadline,
+            "budget": budget,
+            "metadata": as_json_value(metadata or {}, "metadata"),
+            "correlation_id": correlation_id,
+        }
+        if unknown := find_unknown_fields(Request, given):
+            raise ContractError(f"the request's {unknown[0].path} {unknown[0].message}; nothing was sent")
         try:
-            request = Request.model_validate(
-                {
-                    "input": as_json_value(input, "input"),
-                    "deadline": deadline,
-                    "budget": budget,
-                    "metadata": as_json_value(metadata or {}, "metadata"),
-                    "correlation_id": correlation_id,
-                }
-            )
+            request = Request.model_validate(given)
         except ValidationError as error:
             raise ContractError(f"the request does not fit: {describe(error)}; nothing was sent") from None
         workflow, body = workflow_id_for(subject, chosen_id, self.source), dump(request)

@@ -263,6 +263,7 @@ def _on_workflow_started(entry: WorkflowStarted) -> State:
         correlation_id=entry.correlation_id,
         input=entry.input,
         metadata=entry.metadata,
+        ignored_fields=entry.ignored_fields,
         agents=entry.agents,
         strategy=entry.strategy,
         limits=entry.limits,

@@ -14,7 +14,7 @@ from pointsman.engine.process.discovery import load_objects
 from pointsman.errors import ConfigurationError, ContractError, describe_error
 from pointsman_schemas.base import unknown_name_message
 from pointsman_schemas.ids import AgentName, TeamName
-from pointsman_schemas.strict_json import describe, parse_json
+from pointsman_schemas.strict_json import as_json_value, describe, parse_json
 
 __all__ = ["Case", "Check", "Suite", "load_suite"]
 
@@ -153,9 +153,15 @@ def _unknown_field(value: object) -> str:
 def _yaml(text: bytes, path: Path) -> object:
     try:
         import yaml
+
+        from pointsman.evaluation.yaml_reader import read_yaml
     except ModuleNotFoundError:
         raise ConfigurationError(f"{path} is YAML, which needs PyYAML: pip install 'pointsman[eval]'") from None
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path} is not valid YAML: {error}") from None
+        return as_json_value(read_yaml(text))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = str(error)
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+            mark = error.problem_mark
+            problem = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
+        raise ConfigurationError(f"{path} is not valid YAML: {problem}") from None

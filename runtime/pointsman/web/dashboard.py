@@ -52,6 +52,7 @@ from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["Dashboard"]
 
+_REQUEST_FIELDS = ("team", "input", "request_id", "correlation_id", "deadline", "budget", "metadata")
 _STATIC = Path(__file__).with_name("static")
 
 
@@ -138,7 +139,7 @@ class Dashboard:
         if is_plain_http(request.scope) and not self._plain_http:
             return json_response({"error": "This page came over plain HTTP, where others can read the token. Open the "
                                   "dashboard by https://, or set POINTSMAN_DASHBOARD_PLAIN_HTTP."}, 403)  # fmt: skip
-        given = (await read_json_object(request)).get("token")
+        given = (await read_json_object(request, ("token",))).get("token")
         user = self._users.of_token(given) if isinstance(given, str) else None
         if user is None:
             self._throttle.record_failure(address)
@@ -200,17 +201,20 @@ class Dashboard:
     # Actions, by the same calls as the command line
 
     async def _submit(self, request: Request) -> Response:
-        given = await read_json_object(request, self.client.bus.max_body)
+        given = await read_json_object(request, _REQUEST_FIELDS, self.client.bus.max_body)
         workflow = await self.client.submit(
             str(given.get("team", "")),
             given.get("input", ""),
             request_id=given.get("request_id"),
+            correlation_id=given.get("correlation_id"),
             deadline=given.get("deadline"),
+            budget=given.get("budget"),
+            metadata=given.get("metadata"),
         )
         return json_response({"id": workflow.id, "team": workflow.team})
 
     async def _cancel(self, request: Request) -> Response:
-        given = await read_json_object(request)
+        given = await read_json_object(request, ("reason",))
         workflow = await self.client.workflow(request.path_params["id"])
         ended = await workflow.cancel(str(given.get("reason", "")), by=self._actor(request))
         self._streams.refresh()
@@ -219,7 +223,7 @@ class Dashboard:
         return json_response({"id": workflow.id})
 
     async def _resume(self, request: Request) -> Response:
-        given = await read_json_object(request)
+        given = await read_json_object(request, ("reason",))
         name = request.path_params["id"]
         token(name, "workflow")
         resumed = await self.client.operations.resume(
@@ -229,8 +233,8 @@ class Dashboard:
         return json_response(resumed)
 
     async def _decide(self, request: Request) -> Response:
-        given, approval = await read_json_object(request, self.client.bus.max_body), request.path_params["id"]
-        actor, operations = self._actor(request), self.client.operations
+        given = await read_json_object(request, ("input", "reason"), self.client.bus.max_body)
+        approval, actor, operations = request.path_params["id"], self._actor(request), self.client.operations
         match request.path_params["action"]:
             case "approve":
                 answer = await operations.approve(approval, input=given.get("input"), by=actor)
@@ -243,7 +247,7 @@ class Dashboard:
         return json_response({"counted": answer.counted, "said": answer.message})
 
     async def _replay(self, request: Request) -> Response:
-        given = await read_json_object(request)
+        given = await read_json_object(request, ("as_new",))
         letter = await self._find_letter(request.path_params["id"])
         done = await self._store.replay(letter, as_new=given.get("as_new") is True)
         return json_response(done)
@@ -263,7 +267,7 @@ class Dashboard:
         self, request: Request, act: Callable[[DeadLetterEntry], Awaitable[object]]
     ) -> Response:
         """Apply `act` to the letters that match `text` and have a sequence up to `until`, both from the body."""
-        given = await read_json_object(request)
+        given = await read_json_object(request, ("text", "until"))
         text, until = str(given.get("text", "")).casefold(), given.get("until")
         if not isinstance(until, int):
             raise ContractError(

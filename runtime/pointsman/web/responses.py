@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pydantic_core import to_json
@@ -14,6 +14,7 @@ from starlette.responses import Response
 from pointsman.engine.operations.dead_letters import NotReplayableError
 from pointsman.engine.operations.resume import NotResumableError
 from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, PointsmanError
+from pointsman_schemas.base import unknown_name_message
 from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["error_response", "json_response", "parse_number", "read_json_object"]
@@ -31,11 +32,13 @@ _HTTP_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
 )
 
 
-async def read_json_object(request: Request, most: int = _MAX_BODY_BYTES) -> dict[str, Any]:
-    """Return the body, a JSON object of at most `most` bytes, which must arrive within `_BODY_TIMEOUT_S`.
+async def read_json_object(
+    request: Request, fields: Collection[str] = (), most: int = _MAX_BODY_BYTES
+) -> dict[str, Any]:
+    """Return the body: a JSON object with known fields, of at most `most` bytes, received within `_BODY_TIMEOUT_S`.
 
     Raises:
-        ContractError: The body is something else.
+        ContractError: The body is something else, or has a field that is not one of `fields`.
         HTTPException: The body did not arrive in time.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
@@ -52,6 +55,10 @@ async def read_json_object(request: Request, most: int = _MAX_BODY_BYTES) -> dic
     content = parse_json(bytes(body)) if body else {}
     if not isinstance(content, dict):
         raise ContractError("the body is not a JSON object")
+    for name in content:
+        if name not in fields:
+            known = unknown_name_message(name, fields) if fields else f"has no {name!r}; expected an empty object"
+            raise ContractError(f"the body {known}")
     return content
 
 

@@ -80,6 +80,15 @@ async def test_object_with_other_fields_is_no_answer() -> None:
     assert "it has none of the fields points" in model.requests[1].turns[-1].text
 
 
+async def test_a_field_of_almost_the_right_name_is_asked_for_again() -> None:
+    wrong = {"city": "Oslo", "poeple": 700_000}
+    output, model, _ = await run(text_reply(wrong), text_reply({"city": "Oslo", "people": 7}), output=Place)
+    further, _, _ = await run(text_reply({"city": "Oslo", "people": 7, "peoples": 1}), output=Place)
+
+    assert output == further == {"city": "Oslo", "people": 7}
+    assert "has no 'poeple'; did you mean people?" in model.requests[1].turns[-1].text
+
+
 async def test_an_answer_that_stays_wrong_is_invalid_output_after_two_calls() -> None:
     error, model, _ = await run(text_reply("no"), text_reply("still no" * 1_000), output=Place)
 

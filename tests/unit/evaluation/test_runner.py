@@ -324,6 +324,19 @@ def test_a_suite_is_read_from_yaml_json_and_python(tmp_path: Path) -> None:
     assert load_suite(tmp_path / "a.py").agent == "x"
 
 
+def test_quoted_text_and_plain_json_values_of_a_yaml_suite_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "team: shop\ncases:\n"
+        "- input: {a: 'NO', b: \"12:30\", d: true, e: -1.5, f: 0, g: ~, h: 2e, i: v1.2}\n"
+        "- &one {input: x, answer: NOT}\n- {<<: *one, name: two}\n"
+    )
+
+    first, _, third = load_suite(tmp_path / "a.yaml").cases
+
+    assert first.input == {"a": "NO", "b": "12:30", "d": True, "e": -1.5, "f": 0, "g": None, "h": "2e", "i": "v1.2"}
+    assert (third.input, third.answer, third.name) == ("x", "NOT", "two")
+
+
 def test_a_suite_s_folder_is_where_checks_are_looked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.json").write_text('{"team": "shop", "cases": [{"input": "x"}]}')
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -390,6 +403,22 @@ def test_a_suite_of_any_form_that_cannot_be_read_says_why(name: str, text: str, 
         ("", r"is empty; expected an object with a `team` or an `agent`, and `cases`$"),
         ("- x\n", "is a list; expected an object with a `team`"),
         ("a: [", "not valid YAML"),
+        ("team: shop\nteam: shop\n", r"line 2, column 1: the mapping has the key 'team' twice; keep one"),
+        ("cases: [{input: x, answer: {a: 1, b: 2, a: 3}}]\n", "line 1, .*has the key 'a' twice"),
+        ("cases: [{input: x, answer: NO}]\n", "YAML reads NO as a boolean, .*; quote it: 'NO'"),
+        ("cases: [{input: [on], answer: x}]\n", "YAML reads on as a boolean"),
+        ("cases: [{input: x, answer: 12:30}]\n", "YAML reads 12:30 as a number in another notation; quote it: '12:30'"),
+        ("cases: [{input: {zip: 01234}}]\n", "YAML reads 01234 as a number in another notation; quote it"),
+        ("cases: [{input: {id: 0x1F}}]\n", "YAML reads 0x1F as a number"),
+        ("cases: [{input: {n: 1_000}}]\n", "YAML reads 1_000 as a number"),
+        ("cases: [{input: {n: 1e3}}]\n", "YAML reads 1e3 as text; quote it, or write the number out"),
+        ("cases: [{input: {n: .inf}}]\n", "YAML reads .inf as a number"),
+        ("cases: [{input: x, answer: 2026-01-31}]\n", "YAML reads 2026-01-31 as a date; quote it: '2026-01-31'"),
+        ("cases: [{input: {at: 2026-01-31 10:00:00Z}}]\n", "as a date; quote it"),
+        ("cases: [{input: {1: x}}]\n", "the key 1 is not text; quote it"),
+        ("cases: [{input: {NO: x}}]\n", "YAML reads NO as a boolean"),
+        ("cases: [{input: !!binary aGk=}]\n", "of type bytes, which JSON cannot carry"),
+        ("cases: &a [{input: *a}]\n", "nested deeper than"),
     ],
 )
 def test_a_suite_that_does_not_fit_says_where(text: str, said: str, tmp_path: Path) -> None:

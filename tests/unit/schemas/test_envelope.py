@@ -168,7 +168,7 @@ def test_broken_attributes_are_a_typed_error(change: dict[str, str]) -> None:
         b'{"specversion": "1.0"}',
         b'{"specversion": "1.0", "id": 1.5, "type": "t", "source": "s"}',
         b'{"specversion": "1.0", "id": {}, "type": "t", "source": "s"}',
-        b'{"specversion": "1.0", "id": "1", "type": "t", "source": "s", "data_base64": "AA=="}',
+        b'{"specversion": "1.0", "id": "1", "type": "t", "source": "s", "data_base64": "A"}',
         b'{"specversion": "1.0", "id": "1", "type": "t", "source": "s", "data": NaN}',
         b'{"specversion": "1.0", "id": "1", "type": "t", "source": "s", "data": 1e400}',
         b'{"specversion": "1.0", "id": "\\ud800", "type": "t", "source": "s"}',

@@ -116,7 +116,7 @@ BEYOND_A_SCHEMA = (
     "wait for each other",
     "links",
     "no tasks",
-    "has the intent",
+    "has an empty intent",
 )
 """What no schema can say: that ids differ, that dependencies are of this plan and make no circle, that tasks differ."""
 

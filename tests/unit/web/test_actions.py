@@ -61,8 +61,12 @@ async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{}, {"team": "a team", "input": "x"}, {"team": TEAM, "input": ""}, {"team": TEAM, "input": 7}, []]
-)
+    "asked",
+    [
+        {}, {"team": "a team", "input": "x"}, {"team": TEAM, "input": ""}, {"team": TEAM, "input": 7}, [],
+        {"team": TEAM, "input": "x", "deadlin": 3}, {"team": TEAM, "input": "x", "budget": {"tokns": 3}},
+    ],
+)  # fmt: skip
 async def test_a_request_that_does_not_fit_says_why(asked: object) -> None:
     bus = MemoryBus()
     async with watching(bus) as dashboard:
@@ -71,6 +75,26 @@ async def test_a_request_that_does_not_fit_says_why(asked: object) -> None:
     assert answer.status == 422
     assert answer.json["error"]
     assert await bus.last("work", "pointsman.request.*") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/api/requests", {"team": TEAM, "input": "x", "deadlin": 3}, "has no 'deadlin'; did you mean deadline?"),
+        ("/api/requests", {"team": TEAM, "input": "x", "budget": {"tokns": 3}}, "'tokns'; did you mean tokens?"),
+        ("/api/workflows/wf_1/cancel", {"resaon": "x"}, "has no 'resaon'; did you mean reason?"),
+        ("/api/approvals/wf_1-1/approve", {"inptu": {}}, "has no 'inptu'; did you mean input?"),
+        ("/api/dead-letters/d1/replay", {"as-new": True}, "has no 'as-new'; did you mean as_new?"),
+        ("/api/dead-letters/d1/discard", {"x": True}, "has no 'x'; expected an empty object"),
+        ("/api/dead-letters/replay", {"test": "", "until": 1}, "has no 'test'; did you mean text?"),
+    ],
+)
+async def test_a_misspelled_field_is_refused(path: str, body: object, said: str) -> None:
+    async with watching(MemoryBus()) as dashboard:
+        answer = await request(dashboard.app, "POST", path, body)
+
+    assert answer.status == 422
+    assert said in answer.json["error"]
 
 
 async def test_a_body_without_end_is_not_read_to_its_end() -> None:

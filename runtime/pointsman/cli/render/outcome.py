@@ -95,6 +95,9 @@ def render_outcome(outcome: Outcome) -> RenderableType:
     if outcome.gaps:
         parts.append(Text("Not answered:", style="yellow"))
         parts += _gap_lines(outcome.gaps)
+    if outcome.ignored_fields:
+        names = ", ".join(one_line(name, limit=200) for name in outcome.ignored_fields)
+        parts.append(Text(f"Ignored fields of the request: {names}", style="yellow"))
     line = Text(outcome.status, style=STYLE[outcome.status])
     if outcome.reason and outcome.reason not in render_answer(outcome) and not _is_redundant(outcome):
         line.append(f" ({one_line(outcome.reason, limit=400)})")

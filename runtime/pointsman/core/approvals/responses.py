@@ -82,7 +82,7 @@ def _ignored_reason(decision: Decision, pending: PendingApproval | None, control
         return ""
     if pending.about == "tool":
         return "" if isinstance(control.input, dict) else "the arguments of a tool are an object"
-    plan = read_plan(control.input)
+    plan = read_plan(control.input, strict=True)
     problems = plan_problems(decision, plan) if isinstance(plan, Plan) else plan
     return f"the plan given in its place will not do: {'; '.join(problems)}" if problems else ""
 

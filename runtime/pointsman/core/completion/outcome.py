@@ -34,6 +34,7 @@ def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValu
             "reason": reason or state.reached_limit or (exhausted_quota(state) if phase is Phase.PARTIAL else ""),
             "gaps": find_gaps(state),
             "conflicts": conflict_decisions(state),
+            "ignored_fields": state.ignored_fields,
             "tasks": tuple(_task_summary(task, now) for task in state.tasks.values()),
             "usage": state.total_usage,
             "round": state.round,

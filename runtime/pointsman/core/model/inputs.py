@@ -60,6 +60,8 @@ class RequestReceived:
 
     admission: Admission
     request: Request
+    ignored_fields: tuple[str, ...] = ()
+    """Fields of the message that a request does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class RequestRefused:
 
     admission: Admission
     error: AttemptError
+    reply_to: str | None = None
+    """The core NATS subject that receives a copy of the outcome, if the subject could be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,7 @@ class State:
     trace: TraceOrigin
     parent: Parent | None = None
     request_digest: str = ""
+    ignored_fields: tuple[str, ...] = ()
     depth: int = 0
     approve_plan: bool = False
     refiner: str | None = None

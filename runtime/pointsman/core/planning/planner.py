@@ -8,7 +8,7 @@ from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman.core.planning.acceptance import accept_plan, reject_plan
 from pointsman.core.planning.role_tasks import available_agents
-from pointsman.core.planning.validation import check_plan, raw_text, read_plan
+from pointsman.core.planning.validation import check_plan, raw_text, read_plan, readable_tasks
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Result
 from pointsman_schemas.plan import Plan
@@ -26,8 +26,10 @@ def apply_plan(decision: Decision, task: Task, result: Result) -> None:
     """Accept the planner's answer as the plan, or return the answer with all of its problems."""
     state = decision.state
     plan = read_plan(result.output)
-    problems = plan if isinstance(plan, tuple) else ()
-    if isinstance(plan, Plan):
+    if isinstance(plan, tuple):
+        readable = readable_tasks(result.output)
+        problems = (*plan, *plan_problems(decision, readable)) if readable.tasks else plan
+    else:
         problems = plan_problems(decision, plan)
         if not problems and _is_repetition(plan, state):
             problems = (_REPEATS_TRIED_MESSAGE if isinstance(state.strategy, Adaptive) else _REPEATS_FAILED_MESSAGE,)

@@ -13,10 +13,11 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from pointsman_schemas.plan import Plan, PlannedTask, Selection
 from pointsman_schemas.plan_checks import find_graph_faults
-from pointsman_schemas.strict_json import describe
+from pointsman_schemas.strict_json import problems_of
 from pointsman_schemas.team import Limits
+from pointsman_schemas.unknown_fields import find_unknown_fields
 
-__all__ = ["MAX_RAW_CHARS", "check_plan", "raw_text", "read_plan", "read_selection"]
+__all__ = ["MAX_RAW_CHARS", "check_plan", "raw_text", "read_plan", "read_selection", "readable_tasks"]
 
 MAX_RAW_CHARS = 4_000
 """Characters of a refused plan that its log entry keeps: enough to see the fault, too few to fill the log."""
@@ -27,9 +28,49 @@ _MAX_PROBLEMS = 20
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
-def read_plan(output: JsonValue) -> Plan | tuple[str, ...]:
-    """Return the plan of a planner's answer. If the answer is no plan, return the problems of its form."""
-    return _parse_output(Plan, output, "a JSON object with goal, tasks and final_instruction")
+def read_plan(output: JsonValue, *, strict: bool = False) -> Plan | tuple[str, ...]:
+    """Return the plan of a planner's answer. If the answer is no plan, return the problems of its form.
+
+    Args:
+        output: The answer.
+        strict: True to refuse each unknown field, for a plan that a person wrote. By default, a field is refused only
+            if the plan lacks the field that was probably meant: it would lose the order of its tasks, for example.
+
+    Returns:
+        The plan, or its problems.
+    """
+    read = _parse_output(Plan, output, "a JSON object with goal, tasks and final_instruction")
+    unknown = find_unknown_fields(Plan, output) if isinstance(output, dict) else []
+    misnamed = tuple(f"{each.path} {each.message}" for each in unknown if strict or each.meant)
+    if isinstance(read, Plan):
+        return misnamed or read
+    return (*misnamed, *read)
+
+
+def readable_tasks(output: JsonValue) -> Plan:
+    """Return a plan with the tasks of an answer that can be read, so that their problems are reported, too.
+
+    A task that cannot be read is left out. Dependencies on such a task are left out as well.
+    """
+    found = output.get("tasks") if isinstance(output, dict) else None
+    tasks: list[PlannedTask] = []
+    unread: set[object] = set()
+    for each in found if isinstance(found, list) else []:
+        try:
+            tasks.append(PlannedTask.model_validate(each))
+        except ValidationError:
+            name = each.get("id") if isinstance(each, dict) else None
+            unread.add(name.strip() if isinstance(name, str) else None)
+    kept = (
+        task.model_copy(
+            update={
+                "depends_on": tuple(name for name in task.depends_on if name not in unread),
+                "optional_dependencies": tuple(name for name in task.optional_dependencies if name not in unread),
+            }
+        )
+        for task in tasks
+    )
+    return Plan(tasks=tuple(kept))
 
 
 def read_selection(output: JsonValue) -> Selection | tuple[str, ...]:
@@ -43,7 +84,8 @@ def _parse_output(model: type[ModelT], output: JsonValue, expected: str) -> Mode
     try:
         return model.model_validate(output)
     except ValidationError as error:
-        return (f"the answer does not fit: {describe(error)}; expected {expected}",)
+        first, *more = problems_of(error)[:_MAX_PROBLEMS]
+        return (f"the answer does not fit: {first}; expected {expected}", *more)
 
 
 def check_plan(

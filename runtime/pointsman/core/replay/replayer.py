@@ -148,7 +148,7 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
     )
     last = entries[-1]
     if isinstance(last, WorkflowEnded) and last.refusal is not None:
-        return RequestRefused(admission, last.refusal)
+        return RequestRefused(admission, last.refusal, started.reply_to)
     request = Request(
         input=started.input,
         deadline=(started.deadline - started.at).total_seconds(),
@@ -156,7 +156,7 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
         metadata=started.metadata,
         reply_to=started.reply_to,
     )
-    return RequestReceived(admission, request)
+    return RequestReceived(admission, request, started.ignored_fields)
 
 
 def _ignored_input(state: State | None, entry: ResultIgnored) -> ResultReceived:

@@ -10,6 +10,8 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
 
+from pydantic import BaseModel, ValidationError
+
 from pointsman.core.model.inputs import (
     Admission,
     ControlReceived,
@@ -23,14 +25,15 @@ from pointsman.engine.log.reader import as_async_generator
 from pointsman.engine.process.handoff_codec import decode_handoff
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.telemetry import parse_traceparent, reserve_context
-from pointsman_schemas.envelope import Envelope, decode
+from pointsman_schemas.envelope import Envelope, decode, read_identity
 from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result, Timer
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, caller_id, child_id_for, stable_digest, workflow_id_for
 from pointsman_schemas.log import Parent, TraceOrigin
-from pointsman_schemas.strict_json import parse
+from pointsman_schemas.strict_json import parse, parse_json, replace_surrogate_escapes
 from pointsman_schemas.subjects import InboxAddress, Subjects
 from pointsman_schemas.team import Team
+from pointsman_schemas.unknown_fields import find_unknown_fields
 
 __all__ = [
     "correlation_id_of_request",
@@ -44,6 +47,8 @@ __all__ = [
     "workflow_of_request",
 ]
 
+_MAX_IGNORED_FIELDS = 20
+_MAX_NAME_CHARS = 200
 _SEARCH_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
 
 
@@ -54,6 +59,7 @@ def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestRe
     receives an outcome.
     """
     envelope: Envelope | None = None
+    body = b""
     try:
         envelope, body = decode(stored.headers, stored.body)
         _check_event_type(envelope, Request.event_type)
@@ -65,9 +71,17 @@ def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestRe
     except ContractError as error:
         # A sender may correct only an attribute, so the same body with different headers is a different request.
         digest = stable_digest(str(error).encode("utf-8", "replace") + stored.body)
-        admission = _readable(_admission(stored, team, envelope, None, digest))
-        return RequestRefused(admission, AttemptError(kind=error.kind, message=str(error)))
-    return RequestReceived(admission, request)
+        admission = _readable(_admission(stored, team, envelope, None, digest, body))
+        refusal = AttemptError(kind=error.kind, message=str(error))
+        return RequestRefused(admission, refusal, _readable_reply_to(body, namespace))
+    return RequestReceived(admission, request, _ignored_fields(body))
+
+
+def _ignored_fields(body: bytes) -> tuple[str, ...]:
+    """Return the first fields of a request's body that a request does not have, each with the name probably meant."""
+    content = parse_json(body)
+    unknown = find_unknown_fields(Request, content) if isinstance(content, dict) else []
+    return tuple(str(each)[:_MAX_NAME_CHARS] for each in unknown[:_MAX_IGNORED_FIELDS])
 
 
 def read_child_request(
@@ -129,33 +143,61 @@ def _check_reply_to(subject: str | None, namespace: str) -> None:
 
 
 def _admission(
-    stored: StoredMessage, team: Team, envelope: Envelope | None, request: Request | None, digest: str
+    stored: StoredMessage,
+    team: Team,
+    envelope: Envelope | None,
+    request: Request | None,
+    digest: str,
+    unread: bytes = b"",
 ) -> Admission:
+    """Return the admission of a request, or of the body `unread` that cannot be read as a request."""
     headers = {name.lower(): value for name, value in stored.headers.items()}
     request_id, source = _request_identity(stored, envelope, headers)
     return Admission(
         workflow_id=workflow_id_for(stored.subject, request_id, source),
         request_id=request_id,
-        correlation_id=_correlation_id(envelope, request, request_id),
+        correlation_id=_correlation_id(stored, envelope, request, request_id, unread),
         team=team,
         trace=_trace_origin(envelope, headers),
         digest=digest,
     )
 
 
-def _correlation_id(envelope: Envelope | None, request: Request | None, request_id: str) -> str:
-    found = (envelope.correlation_id if envelope else None) or (request.correlation_id if request else None)
-    return found or request_id
+def _correlation_id(
+    stored: StoredMessage, envelope: Envelope | None, request: Request | None, request_id: str, unread: bytes = b""
+) -> str:
+    identity = read_identity(stored.headers, stored.body) if envelope is None else None
+    found = identity.correlation_id if identity else envelope.correlation_id if envelope else None
+    return found or (request.correlation_id if request else _text_field(unread, "correlation_id")) or request_id
+
+
+def _text_field(body: bytes, name: str) -> str | None:
+    """Return a text of a body that cannot be read as a request; None if there is no such text."""
+    with suppress(ContractError):
+        content = parse_json(body) if body else None
+        value = content.get(name) if isinstance(content, dict) else None
+        return caller_id(value, name) if isinstance(value, str) else None
+    return None
+
+
+def _readable_reply_to(body: bytes, namespace: str) -> str | None:
+    """Return the reply subject of a refused request, so that its caller receives the outcome."""
+    with suppress(ContractError, ValidationError):
+        subject = _text_field(body, "reply_to")
+        _check_reply_to(subject, namespace)
+        return Request(input="x", reply_to=subject).reply_to
+    return None
 
 
 def _request_identity(stored: StoredMessage, envelope: Envelope | None, headers: Mapping[str, str]) -> tuple[str, str]:
     """Return the id of a request and the source within which the id is unique."""
     if envelope:
         return envelope.id, envelope.source
-    own_id = headers.get("ce-id") or headers.get("nats-msg-id")
+    identity = read_identity(stored.headers, stored.body)
+    own_id = identity.id or headers.get("nats-msg-id")
     # A sequence is unique while the stream exists. The sequence together with its time is unique for ever.
     own_id = own_id or f"sequence-{stored.sequence}-{stored.at:%Y%m%dT%H%M%S.%fZ}"
-    return own_id, headers.get("ce-source", "")
+    return own_id, identity.source
 
 
 def workflow_of_request(stored: StoredMessage) -> str:
@@ -171,11 +213,12 @@ def correlation_id_of_request(stored: StoredMessage) -> str:
     """Return the correlation id of the workflow that a request becomes, or has become."""
     envelope: Envelope | None = None
     request: Request | None = None
+    body = b""
     with suppress(ContractError):
         envelope, body = decode(stored.headers, stored.body)
         request = parse(Request, body)
     headers = {name.lower(): value for name, value in stored.headers.items()}
-    return _correlation_id(envelope, request, _request_identity(stored, envelope, headers)[0])
+    return _correlation_id(stored, envelope, request, _request_identity(stored, envelope, headers)[0], body)
 
 
 def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str | None:
@@ -239,10 +282,22 @@ def _trace_origin(envelope: Envelope | None, headers: Mapping[str, str]) -> Trac
 def read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived | ControlReceived | TimerFired:
     """Return the result, control or timer of a message on an inbox subject.
 
+    Half of a surrogate pair in a result becomes a question mark.
+
     Raises:
         ContractError: The message cannot be read, or has another type or version.
         UndecodableEventError: The message disagrees with its subject, or ends before it starts.
     """
+    try:
+        return _read_inbox(stored, address)
+    except UndecodableEventError:
+        repaired = replace_surrogate_escapes(stored.body)
+        if address.kind != "result" or repaired == stored.body:
+            raise
+    return _read_inbox(replace(stored, body=repaired), address)
+
+
+def _read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived | ControlReceived | TimerFired:
     envelope, body = decode(stored.headers, stored.body)
     event_id = envelope.id if envelope else f"sequence-{stored.sequence}"
     match address.kind:
@@ -264,10 +319,20 @@ def read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived |
             return ResultReceived(event_id, result)
         case "control":
             _check_event_type(envelope, Control.event_type)
-            return ControlReceived(event_id, parse(Control, body))
+            control = parse(Control, body)
+            _refuse_misnamed(Control, body)
+            return ControlReceived(event_id, control)
         case _:
             _check_event_type(envelope, Timer.event_type)
             return TimerFired(address.name)
+
+
+def _refuse_misnamed(model: type[BaseModel], body: bytes) -> None:
+    """Raise `UndecodableEventError` for a field in place of a missing field: the input of a person may be lost."""
+    content = parse_json(body)
+    for each in find_unknown_fields(model, content) if isinstance(content, dict) else ():
+        if each.meant:
+            raise UndecodableEventError(f"a {model.__name__.lower()} event {each.message}")
 
 
 def failed_result_for(stored: StoredMessage, address: InboxAddress, error: ContractError) -> ResultReceived:

@@ -16,11 +16,14 @@ from pointsman.engine.supervisor.inbound import InboundInput, is_cancellation
 from pointsman.errors import ContractError
 from pointsman.ports.bus import Bus, Delivery
 from pointsman.ports.clock import Clock
+from pointsman.telemetry import get_logger
 from pointsman_schemas.events import AttemptError
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
 
 __all__ = ["InboundDecoder", "UnreadableInput"]
+
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,13 @@ class InboundDecoder:
     def _decode_request(self, delivery: Delivery) -> tuple[str, InboundInput]:
         received = read_request(delivery.message, self._team, self._subjects.namespace)
         refusal = received.error if isinstance(received, RequestRefused) else None
+        if isinstance(received, RequestReceived) and received.ignored_fields:
+            _log.warning(
+                "request_fields_ignored",
+                workflow_id=received.admission.workflow_id,
+                fields=received.ignored_fields,
+                hint="a request does not have these fields; correct their names, or put data into metadata",
+            )
         return received.admission.workflow_id, InboundInput(received, delivery, received.admission.request_id, refusal)
 
     def _decode_handoff(self, delivery: Delivery) -> tuple[str, InboundInput] | UnreadableInput:

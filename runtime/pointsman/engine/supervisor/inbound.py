@@ -102,7 +102,7 @@ def refuse_oversized(inbound_input: InboundInput, error: OversizeEventError) -> 
     failure = AttemptError(kind=ErrorKind.OVERSIZE, message=f"too large to be kept in the log: {error}")
     match inbound_input.input:
         case RequestReceived() as received:
-            inbound_input.input = RequestRefused(received.admission, failure)
+            inbound_input.input = RequestRefused(received.admission, failure, received.request.reply_to)
             inbound_input.refusal = failure
         case ResultReceived() as received if received.result.output is not None:
             result = received.result.model_copy(update={"status": "failed", "output": None, "error": failure})

@@ -135,11 +135,59 @@ def test_a_planner_that_cannot_ends_the_workflow_with_its_own_words() -> None:
 def test_a_refused_plan_goes_back_with_every_reason() -> None:
     story = WorkflowDriver().start()
 
-    story.complete_task("plan-1", plan(task("a", "ghost"), task("b", intent="?")))
+    story.complete_task("plan-1", plan(task("a", "ghost"), task("b", intent=" ")))
 
     assert asked(story, "plan-2")["problems"] == list(story.entries_of(PlanRejected)[0].problems)
     assert len(asked(story, "plan-2")["problems"]) == 2
     story.complete_task("plan-2", plan(task("a")))
+    assert story.statuses() == {"a": "running"}
+
+
+def test_faults_of_form_and_of_content_go_back_together() -> None:
+    story = WorkflowDriver().start()
+
+    story.complete_task(
+        "plan-1",
+        {
+            "tasks": [
+                {"id": "a", "agent": "worker"},
+                {"id": "b", "agent": "ghost", "intent": "b", "depends_on": ["a", "nowhere"]},
+                {"id": "c", "agent": "worker", "intent": "c", "dependencies": ["b"]},
+                {"id": 4, "agent": [], "intent": None},
+                {"id": "e", "agent": "worker", "intent": "e", "depends_on": ["f"]},
+                {"id": "f", "agent": "worker", "intent": "f", "depends_on": ["e"]},
+            ]
+        },
+    )
+
+    problems = "\n".join(asked(story, "plan-2")["problems"])
+    for part in (
+        "tasks.2.dependencies has no 'dependencies'; did you mean depends_on?",
+        "tasks.0.intent: Field required",
+        "tasks.3.id: ",
+        "tasks.3.agent: ",
+        "tasks.3.intent: ",
+        "names the agent 'ghost'",
+        "depends on 'nowhere', which is not a task",
+        "wait for each other in a circle: e, f",
+    ):
+        assert part in problems, part
+    assert "depends on 'a'" not in problems  # the task cannot be read, but the plan has it
+
+
+def test_a_plan_with_an_intent_of_one_word_is_accepted() -> None:
+    story = WorkflowDriver().start()
+
+    story.complete_task("plan-1", plan(task("a", intent="翻訳"), task("b", intent="Go")))
+
+    assert story.statuses() == {"a": "running", "b": "running"}
+
+
+def test_a_further_field_of_a_plan_is_no_fault() -> None:
+    story = WorkflowDriver().start()
+
+    story.complete_task("plan-1", {**plan(task("a") | {"priority": 3}), "reasoning": "because"})
+
     assert story.statuses() == {"a": "running"}
 
 
@@ -423,3 +471,13 @@ def test_repaired_plan_sees_the_results_and_the_log_holds_them_once() -> None:
     given: Any = story.handoff("plan-2").input
     assert [each["output"] for each in given["results"]] == ["a large result", "b's"]
     assert sum("a large result" in entry.model_dump_json() for entry in story.log) == 1
+
+
+def test_ignored_fields_of_a_request_are_in_its_log_and_outcome() -> None:
+    story = WorkflowDriver()
+    request = RequestReceived(admission(PlanAndExecute(), Limits()), Request(input="do it"), ("deadlin",))
+
+    story.decide_and_apply(request)
+    story.complete_task("plan-1", {"tasks": [], "cannot": "no"})
+
+    assert story.outcome.ignored_fields == ("deadlin",)

@@ -40,7 +40,7 @@ def test_a_sound_plan_has_no_problems() -> None:
         ([task("a", needs=["b"])], "depends on 'b', which is not a task of the plan"),
         ([task("a", optional=["b"])], "depends on 'b', which is not a task of the plan"),
         ([task("a", needs=["b"]), task("b", needs=["a"])], "wait for each other in a circle: a, b"),
-        ([task("a", intent="x ")], "has the intent 'x'; say in a sentence"),
+        ([task("a", intent=" ")], "task 'a' has an empty intent; say in a sentence"),
         ([task("a.b")], "the task id is 'a.b'"),
         ([task(">")], "the task id is '>'"),
         ([task("")], "the task id is ''"),
@@ -56,7 +56,7 @@ def test_each_fault_is_named(tasks: list[dict[str, Any]], expected: str) -> None
 
 
 def test_all_faults_are_reported_together() -> None:
-    problems = problems_of(task("a", "ghost", needs=["a"]), task("b b", intent="?", needs=["nowhere"]))
+    problems = problems_of(task("a", "ghost", needs=["a"]), task("b b", intent=" ", needs=["nowhere"]))
 
     assert len(problems) == 5
 

@@ -302,7 +302,7 @@ def test_inputs_that_do_not_fit_the_plan_refuse_the_request(inputs: Any, reason:
         ({"plan": Plan(tasks=(step("a", ("b",)),))}, "task 'a' depends on 'b', which is not a task of the plan"),
         ({"plan": Plan(tasks=(step("a", ("b",)), step("b", ("a",))))}, "wait for each other in a circle: a, b"),
         ({"plan": Plan(tasks=(step("a b"),))}, "the task id is 'a b'"),
-        ({"plan": Plan(tasks=(step("a", intent="x"),))}, "say in a sentence what the agent is to do"),
+        ({"plan": Plan(tasks=(step("a", intent=" "),))}, "say in a sentence what the agent is to do"),
         ({"plan": Plan(tasks=(step("a", agent="the desk"),))}, "names the agent 'the desk', which does not match"),
         ({"plan": Plan(tasks=(step("a", skill="craft"),))}, "an agent, or a skill that its agent must have: give one"),
         ({"plan": PLAN, "checks": {"matches": Check()}}, "the checks name matches, which the plan does not have"),

@@ -64,6 +64,38 @@ INBOX = (
     SUBJECTS.timer("team", "wf_1", "wake-1"),
 )
 
+
+def test_unknown_fields_of_a_request_are_named_and_ignored() -> None:
+    body = json.dumps({"input": "x", "deadlin": 3, "budget": {"tokns": 1}, "later": {}}).encode()
+
+    received = read_request(StoredMessage("pointsman.request.team", body, {}, 7, NOW), TEAM, "pointsman")
+
+    assert isinstance(received, RequestReceived)
+    assert received.ignored_fields == (
+        "deadlin (did you mean deadline?)",
+        "budget.tokns (did you mean tokens?)",
+        "later",
+    )
+
+
+def test_names_of_ignored_fields_are_bounded() -> None:
+    body = json.dumps({"input": "x"} | {f"{number}{'x' * 1_000}": 1 for number in range(1_000)}).encode()
+
+    received = read_request(StoredMessage("pointsman.request.team", body, {}, 7, NOW), TEAM, "pointsman")
+
+    assert isinstance(received, RequestReceived)
+    assert len("".join(received.ignored_fields)) <= 4_000
+
+
+@pytest.mark.parametrize("name", ["inptu", "Input"])
+def test_an_answer_whose_input_would_be_lost_is_refused(name: str) -> None:
+    body = json.dumps({"action": "approve", "approval": "a1", name: {"amount": 1}}).encode()
+    subject = SUBJECTS.control("team", "wf_1", "c1")
+
+    with pytest.raises(UndecodableEventError, match=rf"has no '{name}'; did you mean input\?"):
+        read_inbox(StoredMessage(subject, body, {}, 7, NOW), SUBJECTS.parse_inbox(subject))
+
+
 bodies = st.binary(max_size=200) | mutated(BODIES)
 odd = st.sampled_from(("", "a", "%FF", "%", "\udcff", "é", "1.0", "2.0", "application/json", "text/plain", "x" * 5000))
 headers = st.sampled_from(

@@ -1,0 +1,154 @@
+"""Find fields that a model does not have in data for the model, with the name that the writer probably meant."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+__all__ = ["UnknownField", "closest_match", "find_unknown_fields", "unknown_name_message"]
+
+_MISNOMERS: Mapping[str, str] = {
+    "dependencies": "depends_on",
+    "dependency": "depends_on",
+    "deps": "depends_on",
+    "needs": "depends_on",
+    "requires": "depends_on",
+    "prerequisites": "depends_on",
+    "after": "depends_on",
+    "timeout": "deadline",
+    "budgets": "budget",
+    "limits": "budget",
+}
+"""Names that writers use for a field of another name that is not similar."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownField:
+    """A field that a model does not have.
+
+    Attributes:
+        path: Path of the field from the root of the data, such as `tasks.0.dependencies`.
+        message: Message about the name, such as "has no 'tols'; did you mean tools?".
+        meant: Name of the field that was probably meant, and that the data lacks; None if no name is similar.
+    """
+
+    path: str
+    message: str
+    meant: str | None
+
+    def __str__(self) -> str:
+        return f"{self.path} (did you mean {self.meant}?)" if self.meant else self.path
+
+
+def find_unknown_fields(model: type[BaseModel], data: Mapping[Any, Any]) -> list[UnknownField]:
+    """Find the fields of data that a model does not have, also in the models within.
+
+    Args:
+        model: The model.
+        data: Data for the model. Instances of models in the data are not searched.
+
+    Returns:
+        The unknown fields.
+    """
+    return list(_find(model, data, ""))
+
+
+def _find(model: type[BaseModel], data: Mapping[Any, Any], path: str) -> Iterator[UnknownField]:
+    if model.model_config.get("extra") == "allow":
+        return
+    names = _names(model)
+    for name, value in data.items():
+        place = f"{path}.{name}" if path else str(name)
+        if name in names:
+            if isinstance(value, Mapping | list | tuple):
+                yield from _find_within(names[name], value, place)
+            continue
+        missing = [each for each in names if each not in data]
+        yield UnknownField(place, unknown_name_message(str(name), names), closest_match(str(name), missing))
+
+
+def _find_within(annotation: Any, value: Any, path: str) -> Iterator[UnknownField]:
+    """Search a value of a field with an annotation that may hold models."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _find_within(arguments[0], value, path)
+    elif origin in (Union, types.UnionType):
+        models = [each for each in map(_bare, arguments) if isinstance(each, type) and issubclass(each, BaseModel)]
+        if isinstance(value, Mapping):
+            arguments = tuple(_of_kind(models, value))
+        for each in arguments:
+            yield from _find_within(each, value, path)
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            if arguments and isinstance(item, Mapping | list | tuple):
+                yield from _find_within(arguments[0], item, f"{path}.{place}")
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from _find(annotation, value, path)
+    elif len(arguments) == 2 and isinstance(value, Mapping):
+        for name, item in value.items():
+            if isinstance(item, Mapping | list | tuple):
+                yield from _find_within(arguments[1], item, f"{path}.{name}")
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _of_kind(models: list[type[BaseModel]], value: Mapping[Any, Any]) -> list[type[BaseModel]]:
+    """Return the one model of a union that the data is for: by its `kind`, or because there is no other model."""
+    if len(models) == 1:
+        return models
+    return [each for each in models if "kind" in value and _kind(each) == value["kind"]][:1]
+
+
+def _kind(model: type[BaseModel]) -> Any:
+    field = model.model_fields.get("kind")
+    return field.default if field else None
+
+
+@lru_cache(maxsize=1_000)
+def _names(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the annotations of a model's fields, by their names and aliases."""
+    names: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        alias = field.validation_alias if isinstance(field.validation_alias, str) else field.alias
+        names[alias or name] = field.annotation
+    return names
+
+
+def unknown_name_message(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error message about an unknown name.
+
+    Args:
+        name: The unknown name.
+        names: The known names.
+
+    Returns:
+        Text such as "has no 'tols'; did you mean tools?".
+    """
+    names = list(names)
+    meant = closest_match(name, names)
+    return f"has no {name!r}; " + (f"did you mean {meant}?" if meant else f"it has {', '.join(names)}")
+
+
+def closest_match(name: str, names: Iterable[str]) -> str | None:
+    """Find the known name that is most similar to a misspelled name.
+
+    Args:
+        name: The misspelled name.
+        names: The known names.
+
+    Returns:
+        The known name that is often called by the misspelled name, otherwise the most similar name; None if no known
+        name is similar.
+    """
+    names = list(names)
+    if (meant := _MISNOMERS.get(name)) in names:
+        return meant
+    return next(iter(get_close_matches(name, names, 1, 0.7)), None)
