@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from pointsman_schemas.base import Frozen, Options
+from pointsman_schemas.base import Frozen
 from pointsman_schemas.expressions import ConditionText, PathText
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import JsonValue
@@ -20,7 +20,7 @@ __all__ = ["ForEach", "Plan", "PlannedTask", "SelectedAgent", "Selection"]
 _NameText = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
-class ForEach(Options, Frozen):
+class ForEach(Frozen):
     """A list whose items each become a task. The results come back as a list, in the order of the items."""
 
     items: PathText = Field(

@@ -42,7 +42,11 @@ def read_yaml(text: bytes) -> Any:
         yaml.YAMLError: The text is not YAML, has a key twice in one mapping, or has a plain scalar such as `NO`,
             `12:30`, `010` or `2026-01-31`, which YAML does not read as text.
     """
-    return yaml.load(text, Loader=_Loader)  # a SafeLoader
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 class _Loader(yaml.SafeLoader):
