@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pointsman import errors
     from pointsman.authoring.agent import Agent, agent
     from pointsman.authoring.agent_factory import AgentFactory
+    from pointsman.authoring.ask_person import ask_person
     from pointsman.authoring.context import Context
     from pointsman.authoring.interceptor import (
         AttemptInvocation,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pointsman.client.operations import AnswerResult, Archive, DeadLetterEntry, Operations, ReplayResult
     from pointsman.client.workflow import Workflow, WorkflowEvent
     from pointsman.errors import (
-        ApprovalRequiredError,
+        AnswerRequiredError,
         BusUnavailableError,
         ConfigurationError,
         ContractError,
@@ -38,16 +39,18 @@ if TYPE_CHECKING:
         PointsmanError,
         RefusedError,
         TaskError,
+        UnansweredError,
     )
     from pointsman.ports.model import ModelReply, ModelRequest
     from pointsman.settings import Settings
     from pointsman_schemas.card import AgentCard, Role
-    from pointsman_schemas.events import Approval, Budget, ErrorKind, Gap, Outcome, Progress, TaskReport, Usage
-    from pointsman_schemas.plan import ForEach, Plan, PlannedTask, SelectedAgent, Selection
+    from pointsman_schemas.events import Budget, ErrorKind, Gap, Outcome, Progress, Question, TaskReport, Usage
+    from pointsman_schemas.plan import ForEach, Plan, PlannedTask, PlanQuestion, SelectedAgent, Selection
     from pointsman_schemas.role_io import (
         ClassifierInput,
         ConflictRuling,
         JudgeInput,
+        PlannerAnswer,
         PlannerInput,
         Refinement,
         RefinerInput,
@@ -78,9 +81,8 @@ __all__ = [
     "Agent",
     "AgentCard",
     "AgentFactory",
+    "AnswerRequiredError",
     "AnswerResult",
-    "Approval",
-    "ApprovalRequiredError",
     "Archive",
     "AttemptInvocation",
     "Budget",
@@ -115,10 +117,13 @@ __all__ = [
     "Pipeline",
     "Plan",
     "PlanAndExecute",
+    "PlanQuestion",
     "PlannedTask",
+    "PlannerAnswer",
     "PlannerInput",
     "PointsmanError",
     "Progress",
+    "Question",
     "Refinement",
     "RefinerInput",
     "RefusedError",
@@ -139,11 +144,13 @@ __all__ = [
     "Team",
     "Tool",
     "ToolInvocation",
+    "UnansweredError",
     "Usage",
     "Workflow",
     "WorkflowEvent",
     "WorkflowSummary",
     "agent",
+    "ask_person",
     "connect",
     "errors",
     "lifespan",
@@ -157,6 +164,7 @@ _NAMES = {
         "agent",
     ),
     "pointsman.authoring.agent_factory": ("AgentFactory",),
+    "pointsman.authoring.ask_person": ("ask_person",),
     "pointsman.authoring.context": ("Context",),
     "pointsman.authoring.interceptor": (
         "AttemptInvocation",
@@ -192,7 +200,7 @@ _NAMES = {
         "WorkflowEvent",
     ),
     "pointsman.errors": (
-        "ApprovalRequiredError",
+        "AnswerRequiredError",
         "BusUnavailableError",
         "ConfigurationError",
         "ContractError",
@@ -201,6 +209,7 @@ _NAMES = {
         "PointsmanError",
         "RefusedError",
         "TaskError",
+        "UnansweredError",
     ),
     "pointsman.ports.model": (
         "ModelReply",
@@ -212,18 +221,19 @@ _NAMES = {
         "Role",
     ),
     "pointsman_schemas.events": (
-        "Approval",
         "Budget",
         "ErrorKind",
         "Gap",
         "Outcome",
         "Progress",
+        "Question",
         "TaskReport",
         "Usage",
     ),
     "pointsman_schemas.plan": (
         "ForEach",
         "Plan",
+        "PlanQuestion",
         "PlannedTask",
         "SelectedAgent",
         "Selection",
@@ -232,6 +242,7 @@ _NAMES = {
         "ClassifierInput",
         "ConflictRuling",
         "JudgeInput",
+        "PlannerAnswer",
         "PlannerInput",
         "Refinement",
         "RefinerInput",

@@ -21,7 +21,8 @@ PointsmanError
 │       └── ModelReplyError             a provider's answer cannot be read; `path` names the field
 ├── TaskError                           raise it in a handler to end the attempt with a reason
 │   ├── RefusedError                    the agent refuses the task
-│   └── ApprovalRequiredError           a person must allow a tool call first
+│   ├── AnswerRequiredError             a person must answer a question, or allow a tool call, first
+│   └── UnansweredError                 a person declined to answer, or no answer arrived in time
 └── InvariantError                      ours: a bug
 """
 
@@ -42,11 +43,11 @@ from pointsman_schemas.errors import (
     UndecodableEventError,
     UnknownEventTypeError,
 )
-from pointsman_schemas.events import ToolApprovalRequest, Usage
+from pointsman_schemas.events import QuestionRequest, Usage
 from pointsman_schemas.strict_json import describe
 
 __all__ = [
-    "ApprovalRequiredError",
+    "AnswerRequiredError",
     "BodyLostError",
     "BusUnavailableError",
     "ConfigurationError",
@@ -67,6 +68,7 @@ __all__ = [
     "RefusedError",
     "StreamLostError",
     "TaskError",
+    "UnansweredError",
     "UndecodableEventError",
     "UnknownEventTypeError",
     "describe_error",
@@ -221,19 +223,25 @@ class RefusedError(TaskError):
     kind = "refused"
 
 
-class ApprovalRequiredError(TaskError):
-    """A person must approve tool calls. This attempt ends, and the task continues in a new attempt after the answers.
+class AnswerRequiredError(TaskError):
+    """A person must answer questions. This attempt ends, and the task continues in a new attempt after the answers.
 
     Args:
-        calls: The tool calls that need an approval.
+        questions: The tool calls that need an approval, and the questions for information.
     """
 
-    kind = "needs_approval"
+    kind = "needs_answer"
 
-    def __init__(self, calls: Sequence[ToolApprovalRequest]) -> None:
-        names = ", ".join(dict.fromkeys(call.tool for call in calls))
-        super().__init__(f"a person must allow the use of {names}")
-        self.calls = tuple(calls)
+    def __init__(self, questions: Sequence[QuestionRequest]) -> None:
+        names = ", ".join(dict.fromkeys(each.tool for each in questions if each.about == "tool"))
+        super().__init__(f"a person must allow the use of {names}" if names else "a person must answer a question")
+        self.questions = tuple(questions)
+
+
+class UnansweredError(TaskError):
+    """A question to a person got no answer: a person declined to answer, or the question expired without a default."""
+
+    kind = "unanswered"
 
 
 class InvariantError(PointsmanError):

@@ -11,7 +11,6 @@ from typing import Any
 
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import (
-    Approval,
     Cancellation,
     Control,
     DeadLetter,
@@ -20,6 +19,7 @@ from pointsman_schemas.events import (
     Handoff,
     Outcome,
     Progress,
+    Question,
     Request,
     Result,
     Step,
@@ -37,7 +37,7 @@ EVENTS: tuple[type[Event], ...] = (
     Step,
     Result,
     Control,
-    Approval,
+    Question,
     Cancellation,
     Timer,
     Progress,
@@ -189,11 +189,11 @@ _CHANNELS = (
         (("reader", "Follow a workflow."),),
     ),
     _Channel(
-        "approval",
-        _SUBJECTS.approval("_workflow_", "_id_"),
+        "question",
+        _SUBJECTS.question("_workflow_", "_id_"),
         "LOG",
-        "An approval request to a person. It is open until a control event answers it or it expires.",
-        (Approval,),
+        "A question to a person. It is open until a control event answers it or it expires.",
+        (Question,),
         (("supervisor", "Ask a person."),),
         (("reader", "Show the request to a person, and publish the answer on `reply_to`."),),
     ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -20,9 +20,10 @@ from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 __all__ = [
     "ATTEMPT_STARTED",
     "MAX_DEADLINE_S",
+    "MAX_QUESTIONS_AT_ONCE",
+    "MAX_QUESTION_CHARS",
     "MAX_RETRY_AFTER_S",
-    "Approval",
-    "ApprovalVerdict",
+    "Answer",
     "AttemptError",
     "Budget",
     "Cancellation",
@@ -38,6 +39,8 @@ __all__ = [
     "Outcome",
     "PlanUsage",
     "Progress",
+    "Question",
+    "QuestionRequest",
     "Request",
     "Result",
     "Step",
@@ -45,8 +48,8 @@ __all__ = [
     "TaskReport",
     "TaskSummary",
     "Timer",
-    "ToolApprovalRequest",
     "Usage",
+    "Verdict",
 ]
 
 MAX_DEADLINE_S = 315_360_000
@@ -56,6 +59,15 @@ MAX_RETRY_AFTER_S = 86_400
 
 ATTEMPT_STARTED = "begun"
 """The `name` of the `progress` report of a worker that an attempt has begun."""
+
+MAX_QUESTIONS_AT_ONCE = 32
+"""Most questions with which one attempt may end."""
+
+MAX_QUESTION_CHARS = 4_000
+"""Longest text of a question, in characters."""
+
+Verdict: TypeAlias = Literal["approved", "rejected", "answered", "expired"]
+"""The kinds of answers to a question. `expired` means that no answer arrived in time."""
 
 Text = Annotated[str, Field(max_length=200_000)]
 
@@ -158,7 +170,8 @@ class ErrorKind(StrEnum):
     BAD_PLAN = "invalid_plan"
     CANCELLED = "cancelled"
     LIMIT = "limit"
-    NEEDS_APPROVAL = "needs_approval"
+    NEEDS_ANSWER = "needs_answer"
+    UNANSWERED = "unanswered"
     REJECTED = "rejected"
     INSUFFICIENT = "insufficient"
     CONTEXT_OVERFLOW = "context_overflow"
@@ -247,26 +260,46 @@ class TaskReport(Part):
     error: AttemptError | None = Field(default=None, description="The error of a task that failed.")
 
 
-class ToolApprovalRequest(Part):
-    """A tool call that a person must allow before the task continues."""
+class QuestionRequest(Part):
+    """A question of an agent that a person must answer before the task continues.
 
-    tool: str = Field(description="The name of the tool.")
+    A question about a `tool` asks for approval of one call. A question for `information` asks for a value.
+    """
+
+    about: Literal["tool", "information"] = Field(
+        default="tool", description="The subject: a tool call that a person must allow, or information."
+    )
+    tool: str = Field(default="", description="The name of the tool.")
     arguments: dict[str, JsonValue] = Field(default={}, description="The arguments of the call.")
+    key: str = Field(
+        default="", max_length=64, description="For information: the key of the question, equal in each attempt."
+    )
+    text: str = Field(default="", max_length=MAX_QUESTION_CHARS, description="For information: the question.")
     input_schema: dict[str, JsonValue] | None = Field(
-        default=None, description="JSON Schema for arguments that a person gives instead."
+        default=None, description="JSON Schema of the answer, or of arguments that a person gives instead."
     )
+    timeout: Annotated[float, Field(ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
+        default=None, description="Seconds to wait for the answer; at most the team's limit, the default."
+    )
+    has_default: bool = Field(default=False, description="True if `default` is the answer when the question expires.")
+    default: JsonValue = Field(default=None, description="The answer that counts when the question expires.")
 
 
-class ApprovalVerdict(Part):
-    """A person's answer to a tool call of an earlier attempt."""
+class Answer(Part):
+    """A person's answer to a question of an earlier attempt."""
 
-    tool: str = Field(description="The name of the tool.")
+    tool: str = Field(default="", description="For a tool call: the name of the tool.")
     arguments: dict[str, JsonValue] = Field(default={}, description="The arguments of the call.")
-    verdict: Literal["approved", "rejected", "expired"] = Field(
-        description="The answer. `expired` means that no answer arrived in time, and counts as rejected."
+    key: str = Field(default="", description="For information: the key of the question.")
+    text: str = Field(default="", description="For information: the question.")
+    verdict: Verdict = Field(
+        description="The answer. `expired` means that no answer arrived in time; without a default that counts as "
+        "rejected."
     )
-    input: dict[str, JsonValue] | None = Field(
-        default=None, description="The arguments to use instead, if the person changed them."
+    input: JsonValue = Field(
+        default=None,
+        description="The answer or the default of a question for information; the arguments of a tool call to use "
+        "instead, if the person changed them.",
     )
     reason: str = Field(default="", description="The person's reason.")
     by: str = Field(default="", description="The name of the person.")
@@ -293,11 +326,11 @@ class Handoff(Event):
     feedback: str = Field(default="", description="The reason why the output of the last attempt was rejected.")
     depth: int = Field(default=0, ge=0, description="Number of teams above the team that sends the handoff.")
     event: str = Field(default="", description="The domain event to react to; the input is its data.")
-    verdicts: tuple[ApprovalVerdict, ...] = Field(
-        default=(), description="Answers of persons to tool calls of the attempts in `continued_attempts`."
+    answers: tuple[Answer, ...] = Field(
+        default=(), description="Answers of persons to questions of the attempts in `continued_attempts`."
     )
     continued_attempts: tuple[int, ...] = Field(
-        default=(), description="Earlier attempts that this attempt continues after an approval."
+        default=(), description="Earlier attempts that this attempt continues after an answer."
     )
 
 
@@ -334,11 +367,11 @@ class Result(Event):
         description="Tasks and re-plans that a team used. A team that omits it counts as having used its whole budget.",
     )
     events: tuple[EmittedEvent, ...] = Field(default=(), description="Domain events that the agent emitted.")
-    approvals: tuple[ToolApprovalRequest, ...] = Field(
+    questions: tuple[QuestionRequest, ...] = Field(
         default=(),
-        max_length=32,
-        description="Tool calls that a person must allow. The attempt has failed with `needs_approval`, and the task "
-        "is dispatched again when each call has an answer.",
+        max_length=MAX_QUESTIONS_AT_ONCE,
+        description="Questions to a person. The attempt has failed with `needs_answer`, and the task is dispatched "
+        "again when each question has an answer.",
     )
     started_at: AwareDatetime = Field(description="Start of the attempt.")
     ended_at: AwareDatetime = Field(description="End of the attempt, not before `started_at`.")
@@ -393,45 +426,61 @@ class Control(Event):
     event_type: ClassVar[str] = "io.pointsman.control.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    action: Literal["cancel", "replay", "approve", "reject", "resume"] = Field(description="The command.")
+    action: Literal["cancel", "replay", "approve", "reject", "answer", "resume"] = Field(description="The command.")
     task_id: TaskId | None = Field(default=None, description="The task to replay.")
     round: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
         description="With `resume`: the round that ended. A workflow in another round ignores the command. "
         "Without a value, the newest round is resumed.",
     )
-    approval: Token | None = Field(default=None, description="The approval that `approve` or `reject` answers.")
+    question: Token | None = Field(
+        default=None, description="The question that `approve`, `reject` or `answer` answers."
+    )
     input: JsonValue = Field(
         default=None,
-        description="With `approve`: a replacement for the task's input, the tool's arguments or the whole plan.",
+        description="With `answer`: the answer. With `approve`: a replacement for the task's input, the tool's "
+        "arguments or the whole plan.",
     )
     reason: str = Field(default="", description="The reason, stored in the log.")
     by: str = Field(default="", description="The name of the person or system.")
 
 
-class Approval(Event):
-    """An approval request to a person, stored on `{ns}.event.{workflow}.approval.{id}`.
+class Question(Event):
+    """A question of a workflow to a person, stored on `{ns}.event.{workflow}.question.{id}`.
 
-    To answer, publish a control event with the action `approve` or `reject` and this `id` as its `approval` on
-    `reply_to`. No answer until `expires_at` counts as a rejection.
+    To answer, publish a control event on `reply_to` with this `id` as its `question`: with the action `answer` for
+    `information`, otherwise with `approve` or `reject`. Without an answer until `expires_at`, the default counts; a
+    question without a default counts as rejected.
     """
 
-    event_type: ClassVar[str] = "io.pointsman.approval.v1"
+    event_type: ClassVar[str] = "io.pointsman.question.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    id: Token = Field(description="The id of the approval.")
+    id: Token = Field(description="The id of the question.")
     workflow_id: WorkflowId = Field(description="The workflow that waits.")
     team: TeamName = Field(description="The team of the workflow.")
-    about: Literal["task", "tool", "plan"] = Field(
-        description="The subject: a task before its start, a tool call, or a plan before its tasks start."
+    about: Literal["task", "tool", "plan", "information"] = Field(
+        description="The subject. A person must allow a task, a tool call or a plan; or give information."
     )
     task_id: TaskId | None = Field(default=None, description="The task that waits.")
     agent: AgentName | None = Field(default=None, description="The agent of the task.")
     intent: str = Field(default="", description="The intent of the task.")
     tool: str = Field(default="", description="The name of the tool.")
+    text: str = Field(default="", description="For information: the question.")
     input: JsonValue = Field(default=None, description="The task's input, the tool's arguments or the plan.")
-    asked_at: AwareDatetime = Field(description="Time of the request.")
-    expires_at: AwareDatetime = Field(description="Time after which the request counts as rejected.")
+    input_schema: dict[str, JsonValue] | None = Field(
+        default=None, description="JSON Schema of the answer, or of arguments that a person gives instead."
+    )
+    has_default: bool = Field(default=False, description="True if `default` is the answer when the question expires.")
+    default: JsonValue = Field(default=None, description="The answer that counts when the question expires.")
+    request: str | dict[str, JsonValue] = Field(
+        default="", description="The request of the workflow; a text of its beginning if it is long."
+    )
+    known: tuple[TaskReport, ...] = Field(
+        default=(), description="The newest results of the workflow; of a long output, a text of its beginning."
+    )
+    asked_at: AwareDatetime = Field(description="Time of the question.")
+    expires_at: AwareDatetime = Field(description="Time after which the question takes no answer.")
     reply_to: str = Field(description="The subject for the control event that answers.")
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import AwareDatetime, Field
 
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Budget, Event, Outcome, Part, Result
+from pointsman_schemas.events import AttemptError, Budget, Event, Outcome, Part, Result, Verdict
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.retry import RetryPolicy
@@ -21,8 +21,6 @@ from pointsman_schemas.team import Limits, Strategy
 __all__ = [
     "AbandonCause",
     "AgentLoad",
-    "ApprovalDecided",
-    "ApprovalRequested",
     "AttemptFailed",
     "BudgetAwaited",
     "Cancellation",
@@ -36,6 +34,8 @@ __all__ = [
     "Parent",
     "PlanAccepted",
     "PlanRejected",
+    "QuestionAnswered",
+    "QuestionAsked",
     "RecordedContext",
     "RefinementRequested",
     "ResultIgnored",
@@ -366,37 +366,44 @@ class ResultIgnored(Part):
     reason: str = Field(description="The reason, for people.")
 
 
-class ApprovalRequested(Part):
-    """The workflow waits for a person to allow a task, a tool call or a plan."""
+class QuestionAsked(Part):
+    """The workflow waits for a person: to allow a task, a tool call or a plan, or to give information."""
 
-    kind: Literal["approval_requested"] = Field(default="approval_requested", description="The kind of entry.")
+    kind: Literal["question_asked"] = Field(default="question_asked", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
-    approval: Token = Field(description="The id of the approval.")
-    about: Literal["task", "tool", "plan"] = Field(description="The subject of the request.")
+    question: Token = Field(description="The id of the question.")
+    about: Literal["task", "tool", "plan", "information"] = Field(description="The subject of the question.")
     task_id: TaskId | None = Field(default=None, description="The task that waits.")
-    agent: AgentName | None = Field(default=None, description="The agent that would receive the task.")
+    agent: AgentName | None = Field(default=None, description="The agent that asks, or that would receive the task.")
     tool: str = Field(default="", description="The name of the tool.")
     input: JsonValue = Field(default=None, description="The arguments of the tool call.")
+    key: str = Field(default="", description="For information: the key by which the agent finds the answer.")
+    text: str = Field(default="", description="For information: the question.")
     input_schema: dict[str, JsonValue] | None = Field(
-        default=None, description="JSON Schema for arguments that a person gives instead."
+        default=None, description="JSON Schema of the answer, or of arguments that a person gives instead."
     )
+    has_default: bool = Field(default=False, description="True if `default` is the answer when the question expires.")
+    default: JsonValue = Field(default=None, description="The answer that counts when the question expires.")
     plan: Plan | None = Field(default=None, description="The plan.")
     revision: int = Field(default=0, description="The number of the plan, from 1.")
-    expires_at: AwareDatetime = Field(description="Time after which the request counts as rejected.")
+    expires_at: AwareDatetime = Field(description="Time after which the question takes no answer.")
 
 
-class ApprovalDecided(Part):
-    """A person answered an approval request, or the request expired."""
+class QuestionAnswered(Part):
+    """A person answered a question, or the question expired."""
 
-    kind: Literal["approval_decided"] = Field(default="approval_decided", description="The kind of entry.")
+    kind: Literal["question_answered"] = Field(default="question_answered", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     event_id: str = Field(description="The id of the control event or of the timer.")
-    approval: Token = Field(description="The id of the approval.")
-    verdict: Literal["approved", "rejected", "expired"] = Field(
-        description="The answer. `expired` means that no answer arrived in time, and counts as rejected."
+    question: Token = Field(description="The id of the question.")
+    verdict: Verdict = Field(
+        description="The answer. `expired` means that no answer arrived in time; without a default that counts as "
+        "rejected."
     )
     input: JsonValue = Field(
-        default=None, description="The task's input, the tool's arguments or the plan to use instead."
+        default=None,
+        description="The answer or the default of a question for information; the task's input, the tool's arguments "
+        "or the plan to use instead.",
     )
     reason: str = Field(default="", description="The person's reason.")
     by: str = Field(default="", description="The name of the person.")
@@ -409,7 +416,7 @@ class ControlIgnored(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     event_id: str = Field(description="The id of the control event.")
     action: str = Field(description="The command.")
-    approval: Token | None = Field(default=None, description="The approval that the command names.")
+    question: Token | None = Field(default=None, description="The question that the command names.")
     input: JsonValue = Field(default=None, description="The input of the command.")
     reason: str = Field(description="The reason.")
 
@@ -497,8 +504,8 @@ Entry: TypeAlias = Annotated[
     | TaskAbandoned
     | TaskReopened
     | ResultIgnored
-    | ApprovalRequested
-    | ApprovalDecided
+    | QuestionAsked
+    | QuestionAnswered
     | ControlIgnored
     | TimerArmed
     | LimitReached
@@ -549,8 +556,8 @@ class Commit(Event):
     snapshot_sequence: int | None = Field(
         default=None, description="Stream sequence of the newest earlier commit with a snapshot."
     )
-    pending_approvals: tuple[Token, ...] = Field(
-        default=(), description="Approvals for which the workflow waits after the commit."
+    open_questions: tuple[Token, ...] = Field(
+        default=(), description="Questions for which the workflow waits after the commit."
     )
     round: int = Field(default=1, ge=1, description="The round of the workflow after the commit, from 1.")
     decision_context: RecordedContext | None = Field(default=None, description="Further inputs of the decision.")

@@ -15,7 +15,7 @@ from pointsman_schemas.expressions import ConditionText, PathText
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import JsonValue
 
-__all__ = ["ForEach", "Plan", "PlannedTask", "SelectedAgent", "Selection"]
+__all__ = ["ForEach", "Plan", "PlanQuestion", "PlannedTask", "SelectedAgent", "Selection"]
 
 _NameText = Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
@@ -101,13 +101,28 @@ class PlannedTask(Frozen):
         return self
 
 
+class PlanQuestion(Frozen):
+    """A question of a planner to a person. The planner plans when each of its questions has an answer."""
+
+    question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1_000)] = Field(
+        description="The question, in one or two sentences."
+    )
+    choices: Annotated[tuple[str, ...], Field(max_length=50)] = Field(
+        default=(), description="The possible answers; empty for a free text."
+    )
+
+
 class Plan(Frozen):
-    """A plan: the tasks that serve a request, or the reason why no agent can serve it."""
+    """A plan: the tasks that serve a request, questions to a person, or the reason why no agent can serve it."""
 
     goal: str = Field(default="", description="The goal of the plan, in one sentence.")
     tasks: tuple[PlannedTask, ...] = Field(default=(), description="The tasks.")
     final_instruction: str = Field(default="", description="An instruction for the final answer.")
     cannot: str = Field(default="", description="If there are no tasks: the reason why no agent can serve the request.")
+    questions: Annotated[tuple[PlanQuestion, ...], Field(max_length=5)] = Field(
+        default=(),
+        description="Instead of tasks: questions that a person must answer before the request can be planned.",
+    )
     done: bool = Field(default=False, description="In an adaptive team: true if nothing remains to be done.")
 
 

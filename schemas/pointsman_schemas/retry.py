@@ -17,7 +17,7 @@ FINAL_KINDS = frozenset(
         ErrorKind.REJECTED,
         ErrorKind.CANCELLED,
         ErrorKind.LIMIT,
-        ErrorKind.NEEDS_APPROVAL,
+        ErrorKind.NEEDS_ANSWER,
         ErrorKind.OUTCOME_UNKNOWN,
     }
 )

@@ -16,6 +16,7 @@ __all__ = [
     "ClassifierInput",
     "ConflictRuling",
     "JudgeInput",
+    "PlannerAnswer",
     "PlannerInput",
     "Refinement",
     "RefinerInput",
@@ -52,6 +53,14 @@ class RemainingLimits(Frozen):
     cost: float | None = Field(default=None, description="Cost in US dollars.")
 
 
+class PlannerAnswer(Frozen):
+    """The answer of a person to a question of the planner."""
+
+    question: str = Field(description="The question.")
+    answer: JsonValue = Field(default=None, description="The answer.")
+    unanswered: str = Field(default="", description="The reason why there is no answer.")
+
+
 class PlannerInput(Frozen):
     """The input of a planner, which answers with a `Plan`."""
 
@@ -72,6 +81,8 @@ class PlannerInput(Frozen):
         default=None, description="In an adaptive team: how many more times the planner is asked."
     )
     instructions: str = Field(default="", description="Instructions of the team's owner.")
+    may_ask: bool = Field(default=False, description="True if the planner may ask `questions` instead of planning.")
+    answers: tuple[PlannerAnswer, ...] = Field(default=(), description="Answers to the planner's questions.")
 
 
 class ClassifierInput(Frozen):

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from pointsman_schemas.events import Conflict
 from pointsman_schemas.ids import TOKEN_PATTERN
-from pointsman_schemas.plan import Plan, PlannedTask, SelectedAgent, Selection
+from pointsman_schemas.plan import Plan, PlannedTask, PlanQuestion, SelectedAgent, Selection
 from pointsman_schemas.role_io import (
     AvailableAgent,
     ClassifierInput,
@@ -49,6 +49,9 @@ _MAX_LISTED_IDS: Final = 100  # task ids of one pattern
 _MAX_INPUT_SCHEMA_CHARS: Final = 1_500  # of an agent's input schema that becomes a part of a plan's schema
 _MAX_INPUT_SCHEMAS: Final = 20  # agents whose input schemas become a part of a plan's schema
 _MAX_INPUT_SCHEMAS_CHARS: Final = 6_000  # of all of them: the prompt has them, too
+_MAX_QUESTIONS: Final = 5  # of one plan: a person answers all of them before the planner plans
+_MAX_CHOICES: Final = 20  # of one question
+_CHOICE_CHARS: Final = 200
 _SENTENCE_CHARS: Final = 500
 _PARAGRAPH_CHARS: Final = 1_000
 _ANSWER_CHARS: Final = 20_000
@@ -98,6 +101,10 @@ def plan_schema(given: PlannerInput) -> dict[str, JsonValue]:
         "final_instruction": _text(_PARAGRAPH_CHARS),
         "cannot": _text(_SENTENCE_CHARS),
     }
+    if given.may_ask:
+        text, choices = _text(_PARAGRAPH_CHARS, _MIN_INTENT_CHARS), _list(_text(_CHOICE_CHARS, 1), _MAX_CHOICES)
+        question: _Schema = {"question": text, "choices": choices}
+        properties["questions"] = _list(_object(PlanQuestion, question, ["question"]), _MAX_QUESTIONS)
     if given.adaptive:
         properties["done"] = {"type": "boolean"}
     schema = _object(Plan, properties, ["tasks"] if given.agents else ["tasks", "cannot"])

@@ -58,6 +58,7 @@ class PlanAndExecute(_SynthesizedStrategy):
         "found no agent, or its plans were rejected.",
     )
     instructions: str = Field(default="", description="Instructions for the planner.")
+    may_ask: bool = Field(default=False, description="True if the planner may ask a person questions before it plans.")
 
 
 class Adaptive(_SynthesizedStrategy):
@@ -69,6 +70,7 @@ class Adaptive(_SynthesizedStrategy):
         default="synthesizer", description="The agent that writes the answer; null for the plain results."
     )
     instructions: str = Field(default="", description="Instructions for the planner.")
+    may_ask: bool = Field(default=False, description="True if the planner may ask a person questions before it plans.")
     max_plans: int = Field(default=20, ge=1, description="Number of plans that the planner may write.")
 
 
@@ -232,8 +234,8 @@ class Fixed(_SynthesizedStrategy):
         faults = find_graph_faults(self.plan, check_agent=_agent_faults, allow_equal_tasks=True)
         if not self.plan.tasks:
             faults.append("the plan has no tasks")
-        if self.plan.cannot or self.plan.done:
-            faults.append("`cannot` and `done` are answers of a planner; a fixed plan has neither")
+        if self.plan.cannot or self.plan.done or self.plan.questions:
+            faults.append("`cannot`, `done` and `questions` are answers of a planner; a fixed plan has none of them")
         if unknown := sorted(self.checks.keys() - {task.id for task in self.plan.tasks}):
             faults.append(f"the checks name {', '.join(unknown)}, which the plan does not have")
         if (fields := _closed_fields(self.input_schema)) is not None:

@@ -6,13 +6,13 @@
 | `{ns}.handoff.{agent}.{workflow}.{task}.{attempt}` | handoffs |
 | `{ns}.step.{workflow}.{task}.{attempt}.{name}` | steps of a running attempt |
 | `{ns}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}` | results |
-| `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, replay, approve, reject |
+| `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, replay, approve, reject, answer |
 | `{ns}.inbox.{team}.{workflow}.timer.{name}` | timers that fired |
 | `{ns}.schedule.{workflow}.{name}` | timers for later |
 | `{ns}.schedule.{workflow}.try.{name}` | handoffs for later |
 | `{ns}.log.{team}.{workflow}` | commits |
 | `{ns}.event.{workflow}.{name}` | progress and domain events, stored |
-| `{ns}.event.{workflow}.approval.{id}` | approval requests to a person, stored |
+| `{ns}.event.{workflow}.question.{id}` | questions to a person, stored |
 | `{ns}.live.{workflow}.cancelled` | cancellations, not stored |
 | `{ns}.live.{workflow}.delta` | text that models are writing, not stored |
 | `{ns}.handed.{supervisor}.>` | messages forwarded to a supervisor, with their own subject behind, not stored |
@@ -281,17 +281,17 @@ class Subjects:
         """
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.{token(name, 'event')}"
 
-    def approval(self, workflow: str, name: str) -> str:
-        """Build the subject of an approval request.
+    def question(self, workflow: str, name: str) -> str:
+        """Build the subject of a question to a person.
 
         Args:
             workflow: The workflow.
-            name: The id of the approval.
+            name: The id of the question.
 
         Returns:
             The subject.
         """
-        return f"{self.namespace}.event.{token(workflow, 'workflow')}.approval.{token(name, 'approval')}"
+        return f"{self.namespace}.event.{token(workflow, 'workflow')}.question.{token(name, 'question')}"
 
     def live(self, workflow: str, name: str) -> str:
         """Build the subject of a broadcast about a workflow.
@@ -472,8 +472,8 @@ class Subjects:
         """
         return f"{self.namespace}.event.{token(workflow, 'workflow')}.>"
 
-    def workflow_approvals(self, workflow: str | None = None) -> str:
-        """Build the filter of approval requests.
+    def workflow_questions(self, workflow: str | None = None) -> str:
+        """Build the filter of questions to persons.
 
         Args:
             workflow: The workflow; None for all workflows.
@@ -481,7 +481,7 @@ class Subjects:
         Returns:
             The subject filter.
         """
-        return f"{self.namespace}.event.{token(workflow, 'workflow') if workflow else '*'}.approval.*"
+        return f"{self.namespace}.event.{token(workflow, 'workflow') if workflow else '*'}.question.*"
 
     @property
     def cancellations(self) -> str:

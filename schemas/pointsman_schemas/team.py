@@ -60,12 +60,15 @@ class Limits(Frozen):
     task_timeout: float = Field(
         default=120.0, strict=True, ge=0.001, le=MAX_DEADLINE_S, description="Time limit of an attempt, in seconds."
     )
-    approval: float = Field(
+    answer_timeout: float = Field(
         default=86_400.0,
         strict=True,
         ge=0.001,
         le=MAX_DEADLINE_S,
         description="Seconds to wait for a person's answer. This time does not count against the deadline.",
+    )
+    questions: int = Field(
+        default=20, strict=True, ge=0, description="Questions for information in a workflow; approvals do not count."
     )
     tasks: int = Field(default=1_000, strict=True, ge=1, description="Tasks of all plans.")
     depth: int = Field(default=100, strict=True, ge=1, description="Longest chain of dependencies in a plan.")

@@ -196,7 +196,7 @@ async def _cards(system: System, bird: Canary) -> None:
     workflow = await client.submit("refunds", "o-17")
 
     async def asked() -> str | None:
-        return next((each.id for each in await client.operations.approvals(workflow.id)), None)
+        return next((each.id for each in await client.operations.questions(workflow.id)), None)
 
     async def seen() -> bool:
         return any(card.instance == foreign.instance for card in await client.operations.agents())

@@ -326,7 +326,7 @@ async def test_page_fits_a_phone_and_the_keyboard_reaches_everything(browser: Br
         await page.get_by_label("Token").fill("a-token-of-24-letters-xx")
         await page.keyboard.press("Enter")
         await expect(page.locator("li.row")).to_have_count(1)
-        for path in ("/", f"/workflows/{workflow.id}", "/agents", "/approvals", "/dead-letters"):
+        for path in ("/", f"/workflows/{workflow.id}", "/agents", "/questions", "/dead-letters"):
             await page.goto(path)
             await expect(page.locator("#link")).to_contain_text("Live")
             await expect(page.locator("li.row, .node, tbody tr, .empty").first).to_be_visible()

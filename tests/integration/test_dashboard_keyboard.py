@@ -129,12 +129,12 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
         workflow = await client.submit("bank", {"amount": 900})
 
         async def both() -> bool:
-            return len(await client.operations.approvals()) == 2
+            return len(await client.operations.questions()) == 2
 
         await until(both)
-        first, second = [each.id for each in await client.operations.approvals()]
+        first, second = [each.id for each in await client.operations.questions()]
 
-        await page.goto("/approvals")
+        await page.goto("/questions")
         await expect(page.locator(".letter")).to_have_count(2)
         await expect(page.locator(".letter").first).to_contain_text("m ")  # a time is left, in minutes and seconds
         await tab_to(page, f"Approve {first}")

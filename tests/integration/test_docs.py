@@ -1,4 +1,4 @@
-"""Every code block of the README and of docs/approvals.md runs, in its order, against one running system.
+"""Every code block of the README and of docs/questions.md runs, in its order, against one running system.
 
 A Python block is saved under the name in its first line and run, unless something else runs it. A shell block is run
 line by line; a line that ends in `&` goes on in the background, and what must be there first the block waits for
@@ -125,7 +125,7 @@ async def test_every_block_of_the_readme_runs(client: Client, settings: Settings
 async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_answer(
     settings: Settings, tmp_path: Path
 ) -> None:
-    ((language, body),) = blocks_of((ROOT / "docs" / "approvals.md").read_text())
+    ((language, body),) = blocks_of((ROOT / "docs" / "questions.md").read_text())
     paid: list[int] = []
 
     @agent(name="payer", description="Pays", approval="required")
@@ -139,11 +139,11 @@ async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_an
         workflows = [await client.submit("bank", "pay the bill") for _ in range(3)]
 
         async def asked() -> bool:
-            return len(await client.operations.approvals()) == 3
+            return len(await client.operations.questions()) == 3
 
         await until(asked)
         for line in body.splitlines():
-            waiting = await client.operations.approvals()
+            waiting = await client.operations.questions()
             await run(re.sub(r"\bID\b", waiting[0].id if waiting else "", line), tmp_path, settings)
         statuses = [(await workflow.outcome(30)).status for workflow in workflows]
 
@@ -164,7 +164,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
     assert unseen == []
     assert {name: found for name, found in languages.items() if found} == {
         "README.md": {"sh", "python"},
-        "docs/approvals.md": {"sh"},
+        "docs/questions.md": {"sh"},
         "docs/guide.md": {"sh", "python", "yaml"},
         "docs/runbook.md": {"sh"},
         "docs/state-machine.md": {"mermaid"},  # generated

@@ -18,10 +18,10 @@ from support.waiting import until
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.mcp import McpTools, mcp_tools
-from pointsman.errors import ApprovalRequiredError, ConfigurationError
+from pointsman.errors import AnswerRequiredError, ConfigurationError
 from pointsman.settings import Settings
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
-from pointsman_schemas.events import ApprovalVerdict
+from pointsman_schemas.events import Answer
 from pointsman_schemas.team import ANY, Limits, Pipeline, PlanAndExecute, Stage, Team
 
 pytestmark = pytest.mark.timeout(90)
@@ -156,11 +156,11 @@ async def test_tool_of_a_server_waits_for_approval_and_edited_arguments(command:
     context = Context.for_test("add")
     add, fail = await source.tools()
 
-    with pytest.raises(ApprovalRequiredError) as caught:
+    with pytest.raises(AnswerRequiredError) as caught:
         await add.call('{"a": 2, "b": 3}', context)
-    (asked,) = caught.value.calls
-    said = ApprovalVerdict(tool="add", arguments=asked.arguments, verdict="approved", input={"a": 2, "b": 40})
-    allowed = new_context(context.handoff.model_copy(update={"verdicts": (said,)}))
+    (asked,) = caught.value.questions
+    said = Answer(tool="add", arguments=asked.arguments, verdict="approved", input={"a": 2, "b": 40})
+    allowed = new_context(context.handoff.model_copy(update={"answers": (said,)}))
     changed = await add.call('{"a": 2, "b": 3}', allowed)
     free = await fail.call("{}", context)
     await source.close()
@@ -232,7 +232,7 @@ async def test_approval_of_a_server_tool_survives_the_end_of_all_processes(
 
     async with factory.team(team, [clerk()], on=settings) as client:
         workflow = (await client.submit("desk", "2 and 3")).id
-        (asked,) = await until(client.operations.approvals, seconds=30)  # a process that loads the SDK starts first
+        (asked,) = await until(client.operations.questions, seconds=30)  # a process that loads the SDK starts first
     async with factory.team(team, [clerk()], on=settings) as client:
         await client.operations.approve(asked.id, input={"a": 2, "b": 40}, by="Ann")
         outcome = await (await client.workflow(workflow)).outcome(30)

@@ -421,7 +421,7 @@ MUTANTS = (
     ),
     _core(
         "a plan gives no way to what a person is asked about", "budget/team_quota.py",
-        "    staying = (TaskStatus.FAILED, TaskStatus.AWAITING_APPROVAL)", "    staying = (TaskStatus.FAILED,)",
+        "    staying = (TaskStatus.FAILED, TaskStatus.AWAITING_ANSWER)", "    staying = (TaskStatus.FAILED,)",
         "budget/test_team_quota.py::test_open_approval_survives_a_replan",
     ),
     _core(
@@ -430,19 +430,19 @@ MUTANTS = (
         "budget/test_reservation.py::test_used_and_reserved_budget_stays_within_every_limit",
     ),
     _core(
-        "silence means no", "approvals/responses.py",
-        "        if decision.now >= pending.expires_at and pending.id in decision.state.approvals:", "        if False:",
-        "tasks/test_approval_requests.py::test_silence_means_no",
+        "silence means no", "questions/answers.py",
+        "        if decision.now >= pending.expires_at and pending.id in decision.state.questions:", "        if False:",
+        "tasks/test_questions.py::test_silence_means_no",
     ),
     _runtime(
         "a yes is for one call", "authoring/tools.py",
         "        state.record.start_approved_call(key, verdict.tool, verdict.arguments)", "        pass",
-        "unit/engine/operations/test_approvals.py::test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again",
+        "unit/engine/operations/test_questions.py::test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again",
     ),
     _runtime(
         "a yes is for one call", "authoring/tool_turns.py",
         "                    allowed.append((said.tool, said.arguments))", "                    pass",
-        "unit/engine/operations/test_approvals.py::test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again",
+        "unit/engine/operations/test_questions.py::test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again",
     ),
     _runtime(
         "a yes is for one call, also one of code", "authoring/attempt_record.py",

@@ -12,10 +12,10 @@ from pydantic import JsonValue
 
 from pointsman.authoring.agent import Agent
 from pointsman.authoring.context import Context
-from pointsman.errors import ApprovalRequiredError, RefusedError, TaskError
+from pointsman.errors import AnswerRequiredError, RefusedError, TaskError
 from pointsman.testing.simulation import SimulatedProcess
 from pointsman_schemas.card import AgentCard, Role
-from pointsman_schemas.events import Handoff, ToolApprovalRequest, Usage
+from pointsman_schemas.events import Handoff, QuestionRequest, Usage
 
 __all__ = ["CARDS", "WORKERS", "SimulatedAgent", "SimulatedAgents"]
 
@@ -92,11 +92,9 @@ class SimulatedAgents:
 
     def _ask(self, handoff: Handoff) -> None:
         chance = Random(f"{self._seed}/asking/{handoff.workflow_id}/{handoff.task_id}")
-        if self._asks and not handoff.verdicts and chance.random() < 0.3:
+        if self._asks and not handoff.answers and chance.random() < 0.3:
             amounts = range(chance.randint(1, 2))
-            raise ApprovalRequiredError(
-                [ToolApprovalRequest(tool="pay", arguments={"amount": amount}) for amount in amounts]
-            )
+            raise AnswerRequiredError([QuestionRequest(tool="pay", arguments={"amount": amount}) for amount in amounts])
 
     def _approval(self, task_id: str) -> dict[str, JsonValue]:
         asks = self._asks and Random(f"{self._seed}/asking/{task_id}").random() < 0.3

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pointsman.testing.simulation import SimulatedClock
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.events import Request
-from pointsman_schemas.log import ApprovalRequested
+from pointsman_schemas.log import QuestionAsked
 from pointsman_schemas.plan import ForEach, Plan, PlannedTask
 from pointsman_schemas.strict_json import JsonValue, dump
 from pointsman_schemas.team import (
@@ -59,7 +59,7 @@ def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
 
 def asking(team: Team, wait: float, *, plans: bool) -> Team:
     """`team`, for whose plans, or for the first task of whose fixed plan, people are asked."""
-    limits, strategy = team.limits.model_copy(update={"approval": wait}), team.strategy
+    limits, strategy = team.limits.model_copy(update={"answer_timeout": wait}), team.strategy
     if isinstance(strategy, Fixed):
         first, *others = strategy.plan.tasks
         tasks = (first.model_copy(update={"approval": "required"}), *others)
@@ -74,7 +74,7 @@ def judged(team: Team, chance: Random) -> Team:
     return team.model_copy(update={"strategy": team.strategy.model_copy(update={"check": _check(chance)})})
 
 
-def answers(chance: Random, asked: ApprovalRequested) -> list[tuple[Literal["approve", "reject"], JsonValue]]:
+def answers(chance: Random, asked: QuestionAsked) -> list[tuple[Literal["approve", "reject"], JsonValue]]:
     """Return the answers of people to a question, in order."""
     edited: dict[str, list[JsonValue]] = {
         "task": [{"request": "another"}],

@@ -14,13 +14,13 @@ from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Control
 from pointsman_schemas.log import (
-    ApprovalDecided,
-    ApprovalRequested,
     AttemptFailed,
     BudgetAwaited,
     Commit,
     Entry,
     PlanAccepted,
+    QuestionAnswered,
+    QuestionAsked,
     RetryScheduled,
     ReviewRequested,
     TaskAbandoned,
@@ -147,7 +147,7 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
             case TaskReopened():
                 reopened[entry.task_id] += 1
                 failed.discard(entry.task_id)
-            case ApprovalRequested() if entry.task_id is not None and entry.about == "tool":
+            case QuestionAsked() if entry.task_id is not None and entry.about == "tool":
                 asked[entry.task_id] += 1  # the attempt that asked has ended
             case _:
                 pass
@@ -155,25 +155,25 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
 
 def _approvals(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iterator[str]:
     """Check that each approval is decided once, by a person or by time, and that no guarded work starts before."""
-    asked: dict[str, ApprovalRequested] = {}
-    open_: dict[str, ApprovalRequested] = {}
+    asked: dict[str, QuestionAsked] = {}
+    open_: dict[str, QuestionAsked] = {}
     refused, begun = set[str](), set[str | None]()
     for entry in entries:
         match entry:
-            case ApprovalRequested():
-                if entry.approval in asked:
-                    yield f"{entry.approval} was asked twice"
-                asked[entry.approval] = open_[entry.approval] = entry
-            case ApprovalDecided():
-                if (question := open_.pop(entry.approval, None)) is None:
-                    yield f"{entry.approval} was decided, and was not open"
+            case QuestionAsked():
+                if entry.question in asked:
+                    yield f"{entry.question} was asked twice"
+                asked[entry.question] = open_[entry.question] = entry
+            case QuestionAnswered():
+                if (question := open_.pop(entry.question, None)) is None:
+                    yield f"{entry.question} was decided, and was not open"
                     continue
                 said = answers.get(entry.event_id)
                 if entry.verdict == "expired":
                     if entry.at < question.expires_at:
-                        yield f"{entry.approval} expired at {entry.at}, before {question.expires_at}"
-                elif said is None or (said.approval, f"{said.action}d"[:6]) != (entry.approval, entry.verdict[:6]):
-                    yield f"{entry.approval} was {entry.verdict}, which nobody said"
+                        yield f"{entry.question} expired at {entry.at}, before {question.expires_at}"
+                elif said is None or (said.question, f"{said.action}d"[:6]) != (entry.question, entry.verdict[:6]):
+                    yield f"{entry.question} was {entry.verdict}, which nobody said"
                 if question.about == "task" and entry.verdict != "approved" and question.task_id is not None:
                     refused.add(question.task_id)
             case TaskDispatched() | RetryScheduled():

@@ -15,7 +15,7 @@ from pointsman.testing.faults import FaultyBus
 from pointsman.testing.simulation import SimulatedProcess
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control, Result
-from pointsman_schemas.log import ApprovalRequested, WorkflowEnded
+from pointsman_schemas.log import QuestionAsked, WorkflowEnded
 from pointsman_schemas.strict_json import dump
 from simulation.draws import answers, request
 
@@ -229,13 +229,13 @@ class Outsiders:
             for stored in new:
                 read = stored.sequence
                 for entry in read_commit(stored).entries:
-                    if isinstance(entry, ApprovalRequested):
+                    if isinstance(entry, QuestionAsked):
                         number += 1
                         workflow = stored.subject.rpartition(".")[2]
                         for turn, (action, given) in enumerate(answers(chance, entry)):
                             name = f"answer-{number}-{turn}"
                             by = "somebody"
-                            control = Control(action=action, approval=entry.approval, input=given, by=by)
+                            control = Control(action=action, question=entry.question, input=given, by=by)
                             await self._answer(name, workflow, control, chance)
 
     async def _answer(self, name: str, workflow: str, control: Control, chance: Random) -> None:

@@ -16,7 +16,7 @@ import pytest
 from pointsman.engine.log.reader import read_commit
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit
+from pointsman_schemas.log import Commit, QuestionAnswered, QuestionAsked
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import parse
 from simulation.one_log import differences
@@ -132,8 +132,8 @@ def test_some_worlds_ask_people_about_everything_with_every_answer() -> None:
             for stored in world.broker.all_messages("log", world.subjects.team_logs())
             for entry in read_commit(stored).entries
         ]
-        about |= {entry.about for entry in entries if isinstance(entry, ApprovalRequested)}
-        verdicts |= {entry.verdict for entry in entries if isinstance(entry, ApprovalDecided)}
+        about |= {entry.about for entry in entries if isinstance(entry, QuestionAsked)}
+        verdicts |= {entry.verdict for entry in entries if isinstance(entry, QuestionAnswered)}
         if (len(about), len(verdicts)) == (3, 3):
             break
 

@@ -264,7 +264,7 @@ def check_step(state: State) -> None:
             )
     assert state.open_tasks == sum(1 for each in state.plan_tasks() if not each.settled)
     if state.phase is Phase.RUNNING:
-        assert state.approvals or any(each.active or each.held for each in state.tasks.values()), (
+        assert state.questions or any(each.active or each.held for each in state.tasks.values()), (
             "somebody is waited for"
         )
         for each in state.plan_tasks():
@@ -274,5 +274,5 @@ def check_step(state: State) -> None:
         assert all(each.settled for each in state.tasks.values())
     else:
         assert state.timer_due is not None
-        if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
+        if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.questions:
             assert state.timer_due <= state.deadline + RESULT_GRACE, "somebody looks when the deadline has come"

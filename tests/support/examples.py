@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import (
-    Approval,
     AttemptError,
     Budget,
     Cancellation,
@@ -18,6 +17,7 @@ from pointsman_schemas.events import (
     Handoff,
     Outcome,
     Progress,
+    Question,
     Request,
     Result,
     Step,
@@ -135,8 +135,8 @@ EVENTS: dict[str, Event] = {
     "result": _RESULT,
     "failed result": _RESULT.model_copy(update={"status": "failed", "output": None, "error": _ERROR}),
     "control": Control(action="cancel", task_id="charges", reason="no longer needed", by="ada"),
-    "approval": Approval(
-        id="wf_1-a1",
+    "question": Question(
+        id="wf_1-q1",
         workflow_id="wf_1",
         team="support",
         about="tool",
@@ -147,7 +147,7 @@ EVENTS: dict[str, Event] = {
         input={"charge_id": "ch_2"},
         asked_at=_LATER,
         expires_at=_LATER,
-        reply_to="pointsman.inbox.support.wf_1.control.answer-wf_1-a1",
+        reply_to="pointsman.inbox.support.wf_1.control.answer-wf_1-q1",
     ),
     "cancellation": Cancellation(tasks=("charges", "why")),
     "timer": Timer(name="deadline", due=_LATER),

@@ -40,19 +40,18 @@ def test_every_export_has_a_docstring() -> None:
 
 def test_public_names_are_these() -> None:
     assert pointsman.__all__ == [
-        "ANY", "Adaptive", "Agent", "AgentCard", "AgentFactory", "AnswerResult",
-        "Approval", "ApprovalRequiredError", "Archive", "AttemptInvocation", "Budget", "BusUnavailableError",
-        "Check", "Choreography", "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling",
-        "Context", "ContractError", "DeadLetterEntry", "ErrorKind", "FanOut", "Fixed", "ForEach", "Gap",
-        "Interceptor", "JudgeInput", "LLMAgent", "Lifespan", "Limits", "ModelError",
-        "ModelInvocation", "ModelReply", "ModelRequest", "Next", "NotFoundError", "Operations",
-        "Outcome", "Pipeline", "Plan", "PlanAndExecute", "PlannedTask", "PlannerInput",
-        "PointsmanError", "Progress", "Refinement", "RefinerInput", "RefusedError", "ReplayResult",
-        "RetryPolicy", "Review", "ReviewInput", "Role", "Router", "SelectedAgent",
-        "Selection", "Settings", "Stage", "Synthesis", "SynthesizerInput", "TaskError",
-        "TaskReport", "Team", "Tool", "ToolInvocation", "Usage", "Workflow",
-        "WorkflowEvent", "WorkflowSummary", "agent", "connect", "errors", "lifespan",
-        "mcp_tools", "tool",
+        "ANY", "Adaptive", "Agent", "AgentCard", "AgentFactory", "AnswerRequiredError", "AnswerResult",
+        "Archive", "AttemptInvocation", "Budget", "BusUnavailableError", "Check", "Choreography",
+        "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling", "Context", "ContractError",
+        "DeadLetterEntry", "ErrorKind", "FanOut", "Fixed", "ForEach", "Gap", "Interceptor", "JudgeInput",
+        "LLMAgent", "Lifespan", "Limits", "ModelError", "ModelInvocation", "ModelReply", "ModelRequest", "Next",
+        "NotFoundError", "Operations", "Outcome", "Pipeline", "Plan", "PlanAndExecute", "PlanQuestion",
+        "PlannedTask", "PlannerAnswer", "PlannerInput", "PointsmanError", "Progress", "Question", "Refinement",
+        "RefinerInput", "RefusedError", "ReplayResult", "RetryPolicy", "Review", "ReviewInput", "Role",
+        "Router", "SelectedAgent", "Selection", "Settings", "Stage", "Synthesis", "SynthesizerInput",
+        "TaskError", "TaskReport", "Team", "Tool", "ToolInvocation", "UnansweredError", "Usage", "Workflow",
+        "WorkflowEvent", "WorkflowSummary", "agent", "ask_person", "connect", "errors", "lifespan", "mcp_tools",
+        "tool",
     ]  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from pointsman.testing import running_team
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Handoff, Outcome
 from pointsman_schemas.ids import child_id_for
-from pointsman_schemas.log import ApprovalRequested, RetryScheduled, TaskDispatched
+from pointsman_schemas.log import QuestionAsked, RetryScheduled, TaskDispatched
 from pointsman_schemas.strategies import Strategy
 from pointsman_schemas.strict_json import JsonValue
 from pointsman_schemas.team import Team
@@ -251,8 +251,8 @@ async def test_a_fixed_plan_runs_as_it_is_written_with_the_inputs_of_the_request
     async with running_team(defined_in("Fixed plan")["team"], crew) as client:
         workflow = await client.submit("month-end", request)
         async for event in workflow.events():
-            if isinstance(event, ApprovalRequested):
-                await client.operations.approve(event.approval)
+            if isinstance(event, QuestionAsked):
+                await client.operations.approve(event.question)
                 break
         outcome, order = await workflow.outcome(20), await handed(client, workflow.id)
 

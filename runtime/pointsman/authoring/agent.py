@@ -12,7 +12,8 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 from pydantic import JsonValue, ValidationError
 
 from pointsman.authoring.context import Context
-from pointsman.authoring.signatures import InputType, OutputType, signature_of
+from pointsman.authoring.json_types import InputType, OutputType
+from pointsman.authoring.signatures import signature_of
 from pointsman.errors import ConfigurationError
 from pointsman.util.threads import run_in_thread
 from pointsman_schemas.card import AgentCard, Role

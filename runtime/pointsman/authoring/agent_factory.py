@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
 
 from pointsman.authoring.agent import Agent
 from pointsman.authoring.context import Context
+from pointsman.authoring.json_types import InputType
 from pointsman.authoring.llm_agent import LLMAgent
-from pointsman.authoring.signatures import InputType
 from pointsman.authoring.tools import Tool
 from pointsman.errors import ConfigurationError, TaskError
 from pointsman.ports.model import Model

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from pointsman.authoring.ports import AttemptUsage, StepJournal
 from pointsman.errors import MAX_ERROR_CHARS, OversizeEventError
-from pointsman_schemas.events import ApprovalVerdict, EmittedEvent, Handoff, Step, StepToolCall
+from pointsman_schemas.events import Answer, EmittedEvent, Handoff, QuestionRequest, Step, StepToolCall
 from pointsman_schemas.strict_json import compact_json, parse_json
 
 __all__ = ["AttemptRecord"]
@@ -55,8 +55,14 @@ class AttemptRecord:
         """Steps of approved calls from code that have ended, by key."""
         self._approved: dict[str, tuple[str, Mapping[str, JsonValue]]] = {}
         """Tool and arguments of the calls that were started because a person allowed them, by key."""
+        self._questions: list[QuestionRequest] = []
         self._events: dict[str, EmittedEvent] = {}
         """Emitted events by key. Each try of a tool emits the same events under the same keys."""
+
+    @property
+    def questions(self) -> tuple[QuestionRequest, ...]:
+        """Questions for information that the attempt has asked and that have no answer yet."""
+        return tuple(self._questions)
 
     @property
     def events(self) -> tuple[EmittedEvent, ...]:
@@ -65,7 +71,7 @@ class AttemptRecord:
 
     def approval_verdict(
         self, tool: str, arguments: Mapping[str, JsonValue], ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
-    ) -> ApprovalVerdict | None:
+    ) -> Answer | None:
         """Return a person's verdict on a call, or None if no approval was requested yet.
 
         A verdict is for one call. An equal call that was started, or that is in `ahead`, uses up a verdict of its own.
@@ -78,9 +84,30 @@ class AttemptRecord:
         Returns:
             The verdict, or None.
         """
-        verdicts = [each for each in self._handoff.verdicts if each.tool == tool and each.arguments == arguments]
+        answers = self._handoff.answers
+        verdicts = [each for each in answers if not each.key and each.tool == tool and each.arguments == arguments]
         place = [*self._approved.values(), *ahead].count((tool, arguments))
         return verdicts[place] if place < len(verdicts) else None
+
+    def answer(self, key: str) -> Answer | None:
+        """Return a person's answer to a question for information, or None if the question has no answer yet.
+
+        Args:
+            key: Key of the question.
+
+        Returns:
+            The answer, or None.
+        """
+        return next((each for each in self._handoff.answers if each.key == key), None)
+
+    def record_question(self, question: QuestionRequest) -> None:
+        """Record a question that the attempt asks. The attempt ends with all of its questions.
+
+        Args:
+            question: Question to a person.
+        """
+        if question not in self._questions:
+            self._questions.append(question)
 
     def start_approved_call(self, key: str, tool: str, arguments: Mapping[str, JsonValue]) -> None:
         """Use up a person's verdict for the call `key`.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from pydantic import JsonValue
 
 from pointsman.authoring.attempt_state import AttemptState, without_surrogates
 from pointsman.authoring.ports import RecordingReporter, ReportedCall, Reporter, RunnableTool
+from pointsman.authoring.questions import NO_DEFAULT, ask
 from pointsman.errors import ConfigurationError, InvalidTokenError
 from pointsman.llm.prices import PRICES, with_named_cost
 from pointsman.telemetry import get_logger
@@ -347,6 +348,65 @@ class Context:
         return self._state.report_chat(
             provider, model, max_tokens=max_tokens, temperature=temperature, structured=structured, attempt=attempt
         )
+
+    # Questions
+
+    @overload
+    async def ask(
+        self,
+        question: str,
+        /,
+        *,
+        choices: Sequence[str] | None = None,
+        timeout: float | None = None,
+        default: str | None = ...,
+    ) -> str: ...
+    @overload
+    async def ask(
+        self,
+        question: str,
+        /,
+        *,
+        output: type[T],
+        choices: Sequence[T] | None = None,
+        timeout: float | None = None,
+        default: T | None = ...,
+    ) -> T: ...
+    async def ask(
+        self,
+        question: str,
+        /,
+        *,
+        output: Any = str,
+        choices: Sequence[Any] | None = None,
+        timeout: float | None = None,
+        default: Any = NO_DEFAULT,
+    ) -> Any:
+        """Ask a person, and return the answer.
+
+        While the question is open, the attempt has ended: no process waits, and the workflow survives restarts. With
+        the answer the task is handed out again. The agent starts again, and the same question returns the answer at
+        once. An `LLMAgent` continues from its recorded steps. Questions that run at the same time, as in
+        `asyncio.gather`, are asked together.
+
+        A question is recognised by its text, its type and its choices. So ask it in the same words each time.
+
+        Args:
+            question: Question, at most 4,000 characters.
+            output: Type of the answer: text, a number, a pydantic model. Default: `str`.
+            choices: Possible answers, at most 100; None for any answer of the type.
+            timeout: Seconds to wait for the answer; at most, and by default, the team's `Limits(answer_timeout=...)`.
+            default: Answer if no answer arrives in time. Without a default, an expired question raises an error.
+
+        Returns:
+            The answer, checked against the type.
+
+        Raises:
+            AnswerRequiredError: The question has no answer yet. Let the error pass: it ends the attempt.
+            ConfigurationError: The question is not valid.
+            UnansweredError: A person declined to answer, or the question expired without a default.
+        """
+        return ask(self._state, question, output, choices, timeout, default)
 
     # Tools and processes
 

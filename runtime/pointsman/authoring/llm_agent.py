@@ -19,8 +19,8 @@ from pointsman.authoring.agent import Agent, make_card
 from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.durable_steps import DurableSteps
+from pointsman.authoring.json_types import InputType, OutputType
 from pointsman.authoring.model_calls import ModelCalls
-from pointsman.authoring.signatures import InputType, OutputType
 from pointsman.authoring.tool_turns import ToolTurns, truncate
 from pointsman.authoring.tools import Tool, ToolSource
 from pointsman.clock import SystemClock

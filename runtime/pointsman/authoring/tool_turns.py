@@ -14,9 +14,9 @@ from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.tools import Tool
-from pointsman.errors import ApprovalRequiredError, TaskError
+from pointsman.errors import AnswerRequiredError, TaskError
 from pointsman.ports.model import ToolCall, Turn
-from pointsman_schemas.events import ApprovalVerdict, ErrorKind, ToolApprovalRequest
+from pointsman_schemas.events import Answer, ErrorKind, QuestionRequest
 
 __all__ = ["MAX_PARALLEL_CALLS", "MAX_REPEATS", "ToolTurns", "truncate"]
 
@@ -57,7 +57,7 @@ class ToolTurns:
             One result for each call.
 
         Raises:
-            ApprovalRequiredError: A person must allow calls first.
+            AnswerRequiredError: A person must allow calls first.
             TaskError: A tool that is not idempotent was running when its worker crashed; kind `outcome_unknown`.
         """
         self.call_counts.update({(call.name, call.arguments) for call in calls})
@@ -70,35 +70,35 @@ class ToolTurns:
                     kind=ErrorKind.OUTCOME_UNKNOWN,
                 )
         if asked := self._calls_to_approve(calls, turn):
-            raise ApprovalRequiredError(asked)  # before any tool of this turn has run
+            raise AnswerRequiredError(asked)  # before any tool of this turn has run
         try:
             async with asyncio.TaskGroup() as group:
                 running = [group.create_task(self._run_call(call, (turn, place))) for place, call in enumerate(calls)]
         except ExceptionGroup as failed:  # the model does not read these errors: the first error ends the attempt
             raise failed.exceptions[0] from None
         ended = [task.result() for task in running]
-        if unasked := [call for end in ended if isinstance(end, ApprovalRequiredError) for call in end.calls]:
-            raise ApprovalRequiredError(unasked)
+        if unasked := [call for end in ended if isinstance(end, AnswerRequiredError) for call in end.questions]:
+            raise AnswerRequiredError(unasked)
         return [end for end in ended if isinstance(end, Turn)]
 
-    def _calls_to_approve(self, calls: Sequence[ToolCall], turn: int) -> list[ToolApprovalRequest]:
+    def _calls_to_approve(self, calls: Sequence[ToolCall], turn: int) -> list[QuestionRequest]:
         """Return the calls that a person must allow first, if no approval was requested yet."""
-        wanted: list[ToolApprovalRequest] = []
+        wanted: list[QuestionRequest] = []
         allowed: list[tuple[str, Mapping[str, JsonValue]]] = []
         context = Context(self.state)
         for place, call in enumerate(calls):
             if self._refusal(call, place):
                 continue
             match self.tools[call.name].approval_verdict(call.arguments, context, allowed):
-                case ToolApprovalRequest() as unasked if self.steps.tool_result(turn, place) is None:
+                case QuestionRequest() as unasked if self.steps.tool_result(turn, place) is None:
                     wanted.append(unasked)
-                case ApprovalVerdict(verdict="approved") as said:
+                case Answer(verdict="approved") as said:
                     allowed.append((said.tool, said.arguments))
                 case _:
                     pass
         return wanted
 
-    async def _run_call(self, call: ToolCall, place: tuple[int, int]) -> Turn | ApprovalRequiredError:
+    async def _run_call(self, call: ToolCall, place: tuple[int, int]) -> Turn | AnswerRequiredError:
         state, done = self.state, self.steps
         if (kept := done.tool_result(*place)) is not None:
             if (tool := self.tools.get(call.name)) is not None:
@@ -111,7 +111,7 @@ class ToolTurns:
         state = state.for_call()
         try:
             result = await self.tools[call.name].call(call.arguments, Context(state), call_id=call.id)
-        except ApprovalRequiredError as asked:
+        except AnswerRequiredError as asked:
             return asked  # an exception would cancel the other calls, and the next attempt would repeat them
         text, is_error = await done.record_result(*place, truncate(result.text), result.is_error, **state.call_fields)
         return Turn("tool", text, call_id=call.id, is_error=is_error)

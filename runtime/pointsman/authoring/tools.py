@@ -19,9 +19,10 @@ from pointsman.authoring.agent import first_paragraph
 from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.interceptor import ToolInvocation, intercept_tool
-from pointsman.authoring.signatures import OutputType, definition_problem, signature_of
+from pointsman.authoring.json_types import OutputType, definition_problem
+from pointsman.authoring.signatures import signature_of
 from pointsman.errors import (
-    ApprovalRequiredError,
+    AnswerRequiredError,
     ConfigurationError,
     ContractError,
     ModelError,
@@ -33,7 +34,7 @@ from pointsman.llm.prompt import not_allowed_message, with_do_without
 from pointsman.ports.model import ToolSpec
 from pointsman.telemetry import content_capture, get_logger
 from pointsman.util.threads import run_in_thread
-from pointsman_schemas.events import ApprovalVerdict, ErrorKind, Step, ToolApprovalRequest
+from pointsman_schemas.events import Answer, ErrorKind, QuestionRequest, Step
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import as_json_value, compact_json, describe, parse
 from pointsman_schemas.typed_values import find_unwritable, writer_of
@@ -177,12 +178,12 @@ class Tool(Generic[P, R]):
             The result for the model.
 
         Raises:
-            ApprovalRequiredError: A person must allow a call first.
+            AnswerRequiredError: A person must allow a call first.
             ConfigurationError: The author of the tool has to change something.
         """
         try:
             value = await self._call_reported(lambda: self._parse(arguments), state_of(context), call_id)
-        except (ApprovalRequiredError, ConfigurationError):
+        except (AnswerRequiredError, ConfigurationError):
             raise  # the supervisor and the author need this error, not the model
         except (Exception, SystemExit) as error:
             text, kind = _public_text(error), error.kind if isinstance(error, TaskError) else ""
@@ -205,7 +206,7 @@ class Tool(Generic[P, R]):
 
     def approval_verdict(
         self, arguments: str, context: Context, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
-    ) -> ApprovalVerdict | ToolApprovalRequest | None:
+    ) -> Answer | QuestionRequest | None:
         """Return a person's verdict on a call, or the request for the missing verdict.
 
         Args:
@@ -266,24 +267,24 @@ class Tool(Generic[P, R]):
 
     def _find_verdict(
         self, checked: BaseModel, state: AttemptState, ahead: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
-    ) -> ApprovalVerdict | ToolApprovalRequest:
+    ) -> Answer | QuestionRequest:
         arguments = self._as_json(checked)
         if (verdict := state.record.approval_verdict(self.name, arguments, ahead)) is not None:
             return verdict
-        return ToolApprovalRequest(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
+        return QuestionRequest(tool=self.name, arguments=arguments, input_schema=dict(self.spec.parameters))
 
     def _approved_arguments(self, asked: BaseModel, state: AttemptState, key: str) -> BaseModel:
         """Return the arguments to use, as a person has allowed or changed them."""
         if not self.approval:
             return asked
         verdict = self._find_verdict(asked, state)
-        if isinstance(verdict, ToolApprovalRequest):
-            raise ApprovalRequiredError([verdict])
+        if isinstance(verdict, QuestionRequest):
+            raise AnswerRequiredError([verdict])
         if verdict.verdict != "approved":
             reason = not_allowed_message(self.name, verdict.reason, in_time=verdict.verdict == "expired")
             raise TaskError(reason, kind=ErrorKind.REJECTED)
         state.record.start_approved_call(key, verdict.tool, verdict.arguments)
-        return asked if verdict.input is None else self._check(verdict.input)
+        return self._check(verdict.input) if isinstance(verdict.input, dict) else asked
 
     def _key(self, asked: BaseModel, state: AttemptState) -> str:
         plain = json.dumps(self._as_json(asked), sort_keys=True)
@@ -295,13 +296,13 @@ class Tool(Generic[P, R]):
         The approval was for one call: an attempt that starts again gets the recorded result.
 
         Raises:
-            ApprovalRequiredError: The tool asked a person. The call has not ended, so nothing is recorded.
+            AnswerRequiredError: The tool asked a person. The call has not ended, so nothing is recorded.
             SystemExit: The tool raised `SystemExit`. The error is recorded first, as for any other exception.
         """
         recorded, call = (key, self.name, self._as_json(asked)), state.for_call()
         try:
             value = await self._intercepted(checked, call, key, "")
-        except ApprovalRequiredError:
+        except AnswerRequiredError:
             raise  # the call has not ended
         except (Exception, SystemExit) as error:
             await state.record.record_call(*recorded, None, _public_text(error), **call.call_fields)

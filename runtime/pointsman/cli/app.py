@@ -53,9 +53,10 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "export": Entry("archive:export", "Write a workflow and its child workflows to a file."),
     "import": Entry("archive:import_", "Load an exported workflow into a namespace, for reading."),
     "replay": Entry("archive:replay", "Repeat the decisions of an exported workflow, and compare."),
-    "approvals": Entry("approvals:approvals", "List the approvals that wait for a person, oldest first."),
-    "approve": Entry("approvals:approve", "Approve a task, a tool call or a plan."),
-    "reject": Entry("approvals:reject", "Reject a task, a tool call or a plan."),
+    "questions": Entry("questions:questions", "List the questions that wait for a person, oldest first."),
+    "answer": Entry("questions:answer", "Answer a question of an agent or a planner."),
+    "approve": Entry("questions:approve", "Approve a task, a tool call or a plan."),
+    "reject": Entry("questions:reject", "Reject a task, a tool call or a plan, or decline to answer."),
     "agents": Entry("agents:agents", "List the live agents and teams with their queues."),
     "doctor": Entry("doctor:doctor", "Check the broker, the agents and the configuration."),
     "grants": Group(

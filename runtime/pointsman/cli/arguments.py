@@ -12,12 +12,12 @@ import typer
 from pointsman.errors import ConfigurationError
 
 __all__ = [
-    "ApprovalId",
     "By",
     "Deadline",
     "Json",
     "Namespace",
     "OfWorkflow",
+    "QuestionId",
     "Since",
     "Timeout",
     "Until",
@@ -112,7 +112,7 @@ By = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Your name, for the log. Default: the name of your login.", show_default=False),
 ]
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The id that `pointsman approvals` shows.")]
+QuestionId = Annotated[str, typer.Argument(metavar="ID", help="The id that `pointsman questions` shows.")]
 
 
 def parse_time(text: str | None) -> datetime | None:

@@ -60,7 +60,7 @@ WORKFLOW_STATUSES = (
     QUEUED_STATUS,
     _CANCEL_REQUESTED_STATUS,
     "running",
-    "waiting for approval",
+    "waiting for an answer",
     IMPORTED_STATUS,
     "completed",
     "partial",
@@ -81,7 +81,7 @@ class WorkflowSummary:
     Attributes:
         id: The workflow's id.
         team: The workflow's team.
-        status: `waiting for admission`, `asked to end`, `running`, `waiting for approval`, `imported` for a workflow
+        status: `waiting for admission`, `asked to end`, `running`, `waiting for an answer`, `imported` for a workflow
             that was imported before its end, or the outcome's status.
         started_at: The time of admission; while the request waits for admission, the time when it was published.
         ended_at: The time of the outcome; None before the end.
@@ -157,7 +157,7 @@ class Client:
         self.subjects = Subjects(namespace)
         self.source = self.subjects.source("client", "python")
         self.operations = Operations(bus, self.subjects)
-        """The calls of an operator of the namespace: approvals, dead letters, agents, circuits, archives."""
+        """The calls of an operator of the namespace: questions, dead letters, agents, circuits, archives."""
 
     async def submit(
         self,
@@ -484,7 +484,7 @@ class Client:
         if started is None:
             started = await read_workflow_started(self.bus, self.subjects, stored.subject)
         ended = next((entry for entry in newest.entries if isinstance(entry, WorkflowEnded)), None)
-        status = "waiting for approval" if newest.pending_approvals else "running"
+        status = "waiting for an answer" if newest.open_questions else "running"
         if ended is not None:
             status = ended.outcome.status
         elif is_imported(stored):

@@ -1,4 +1,4 @@
-"""The operator's side: approvals, dead letters, circuits, queues and archives of one namespace."""
+"""The operator's side: questions, dead letters, circuits, queues and archives of one namespace."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import JsonValue
 from pointsman.clock import SystemClock
 from pointsman.core.model.agent_health import Circuit
 from pointsman.engine.log.reader import newest_commit
-from pointsman.engine.operations.approvals import AnswerResult, answer_approval
 from pointsman.engine.operations.archive import Archive
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.archive_import import import_workflow
 from pointsman.engine.operations.circuits import load_circuits
 from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters, ReplayResult
+from pointsman.engine.operations.questions import AnswerResult, answer_question
 from pointsman.engine.operations.resume import NotResumableError, ResumeResult, resume_workflow
 from pointsman.engine.process.handoff_codec import consumer_name
 from pointsman.errors import ContractError, NotFoundError
@@ -24,7 +24,7 @@ from pointsman.ports.bus import Bus, QueueDepth
 from pointsman.ports.clock import Clock
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Approval
+from pointsman_schemas.events import Question
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
@@ -113,73 +113,96 @@ class Operations:
         """
         return await self._bus.depth(consumer_name(agent), "handoffs")
 
-    # Approvals
+    # Questions
 
-    async def approvals(self, workflow: str | None = None) -> Sequence[Approval]:
-        """Find the approval requests that wait for an answer.
+    async def questions(self, workflow: str | None = None) -> Sequence[Question]:
+        """Find the questions that wait for a person: approvals, and questions for information.
 
         Args:
             workflow: The workflow; by default all workflows of the namespace.
 
         Returns:
-            The requests, oldest first, without those of imported workflows.
+            The questions, oldest first, without those of imported workflows.
         """
-        now, requested = datetime.now(UTC), dict[str, Approval]()
-        async for stored in self._bus.read("log", self._subjects.workflow_approvals(workflow)):
+        now, asked = datetime.now(UTC), dict[str, Question]()
+        async for stored in self._bus.read("log", self._subjects.workflow_questions(workflow)):
             with suppress(ContractError):  # an agent may give a domain event any name
-                approval = parse(Approval, decode(stored.headers, stored.body)[1])
-                if approval.expires_at > now:
-                    requested[approval.id] = approval
-        pending: set[str] = set()
-        for name in {approval.workflow_id for approval in requested.values()}:
+                question = parse(Question, decode(stored.headers, stored.body)[1])
+                if question.expires_at > now:
+                    asked[question.id] = question
+        still_open: set[str] = set()
+        for name in {question.workflow_id for question in asked.values()}:
             with suppress(NotFoundError):
                 newest = await newest_commit(self._bus, self._subjects, name)
                 if newest.imported_from is None:  # no supervisor reads an answer
-                    pending.update(newest.commit.pending_approvals)
-        return [approval for approval in requested.values() if approval.id in pending]
+                    still_open.update(newest.commit.open_questions)
+        return [question for question in asked.values() if question.id in still_open]
 
-    async def approve(
-        self, approval: str, *, input: JsonValue = None, by: str = "a client", timeout: float = 10.0
+    async def answer(
+        self, question: str, answer: JsonValue, *, by: str = "a client", timeout: float = 10.0
     ) -> AnswerResult:
-        """Approve a request and wait until the answer counts.
+        """Answer a question for information and wait until the answer counts.
 
         Args:
-            approval: The id of the approval request.
+            question: The id of the question.
+            answer: The answer, by the JSON Schema of the question.
+            by: The person or system that answers.
+            timeout: The longest wait for a supervisor that reads the answer, in seconds.
+
+        Returns:
+            The answer that counts. If the question had an answer already, the earlier answer counts.
+
+        Raises:
+            ContractError: `answer` is not valid by the schema of the question. The question still waits.
+            NotFoundError: there is no such question.
+            ImportedLogError: the workflow was imported. Nothing was sent.
+        """
+        return await answer_question(
+            self._bus, self._subjects, "answer", question, input=answer, by=by, timeout=timeout
+        )
+
+    async def approve(
+        self, question: str, *, input: JsonValue = None, by: str = "a client", timeout: float = 10.0
+    ) -> AnswerResult:
+        """Approve a task, a tool call or a plan, and wait until the answer counts.
+
+        Args:
+            question: The id of the question.
             input: A replacement for the task's input, the tool's arguments or the whole plan; None keeps them.
             by: The person or system that answers.
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
-            The answer that counts. If the request had an answer already, the earlier answer counts.
+            The answer that counts. If the question had an answer already, the earlier answer counts.
 
         Raises:
-            ContractError: `input` is not valid for the task, the tool or the plan. The request still waits.
-            NotFoundError: there is no such approval request.
+            ContractError: `input` is not valid for the task, the tool or the plan. The question still waits.
+            NotFoundError: there is no such question.
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
-        return await answer_approval(
-            self._bus, self._subjects, "approve", approval, input=input, by=by, timeout=timeout
+        return await answer_question(
+            self._bus, self._subjects, "approve", question, input=input, by=by, timeout=timeout
         )
 
     async def reject(
-        self, approval: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0
+        self, question: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0
     ) -> AnswerResult:
-        """Reject a request and wait until the answer counts.
+        """Reject a task, a tool call or a plan, or decline to answer; and wait until the answer counts.
 
         Args:
-            approval: The id of the approval request.
+            question: The id of the question.
             reason: The reason, which the planner or the agent reads.
             by: The person or system that answers.
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
-            The answer that counts. If the request had an answer already, the earlier answer counts.
+            The answer that counts. If the question had an answer already, the earlier answer counts.
 
         Raises:
-            NotFoundError: there is no such approval request.
+            NotFoundError: there is no such question.
         """
-        return await answer_approval(
-            self._bus, self._subjects, "reject", approval, reason=reason, by=by, timeout=timeout
+        return await answer_question(
+            self._bus, self._subjects, "reject", question, reason=reason, by=by, timeout=timeout
         )
 
     # Workflows

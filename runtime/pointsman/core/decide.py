@@ -12,7 +12,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
 
-from pointsman.core.approvals.responses import apply_answer
 from pointsman.core.completion.caller_messages import explain_failure
 from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.decision import Decision, DecisionContext
@@ -29,6 +28,7 @@ from pointsman.core.model.inputs import (
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State
 from pointsman.core.planning.acceptance import request_replan
+from pointsman.core.questions.answers import apply_answer
 from pointsman.core.results import on_result
 from pointsman.core.resume import resume_workflow
 from pointsman.core.strategies.adaptive import plan_next_step
@@ -170,7 +170,7 @@ def _on_control(decision: Decision, received: ControlReceived) -> None:
             if fresh and task and replayable and task.status is TaskStatus.FAILED:
                 decision.add(TaskReopened(at=decision.now, event_id=received.event_id, task_id=task.id, by=control.by))
                 start_task(decision, task.id)
-        case "approve" | "reject":
+        case "approve" | "reject" | "answer":
             apply_answer(decision, received)
         case "resume":
             resume_workflow(decision, received)

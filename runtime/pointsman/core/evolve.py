@@ -10,7 +10,7 @@ from pointsman.core.model.lifecycle import PHASE_MOVES, SETTLED, TASK_MOVES, Pha
 from pointsman.core.model.state import (
     NO_PLAN_USAGE,
     NO_USAGE,
-    PendingApproval,
+    OpenQuestion,
     State,
     Task,
     copy_with,
@@ -18,14 +18,14 @@ from pointsman.core.model.state import (
 )
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import ApprovalVerdict, ErrorKind, PlanUsage, Result, Usage
+from pointsman_schemas.events import Answer, ErrorKind, PlanUsage, Result, Usage
 from pointsman_schemas.log import (
-    ApprovalDecided,
-    ApprovalRequested,
     AttemptFailed,
     Commit,
     Entry,
     PlanAccepted,
+    QuestionAnswered,
+    QuestionAsked,
     ReviewRequested,
     TaskAdded,
     TaskExpanded,
@@ -40,7 +40,7 @@ __all__ = [
     "apply_commit",
     "evolve",
     "fold_entries",
-    "pending_approvals",
+    "open_questions",
 ]
 
 
@@ -51,12 +51,12 @@ def fold_entries(entries: Iterable[Entry], state: State | None = None) -> State 
     return state
 
 
-def pending_approvals(log: Sequence[Entry]) -> set[str]:
-    """Return the approvals that a workflow waits for, from its whole log."""
-    if not any(isinstance(entry, ApprovalRequested) for entry in log):
-        return set()  # most logs have no request, and folding takes time
+def open_questions(log: Sequence[Entry]) -> set[str]:
+    """Return the questions that a workflow waits for, from its whole log."""
+    if not any(isinstance(entry, QuestionAsked) for entry in log):
+        return set()  # most logs have no question, and folding takes time
     state = fold_entries(log)
-    return set(state.approvals) if state else set()
+    return set(state.questions) if state else set()
 
 
 def apply_commit(state: State | None, commit: Commit) -> State:
@@ -195,7 +195,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 intentionally_skipped=entry.intended,
             )
         case "task_abandoned":
-            state = _drop_approvals(state, entry.at, entry.task_id)
+            state = _drop_questions(state, entry.at, entry.task_id)
             task = _task(state, entry.task_id)
             team = entry.team or task.team
             if task.active:
@@ -213,37 +213,37 @@ def evolve(state: State | None, entry: Entry) -> State:
             return _on_task_reopened(state, entry)
         case "result_ignored":
             return copy_with(state, ignored_events=state.ignored_events | {entry.event_id})
-        case "approval_requested":
-            asked = _add_approval(state, entry)
+        case "question_asked":
+            asked = _add_question(state, entry)
             if entry.task_id is None:
                 return asked
             task = _task(state, entry.task_id)
-            if task.status is TaskStatus.AWAITING_APPROVAL:
-                return asked  # the second call of the same attempt
-            # An attempt that requests an approval is no failure, and does not count as one of the task's attempts.
-            asking = (task.attempt,) if entry.about == "tool" else ()
+            if task.status is TaskStatus.AWAITING_ANSWER:
+                return asked  # the second question of the same attempt
+            # An attempt that asks a question is no failure, and does not count as one of the task's attempts.
+            asking = () if entry.about == "task" else (task.attempt,)
             return _update_task(
                 asked,
                 task.id,
-                TaskStatus.AWAITING_APPROVAL,
+                TaskStatus.AWAITING_ANSWER,
                 agent=entry.agent or task.agent,
                 max_attempts=task.max_attempts + len(asking),
-                approval_attempts=(*task.approval_attempts, *asking),
+                asking_attempts=(*task.asking_attempts, *asking),
             )
-        case "approval_decided":
-            return _resolve_approval(state, entry)
+        case "question_answered":
+            return _resolve_question(state, entry)
         case "control_ignored":
             return copy_with(state, ignored_events=state.ignored_events | {entry.event_id})
         case "timer_armed":
             return copy_with(state, timer=entry.name, timer_due=entry.due, timers=state.timers + 1)
         case "limit_reached":
             if state.reached_limit:
-                return _drop_plan_approval(state, entry.at)
+                return _drop_plan_question(state, entry.at)
             return copy_with(
-                _drop_plan_approval(state, entry.at), reached_limit=entry.detail, missing_agents=entry.missing_agents
+                _drop_plan_question(state, entry.at), reached_limit=entry.detail, missing_agents=entry.missing_agents
             )
         case "workflow_ended":
-            state = _drop_approvals(state, entry.at)
+            state = _drop_questions(state, entry.at)
             return copy_with(
                 _change_phase(state, Phase(entry.outcome.status)),
                 outcome=entry.outcome,
@@ -419,7 +419,7 @@ def _on_plan_accepted(state: State, entry: PlanAccepted) -> State:
         raise InvariantError(f"plan {entry.revision} of {state.workflow_id} names tasks that exist: {sorted(clash)}")
     tasks = {**kept, **added}
     for gone in state.tasks.keys() - kept.keys():
-        state = _drop_approvals(state, entry.at, gone)
+        state = _drop_questions(state, entry.at, gone)
     return copy_with(
         _change_phase(state, Phase.RUNNING),
         start_pending=False,
@@ -599,38 +599,44 @@ def _work_seconds(result: Result) -> float:
     return max(0.0, (result.ended_at - result.started_at).total_seconds())
 
 
-def _add_approval(state: State, entry: ApprovalRequested) -> State:
-    """Return `state` with one more approval request."""
-    pending = PendingApproval(
-        id=entry.approval,
+def _add_question(state: State, entry: QuestionAsked) -> State:
+    """Return `state` with one more open question."""
+    pending = OpenQuestion(
+        id=entry.question,
         about=entry.about,
         asked_at=entry.at,
         expires_at=entry.expires_at,
         task_id=entry.task_id,
         tool=entry.tool,
         input=entry.input,
+        key=entry.key,
+        text=entry.text,
+        input_schema=entry.input_schema,
+        has_default=entry.has_default,
+        default=entry.default,
         plan=entry.plan,
         revision=entry.revision,
     )
     return copy_with(
         state,
-        approvals={**state.approvals, pending.id: pending},
-        approvals_requested=state.approvals_requested + 1,
+        questions={**state.questions, pending.id: pending},
+        questions_asked=state.questions_asked + 1,
+        information_questions=state.information_questions + (entry.about == "information"),
         start_pending=False,
-        approval_wait_since=state.approval_wait_since or entry.at,
+        answer_wait_since=state.answer_wait_since or entry.at,
     )
 
 
-def _resolve_approval(state: State, entry: ApprovalDecided) -> State:
-    """Return `state` with the answer to an approval request.
+def _resolve_question(state: State, entry: QuestionAnswered) -> State:
+    """Return `state` with the answer to a question.
 
     Raises:
-        InvariantError: The state has no such approval request.
+        InvariantError: The state has no such question.
     """
-    if (pending := state.approvals.get(entry.approval)) is None:
-        raise InvariantError(f"{state.workflow_id} does not wait for the approval {entry.approval}")
+    if (pending := state.questions.get(entry.question)) is None:
+        raise InvariantError(f"{state.workflow_id} does not wait for an answer to {entry.question}")
     answered = copy_with(
-        _remove_approvals(state, {pending.id}, entry.at), ignored_events=state.ignored_events | {entry.event_id}
+        _remove_questions(state, {pending.id}, entry.at), ignored_events=state.ignored_events | {entry.event_id}
     )
     if pending.task_id is None:
         return answered
@@ -638,39 +644,40 @@ def _resolve_approval(state: State, entry: ApprovalDecided) -> State:
     return copy_with(answered, tasks={**answered.tasks, task.id: _apply_answer(task, pending, entry)})
 
 
-def _drop_approvals(state: State, at: datetime, task_id: str | None = None) -> State:
-    """Return `state` without the approval requests of one task; without any approval request by default."""
-    if not state.approvals:
+def _drop_questions(state: State, at: datetime, task_id: str | None = None) -> State:
+    """Return `state` without the questions of one task; without any question by default."""
+    if not state.questions:
         return state
-    gone = {each.id for each in state.approvals.values() if task_id is None or each.task_id == task_id}
-    return _remove_approvals(state, gone, at) if gone else state
+    gone = {each.id for each in state.questions.values() if task_id is None or each.task_id == task_id}
+    return _remove_questions(state, gone, at) if gone else state
 
 
-def _drop_plan_approval(state: State, at: datetime) -> State:
-    """Return `state` without the approval request of a plan. Approval requests of tasks stay."""
-    gone = {each.id for each in state.approvals.values() if each.about == "plan"}
-    return _remove_approvals(state, gone, at) if gone else state
+def _drop_plan_question(state: State, at: datetime) -> State:
+    """Return `state` without the question about a plan. Questions of tasks stay."""
+    gone = {each.id for each in state.questions.values() if each.about == "plan"}
+    return _remove_questions(state, gone, at) if gone else state
 
 
-def _apply_answer(task: Task, pending: PendingApproval, entry: ApprovalDecided) -> Task:
+def _apply_answer(task: Task, pending: OpenQuestion, entry: QuestionAnswered) -> Task:
     if pending.about == "task":
         edited = {} if entry.input is None else {"input": entry.input, "definition": None}
         return copy_with(task, approved=entry.verdict == "approved", **edited)
-    arguments = pending.input if isinstance(pending.input, dict) else {}
-    verdict = ApprovalVerdict(
+    answer = Answer(
         tool=pending.tool,
-        arguments=arguments,
+        arguments=pending.input if isinstance(pending.input, dict) else {},
+        key=pending.key,
+        text=pending.text,
         verdict=entry.verdict,
-        input=entry.input if isinstance(entry.input, dict) else None,
+        input=entry.input,
         reason=entry.reason,
         by=entry.by,
     )
-    return copy_with(task, verdicts=(*task.verdicts, verdict))
+    return copy_with(task, answers=(*task.answers, answer))
 
 
-def _remove_approvals(state: State, gone: set[str], at: datetime) -> State:
-    kept = {name: each for name, each in state.approvals.items() if name not in gone}
-    if kept or state.approval_wait_since is None:
-        return copy_with(state, approvals=kept)
-    given_back = max(at, state.approval_wait_since) - state.approval_wait_since
-    return copy_with(state, approvals=kept, approval_wait_since=None, deadline=state.deadline + given_back)
+def _remove_questions(state: State, gone: set[str], at: datetime) -> State:
+    kept = {name: each for name, each in state.questions.items() if name not in gone}
+    if kept or state.answer_wait_since is None:
+        return copy_with(state, questions=kept)
+    given_back = max(at, state.answer_wait_since) - state.answer_wait_since
+    return copy_with(state, questions=kept, answer_wait_since=None, deadline=state.deadline + given_back)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from pointsman.core.approvals.responses import expire_approvals
 from pointsman.core.attempts.failures import fail_task, handle_attempt_failure, last_error, schedule_retry
 from pointsman.core.attempts.retry import Retry
 from pointsman.core.budget.reservation import BudgetExhausted
@@ -19,6 +18,7 @@ from pointsman.core.completion.synthesis import raw_results, request_synthesis
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task, usage_bounds
+from pointsman.core.questions.answers import expire_questions
 from pointsman.core.strategies.registry import finish_workflow, missing_agent
 from pointsman.core.tasks.dispatch import RESULT_GRACE, abandon_task, dispatch_task, start_task
 from pointsman_schemas.card import Role
@@ -42,14 +42,14 @@ _MAX_CHECK_DELAY = timedelta(seconds=10)
 
 
 def enforce_limits(decision: Decision) -> None:
-    """End work that used too much or took too long: limits, approvals, the deadline, overdue attempts."""
+    """End work that used too much or took too long: limits, questions, the deadline, overdue attempts."""
     state = decision.state
     if not state.reached_limit and (limit := _exceeded_limit(state)):
         return _stop_work(decision, *limit)
-    if state.approvals:
-        expire_approvals(decision)
+    if state.questions:
+        expire_questions(decision)
         state = decision.state
-    if decision.now >= state.deadline and not state.approvals and state.phase in (Phase.PLANNING, Phase.RUNNING):
+    if decision.now >= state.deadline and not state.questions and state.phase in (Phase.PLANNING, Phase.RUNNING):
         seconds = (state.deadline - state.round_began_at).total_seconds()
         reached = f"the deadline of {seconds:g} s was reached"
         if not state.has_begun:
@@ -70,7 +70,7 @@ def dispatch_held(decision: Decision) -> None:
     for task in _waiting_tasks(decision.state, TaskStatus.HELD):
         if decision.ended or (task.not_before and decision.now < task.not_before):
             continue
-        if decision.now >= decision.latest_start(task.role) and not decision.state.approvals:
+        if decision.now >= decision.latest_start(task.role) and not decision.state.questions:
             message = f"{task.agent} keeps failing and was sent no work; the deadline has passed"
             fail_task(decision, task, AttemptError(kind=ErrorKind.CIRCUIT, message=message, retryable=True))
         elif task.role is Role.WORK:
@@ -93,7 +93,7 @@ def release_budget(decision: Decision) -> None:
         if any(task.active and (task.budget or task.role is Role.PLAN) for task in state.tasks.values()):
             return  # a running attempt may return budget, and a new plan may replace tasks that have not begun
         if shortage.limit == "tasks" and (
-            state.approvals or any(task.active or task.held for task in state.tasks.values())
+            state.questions or any(task.active or task.held for task in state.tasks.values())
         ):
             return  # only a team needs tasks: finish the work of the agents first
         _end_without_budget(decision, waiting[0], shortage)
@@ -108,8 +108,8 @@ def arm_timer(decision: Decision) -> None:
         return
     deadlines = [task.deadline + RESULT_GRACE for task in state.tasks.values() if task.active and task.deadline]
     deadlines += [task.not_before for task in _waiting_tasks(state, TaskStatus.HELD) if task.not_before]
-    deadlines += [pending.expires_at for pending in state.approvals.values()]
-    if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.approvals:
+    deadlines += [pending.expires_at for pending in state.questions.values()]
+    if state.phase in (Phase.PLANNING, Phase.RUNNING) and not state.questions:
         deadlines.append(state.deadline)
     missing = "" if state.has_begun else missing_agent(decision)
     if missing:
@@ -213,7 +213,7 @@ def _deadline_set_by(entry: Entry) -> datetime | None:
     match entry.kind:
         case "task_dispatched" | "retry_scheduled":
             return entry.deadline + RESULT_GRACE
-        case "approval_requested":
+        case "question_asked":
             return entry.expires_at
         case "task_held":
             return entry.until

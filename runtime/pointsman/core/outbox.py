@@ -11,11 +11,17 @@ from collections.abc import Iterator, Set
 
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.messages import Message
-from pointsman.core.model.state import PendingApproval, State, Task, reviewed_stage
+from pointsman.core.model.state import OpenQuestion, State, Task, reviewed_stage
 from pointsman.core.tasks.child_workflow import child_cancellation, child_result
-from pointsman.core.tasks.handoff_input import approval_subject, handoff_input, task_report
+from pointsman.core.tasks.handoff_input import (
+    handoff_input,
+    known_results,
+    question_request,
+    question_subject,
+    task_report,
+)
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Approval, AttemptError, DeadLetter, ErrorKind, Handoff, Timer
+from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Question, Timer
 from pointsman_schemas.ids import dead_letter_id, derive_id, outcome_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -31,7 +37,7 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
     Args:
         state: The state.
         subjects: The subjects of the namespace.
-        only: Tasks, approvals and the timer that the list may contain; None for all. The outcome is always listed.
+        only: Tasks, questions and the timer that the list may contain; None for all. The outcome is always listed.
 
     Yields:
         The messages.
@@ -46,9 +52,9 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
             yield child_cancellation(state, task, subjects)
         if _ended_by_limit(task):
             yield _dead_letter_message(state, task, subjects)
-    for pending in state.approvals.values():
+    for pending in state.questions.values():
         if only is None or pending.id in only:
-            yield _approval_message(state, pending, subjects)
+            yield _question_message(state, pending, subjects)
     if state.outcome is not None:
         if state.parent is not None:
             yield child_result(state, state.parent, state.outcome)
@@ -116,18 +122,18 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
         budget=task.budget,
         depth=state.depth,
         event=task.event,
-        verdicts=task.verdicts,
-        continued_attempts=task.approval_attempts,
+        answers=task.answers,
+        continued_attempts=task.asking_attempts,
         feedback=task.error.message if task.error and task.error.kind == ErrorKind.INSUFFICIENT else "",
     )
 
 
-def _approval_message(state: State, pending: PendingApproval, subjects: Subjects) -> Message:
-    """Return the message about an approval request, for a program that shows it to a person."""
+def _question_message(state: State, pending: OpenQuestion, subjects: Subjects) -> Message:
+    """Return the message about a question, for a program that shows the question to a person."""
     task = state.tasks[pending.task_id] if pending.task_id is not None else None
     return Message(
-        subject=subjects.approval(state.workflow_id, pending.id),
-        event=Approval(
+        subject=subjects.question(state.workflow_id, pending.id),
+        event=Question(
             id=pending.id,
             workflow_id=state.workflow_id,
             team=state.team,
@@ -136,7 +142,13 @@ def _approval_message(state: State, pending: PendingApproval, subjects: Subjects
             agent=task.agent if task else None,
             intent=task.intent if task else (pending.plan.goal if pending.plan else ""),
             tool=pending.tool,
-            input=approval_subject(state, pending),
+            text=pending.text,
+            input=question_subject(state, pending),
+            input_schema=pending.input_schema,
+            has_default=pending.has_default,
+            default=pending.default,
+            request=question_request(state),
+            known=known_results(state),
             asked_at=pending.asked_at,
             expires_at=pending.expires_at,
             reply_to=subjects.control(state.team, state.workflow_id, f"answer-{pending.id}"),

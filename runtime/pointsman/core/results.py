@@ -13,17 +13,20 @@ from pointsman.core.model.inputs import ResultReceived
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.state import Task, reviewed_stage
 from pointsman.core.planning.acceptance import request_replan
-from pointsman.core.planning.planner import apply_plan
+from pointsman.core.planning.planner import apply_plan, planner_questions
 from pointsman.core.planning.router import apply_selection
 from pointsman.core.strategies.choreography import add_reactions
-from pointsman.core.tasks.approval_requests import request_tool_approvals
 from pointsman.core.tasks.dispatch import start_ready_tasks
+from pointsman.core.tasks.questions import ask_questions, questions_over_limit
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, ErrorKind
+from pointsman_schemas.events import AttemptError, ErrorKind, QuestionRequest
 from pointsman_schemas.log import AttemptFailed, IgnoreCause, ResultIgnored, TaskRefined, TaskSucceeded
 from pointsman_schemas.strategies import Choreography
 
 __all__ = ["on_result"]
+
+_ASKING_ROLES = (Role.WORK, Role.PLAN)
+"""The roles whose agents may ask a person. The other roles work with what the workflow has."""
 
 
 def on_result(decision: Decision, received: ResultReceived) -> None:
@@ -49,8 +52,8 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
         )
     if result.status == "succeeded":
         return _on_success(decision, task, received)
-    if result.approvals and result.status == "failed" and task.role is Role.WORK:
-        return _on_approval_requests(decision, task, received)
+    if result.questions and result.status == "failed" and task.role in _ASKING_ROLES:
+        return _on_questions(decision, task, received, result.questions)
     kind = ErrorKind.REFUSED if result.status == "refused" else ErrorKind.HANDLER
     error = result.error or AttemptError(kind=kind, message="the agent gave no reason")
     return handle_attempt_failure(decision, task, error, received.event_id, result)
@@ -58,6 +61,8 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
 
 def _on_success(decision: Decision, task: Task, received: ResultReceived) -> None:
     state = decision.state
+    if task.role is Role.PLAN and (asked := planner_questions(state, task, received.result.output)):
+        return _on_questions(decision, task, received, asked)
     if (stage := reviewed_stage(state, task)) is not None:
         return _on_review(decision, stage, task, received)
     if problem := check_failure(state, task, received.result.output):
@@ -67,20 +72,26 @@ def _on_success(decision: Decision, task: Task, received: ResultReceived) -> Non
     return _complete_task(decision, task, received)
 
 
-def _on_approval_requests(decision: Decision, task: Task, received: ResultReceived) -> None:
-    tools = ", ".join(dict.fromkeys(call.tool for call in received.result.approvals))
-    error = AttemptError(kind=ErrorKind.NEEDS_APPROVAL, message=f"a person must allow the use of {tools}")
+def _on_questions(
+    decision: Decision, task: Task, received: ResultReceived, questions: tuple[QuestionRequest, ...]
+) -> None:
+    """Ask the questions of an agent, or fail the attempt if the limit of questions does not allow them."""
+    if over := questions_over_limit(decision.state, questions):
+        error = AttemptError(kind=ErrorKind.LIMIT, message=over)
+        return handle_attempt_failure(decision, task, error, received.event_id, received.result)
+    tools = ", ".join(dict.fromkeys(each.tool for each in questions if each.about == "tool"))
+    message = f"a person must allow the use of {tools}" if tools else "a person must answer a question"
     decision.add(
         AttemptFailed(
             at=decision.now,
             task_id=task.id,
             attempt=task.attempt,
             event_id=received.event_id,
-            error=error,
+            error=AttemptError(kind=ErrorKind.NEEDS_ANSWER, message=message),
             result=received.result,
         )
     )
-    request_tool_approvals(decision, task, received.result.approvals)
+    return ask_questions(decision, task, questions)
 
 
 def _ignore_result(decision: Decision, received: ResultReceived, cause: IgnoreCause, reason: str) -> None:

@@ -16,7 +16,6 @@ from pointsman.ports.bus import Server
 
 __all__ = [
     "AGENT_NAME",
-    "APPROVAL_REQUESTED",
     "ATTEMPT",
     "ATTEMPT_FAILED",
     "BROKER_PEER",
@@ -41,6 +40,7 @@ __all__ = [
     "PLAN_REJECTED",
     "PROCESS_DURATION",
     "PROVIDER_NAME",
+    "QUESTION_ASKED",
     "QUEUE",
     "QUEUE_DEPTH",
     "QUEUE_DURATION",
@@ -128,7 +128,7 @@ COST: Final = "pointsman.usage.cost"
 """US dollars. The conventions have no attribute for money."""
 
 # Span events
-APPROVAL_REQUESTED: Final = "pointsman.approval_requested"
+QUESTION_ASKED: Final = "pointsman.question_asked"
 ATTEMPT_FAILED: Final = "pointsman.attempt_failed"
 TASK_HELD: Final = "pointsman.task_held"
 FALLBACK_USED: Final = "pointsman.fallback_used"

@@ -180,7 +180,7 @@ def is_plain_http(scope: Scope) -> bool:
 def _role_for(method: str, path: str) -> Role:
     if method in ("GET", "HEAD") or path == "/logout":
         return "look"
-    return "approve" if path.startswith("/api/approvals/") else "operate"
+    return "approve" if path.startswith("/api/questions/") else "operate"
 
 
 def _refuse(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:

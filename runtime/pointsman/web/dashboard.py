@@ -2,14 +2,14 @@
 
 | Path | Content |
 |---|---|
-| `/`, `/workflows/ID`, `/agents`, `/approvals`, `/dead-letters` | the page, which is drawn from the streams |
+| `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page, which is drawn from the streams |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
-| `/api/live/agents`, `/api/live/approvals`, `/api/live/dead-letters` | server-sent events with the current state |
+| `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
 | `/api/events/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
 | `/api/workflows/ID/export` | the file that the command `export` writes |
 | POST `/api/requests`, `/api/workflows/ID/cancel` | the action of the commands `submit` and `cancel` |
 | POST `/api/workflows/ID/resume` | the action of the command `resume` |
-| POST `/api/approvals/ID/approve`, `/api/approvals/ID/reject` | the action of the commands `approve` and `reject` |
+| POST `/api/questions/ID/ACTION` | the action of the commands `answer`, `approve` and `reject` |
 | POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the action of `dead replay` and `dead discard` |
 | POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same for all letters that match a search |
 | `/login`, POST `/logout`, `/api/me` | the session of the browser, the name and the role of its user |
@@ -96,7 +96,7 @@ class Dashboard:
 
     def _routes(self) -> list[Route | Mount]:
         streams = self._streams
-        pages = ("/", "/workflows/{id}", "/agents", "/approvals", "/dead-letters")
+        pages = ("/", "/workflows/{id}", "/agents", "/questions", "/dead-letters")
         return [
             *(Route(path, self._page) for path in pages),
             Mount("/static", StaticFiles(directory=_STATIC)),
@@ -107,7 +107,7 @@ class Dashboard:
             Route("/api/live/workflows", self._event_stream(streams.workflows)),
             Route("/api/live/workflows/{id}", self._event_stream(streams.workflow)),
             Route("/api/live/agents", self._event_stream(streams.agents)),
-            Route("/api/live/approvals", self._event_stream(streams.approvals)),
+            Route("/api/live/questions", self._event_stream(streams.questions)),
             Route("/api/live/dead-letters", self._event_stream(streams.dead_letters)),
             Route("/api/events/{sequence:int}", self._event),
             Route("/api/dead-letters/{id}", self._letter),
@@ -115,7 +115,7 @@ class Dashboard:
             Route("/api/workflows/{id}/export", self._export),
             Route("/api/workflows/{id}/cancel", self._cancel, methods=["POST"]),
             Route("/api/workflows/{id}/resume", self._resume, methods=["POST"]),
-            Route("/api/approvals/{id}/{action}", self._decide, methods=["POST"]),
+            Route("/api/questions/{id}/{action}", self._decide, methods=["POST"]),
             Route("/api/dead-letters/{id}/replay", self._replay, methods=["POST"]),
             Route("/api/dead-letters/{id}/discard", self._discard, methods=["POST"]),
             Route("/api/dead-letters/replay", self._replay_all, methods=["POST"]),
@@ -233,16 +233,18 @@ class Dashboard:
         return json_response(resumed)
 
     async def _decide(self, request: Request) -> Response:
-        given = await read_json_object(request, ("input", "reason"), self.client.bus.max_body)
-        approval, actor, operations = request.path_params["id"], self._actor(request), self.client.operations
+        given = await read_json_object(request, ("answer", "input", "reason"), self.client.bus.max_body)
+        question, actor, operations = request.path_params["id"], self._actor(request), self.client.operations
         match request.path_params["action"]:
             case "approve":
-                answer = await operations.approve(approval, input=given.get("input"), by=actor)
+                answer = await operations.approve(question, input=given.get("input"), by=actor)
+            case "answer":
+                answer = await operations.answer(question, given.get("answer"), by=actor)
             case "reject":
                 reason = str(given.get("reason", ""))
-                answer = await operations.reject(approval, reason=reason, by=actor)
+                answer = await operations.reject(question, reason=reason, by=actor)
             case other:
-                raise NotFoundError(f"{other!r} is not an answer; expected approve or reject")
+                raise NotFoundError(f"{other!r} is not an answer; expected approve, reject or answer")
         self._streams.refresh()
         return json_response({"counted": answer.counted, "said": answer.message})
 

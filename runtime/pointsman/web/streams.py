@@ -1,7 +1,7 @@
 """Send the data of each open page as server-sent events: first all data, then the changes.
 
 Every event has a field `live` with the common data of all pages: the state of the broker, the teams, and the numbers of
-approvals, dead letters and failing agents.
+questions, dead letters and failing agents.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = get_logger(__name__)
 
 _BATCH_INTERVAL_S = 0.2  # time in which changes are gathered before they are sent: a person does not notice the delay
 _MAX_REDRAW_PAUSE_S = 1.0  # maximum time between two updates of a plan of any size
-_POLL_INTERVAL_S = 2.0  # time between two polls of queues, cards and approvals, while a page is open
+_POLL_INTERVAL_S = 2.0  # time between two polls of queues, cards and questions, while a page is open
 _PAGE_SIZE = 100  # rows of a page
 _MAX_CHANGED_ROWS = 200  # with more changed rows at once, the whole page is sent again
 _MAX_SEARCH_CHARS = 200  # characters
@@ -59,7 +59,7 @@ class EventStreams:
         self._index = index
         self._letters = letters
         self._agents: Polled[list[dict[str, Any]]] = Polled(self._read_agents, _POLL_INTERVAL_S)
-        self._approvals: Polled[list[dict[str, Any]]] = Polled(self._read_approvals, _POLL_INTERVAL_S)
+        self._questions: Polled[list[dict[str, Any]]] = Polled(self._read_questions, _POLL_INTERVAL_S)
         self._queued: Polled[list[WorkflowRow]] = Polled(lambda: queued_rows(client), _POLL_INTERVAL_S)
         self.stopping = asyncio.Event()
 
@@ -69,7 +69,7 @@ class EventStreams:
         coming = asyncio.ensure_future(anext(chunks))
         sent: Mapping[str, Any] = {}
         try:
-            async with self._agents.watch(), self._approvals.watch():
+            async with self._agents.watch(), self._questions.watch():
                 yield b"retry: 1000\n\n"
                 while not stopping.done():
                     await asyncio.wait(
@@ -189,9 +189,9 @@ class EventStreams:
         async for chunk in self._polled("agents", self._agents):
             yield chunk
 
-    async def approvals(self, request: Request) -> Chunks:
-        """Yield the current open approvals."""
-        async for chunk in self._polled("approvals", self._approvals):
+    async def questions(self, request: Request) -> Chunks:
+        """Yield the current open questions."""
+        async for chunk in self._polled("questions", self._questions):
             yield chunk
 
     async def dead_letters(self, request: Request) -> Chunks:
@@ -217,8 +217,8 @@ class EventStreams:
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
     def refresh(self) -> None:
-        """Poll approvals and queued requests now, after an answer or a cancellation."""
-        self._approvals.refresh()
+        """Poll questions and queued requests now, after an answer or a cancellation."""
+        self._questions.refresh()
         self._queued.refresh()
 
     def _apply_messages(
@@ -250,7 +250,7 @@ class EventStreams:
                 "broker": self._client.bus.connected,
                 "teams": [*sorted(supervised), *(name for name in self._index.teams if name not in supervised)],
                 "read": round(self._index.progress, 3),
-                "approvals": len(self._approvals.value or ()),
+                "questions": len(self._questions.value or ()),
                 "letters": len(self._letters),
                 "stuck": sum(agent["health"] in ("stuck", "failing") for agent in self._agents.value or ()),
             }
@@ -267,8 +267,8 @@ class EventStreams:
         )
         return views.agents_json(cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits)
 
-    async def _read_approvals(self) -> list[dict[str, Any]]:
-        return [approval.model_dump(mode="json") for approval in await self._client.operations.approvals()]
+    async def _read_questions(self) -> list[dict[str, Any]]:
+        return [question.model_dump(mode="json") for question in await self._client.operations.questions()]
 
 
 async def _wait_for_any(*news: Coroutine[Any, Any, None]) -> None:

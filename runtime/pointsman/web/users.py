@@ -3,7 +3,7 @@
 | Role | may |
 |---|---|
 | `look` | see all pages |
-| `approve` | also answer approvals |
+| `approve` | also answer questions, approve and reject |
 | `operate` | also start, cancel, replay and discard |
 
 The file of users holds the SHA-256 of each token: a token has 192 random bits, so no search finds it from the digest.

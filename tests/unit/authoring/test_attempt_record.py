@@ -15,18 +15,18 @@ from pointsman.authoring.ports import AttemptUsage
 from pointsman.errors import MAX_ERROR_CHARS
 from pointsman.ports.model import ModelReply
 from pointsman.testing.models import tool_reply
-from pointsman_schemas.events import ApprovalVerdict, EmittedEvent, Usage
+from pointsman_schemas.events import Answer, EmittedEvent, Usage
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
 
 
-def kept(journal: MemoryJournal | None = None, *verdicts: ApprovalVerdict) -> AttemptRecord:
-    handoff = Context.for_test().handoff.model_copy(update={"verdicts": verdicts})
+def kept(journal: MemoryJournal | None = None, *verdicts: Answer) -> AttemptRecord:
+    handoff = Context.for_test().handoff.model_copy(update={"answers": verdicts})
     return AttemptRecord(handoff, "clerk", journal, lambda: NOW, AttemptUsage())
 
 
 def test_approval_holds_for_its_tool_and_arguments_only() -> None:
-    yes = ApprovalVerdict(tool="pay", arguments={"amount": 1}, verdict="approved")
+    yes = Answer(tool="pay", arguments={"amount": 1}, verdict="approved")
     there = kept(None, yes)
 
     assert there.approval_verdict("pay", {"amount": 1}) is yes

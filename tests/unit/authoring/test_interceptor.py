@@ -18,7 +18,7 @@ from pointsman.authoring.agent import Agent
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman.errors import ApprovalRequiredError, ModelError, NotJsonError, TaskError
+from pointsman.errors import AnswerRequiredError, ModelError, NotJsonError, TaskError
 from pointsman.ports.model import ModelReply
 from pointsman.testing import run_team
 from pointsman.testing.models import Script, ScriptedModel, text_reply, tool_reply
@@ -337,7 +337,7 @@ async def test_a_person_is_asked_before_a_call_is_intercepted() -> None:
         """Pays."""
         return "paid"
 
-    with pytest.raises(ApprovalRequiredError):
+    with pytest.raises(AnswerRequiredError):
         await Context.for_test(interceptors=[Tracing(log)]).call(pay, amount=1)
 
     assert log == []

@@ -15,7 +15,7 @@ from support.mcp_server import ADD, FakeMcpServer, serving, source
 
 from pointsman.authoring.context import Context
 from pointsman.authoring.mcp import MAX_TOOLS, _result_value, mcp_tools
-from pointsman.errors import ApprovalRequiredError, ConfigurationError, TaskError
+from pointsman.errors import AnswerRequiredError, ConfigurationError, TaskError
 from pointsman.ports.model import ToolSpec
 from pointsman_schemas.events import ErrorKind
 
@@ -167,11 +167,11 @@ async def test_a_person_is_asked_for_the_arguments_as_they_are(server: FakeMcpSe
     calc = source(server, approval=["add"])
     (add,) = await calc.tools()
 
-    with pytest.raises(ApprovalRequiredError) as caught:
+    with pytest.raises(AnswerRequiredError) as caught:
         await add.call('{"a": 1}', Context.for_test())
     await calc.close()
 
-    assert [(call.tool, call.arguments) for call in caught.value.calls] == [("add", {"a": 1})]
+    assert [(call.tool, call.arguments) for call in caught.value.questions] == [("add", {"a": 1})]
 
 
 async def test_the_start_of_a_server_is_not_a_call_s_time(server: FakeMcpServer) -> None:

@@ -15,7 +15,7 @@ from pointsman.authoring.tools import Tool, tool
 from pointsman.errors import RefusedError, TaskError
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman.util.scrubber import HIDDEN_TEXT
-from pointsman_schemas.events import ApprovalVerdict, Step
+from pointsman_schemas.events import Answer, Step
 
 SECRET = "password=hunter2 broke"
 
@@ -101,8 +101,8 @@ async def test_a_recorded_failure_of_an_approved_call_has_the_type_alone() -> No
         """Pay."""
         raise ConnectionError(SECRET)
 
-    journal, verdicts = MemoryJournal(), (ApprovalVerdict(tool="pay", verdict="approved"),)
-    first, again = (new_context(update={"verdicts": verdicts}, journal=journal) for _ in range(2))
+    journal, verdicts = MemoryJournal(), (Answer(tool="pay", verdict="approved"),)
+    first, again = (new_context(update={"answers": verdicts}, journal=journal) for _ in range(2))
 
     with pytest.raises(ConnectionError):
         await first.call(pay)

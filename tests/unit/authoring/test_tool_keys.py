@@ -13,7 +13,7 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.ports import RecordingReporter
 from pointsman.authoring.tools import Tool, tool
 from pointsman.errors import ConfigurationError, TaskError
-from pointsman_schemas.events import Progress, ToolApprovalRequest
+from pointsman_schemas.events import Progress, QuestionRequest
 
 
 async def test_each_call_has_retries_and_a_key_of_its_own() -> None:
@@ -103,7 +103,7 @@ async def test_equal_calls_of_different_tools_or_tasks_have_different_keys() -> 
 
     assert len(set(keys)) == 4
     asked = tool(approval=True)(note).approval_verdict('{"share": "1/2"}', context)
-    assert isinstance(asked, ToolApprovalRequest)
+    assert isinstance(asked, QuestionRequest)
     assert asked.arguments == {"share": "share of 1/2"}
 
 

@@ -14,7 +14,7 @@ from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tool_turns import MAX_PARALLEL_CALLS, MAX_REPEATS, MAX_RESULT_CHARS
 from pointsman.authoring.tools import tool
-from pointsman.errors import ApprovalRequiredError, TaskError
+from pointsman.errors import AnswerRequiredError, TaskError
 from pointsman.ports.model import ModelReply, ToolCall
 from pointsman.testing.models import Script, ScriptedModel, text_reply, tool_reply
 
@@ -171,8 +171,8 @@ async def test_all_approvals_of_a_turn_are_requested_before_any_tool_runs() -> N
     wanted = tool_reply(("look", {"number": 1}), ("pay", {"amount": 5}), ("pay", {"amount": 6}), ("pay", {"euros": 7}))
     error, _, _ = await run(wanted, tools=[pay, look])
 
-    assert isinstance(error, ApprovalRequiredError)
-    assert [call.arguments for call in error.calls] == [{"amount": 5}, {"amount": 6}]
+    assert isinstance(error, AnswerRequiredError)
+    assert [call.arguments for call in error.questions] == [{"amount": 5}, {"amount": 6}]
     assert ran == []
 
 
@@ -189,8 +189,8 @@ async def test_nested_call_that_needs_approval_ends_the_attempt_with_the_questio
 
     error, _, _ = await run(tool_reply(("settle", {}), ("double", {"number": 1})), tools=[settle, double])
 
-    assert isinstance(error, ApprovalRequiredError)
-    assert [(call.tool, call.arguments) for call in error.calls] == [("pay", {"amount": 5})]
+    assert isinstance(error, AnswerRequiredError)
+    assert [(call.tool, call.arguments) for call in error.questions] == [("pay", {"amount": 5})]
 
 
 async def test_a_huge_tool_result_is_cut_and_says_so() -> None:

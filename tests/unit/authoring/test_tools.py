@@ -18,7 +18,7 @@ from pointsman.errors import ConfigurationError, InvalidTokenError, ModelError, 
 from pointsman.ports.model import ModelReply
 from pointsman.testing import run_team
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
-from pointsman_schemas.events import ApprovalVerdict, ErrorKind
+from pointsman_schemas.events import Answer, ErrorKind
 from pointsman_schemas.team import Pipeline, Stage, Team
 
 
@@ -209,8 +209,8 @@ async def test_retry_pauses_double_and_are_bounded(
     ],
 )
 async def test_rejected_call_is_an_error_without_the_persons_name(said: dict[str, str], told: str) -> None:
-    verdict = ApprovalVerdict.model_validate({"tool": "pay", "arguments": {"amount": 5}, **said})
-    handoff = Context.for_test().handoff.model_copy(update={"verdicts": (verdict,)})
+    verdict = Answer.model_validate({"tool": "pay", "arguments": {"amount": 5}, **said})
+    handoff = Context.for_test().handoff.model_copy(update={"answers": (verdict,)})
     context = new_context(handoff)
 
     @tool(approval=True)

@@ -45,8 +45,8 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from pointsman import Context, TaskError, agent, tool
+from pointsman.authoring.json_types import InputType, OutputType
 from pointsman.authoring.ports import RecordingReporter
-from pointsman.authoring.signatures import InputType, OutputType
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.strict_json import compact_json
 

@@ -10,9 +10,9 @@ import pytest
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.cli.commands import (
     agents,
-    approvals,
     archive,
     dead_letters,
+    questions,
     submit,
     trace,
     workflows,
@@ -30,6 +30,6 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     async def session(*_: object, **__: object) -> AsyncIterator[Client]:
         yield found
 
-    for module in (agents, approvals, archive, checks, dead_letters, submit, trace, workflows):
+    for module in (agents, questions, archive, checks, dead_letters, submit, trace, workflows):
         monkeypatch.setattr(module, "session", session)
     return found

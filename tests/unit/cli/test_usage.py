@@ -18,7 +18,7 @@ from pointsman.cli.app import Entry, Group, app, load_function
 
 COMMANDS = [
     "demo", "up", "supervisor", "worker", "submit", "watch", "list", "show", "trace", "cancel", "agents", "doctor",
-    "dashboard", "export", "import", "replay", "approvals", "approve", "reject", "eval", "mcp",
+    "dashboard", "export", "import", "replay", "questions", "answer", "approve", "reject", "eval", "mcp",
 ]  # fmt: skip
 LETTERS = ["list", "show", "replay", "discard"]
 NOWHERE = ["--url", "nats://127.0.0.1:1"]

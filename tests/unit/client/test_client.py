@@ -24,9 +24,9 @@ from pointsman.errors import (
 )
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import Approval, Control, Event, Progress, Request
+from pointsman_schemas.events import Control, Event, Progress, Question, Request
 from pointsman_schemas.ids import workflow_id_for
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Entry, TimerArmed
+from pointsman_schemas.log import Entry, QuestionAnswered, QuestionAsked, TimerArmed
 from pointsman_schemas.strict_json import dump, parse
 
 
@@ -272,17 +272,17 @@ def short(number: int, *, done: bool, team: str = TEAM) -> list[Entry]:
     return [*begun, ended("completed", number + 1, workflow=workflow)] if done else begun
 
 
-EVER, TOKEN = datetime(2999, 1, 1, tzinfo=UTC), f"{WORKFLOW}-a1"
-DECIDED = ApprovalDecided(at=at(2), event_id="e", approval=TOKEN, verdict="rejected", by="Ann")
+EVER, TOKEN = datetime(2999, 1, 1, tzinfo=UTC), f"{WORKFLOW}-q1"
+DECIDED = QuestionAnswered(at=at(2), event_id="e", question=TOKEN, verdict="rejected", by="Ann")
 
 
 async def asking(bus: MemoryBus, expires_at: datetime, *more: Entry) -> None:
     """Return a workflow with an open plan approval and later entries; the newest commit still waits."""
-    question = ApprovalRequested(at=at(1), approval=TOKEN, about="plan", expires_at=expires_at)
-    await store(bus, started(), question, *more, pending_approvals=(TOKEN,))
-    asked = Approval(id=TOKEN, workflow_id=WORKFLOW, team=TEAM, about="plan", asked_at=at(1), expires_at=expires_at,
+    question = QuestionAsked(at=at(1), question=TOKEN, about="plan", expires_at=expires_at)
+    await store(bus, started(), question, *more, open_questions=(TOKEN,))
+    asked = Question(id=TOKEN, workflow_id=WORKFLOW, team=TEAM, about="plan", asked_at=at(1), expires_at=expires_at,
                      reply_to="x")  # fmt: skip
-    await publish(bus, f"pointsman.event.{WORKFLOW}.approval.{TOKEN}", asked)
+    await publish(bus, f"pointsman.event.{WORKFLOW}.question.{TOKEN}", asked)
 
 
 async def test_open_approval_is_listed_until_it_expires() -> None:
@@ -290,7 +290,7 @@ async def test_open_approval_is_listed_until_it_expires() -> None:
     for expires_at in (EVER, at(2)):
         bus = MemoryBus()
         await asking(bus, expires_at)
-        asked.append([each.id for each in await Client(bus).operations.approvals()])
+        asked.append([each.id for each in await Client(bus).operations.questions()])
 
     assert asked == [[TOKEN], []]
 
@@ -300,7 +300,7 @@ async def test_open_approval_is_listed_until_it_expires() -> None:
     [
         (EVER, (DECIDED,), f"{TOKEN} was already rejected by Ann; nothing has changed"),
         (EVER, (ended("cancelled", 2),), f"the workflow has ended: cancelled; {TOKEN} is asked no more"),
-        (at(2), (), f"{TOKEN} expired at {at(2).isoformat()} and counts as rejected"),
+        (at(2), (), f"{TOKEN} expired at {at(2).isoformat()} and takes no answer"),
     ],
 )
 async def test_an_answer_that_cannot_count_is_not_sent_and_says_why(

@@ -10,13 +10,13 @@ from support.history import at, ended, started, store
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import WORKFLOW_STATUSES, Client
-from pointsman_schemas.log import ApprovalRequested
+from pointsman_schemas.log import QuestionAsked
 
 WORKFLOWS = {
     "wf_done": ("crew", 0, "c-1", "completed"),
     "wf_failed": ("crew", 60, "c-2", "failed"),
     "wf_shop": ("shop", 120, "c-1", "completed"),
-    "wf_asks": ("crew", 180, "c-3", "waiting for approval"),
+    "wf_asks": ("crew", 180, "c-3", "waiting for an answer"),
     "wf_runs": ("crew", 240, "c-1", "running"),
 }
 
@@ -29,12 +29,12 @@ async def client() -> Client:
         entries: list[Any] = [
             started(id, seconds=seconds, team=team).model_copy(update={"correlation_id": correlation})
         ]
-        if status == "waiting for approval":
-            entries.append(ApprovalRequested(at=at(seconds), approval=f"{id}-1", about="plan", expires_at=at(9_999)))
+        if status == "waiting for an answer":
+            entries.append(QuestionAsked(at=at(seconds), question=f"{id}-1", about="plan", expires_at=at(9_999)))
         elif status != "running":
             entries.append(ended(status, seconds, workflow=id))
-        pending = (f"{id}-1",) if status == "waiting for approval" else ()
-        await store(client.bus, *entries, workflow=id, team=team, pending_approvals=pending)
+        pending = (f"{id}-1",) if status == "waiting for an answer" else ()
+        await store(client.bus, *entries, workflow=id, team=team, open_questions=pending)
     await client.submit("crew", "queued", request_id="r-9", correlation_id="c-9")
     return client
 
@@ -53,7 +53,7 @@ async def test_list_without_filters_has_all_workflows_newest_first(client: Clien
         ({"team": "shop"}, ["wf_shop"]),
         ({"status": ["completed"]}, ["wf_shop", "wf_done"]),
         ({"status": ["running", "failed"]}, ["wf_runs", "wf_failed"]),
-        ({"status": ["waiting for approval"]}, ["wf_asks"]),
+        ({"status": ["waiting for an answer"]}, ["wf_asks"]),
         ({"status": ["waiting for admission"]}, ["queued"]),
         ({"correlation_id": "c-1"}, ["wf_runs", "wf_shop", "wf_done"]),
         ({"correlation_id": "c-9"}, ["queued"]),

@@ -77,7 +77,7 @@ def test_only_a_cancel_keeps_a_request_that_it_came_with_from_beginning() -> Non
     begun, unwanted = WorkflowDriver(), WorkflowDriver()
     request = RequestReceived(admission(begun.strategy, begun.limits), Request(input="do it"))
 
-    begun.decide_and_apply(ControlReceived("answer", Control(action="approve", approval="no-such")), request)
+    begun.decide_and_apply(ControlReceived("answer", Control(action="approve", question="no-such")), request)
     unwanted.decide_and_apply(ControlReceived("cancel", Control(action="cancel")), request)
 
     assert begun.handoff("plan-1").to_agent == "planner"

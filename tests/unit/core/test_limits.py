@@ -237,11 +237,11 @@ def test_the_armed_timer_is_a_message_for_later() -> None:
 def test_no_timer_sleeps_longer_than_a_stream_keeps_it(days: float) -> None:
     """The broker drops messages older than the retention of the work stream, including pending schedules."""
     seconds = days * 86_400
-    story = WorkflowDriver(cards=(card("worker", approval="required"),), limits=Limits(approval=seconds)).planned(
+    story = WorkflowDriver(cards=(card("worker", approval="required"),), limits=Limits(answer_timeout=seconds)).planned(
         task("a")
     )
     asked = story.now
-    while story.state.approvals:
+    while story.state.questions:
         story.fire_timer()
 
     assert story.now == asked + timedelta(seconds=seconds)

@@ -12,7 +12,7 @@ from pointsman_schemas.events import Budget, Request
 from pointsman_schemas.team import Limits
 
 COUNTS = [(model, name) for model in (Budget, Limits) for name in ("calls", "tokens", "tasks", "replans")]
-TIMES = [(Request, "deadline"), (Limits, "deadline"), (Limits, "task_timeout"), (Limits, "approval")]
+TIMES = [(Request, "deadline"), (Limits, "deadline"), (Limits, "task_timeout"), (Limits, "answer_timeout")]
 
 
 def build(model: type[BaseModel], name: str, value: object) -> BaseModel:

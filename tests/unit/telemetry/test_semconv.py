@@ -121,7 +121,7 @@ def test_no_destination_holds_an_id() -> None:
         subjects.schedule("WORKFLOW", "NAME"),
         subjects.log("crew", "WORKFLOW"),
         subjects.event("WORKFLOW", "NAME"),
-        subjects.approval("WORKFLOW", "NAME"),
+        subjects.question("WORKFLOW", "NAME"),
         subjects.live("WORKFLOW", "NAME"),
         subjects.limit("NAME"),
         subjects.outcome("crew", "WORKFLOW"),

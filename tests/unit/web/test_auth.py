@@ -180,8 +180,8 @@ def test_a_session_cannot_be_prolonged() -> None:
     [
         ("GET", "/api/live/agents", "look"),
         ("GET", "/api/workflows/wf_1/export", "look"),
-        ("POST", "/api/approvals/a/approve", "approve"),
-        ("POST", "/api/approvals/a/reject", "approve"),
+        ("POST", "/api/questions/a/approve", "approve"),
+        ("POST", "/api/questions/a/reject", "approve"),
         ("POST", "/api/requests", "operate"),
         ("POST", "/api/workflows/wf_1/cancel", "operate"),
         ("POST", "/api/dead-letters/x/discard", "operate"),

@@ -136,6 +136,6 @@ async def test_status_lists_what_needs_attention() -> None:
         live = (await page.until("letters")).data["live"]
 
     assert live == {
-        "namespace": "pointsman", "broker": True, "read": 1.0, "letters": 1, "approvals": 0, "stuck": 0,
+        "namespace": "pointsman", "broker": True, "read": 1.0, "letters": 1, "questions": 0, "stuck": 0,
         "teams": [],
     }  # fmt: skip

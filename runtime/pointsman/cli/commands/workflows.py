@@ -20,7 +20,7 @@ from pointsman.cli.support.session import default_by, session
 from pointsman.cli.support.teams import is_admitted, known_teams
 from pointsman.client.client import WORKFLOW_STATUSES, Client, Workflow
 from pointsman.client.operations import NotResumableError
-from pointsman.core.evolve import pending_approvals
+from pointsman.core.evolve import open_questions
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
 from pointsman.errors import ConfigurationError, NotFoundError
@@ -163,7 +163,7 @@ def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, jso
                     "workflow_id": id,
                     "team": started.team if started else None,
                     "status": root.status if root else "running",
-                    "waiting_for": sorted(pending_approvals(entries)) if not ended else [],
+                    "waiting_for": sorted(open_questions(entries)) if not ended else [],
                     "waiting_for_agents": sorted({str(task.agent) for task in tasks_without_agent(root)})
                     if root
                     else [],

@@ -16,9 +16,9 @@ from pointsman.core.views import timeline
 from pointsman.core.views.formatting import request_text
 from pointsman_schemas.events import Delta, Outcome, Progress
 from pointsman_schemas.log import (
-    ApprovalRequested,
     AttemptFailed,
     PlanAccepted,
+    QuestionAsked,
     TaskFailed,
     TaskSucceeded,
     WorkflowEnded,
@@ -91,8 +91,11 @@ class EventPrinter:
             case WorkflowStarted():
                 self._start = event.at
                 text = f"{event.workflow_id}  {request_text(event.input)}"
-            case ApprovalRequested():
-                text = f"waits for approval of {text}: `pointsman approve {event.approval}` or `reject`"
+            case QuestionAsked():
+                if event.about == "information":
+                    text = f"asks: {text} Answer with `pointsman answer {event.question} ANSWER`"
+                else:
+                    text = f"waits for approval of {text}: `pointsman approve {event.question}` or `reject`"
         colour = _TONE_STYLES[line.tone]
         style = f"bold {colour}".strip() if line.mark in _PROMINENT_MARKS else colour or "dim"
         yield self._line(line.at, line.mark, line.actor, text, style, whole=line.mark in _UNCUT_MARKS)

@@ -1,4 +1,4 @@
-"""Render workflows, approvals and dead letters for a terminal. Functions of values, without I/O."""
+"""Render workflows, questions and dead letters for a terminal. Functions of values, without I/O."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.text import Text
 
 from pointsman.cli.render.output import escape_control, one_line
 from pointsman.client.client import WorkflowSummary
-from pointsman.core.evolve import fold_entries, pending_approvals
-from pointsman.core.tasks.handoff_input import approval_subject
+from pointsman.core.evolve import fold_entries, open_questions
+from pointsman.core.tasks.handoff_input import question_subject
 from pointsman.core.views import timeline
 from pointsman.core.views.formatting import format_dollars, format_seconds, format_usage, request_text
 from pointsman.core.views.trace import TraceNode, build_trace
 from pointsman.core.views.trace_status import WAITING_FOR_AGENT, WAITING_FOR_RETRY, at_time
 from pointsman.engine.operations.dead_letters import DeadLetterEntry
-from pointsman_schemas.events import Approval, DeadLetter, Gap, Outcome, Progress
+from pointsman_schemas.events import DeadLetter, Gap, Outcome, Progress, Question
 from pointsman_schemas.log import (
     Entry,
     WorkflowEnded,
@@ -30,9 +30,9 @@ from pointsman_schemas.log import (
 __all__ = [
     "NARROW_WIDTH",
     "STYLE",
-    "approval_table",
     "body_text",
     "dead_letter_table",
+    "question_table",
     "render_answer",
     "render_outcome",
     "render_workflow",
@@ -55,8 +55,8 @@ STYLE = {
     "waiting": "dim",
     "waiting for an agent": "yellow",
     "waiting for a retry": "yellow",
-    "asked for approval": "yellow",
-    "waiting for approval": "bold yellow",
+    "asked a person": "yellow",
+    "waiting for an answer": "bold yellow",
     "waiting for admission": "bold yellow",
     "asked to end": "yellow",
     "skipped": "yellow",
@@ -209,13 +209,13 @@ def render_workflow(
                 parts += [table] if entry.plan.tasks else []
             case "plan_rejected":
                 parts.append(Text(f"\nPlan {entry.revision} refused: {one_line('; '.join(entry.problems))}", "red"))
-            case "approval_requested":
+            case "question_asked":
                 about = timeline.label(entry, entry.task_id or "")
-                asked[entry.approval] = about[0].upper() + about[1:]
-            case "approval_decided":
+                asked[entry.question] = about[0].upper() + about[1:]
+            case "question_answered":
                 by, why = f" by {entry.by}" if entry.by else "", f": {entry.reason}" if entry.reason else ""
-                what = one_line(f"{asked.get(entry.approval, entry.approval)}: {entry.verdict}{by}{why}", limit=400)
-                parts.append(Text(f"\n{what}", "green" if entry.verdict == "approved" else "red"))
+                what = one_line(f"{asked.get(entry.question, entry.question)}: {entry.verdict}{by}{why}", limit=400)
+                parts.append(Text(f"\n{what}", "green" if entry.verdict in ("approved", "answered") else "red"))
             case "task_added":
                 own.add(entry.task_id)
             case "attempt_failed" | "task_failed" if entry.error.detail:
@@ -242,10 +242,10 @@ def render_workflow(
             render_outcome(last.outcome),
         ]
     else:
-        waiting = pending_approvals(entries)
-        state, style = ("waiting for approval", "bold yellow") if waiting else ("still running", "cyan")
+        waiting = open_questions(entries)
+        state, style = ("waiting for an answer", "bold yellow") if waiting else ("still running", "cyan")
         parts.append(Text(f"\nThe workflow is {state}.", style))
-        parts += _approval_lines(entries) if waiting else ()
+        parts += _question_lines(entries) if waiting else ()
         waits = [
             task for task in (top.children if top else ()) if task.status in (WAITING_FOR_AGENT, WAITING_FOR_RETRY)
         ]
@@ -253,13 +253,17 @@ def render_workflow(
     return Group(*parts)
 
 
-def _approval_lines(log: Sequence[Entry]) -> Iterator[Text]:
-    """Yield the pending approvals, with their subjects and the commands that answer them."""
+def _question_lines(log: Sequence[Entry]) -> Iterator[Text]:
+    """Yield the open questions, with their subjects and the commands that answer them."""
     if (state := fold_entries(log)) is None:
         return
-    for pending in state.approvals.values():
+    for pending in state.questions.values():
         yield Text(f"\n{pending.id}: the {pending.about} {pending.tool or pending.task_id or ''}".rstrip())
-        yield Text(body_text(approval_subject(state, pending)))
+        if pending.about == "information":
+            yield Text(body_text(pending.text))
+            yield Text(f"Answer with `pointsman answer {pending.id} ANSWER` or `pointsman reject {pending.id}`.", "dim")
+            continue
+        yield Text(body_text(question_subject(state, pending)))
         yield Text(f"Answer with `pointsman approve {pending.id}` or `pointsman reject {pending.id}`.", "dim")
 
 
@@ -278,20 +282,21 @@ def _task_table(top: TraceNode, now: datetime) -> Table:
     return table
 
 
-def approval_table(approvals: Sequence[Approval], now: datetime) -> RenderableType:
-    """Render the table of `approvals`.
+def question_table(questions: Sequence[Question], now: datetime) -> RenderableType:
+    """Render the table of `questions`.
 
     Args:
-        approvals: The pending approvals.
+        questions: The open questions.
         now: The current time.
 
     Returns:
         The table.
     """
-    table = _table("approval", "team", "about", "agent", "left", "what")
-    for each in approvals:
+    table = _table("question", "team", "about", "agent", "left", "what")
+    for each in questions:
         about = f"{each.about} {each.tool or each.task_id or ''}".rstrip()
-        what = one_line(": ".join(filter(None, (each.intent, value_text(each.input)))), limit=400)
+        parts = (each.text,) if each.about == "information" else (each.intent, value_text(each.input))
+        what = one_line(": ".join(filter(None, parts)), limit=400)
         left = format_seconds(max(0.0, (each.expires_at - now).total_seconds()))
         table.add_row(each.id, each.team, about, each.agent or "", left, Text(what, no_wrap=True, overflow="ellipsis"))
     set_no_wrap(table, 0)

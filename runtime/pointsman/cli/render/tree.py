@@ -27,8 +27,8 @@ _STATUS_MARKS = {
     "failed": "✗",
     "running": "…",
     "in review": "…",
-    "asked for approval": "‖",
-    "waiting for approval": "‖",
+    "asked a person": "‖",
+    "waiting for an answer": "‖",
 }
 _BAR_SIGNS = {"attempt": "━", "chat": "▪", "tool": "▪"}
 _UNDONE_STATUSES = ("failed", "skipped", "abandoned")

@@ -9,7 +9,7 @@ from pointsman.client.operations import DeadLetterEntry, Operations
 from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman_schemas.ids import workflow_id_for
 
-__all__ = ["resolve_approval_id", "resolve_dead_letter", "resolve_workflow_id"]
+__all__ = ["resolve_dead_letter", "resolve_question_id", "resolve_workflow_id"]
 
 _ID_LENGTH = len(workflow_id_for("", ""))
 _MAX_LISTED = 5  # ids that an error lists when several have the same beginning
@@ -33,8 +33,8 @@ async def resolve_workflow_id(client: Client, given: str) -> str:
     return _single_match(given, await client.find_by_prefix(given), "workflows")
 
 
-async def resolve_approval_id(client: Client, given: str) -> str:
-    """Return the id of an approval, which is the id of the workflow, a hyphen and a short suffix.
+async def resolve_question_id(client: Client, given: str) -> str:
+    """Return the id of a question, which is the id of the workflow, a hyphen and a short suffix.
 
     Args:
         client: The client.

@@ -16,7 +16,6 @@ from pointsman.core.model.lifecycle import Phase
 from pointsman.core.model.state import Task, reviewed_stage
 from pointsman.core.planning.acceptance import keep_current_plan, route_to_fallback
 from pointsman.core.tasks.agent_selection import can_dispatch, select_agent
-from pointsman.core.tasks.approval_requests import request_task_approval
 from pointsman.core.tasks.dispatch import (
     await_budget,
     hold_task,
@@ -25,6 +24,7 @@ from pointsman.core.tasks.dispatch import (
     reserve_budget,
     task_deadline,
 )
+from pointsman.core.tasks.questions import request_task_approval
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, Result
 from pointsman_schemas.log import AttemptFailed, RetryScheduled, TaskFailed, TaskRefined

@@ -57,7 +57,7 @@ def committed(state: State, asking: Task | None = None) -> PlanUsage:
     """
     planned, given = plan_usage(state), reserved_budgets(state, asking)
     return PlanUsage(
-        tasks=planned.tasks + sum(each.tasks or 0 for each in given) + _tasks_awaiting_approval(state),
+        tasks=planned.tasks + sum(each.tasks or 0 for each in given) + _tasks_awaiting_answer(state),
         replans=planned.replans + sum(each.replans or 0 for each in given),
     )
 
@@ -74,9 +74,9 @@ def remaining_tasks(state: State) -> int:
     Tasks of the current plan that have not started are replaced by a new plan. A task that awaits an approval counts,
     because it may start before the new plan exists.
     """
-    staying = (TaskStatus.FAILED, TaskStatus.AWAITING_APPROVAL)
+    staying = (TaskStatus.FAILED, TaskStatus.AWAITING_ANSWER)
     giving_way = sum(1 for task in state.plan_tasks() if not (task.attempt or task.event or task.status in staying))
-    return max(quota(state).tasks - committed(state).tasks + giving_way + _tasks_awaiting_approval(state), 0)
+    return max(quota(state).tasks - committed(state).tasks + giving_way + _tasks_awaiting_answer(state), 0)
 
 
 def remaining_replans(state: State) -> int:
@@ -137,9 +137,9 @@ def exhausted_quota(state: State) -> str:
     return "" if remaining_tasks(state) else f"the limit of {quota(state).tasks} tasks is used up"
 
 
-def _tasks_awaiting_approval(state: State) -> int:
+def _tasks_awaiting_answer(state: State) -> int:
     """Return the number of tasks of plans that await an approval."""
-    return sum(len(each.plan.tasks) for each in state.approvals.values() if each.plan is not None)
+    return sum(len(each.plan.tasks) for each in state.questions.values() if each.plan is not None)
 
 
 def _can_replan(state: State) -> bool:

@@ -23,14 +23,14 @@ class Phase(StrEnum):
 class TaskStatus(StrEnum):
     """The statuses of a task.
 
-    A task in `backing_off` waits for the time of its next attempt. A task in `awaiting_approval` waits for a person. A
+    A task in `backing_off` waits for the time of its next attempt. A task in `awaiting_answer` waits for a person. A
     task in `refining` waits for a new intent. A task in `in_review` waits for a judge. A task in `held` waits for an
     agent that may receive work. A task in `awaiting_budget` waits until other attempts return budget. A task in
     `expanded` waits for the tasks of its items.
     """
 
     WAITING = "waiting"
-    AWAITING_APPROVAL = "awaiting_approval"
+    AWAITING_ANSWER = "awaiting_answer"
     RUNNING = "running"
     BACKING_OFF = "backing_off"
     REFINING = "refining"
@@ -61,7 +61,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.WAITING: frozenset(
         {
             TaskStatus.RUNNING,
-            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_ANSWER,
             TaskStatus.HELD,
             TaskStatus.AWAITING_BUDGET,
             TaskStatus.EXPANDED,
@@ -71,7 +71,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
         }
     ),
     TaskStatus.EXPANDED: frozenset({TaskStatus.SUCCEEDED, TaskStatus.FAILED, TaskStatus.ABANDONED}),
-    TaskStatus.AWAITING_APPROVAL: frozenset(
+    TaskStatus.AWAITING_ANSWER: frozenset(
         {
             TaskStatus.RUNNING,
             TaskStatus.HELD,
@@ -83,7 +83,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.AWAITING_BUDGET: frozenset(
         {
             TaskStatus.RUNNING,
-            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_ANSWER,
             TaskStatus.BACKING_OFF,
             TaskStatus.HELD,
             TaskStatus.ABANDONED,
@@ -91,7 +91,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     ),
     TaskStatus.RUNNING: frozenset(
         {
-            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_ANSWER,
             TaskStatus.AWAITING_BUDGET,
             TaskStatus.BACKING_OFF,
             TaskStatus.REFINING,
@@ -104,7 +104,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     ),
     TaskStatus.BACKING_OFF: frozenset(
         {
-            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_ANSWER,
             TaskStatus.AWAITING_BUDGET,
             TaskStatus.SUCCEEDED,
             TaskStatus.REFINING,
@@ -117,7 +117,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     ),
     TaskStatus.REFINING: frozenset(
         {
-            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_ANSWER,
             TaskStatus.BACKING_OFF,
             TaskStatus.HELD,
             TaskStatus.AWAITING_BUDGET,
@@ -127,7 +127,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     ),
     TaskStatus.IN_REVIEW: frozenset(
         {
-            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_ANSWER,
             TaskStatus.AWAITING_BUDGET,
             TaskStatus.BACKING_OFF,
             TaskStatus.REFINING,
@@ -140,7 +140,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.HELD: frozenset(
         {
             TaskStatus.RUNNING,
-            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_ANSWER,
             TaskStatus.AWAITING_BUDGET,
             TaskStatus.HELD,
             TaskStatus.FAILED,
@@ -151,7 +151,7 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
         {
             TaskStatus.WAITING,  # only when the workflow is resumed
             TaskStatus.RUNNING,
-            TaskStatus.AWAITING_APPROVAL,
+            TaskStatus.AWAITING_ANSWER,
             TaskStatus.HELD,
             TaskStatus.AWAITING_BUDGET,
             TaskStatus.EXPANDED,  # by a replay of the dead letter of an item's task

@@ -13,14 +13,14 @@ from pydantic import JsonValue, PlainSerializer, TypeAdapter
 from pointsman.core.model.inputs import ROUND_MARK
 from pointsman.core.model.lifecycle import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import ApprovalVerdict, AttemptError, Budget, Outcome, PlanUsage, Result, Usage
+from pointsman_schemas.events import Answer, AttemptError, Budget, Outcome, PlanUsage, Result, Usage
 from pointsman_schemas.log import AbandonCause, Parent, TraceOrigin
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.team import Limits, Strategy
 
 __all__ = [
-    "PendingApproval",
+    "OpenQuestion",
     "State",
     "Task",
     "copy_with",
@@ -95,10 +95,10 @@ class Task:
     """The task of the refiner that was asked for a new intent."""
     returned_by_review: bool = False
     """True if a judge has returned the output once. A judge may return the output of a task only once."""
-    verdicts: tuple[ApprovalVerdict, ...] = ()
-    """The answers of persons to the tool calls of earlier attempts."""
-    approval_attempts: tuple[int, ...] = ()
-    """The attempts that ended with a request for an approval."""
+    answers: tuple[Answer, ...] = ()
+    """The answers of persons to the questions of earlier attempts."""
+    asking_attempts: tuple[int, ...] = ()
+    """The attempts that ended with a question."""
     team: bool = False
     """True if the agent is a team, which runs a workflow of its own."""
     rerouted: bool = False
@@ -134,16 +134,21 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingApproval:
-    """An approval request without an answer. `task_id` is None for a plan."""
+class OpenQuestion:
+    """A question without an answer. `task_id` is None for a plan."""
 
     id: str
-    about: Literal["task", "tool", "plan"]
+    about: Literal["task", "tool", "plan", "information"]
     asked_at: datetime
     expires_at: datetime
     task_id: str | None = None
     tool: str = ""
     input: JsonValue = None
+    key: str = ""
+    text: str = ""
+    input_schema: dict[str, JsonValue] | None = None
+    has_default: bool = False
+    default: JsonValue = None
     plan: Plan | None = None
     revision: int = 0
 
@@ -174,10 +179,12 @@ class State:
     approve_plan: bool = False
     refiner: str | None = None
     judge: str | None = None
-    approvals: Mapping[str, PendingApproval] = field(default_factory=dict)
-    """The approval requests without an answer, by id. The deadline is paused while a request is open."""
-    approvals_requested: int = 0
-    approval_wait_since: datetime | None = None
+    questions: Mapping[str, OpenQuestion] = field(default_factory=dict)
+    """The questions without an answer, by id. The deadline is paused while a question is open."""
+    questions_asked: int = 0
+    information_questions: int = 0
+    """Number of the questions that asked for information."""
+    answer_wait_since: datetime | None = None
     phase: Phase = Phase.PLANNING
     tasks: Mapping[str, Task] = field(default_factory=dict)
     dependants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -226,8 +233,8 @@ class State:
 
     @property
     def has_begun(self) -> bool:
-        """True if the workflow has tasks, or asked a person for an approval. Its start waits for no agent."""
-        return not self.start_pending and (bool(self.tasks) or self.approvals_requested > 0)
+        """True if the workflow has tasks, or asked a person a question. Its start waits for no agent."""
+        return not self.start_pending and (bool(self.tasks) or self.questions_asked > 0)
 
     @property
     def next_timer(self) -> str:

@@ -12,8 +12,8 @@ from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task, unused_ids
 from pointsman.core.planning.role_tasks import available_agents, request_classification, request_plan
 from pointsman.core.tasks.agent_selection import resolve_skills
-from pointsman.core.tasks.approval_requests import request_plan_approval
 from pointsman.core.tasks.handoff_input import handoff_input
+from pointsman.core.tasks.questions import request_plan_approval
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind
 from pointsman_schemas.ids import as_token

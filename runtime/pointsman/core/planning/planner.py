@@ -7,19 +7,21 @@ from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman.core.planning.acceptance import accept_plan, reject_plan
-from pointsman.core.planning.role_tasks import available_agents
+from pointsman.core.planning.role_tasks import available_agents, may_ask
 from pointsman.core.planning.validation import check_plan, raw_text, read_plan, readable_tasks
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Result
+from pointsman_schemas.events import QuestionRequest, Result
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.strategies import Adaptive, Fixed
+from pointsman_schemas.strict_json import JsonValue
 
-__all__ = ["apply_plan", "plan_problems"]
+__all__ = ["apply_plan", "plan_problems", "planner_questions"]
 
 _REPEATS_FAILED_MESSAGE = "the plan repeats tasks that have failed for good; choose other agents or another way"
 _REPEATS_TRIED_MESSAGE = (
     "the plan repeats tasks that were tried before; choose other agents or another way, or say `done`"
 )
+_NO_QUESTIONS_MESSAGE = "the plan asks questions, and nobody may be asked now: plan without an answer"
 
 
 def apply_plan(decision: Decision, task: Task, result: Result) -> None:
@@ -38,9 +40,29 @@ def apply_plan(decision: Decision, task: Task, result: Result) -> None:
     return reject_plan(decision, task, problems, raw_text(result.output))
 
 
+def planner_questions(state: State, task: Task, output: JsonValue) -> tuple[QuestionRequest, ...]:
+    """Return the questions that a planner asks before it plans; no question if it asks none or may not ask."""
+    if not isinstance(output, dict) or not output.get("questions") or not may_ask(state):
+        return ()
+    plan = read_plan(output)
+    if not isinstance(plan, Plan):
+        return ()
+    return tuple(
+        QuestionRequest(
+            about="information",
+            key=f"plan-{task.attempt}-{number}",
+            text=each.question,
+            input_schema={"type": "string", "enum": list(each.choices)} if each.choices else {"type": "string"},
+        )
+        for number, each in enumerate(plan.questions, 1)
+    )
+
+
 def plan_problems(decision: Decision, plan: Plan) -> tuple[str, ...]:
     """Return the problems of `plan` with the live agents and the current state."""
     state = decision.state
+    if plan.questions:
+        return (_NO_QUESTIONS_MESSAGE,)
     items = available_agents(decision)
     names, skills = {item.name for item in items}, {skill for item in items for skill in item.skills}
     started = {

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pointsman.core.budget.team_quota import remaining_tasks
 from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase
-from pointsman.core.model.state import unused_id
+from pointsman.core.model.state import State, unused_id
 from pointsman.core.tasks.agent_selection import eligible_agents
 from pointsman.core.tasks.dispatch import add_role_task
 from pointsman_schemas.card import Role
 from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerInput
 from pointsman_schemas.strategies import Adaptive, PlanAndExecute, Router
 
-__all__ = ["available_agents", "request_classification", "request_plan"]
+__all__ = ["available_agents", "may_ask", "request_classification", "request_plan"]
 
 
 _CIRCUIT_OPEN_NOTE = "It keeps failing, and work for it waits: choose another agent where one will do."
@@ -50,9 +50,17 @@ def request_plan(
         instructions=strategy.instructions,
         adaptive=isinstance(strategy, Adaptive),
         remaining_plans=strategy.max_plans - 1 - asked_again if isinstance(strategy, Adaptive) else None,
+        may_ask=may_ask(state),
     )
     name = unused_id(state, f"plan-{state.revision + 1}")
     add_role_task(decision, name, Role.PLAN, strategy.planner, "Plan the request", asked)
+
+
+def may_ask(state: State) -> bool:
+    """Return True if the planner of the workflow may ask a person before it plans."""
+    strategy = state.strategy.escalate if isinstance(state.strategy, Router) else state.strategy
+    allowed = isinstance(strategy, PlanAndExecute | Adaptive) and strategy.may_ask
+    return allowed and state.information_questions < state.limits.questions and not state.reached_limit
 
 
 def available_agents(decision: Decision, only: Sequence[str] | None = None) -> tuple[AvailableAgent, ...]:

@@ -108,14 +108,17 @@ def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterato
             case "task_reopened":
                 control = Control(action="replay", task_id=entry.task_id, by=entry.by)
                 yield ControlReceived(entry.event_id, control)
-            case "approval_decided" if entry.verdict != "expired":
-                action: Literal["approve", "reject"] = "approve" if entry.verdict == "approved" else "reject"
+            case "question_answered" if entry.verdict != "expired":
                 answer = Control(
-                    action=action, approval=entry.approval, input=entry.input, reason=entry.reason, by=entry.by
+                    action=_ACTIONS[entry.verdict],
+                    question=entry.question,
+                    input=entry.input,
+                    reason=entry.reason,
+                    by=entry.by,
                 )
                 yield ControlReceived(entry.event_id, answer)
             case "control_ignored":
-                ignored = {"action": entry.action, "approval": entry.approval, "input": entry.input}
+                ignored = {"action": entry.action, "question": entry.question, "input": entry.input}
                 yield ControlReceived(entry.event_id, Control.model_validate(ignored))
             case "workflow_ended" if entry.cancellation is not None:
                 control = Control(action="cancel", by=entry.cancellation.by, reason=entry.cancellation.reason)
@@ -123,6 +126,14 @@ def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterato
             case _:
                 pass
         state = evolve(state, entry)
+
+
+_ACTIONS: dict[str, Literal["approve", "reject", "answer"]] = {
+    "approved": "approve",
+    "rejected": "reject",
+    "answered": "answer",
+}
+"""The action behind each verdict of a person."""
 
 
 def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> RequestReceived | RequestRefused:

@@ -40,7 +40,7 @@ class AgentChoice:
 
 def select_agent(decision: Decision, task: Task) -> AgentChoice:
     """Return the agent of the next attempt at `task`."""
-    if task.skill and not task.approval_attempts:
+    if task.skill and not task.asking_attempts:
         return _least_loaded(decision, task)
     stand_in = _fallback(decision, task)
     for name in (task.agent, stand_in):
@@ -125,7 +125,7 @@ def _fallback(decision: Decision, task: Task) -> str | None:
     """
     card = decision.card(task.agent)
     name = task.fallback if task.attempt else card.fallback if card else None
-    if name is None or task.approval_attempts or decision.card(name) is None:
+    if name is None or task.asking_attempts or decision.card(name) is None:
         return None
     return name
 

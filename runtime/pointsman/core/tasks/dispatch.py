@@ -18,9 +18,9 @@ from pointsman.core.model.agent_health import probe_id
 from pointsman.core.model.lifecycle import SETTLED, Phase, TaskStatus
 from pointsman.core.model.state import Task, usage_bounds
 from pointsman.core.tasks.agent_selection import AgentChoice, select_agent
-from pointsman.core.tasks.approval_requests import request_task_approval
 from pointsman.core.tasks.expressions import false_condition
 from pointsman.core.tasks.for_each import expand_task, gather_items
+from pointsman.core.tasks.questions import request_task_approval
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget
 from pointsman_schemas.ids import span_id_for

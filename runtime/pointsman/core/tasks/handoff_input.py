@@ -6,14 +6,21 @@ from pydantic import JsonValue
 
 from pointsman.core.budget.team_quota import remaining_replans
 from pointsman.core.model.lifecycle import TaskStatus
-from pointsman.core.model.state import PendingApproval, State, Task, usage_bounds
+from pointsman.core.model.state import OpenQuestion, State, Task, usage_bounds
 from pointsman.core.tasks.expressions import expression_input
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import TaskReport
+from pointsman_schemas.events import Answer, TaskReport
 from pointsman_schemas.role_io import RemainingLimits
 from pointsman_schemas.strategies import Fixed
+from pointsman_schemas.strict_json import compact_json
 
-__all__ = ["approval_subject", "handoff_input", "task_report"]
+__all__ = ["handoff_input", "known_results", "question_request", "question_subject", "task_report"]
+
+_MAX_KNOWN_RESULTS = 20
+"""Results that a question shows to a person: more are not read, and all of them are in the workflow's log."""
+
+_MAX_KNOWN_CHARS = 4_000
+"""Characters of the request, and of each result, that a question shows to a person."""
 
 
 def handoff_input(state: State, task: Task) -> JsonValue:
@@ -33,6 +40,8 @@ def handoff_input(state: State, task: Task) -> JsonValue:
         asked["metadata"] = state.metadata
     if task.role is Role.PLAN and (settled := [task_report(each) for each in state.plan_tasks() if each.settled]):
         asked["results"] = [each.model_dump(mode="json", exclude_defaults=True) for each in settled]
+    if task.role is Role.PLAN and state.information_questions and (answers := _planner_answers(state)):
+        asked["answers"] = answers
     if task.role is Role.PLAN:
         asked["remaining_limits"] = _remaining_limits(state, task).model_dump(mode="json", exclude_none=True)
     return {**asked, **task.input} if isinstance(task.input, dict) else asked
@@ -53,13 +62,54 @@ def _request_input(state: State, task: Task) -> JsonValue:
     return {**state.metadata, **{name: value for name, value in state.input.items() if name != "inputs"}}
 
 
-def approval_subject(state: State, pending: PendingApproval) -> JsonValue:
+def question_subject(state: State, pending: OpenQuestion) -> JsonValue:
     """Return the value that a person decides on: the task's input, the tool's arguments or the plan."""
     if pending.plan is not None:
         return pending.plan.model_dump(mode="json", exclude_defaults=True)
     if pending.about == "task" and pending.task_id is not None:
         return handoff_input(state, state.tasks[pending.task_id])
     return pending.input
+
+
+def _planner_answers(state: State) -> list[JsonValue]:
+    """Return the answers to all questions of the workflow's planners."""
+    planners = (task for task in state.tasks.values() if task.role is Role.PLAN)
+    return [_planner_answer(each) for task in planners for each in task.answers if each.key]
+
+
+def _planner_answer(answer: Answer) -> JsonValue:
+    """Return an answer as the planner receives it. The planner does not receive the name of the person."""
+    said: dict[str, JsonValue] = {"question": answer.text}
+    if answer.verdict == "answered":
+        return {**said, "answer": answer.input}
+    why = "no answer arrived in time" if answer.verdict == "expired" else f"the person declined: {answer.reason}"
+    return {**said, "unanswered": why}
+
+
+def question_request(state: State) -> str | dict[str, JsonValue]:
+    """Return the request of the workflow for a person; of a long request, a text of its beginning."""
+    if isinstance(state.input, str):
+        return _cut(state.input)
+    text = compact_json(state.input).decode()
+    return dict(state.input) if len(text) <= _MAX_KNOWN_CHARS else _cut(text)
+
+
+def known_results(state: State) -> tuple[TaskReport, ...]:
+    """Return the newest results of the workflow for a person; of a long output, a text of its beginning."""
+    done = [each for each in state.plan_tasks() if each.status is TaskStatus.SUCCEEDED]
+    return tuple(_short_report(each) for each in done[-_MAX_KNOWN_RESULTS:])
+
+
+def _short_report(task: Task) -> TaskReport:
+    report = task_report(task)
+    text = compact_json(report.output).decode()
+    if len(text) <= _MAX_KNOWN_CHARS:
+        return report
+    return report.model_copy(update={"output": _cut(report.output if isinstance(report.output, str) else text)})
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_KNOWN_CHARS else f"{text[:_MAX_KNOWN_CHARS]}..."
 
 
 def _remaining_limits(state: State, planner: Task) -> RemainingLimits:

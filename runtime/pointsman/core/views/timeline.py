@@ -10,8 +10,8 @@ from pointsman.core.views.formatting import format_seconds, format_usage, pickup
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import ATTEMPT_STARTED, ErrorKind, Progress, Usage
 from pointsman_schemas.log import (
-    ApprovalRequested,
     Entry,
+    QuestionAsked,
     TaskSucceeded,
 )
 
@@ -98,7 +98,7 @@ class Timeline:
                     f"{self._task(entry.task_id)} in {took}", format_usage(entry.result.usage), self._late_result(entry)
                 )
                 return "✓", "good", entry.result.agent, "finished", what
-            case "attempt_failed" if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
+            case "attempt_failed" if entry.error.kind == ErrorKind.NEEDS_ANSWER:
                 what = f"{self._task(entry.task_id)}, attempt {entry.attempt}: {entry.error.message}"
                 return "‖", "warn", self._agent(entry.task_id), "waits in", what
             case "attempt_failed":
@@ -153,14 +153,15 @@ class Timeline:
             case "result_ignored":
                 what = f"a result for {entry.task_id}, attempt {entry.attempt}, ignored: {entry.reason}"
                 return "-", "warn", entry.agent, "has", what
-            case "approval_requested":
+            case "question_asked":
                 about = label(entry, self._task(entry.task_id or ""))
-                return "?", "warn", entry.agent or "plan", "waits for approval of", about
-            case "approval_decided":
+                waits = "asks:" if entry.about == "information" else "waits for approval of"
+                return "?", "warn", entry.agent or "plan", waits, about
+            case "question_answered":
                 why = f": {entry.reason}" if entry.reason else ""
-                edited = ", edited" if entry.input is not None else ""
-                tone: Tone = "good" if entry.verdict == "approved" else "bad"
-                return "?", tone, entry.by or "timer", "answered:", f"{entry.verdict} {entry.approval}{edited}{why}"
+                edited = ", edited" if entry.verdict == "approved" and entry.input is not None else ""
+                tone: Tone = "good" if entry.verdict in ("approved", "answered") else "bad"
+                return "?", tone, entry.by or "timer", "answered:", f"{entry.verdict} {entry.question}{edited}{why}"
             case "control_ignored":
                 return "-", "warn", entry.action, "is", f"ignored: {entry.reason}"
             case "limit_reached":
@@ -193,13 +194,15 @@ class Timeline:
         return self._agents.get(task, "supervisor")
 
 
-def label(question: ApprovalRequested, task: str) -> str:
-    """Return the subject of an approval request. `task` is the name of its task."""
+def label(question: QuestionAsked, task: str) -> str:
+    """Return the subject of a question. `task` is the name of its task."""
     match question.about:
         case "plan":
             return "the plan"
         case "task":
             return f"the task {task}"
+        case "information":
+            return question.text
         case "tool":
             return f"the call of {question.tool} in {task}"
 

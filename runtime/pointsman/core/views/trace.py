@@ -20,7 +20,7 @@ from typing import Literal, TypeAlias, assert_never
 
 from pydantic import AwareDatetime, JsonValue
 
-from pointsman.core.evolve import pending_approvals
+from pointsman.core.evolve import open_questions
 from pointsman.core.views.formatting import pickup_delay, start_delay
 from pointsman_schemas.base import Frozen
 from pointsman_schemas.card import Role
@@ -37,8 +37,8 @@ __all__ = ["NodeKind", "TraceNode", "build_trace", "child_workflows"]
 NodeKind: TypeAlias = Literal["publish", "workflow", "task", "attempt", "chat", "tool"]
 
 _DISPATCHED = "handed over"
-_WAITING_FOR_APPROVAL = "waiting for approval"
-_ASKED_FOR_APPROVAL = "asked for approval"
+_WAITING_FOR_ANSWER = "waiting for an answer"
+_ASKED = "asked a person"
 _IN_REVIEW = "in review"
 _FAR_FUTURE = datetime.max.replace(tzinfo=UTC)
 
@@ -58,7 +58,7 @@ class TraceNode(Frozen):
     `ended_at` is None while the node is running. `started_at` is None before the start, and for an attempt without a
     known start. `status` is `waiting`, `handed over` until a worker reports the start, `running`, `held`, `waiting for
     approval`, `being refined`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`. An attempt that ended with
-    a request for an approval is `asked for approval`. A workflow is `running`, `waiting for approval` or has the status
+    a question is `asked a person`. A workflow is `running`, `waiting for an answer` or has the status
     of its outcome. `due` is the time of a delayed handoff. `detail` is the reason in one line. `usage` includes all
     nodes below.
     """
@@ -121,7 +121,7 @@ def build_trace(
     view = _TraceBuilder.from_entries(log)
     for report in progress:
         view.report(report)
-    return view.tree(children or {}, _WAITING_FOR_APPROVAL if pending_approvals(log) else "running")
+    return view.tree(children or {}, _WAITING_FOR_ANSWER if open_questions(log) else "running")
 
 
 @dataclass(slots=True)
@@ -218,7 +218,7 @@ class _Task:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     span_id: str = ""
-    waits_for: str = ""  # an approval
+    waits_for: str = ""  # a question
     refused: str = ""  # the verdict and the person, after a rejection
     reason: str = ""  # the reason for which the task waits
     item_of: str = ""  # the task with `for_each` for which this task does one item
@@ -275,7 +275,7 @@ class _TraceBuilder:
         self.tasks: dict[str, _Task] = {}
         self._ended: WorkflowEnded | None = None
         self._limit = ""
-        self._asking: dict[str, _Task | None] = {}  # by approval; None for a plan without a planner
+        self._asking: dict[str, _Task | None] = {}  # by question; None for a plan without a planner
         self._refused = ""
 
     @classmethod
@@ -329,8 +329,8 @@ class _TraceBuilder:
             case "attempt_failed":
                 task = self._task(entry.task_id, "")
                 attempt = self._attempt(task, entry.attempt, entry.result)
-                if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
-                    attempt.end(entry.at, _ASKED_FOR_APPROVAL, entry.result, entry.error.message)
+                if entry.error.kind == ErrorKind.NEEDS_ANSWER:
+                    attempt.end(entry.at, _ASKED, entry.result, entry.error.message)
                 else:
                     attempt.end(entry.at, "failed", entry.result, _error_text(entry.error))
             case "task_failed":
@@ -376,25 +376,25 @@ class _TraceBuilder:
                     task = self._task(task_id, "")
                     task.wait("waiting")
                     task.ended_at, task.detail = None, f"done again in round {entry.round}, resumed{by}"
-            case "approval_requested":
-                waits = f"waits for the approval {entry.approval}"
+            case "question_asked":
+                waits = f"waits for an answer to {entry.question}"
                 if entry.task_id is None:
                     asking = self._annotate_planner(waits)
                 else:
                     asking = self._task(entry.task_id, entry.agent or "")
-                    asking.wait(_WAITING_FOR_APPROVAL)
+                    asking.wait(_WAITING_FOR_ANSWER)
                     asking.detail = waits
                 if asking is not None:
-                    asking.waits_for = entry.approval
-                self._asking[entry.approval] = asking
-            case "approval_decided":
+                    asking.waits_for = entry.question
+                self._asking[entry.question] = asking
+            case "question_answered":
                 said = f"{entry.verdict}{' by ' + entry.by if entry.by else ''}"
                 refused = said if entry.verdict == "rejected" else ""
-                if (asked := self._asking.get(entry.approval)) is None:
+                if (asked := self._asking.get(entry.question)) is None:
                     self._refused = refused
                     return
                 asked.refused = refused or asked.refused
-                if asked.waits_for == entry.approval:
+                if asked.waits_for == entry.question:
                     asked.detail, asked.waits_for = said, ""
             case "task_refined":
                 task = self._task(entry.task_id, "")

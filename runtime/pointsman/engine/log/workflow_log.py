@@ -152,7 +152,7 @@ class WorkflowLog:
             number=number,
             entries=tuple(entries),
             snapshot_sequence=head.snapshot_sequence,
-            pending_approvals=tuple(state.approvals),
+            open_questions=tuple(state.questions),
             round=state.round,
             decision_context=decision_context,
         )

@@ -1,5 +1,5 @@
-"""Operators' calls: approvals, dead letters, ended workflows, queued requests, circuits, archives.
+"""Operators' calls: questions, dead letters, ended workflows, queued requests, circuits, archives.
 
-Calls       approvals, dead_letters, resume, queued_requests, circuits
+Calls       questions, dead_letters, resume, queued_requests, circuits
 Archives    archive, archive_reader, archive_export, archive_import
 """

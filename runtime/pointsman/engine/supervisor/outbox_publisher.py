@@ -316,7 +316,7 @@ def _subject_of_entry(entry: Entry) -> str:
     match entry.kind:
         case "timer_armed":
             return entry.name
-        case "approval_requested":
-            return entry.approval
+        case "question_asked":
+            return entry.question
         case _:
             return getattr(entry, "task_id", "")

@@ -200,8 +200,8 @@ def _task_events(history: Iterable[Entry], task_id: str) -> Iterator[SpanEvent]:
         if getattr(entry, "task_id", None) != task_id:
             continue
         match entry.kind:
-            case "attempt_failed" if entry.error.kind == ErrorKind.NEEDS_APPROVAL:
-                yield SpanEvent(semconv.APPROVAL_REQUESTED, entry.at, {semconv.ATTEMPT: entry.attempt})
+            case "attempt_failed" if entry.error.kind == ErrorKind.NEEDS_ANSWER:
+                yield SpanEvent(semconv.QUESTION_ASKED, entry.at, {semconv.ATTEMPT: entry.attempt})
             case "attempt_failed":
                 failed: semconv.Attributes = {semconv.ATTEMPT: entry.attempt, semconv.ERROR_TYPE: entry.error.kind}
                 yield SpanEvent(semconv.ATTEMPT_FAILED, entry.at, failed)

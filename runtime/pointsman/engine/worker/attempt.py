@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -22,7 +22,7 @@ from pointsman.engine.worker.executors import Execution, Executor
 from pointsman.engine.worker.loop_watchdog import attribute_current_task
 from pointsman.engine.worker.timeout_scheduler import TimeoutScheduler
 from pointsman.errors import (
-    ApprovalRequiredError,
+    AnswerRequiredError,
     ConfigurationError,
     ContractError,
     ModelError,
@@ -37,13 +37,14 @@ from pointsman.telemetry import get_logger
 from pointsman.util.threads import collect_running_threads
 from pointsman_schemas.events import (
     ATTEMPT_STARTED,
+    MAX_QUESTIONS_AT_ONCE,
     MAX_RETRY_AFTER_S,
     AttemptError,
     ErrorKind,
     Handoff,
     Progress,
+    QuestionRequest,
     Result,
-    ToolApprovalRequest,
     Usage,
 )
 from pointsman_schemas.strict_json import as_json_value
@@ -68,7 +69,7 @@ class HandlerOutcome:
     status: Literal["succeeded", "failed", "refused"]
     output: JsonValue = None
     error: AttemptError | None = None
-    approvals: tuple[ToolApprovalRequest, ...] = ()
+    questions: tuple[QuestionRequest, ...] = ()
 
 
 class Attempt:
@@ -268,9 +269,15 @@ class Attempt:
             return HandlerOutcome(
                 "refused", error=_attempt_error(error.kind, error, error.retryable, error.retry_after)
             )
-        except ApprovalRequiredError as error:
+        except AnswerRequiredError as error:
             cause = _attempt_error(error.kind, error, False, None)
-            return HandlerOutcome("failed", error=cause, approvals=error.calls)
+            return HandlerOutcome("failed", error=cause, questions=_all_questions(error.questions, state))
+        except BaseExceptionGroup as group:
+            asked = _questions_of(group)
+            if asked is None:
+                return self._raised(group)
+            cause = _attempt_error(AnswerRequiredError.kind, AnswerRequiredError(asked), False, None)
+            return HandlerOutcome("failed", error=cause, questions=_all_questions(asked, state))
         except TaskError as error:
             made = (
                 error.unusable_output and error.unusable_output.encode("utf-8", "replace").decode()
@@ -283,14 +290,17 @@ class Attempt:
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as error:  # a handler's `exit()` ends the attempt, not the worker
-            _log.warning("handler_raised", exc_info=error)
-            cause = AttemptError(
-                kind=ErrorKind.HANDLER,
-                message=f"agent {self._name} raised {type(error).__name__}",
-                detail=error_text(error),
-                retryable=True,
-            )
-            return HandlerOutcome("failed", error=cause)
+            return self._raised(error)
+
+    def _raised(self, error: BaseException) -> HandlerOutcome:
+        _log.warning("handler_raised", exc_info=error)
+        cause = AttemptError(
+            kind=ErrorKind.HANDLER,
+            message=f"agent {self._name} raised {type(error).__name__}",
+            detail=error_text(error),
+            retryable=True,
+        )
+        return HandlerOutcome("failed", error=cause)
 
     async def _call_agent(self, invocation: AttemptInvocation) -> JsonValue:
         return await self._agent.run(invocation.handoff, invocation.context)
@@ -305,7 +315,7 @@ class Attempt:
             status=ending.status,
             output=ending.output,
             error=ending.error,
-            approvals=ending.approvals,
+            questions=ending.questions,
             usage=state.attempt_usage.usage if state else Usage(),
             confidence=state.attempt_usage.confidence if state else None,
             replan_hint=state.attempt_usage.replan_hint if state else None,
@@ -313,6 +323,28 @@ class Attempt:
             started_at=self._started_at or now,
             ended_at=now,
         )
+
+
+def _all_questions(raised: Sequence[QuestionRequest], state: AttemptState) -> tuple[QuestionRequest, ...]:
+    """Return the questions that ended the attempt, and those that the attempt asked at the same time."""
+    more = (each for each in state.record.questions if each not in raised)
+    return (*raised, *more)[:MAX_QUESTIONS_AT_ONCE]
+
+
+def _questions_of(group: BaseExceptionGroup[BaseException]) -> tuple[QuestionRequest, ...] | None:
+    """Return the questions of a group of errors; None if the group has an error that asks no question."""
+    asked, other = group.split(AnswerRequiredError)
+    if asked is None or other is not None:
+        return None
+    return tuple(each for error in _leaves(asked) for each in error.questions)
+
+
+def _leaves(group: BaseExceptionGroup[AnswerRequiredError]) -> Iterator[AnswerRequiredError]:
+    for each in group.exceptions:
+        if isinstance(each, BaseExceptionGroup):
+            yield from _leaves(each)
+        else:
+            yield each
 
 
 def _attempt_error(kind: str, error: BaseException, retryable: bool, retry_after: float | None) -> AttemptError:

@@ -169,7 +169,7 @@ class HandoffProcessor:
             if result is None:
                 spot.discard()
                 return
-            asks = result.approvals if handoff.role is Role.WORK else ()
+            asks = result.questions if handoff.role in (Role.WORK, Role.PLAN) else ()
             error = None if asks else result.error
             if error is not None:
                 spot.set_failed(error.kind, error.for_operators)
@@ -181,7 +181,9 @@ class HandoffProcessor:
                     retryable=error.retryable,
                 )
             elif asks:
-                _log.info("attempt_awaiting_approval", tools=[call.tool for call in asks])
+                _log.info(
+                    "attempt_awaiting_answer", tools=[each.tool for each in asks if each.tool], questions=len(asks)
+                )
             else:
                 _log.debug("attempt_succeeded")
         seconds = self._clock.monotonic() - began

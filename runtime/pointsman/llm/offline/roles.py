@@ -31,7 +31,7 @@ _PUBLIC_ERROR_KINDS: Final = frozenset(
         ErrorKind.CANCELLED,
         ErrorKind.CIRCUIT,
         ErrorKind.LIMIT,
-        ErrorKind.NEEDS_APPROVAL,
+        ErrorKind.NEEDS_ANSWER,
         ErrorKind.NO_WORKER,
         ErrorKind.OVERSIZE,
         ErrorKind.REFUSED,

@@ -146,11 +146,11 @@ class WorkflowIndex(Projection):
             case "task_succeeded":
                 self._attempt(row, entry, succeeded=True)
             case "attempt_failed" if entry.result is not None:
-                asks = entry.error.kind == ErrorKind.NEEDS_APPROVAL
+                asks = entry.error.kind == ErrorKind.NEEDS_ANSWER
                 self._attempt(row, entry, succeeded=None if asks else False)
 
     def _attempt(self, row: WorkflowRow, entry: TaskSucceeded | AttemptFailed, *, succeeded: bool | None) -> None:
-        """Add an attempt to its agent's record. An attempt that asked for approval has neither succeeded nor failed."""
+        """Add an attempt to its agent's record. An attempt that asked a person has neither succeeded nor failed."""
         result = entry.result
         assert result is not None
         if (entry.task_id, entry.attempt) in row.delegated:

@@ -11,8 +11,8 @@ from pointsman.web.projections.activity import Activity
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import (
-    ApprovalRequested,
     Entry,
+    QuestionAsked,
     RetryScheduled,
     TaskDispatched,
 )
@@ -51,8 +51,8 @@ class WorkflowRow:
     dispatched: dict[tuple[str, int], datetime] = field(default_factory=dict)
     delegated: set[tuple[str, int]] = field(default_factory=set)
     """Attempts that teams handle in workflows of their own."""
-    pending_approvals: set[str] = field(default_factory=set)
-    """Approvals that the workflow waits for."""
+    open_questions: set[str] = field(default_factory=set)
+    """Questions that the workflow waits for."""
     started_tasks: float = field(init=False)
     """Start of the workflow in seconds since 1970."""
     elapsed: float | None = None
@@ -85,10 +85,10 @@ class WorkflowRow:
                 self._set_task_state(entry.task_id, "failed")
             case "task_reopened":
                 self._set_task_state(entry.task_id, "open")
-            case "approval_requested" | "approval_decided":
-                wanted = isinstance(entry, ApprovalRequested)
-                self.pending_approvals.add(entry.approval) if wanted else self.pending_approvals.discard(entry.approval)
-                self.status = "waiting for approval" if self.pending_approvals else "running"
+            case "question_asked" | "question_answered":
+                wanted = isinstance(entry, QuestionAsked)
+                self.open_questions.add(entry.question) if wanted else self.open_questions.discard(entry.question)
+                self.status = "waiting for an answer" if self.open_questions else "running"
             case "timer_armed":
                 self.reason = entry.reason  # the agents that must be live before the workflow can begin
                 return
@@ -100,7 +100,7 @@ class WorkflowRow:
                 outcome = entry.outcome
                 self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
                 self.ended_at, self.elapsed = entry.at, entry.at.timestamp() - self.started_tasks
-                for kept in (self.work, self.dispatched, self.delegated, self.pending_approvals):
+                for kept in (self.work, self.dispatched, self.delegated, self.open_questions):
                     kept.clear()
                 return
             case _:

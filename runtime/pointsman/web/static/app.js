@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { agentsPage } from "./agents.js";
-import { approvalsPage } from "./approvals.js";
+import { questionsPage } from "./questions.js";
 import { lettersPage } from "./letters.js";
 import { askFor } from "./request.js";
 import { workflowPage } from "./workflow.js";
@@ -13,7 +13,7 @@ const PAGES = [
   [/^\/$/, workflowsPage],
   [/^\/workflows\/([A-Za-z0-9_-]+)$/, workflowPage],
   [/^\/agents$/, agentsPage],
-  [/^\/approvals$/, approvalsPage],
+  [/^\/questions$/, questionsPage],
   [/^\/dead-letters$/, lettersPage],
 ];
 let leave = () => {};

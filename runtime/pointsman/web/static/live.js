@@ -87,13 +87,13 @@ function connection(state, detail = "") {
   if (text.textContent !== shown) text.textContent = shown;
 }
 
-function status({ broker, read, letters, stuck, approvals, namespace, teams: names }) {
+function status({ broker, read, letters, stuck, questions, namespace, teams: names }) {
   for (const name of names) teams.add(name);
   if (!broker) connection("broker");
   else if (read < 1) connection("reading", ` ${Math.floor(read * 100)} %`);
   else connection("live");
   badge("letters", letters, "dead letters");
-  badge("approvals", approvals, "approvals are open");
+  badge("questions", questions, "questions are open");
   badge("stuck", stuck, "agents have problems");
   const place = document.getElementById("namespace");
   if (place.textContent !== namespace) place.textContent = namespace;

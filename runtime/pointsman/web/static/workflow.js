@@ -27,7 +27,7 @@ export function workflowPage(main, id, go) {
 
   const state = h("span", { class: "status", role: "status", hidden: true });
   const title = h("h1", { class: "asked" });
-  const ask = h("p", { class: "why", hidden: true }, "The workflow waits for a person: ", h("a", { href: "/approvals", text: "answer in Approvals" }), ".");
+  const ask = h("p", { class: "why", hidden: true }, "The workflow waits for a person: ", h("a", { href: "/questions", text: "answer in Questions" }), ".");
   const facts = h("dl", { class: "facts" });
   const ids = h("dl", { class: "ids" });
   const below = h("dd", { class: "below" });
@@ -84,7 +84,7 @@ export function workflowPage(main, id, go) {
     state.hidden = false;
     state.className = `status ${tone(view.status)}`;
     setText(state, word(view.status));
-    ask.hidden = view.status !== "waiting for approval";
+    ask.hidden = view.status !== "waiting for an answer";
     stopIt.hidden = Boolean(view.ended_at);
     resumeIt.hidden = Boolean(view.parent) || !view.input || !["failed", "partial"].includes(view.status);
     showFacts();

@@ -7,7 +7,7 @@ import { follow, post, teams } from "./live.js";
 import { pager } from "./pager.js";
 
 const TIMES = [["", "Any time"], ["15", "Last 15 minutes"], ["60", "Last hour"], ["1440", "Last day"], ["10080", "Last week"]];
-const STATES = ["waiting for admission", "running", "waiting for approval", "completed", "partial", "failed", "cancelled"];
+const STATES = ["waiting for admission", "running", "waiting for an answer", "completed", "partial", "failed", "cancelled"];
 
 export function workflowsPage(main) {
   document.title = "Workflows · Pointsman";

@@ -37,7 +37,7 @@ def listed(client: Client, capsys: pytest.CaptureFixture[str]) -> Any:
         ({"team": "shop"}, ["wf_b"]),
         ({"status": ["failed"]}, ["wf_a"]),
         ({"status": ["failed", "Running"]}, ["wf_b", "wf_a"]),
-        ({"status": ["waiting-for-approval"]}, []),
+        ({"status": ["waiting-for-an-answer"]}, []),
         ({"since": at(1_800).isoformat()}, ["wf_b"]),
         ({"until": at(1_800).isoformat()}, ["wf_a"]),
         ({"correlation_id": "c-a"}, ["wf_a"]),
@@ -48,9 +48,9 @@ def test_list_prints_the_workflows_that_match(listed: Any, options: dict[str, An
     assert listed(**options) == found
 
 
-@pytest.mark.parametrize("text", ["waiting for approval", "waiting_for_approval", " Waiting-For-Approval "])
+@pytest.mark.parametrize("text", ["waiting for an answer", "waiting_for_an_answer", " Waiting-For-An-Answer "])
 def test_words_of_a_status_may_be_parted_in_any_way(text: str) -> None:
-    assert workflows._parse_status(text) == "waiting for approval"
+    assert workflows._parse_status(text) == "waiting for an answer"
 
 
 def test_unknown_status_is_refused_with_the_similar_and_all_statuses() -> None:

@@ -16,7 +16,7 @@ from support.history import WORKFLOW, at, dispatched, failing, planned, started,
 from support.letters import store_dead_letter
 from support.waiting import until
 
-from pointsman.cli.commands import agents, approvals, dead_letters, trace, workflows
+from pointsman.cli.commands import agents, dead_letters, questions, trace, workflows
 from pointsman.cli.render import wait_notices as waiting
 from pointsman.cli.render.follow import print_outcome
 from pointsman.cli.support import checks
@@ -27,7 +27,7 @@ from pointsman.errors import NotFoundError
 from pointsman.ports.bus import QueueDepth
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import ATTEMPT_STARTED, Outcome, Progress
-from pointsman_schemas.log import ApprovalRequested, Entry, PlanAccepted, RetryScheduled
+from pointsman_schemas.log import Entry, PlanAccepted, QuestionAsked, RetryScheduled
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Team
@@ -141,9 +141,9 @@ def test_id_is_printed_unchanged(
 
     monkeypatch.setattr(client.operations, "approve", approve)
 
-    approvals.approve("wf_83a2-a1", by=None, **NOWHERE)  # type: ignore[arg-type]
+    questions.approve("wf_83a2-q1", by=None, **NOWHERE)  # type: ignore[arg-type]
 
-    assert capsys.readouterr().out == "wf_83a2-a1 is approved.\n"
+    assert capsys.readouterr().out == "wf_83a2-q1 is approved.\n"
 
 
 @pytest.mark.parametrize(("given", "kept"), [(None, "ada"), ("the night shift", "the night shift")])
@@ -159,7 +159,7 @@ def test_answer_is_stored_under_the_name_of_its_author(
     monkeypatch.setattr(client.operations, "reject", reject)
     monkeypatch.setattr("getpass.getuser", lambda: "ada")
 
-    approvals.reject("wf_1-a1", by=given, **NOWHERE)  # type: ignore[arg-type]
+    questions.reject("wf_1-q1", by=given, **NOWHERE)  # type: ignore[arg-type]
 
     assert said == [kept]
 
@@ -253,8 +253,8 @@ def test_task_with_a_missing_agent_is_waiting_in_every_view(client: Client, caps
         ([], "handed over"),
         ([*failing()[6:7], RetryScheduled(at=at(2), task_id="t1", attempt=2, agent="fitter", not_before=FAR,
                                           deadline=FAR)], "waiting for a retry"),
-        ([ApprovalRequested(at=at(2), approval="a", about="task", task_id="t1", expires_at=FAR)],
-         "waiting for approval"),
+        ([QuestionAsked(at=at(2), question="a", about="task", task_id="t1", expires_at=FAR)],
+         "waiting for an answer"),
     ],
     ids=["queue", "retry", "approval"],
 )  # fmt: skip

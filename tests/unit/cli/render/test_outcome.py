@@ -19,12 +19,12 @@ from pointsman.core.views.trace import build_trace
 from pointsman.engine.operations.dead_letters import DeadLetterEntry
 from pointsman_schemas.events import AttemptError, DeadLetter, Delta, Gap, Progress, Usage
 from pointsman_schemas.log import (
-    ApprovalDecided,
-    ApprovalRequested,
     AttemptFailed,
     Entry,
     LimitReached,
     PlanAccepted,
+    QuestionAnswered,
+    QuestionAsked,
     ResultIgnored,
     TimerArmed,
 )
@@ -62,7 +62,7 @@ def test_timeline_shows_the_plan_the_dispatches_the_tools_and_the_results() -> N
 
 
 def test_attempt_that_asks_a_person_is_waiting_and_not_failed() -> None:
-    error = AttemptError(kind="needs_approval", message="a person must allow the use of refund")
+    error = AttemptError(kind="needs_answer", message="a person must allow the use of refund")
 
     (line,) = told(AttemptFailed(at=at(1), event_id="e1", task_id="t1", attempt=1, error=error))
 
@@ -224,16 +224,15 @@ def test_show_names_the_open_approvals() -> None:
     tasks = tuple(PlannedTask(id=f"t{n}", agent="fitter", intent="fit it") for n in (1, 2))
     accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=tasks))
     asked = [
-        ApprovalRequested(at=at(1), approval=f"wf-{n}", about="task", task_id=f"t{n}", expires_at=at(99))
-        for n in (1, 2)
+        QuestionAsked(at=at(1), question=f"wf-{n}", about="task", task_id=f"t{n}", expires_at=at(99)) for n in (1, 2)
     ]
-    decided = ApprovalDecided(at=at(2), event_id="e", approval="wf-1", verdict="approved")
+    decided = QuestionAnswered(at=at(2), event_id="e", question="wf-1", verdict="approved")
 
     handed = dispatched("t1", "fitter", 2)
 
     text = plain(render.render_workflow([started(), accepted, *asked, decided, handed], (), at(9), ()))
 
-    assert "waiting for approval" in text
+    assert "waiting for an answer" in text
     assert "t1 is waiting for an agent named fitter" in text, "nor is what else it waits for left out"
     assert "wf-2: the task t2" in text
     assert "wf-1" not in text
@@ -255,8 +254,8 @@ def test_show_names_the_open_approvals() -> None:
 def test_show_has_each_answered_approval_and_its_author(
     about: dict[str, Any], said: dict[str, Any], shown: str
 ) -> None:
-    asked = ApprovalRequested(at=at(1), approval="wf-1", expires_at=at(99), **about)
-    answer = ApprovalDecided(at=at(2), event_id="e", approval="wf-1", **said)
+    asked = QuestionAsked(at=at(1), question="wf-1", expires_at=at(99), **about)
+    answer = QuestionAnswered(at=at(2), event_id="e", question="wf-1", **said)
     task = PlannedTask(id="t1", agent="fitter", intent="fit it")
     accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=(task,)))
 
@@ -277,10 +276,10 @@ def test_show_has_each_answered_approval_and_its_author(
 def test_show_has_open_questions_and_the_commands_that_answer_them(about: dict[str, Any], shown: str) -> None:
     task = PlannedTask(id="t1", agent="fitter", intent="fit it", input={"bolt": "9 mm", "nut": "big"})
     accepted = PlanAccepted(at=at(1), revision=1, plan=Plan(tasks=(task,)))
-    asked = ApprovalRequested(at=at(1), approval="wf-1", expires_at=at(99), **about)
+    asked = QuestionAsked(at=at(1), question="wf-1", expires_at=at(99), **about)
 
     _, stands = plain(render.render_workflow([started(), accepted, asked], (), at(9), ())).split(
-        "waiting for approval."
+        "waiting for an answer."
     )
 
     assert shown in stands
@@ -289,11 +288,11 @@ def test_show_has_open_questions_and_the_commands_that_answer_them(about: dict[s
 
 
 def test_attempt_that_asked_a_person_is_drawn_as_waiting() -> None:
-    error = AttemptError(kind="needs_approval", message="a person must allow the use of refund")
+    error = AttemptError(kind="needs_answer", message="a person must allow the use of refund")
     log = [*completed()[:5], dispatched("t1", "fitter", 2)]
     result = succeeded("t1", "fitter", 2, 3).result.model_copy(update={"status": "failed", "error": error})
     log.append(AttemptFailed(at=at(3), event_id="e1", task_id="t1", attempt=1, error=error, result=result))
-    log.append(ApprovalRequested(at=at(3), approval="wf-1", about="tool", task_id="t1", expires_at=at(99)))
+    log.append(QuestionAsked(at=at(3), question="wf-1", about="tool", task_id="t1", expires_at=at(99)))
 
     root = build_trace(log)
     text, narrow = plain(render_tree(root, at(9), 200), 200), plain(render_tree(root, at(9), 80), 80)
@@ -303,9 +302,9 @@ def test_attempt_that_asked_a_person_is_drawn_as_waiting() -> None:
     assert "█" in line, "it worked until it asked"
     assert "a person must allow the use of refund" in line
     assert "✗" not in text + narrow
-    assert "needs_approval" not in text + narrow
+    assert "needs_answer" not in text + narrow
     (attempt,) = (node for task in root.children[0].children if task.task_id == "t1" for node in task.children)
-    assert attempt.status == "asked for approval"
+    assert attempt.status == "asked a person"
 
 
 def test_bars_are_to_scale_on_one_axis() -> None:

@@ -10,7 +10,7 @@ import pytest
 from support.history import WORKFLOW, started, store
 from support.letters import store_dead_letter
 
-from pointsman.cli.commands import approvals, archive, dead_letters, workflows
+from pointsman.cli.commands import archive, dead_letters, questions, workflows
 from pointsman.cli.support.ids import resolve_workflow_id
 from pointsman.client.client import Client
 from pointsman.client.operations import AnswerResult
@@ -82,10 +82,10 @@ def test_approval_is_found_by_the_beginning_of_its_workflow(client: Client, monk
 
     monkeypatch.setattr(client.operations, "reject", reject)
 
-    for given in (f"{WORKFLOW[:9]}-a1", f"{WORKFLOW}-a1"):
-        approvals.reject(given, **NOWHERE)  # type: ignore[arg-type]
+    for given in (f"{WORKFLOW[:9]}-q1", f"{WORKFLOW}-q1"):
+        questions.reject(given, **NOWHERE)  # type: ignore[arg-type]
 
-    assert answered == [f"{WORKFLOW}-a1"] * 2
+    assert answered == [f"{WORKFLOW}-q1"] * 2
 
 
 def test_dead_letter_is_shown_with_the_names_of_its_fields(client: Client, capsys: pytest.CaptureFixture[str]) -> None:

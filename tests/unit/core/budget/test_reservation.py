@@ -218,7 +218,7 @@ def test_an_approved_task_waits_for_budget_too() -> None:
     )
     story.planned(task("a"), task("pay", "payer"))
 
-    story.control("approve", approval="wf_1-a1")
+    story.control("approve", question="wf_1-q1")
     assert story.statuses() == {"a": "running", "pay": "awaiting_budget"}
     story.complete_task("a", usage=calls(0))
 

@@ -124,9 +124,9 @@ def test_pending_approval_outlasts_a_team_without_quota() -> None:
     cards = (DESK, card("worker", approval="required"))
     story = WorkflowDriver(limits=Limits(tasks=2), cards=cards, agents=("desk", "worker"), strategy=BARE)
     story.planned(task("a", "desk"), task("b"))
-    assert story.statuses() == {"a": "awaiting_budget", "b": "awaiting_approval"}
+    assert story.statuses() == {"a": "awaiting_budget", "b": "awaiting_answer"}
 
-    story.control("approve", approval=next(iter(story.state.approvals)))
+    story.control("approve", question=next(iter(story.state.questions)))
     story.complete_task("b", "found")
 
     assert story.statuses() == {"a": "abandoned", "b": "succeeded"}
@@ -174,7 +174,7 @@ def test_open_approval_survives_a_replan(verdict: Any) -> None:
 
     story.complete_task("look", replan_hint="there is a better way")
     asked: Any = story.handoff("plan-2").input
-    story.control(verdict, approval=next(iter(story.state.approvals)))
+    story.control(verdict, question=next(iter(story.state.questions)))
     story.complete_task("plan-2", plan(*(task(f"t{number}") for number in range(asked["max_tasks"]))))
 
     assert asked["max_tasks"] == 2

@@ -170,16 +170,16 @@ def test_a_fallback_that_a_person_must_allow_is_asked_for_first() -> None:
     story = WorkflowDriver(cards=cards, circuits={"worker": open_until(60)})
     story.planned(task("t1"))
 
-    assert story.statuses() == {"t1": "awaiting_approval"}
-    story.control("approve", approval=next(iter(story.state.approvals)))
+    assert story.statuses() == {"t1": "awaiting_answer"}
+    story.control("approve", question=next(iter(story.state.questions)))
     assert story.handoff("t1").to_agent == "other"
 
 
 def test_approved_work_is_not_moved_to_the_fallback() -> None:
     story = WorkflowDriver(cards=(card("worker", fallback="other"), card("other"))).planned(task("t1"))
-    story.fail_task("t1", error=None, approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
+    story.fail_task("t1", error=None, questions=[{"tool": "pay", "arguments": {"amount": 9}}])
     story.circuits = {"worker": open_until(60)}
-    story.control("approve", approval=next(iter(story.state.approvals)))
+    story.control("approve", question=next(iter(story.state.questions)))
 
     assert story.statuses() == {"t1": "held"}
 
@@ -264,7 +264,7 @@ def test_guarded_fallback_needs_approval_after_waiting_for_budget() -> None:
         story.circuits = {"worker": open_until(60)}
         story.wait(9).complete_task("b", usage=Usage())
 
-        assert story.statuses()["a"] == "awaiting_approval", wait
+        assert story.statuses()["a"] == "awaiting_answer", wait
 
 
 def test_retry_goes_to_the_fallback_while_the_circuit_is_open() -> None:

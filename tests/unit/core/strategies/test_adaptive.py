@@ -58,14 +58,14 @@ def test_failing_planner_keeps_open_approvals() -> None:
     story = begun(task("t1", "code"), task("t2", "ops"))
     story.decide_and_apply(
         story.result(
-            "t1", error=failure("needs_approval"), approvals=[{"tool": "restart", "arguments": {"host": "web-1"}}]
+            "t1", error=failure("needs_answer"), questions=[{"tool": "restart", "arguments": {"host": "web-1"}}]
         )
     )
     story.complete_task("t2", "the limit was too low")
 
     story.fail_task("plan-2")
-    assert (bool(story.state.reached_limit), story.statuses()["t1"]) == (True, "awaiting_approval")
-    story.control("approve", approval="wf_1-a1")
+    assert (bool(story.state.reached_limit), story.statuses()["t1"]) == (True, "awaiting_answer")
+    story.control("approve", question="wf_1-q1")
 
     assert story.statuses()["t1"] == "running"
 

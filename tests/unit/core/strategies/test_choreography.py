@@ -92,9 +92,9 @@ def test_agent_that_always_needs_approval_reacts_once_approved() -> None:
     cards = (card("payer", reacts_to=("a",), approval="required"), card("one", reacts_to=("a", "b")))
     story = WorkflowDriver(strategy=Choreography(start_event="a"), cards=cards).start()
     emit(story, "one-a", ("b", None))
-    assert story.statuses()["payer-a"] == "awaiting_approval"
+    assert story.statuses()["payer-a"] == "awaiting_answer"
 
-    story.control("approve", approval="wf_1-a1")
+    story.control("approve", question="wf_1-q1")
 
     assert story.statuses()["payer-a"] == "running"
 
@@ -105,7 +105,7 @@ def test_too_many_reactions_take_back_no_question_about_one_that_waits() -> None
     emit(story, "one-a", ("b", None))
     assert story.entries_of(LimitReached)
 
-    story.control("approve", approval="wf_1-a1")
+    story.control("approve", question="wf_1-q1")
 
     assert story.statuses()["payer-a"] == "running"
 

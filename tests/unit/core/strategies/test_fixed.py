@@ -155,9 +155,9 @@ def test_tasks_may_differ_in_their_inputs_alone() -> None:
 
 def test_a_task_waits_for_the_approval_that_its_plan_requires() -> None:
     story = begun(strategy=Fixed(plan=Plan(tasks=(step("pay", approval="required", input={"sum": 7}),))))
-    assert story.statuses() == {"pay": "awaiting_approval"}
+    assert story.statuses() == {"pay": "awaiting_answer"}
 
-    story.control("approve", approval="wf_1-a1", input={"sum": 5})
+    story.control("approve", question="wf_1-q1", input={"sum": 5})
 
     assert story.handoff("pay").input == {"sum": 5}
     assert replayed(story)
@@ -167,7 +167,7 @@ def test_an_input_that_a_person_edits_counts_and_not_that_of_the_request() -> No
     strategy = Fixed(plan=Plan(tasks=(step("pay", approval="required"),)))
     story = begun({"inputs": {"pay": {"sum": 7}}}, strategy=strategy)
 
-    story.control("approve", approval="wf_1-a1", input={"sum": 5})
+    story.control("approve", question="wf_1-q1", input={"sum": 5})
 
     assert story.handoff("pay").input == {"sum": 5}
 
@@ -180,7 +180,7 @@ def test_the_whole_plan_may_wait_for_an_approval(edited: bool) -> None:
     story.decide_and_apply(RequestReceived(admitted, Request(input="close May")))
     assert not story.state.tasks
 
-    story.control("approve", approval="wf_1-a1", input=plan(task("only", "match")) if edited else None)
+    story.control("approve", question="wf_1-q1", input=plan(task("only", "match")) if edited else None)
 
     assert list(story.statuses()) == (["only"] if edited else list(NAMES))
     assert replayed(story)
@@ -192,7 +192,7 @@ def test_a_rejected_plan_ends_the_workflow() -> None:
     admitted = replace(admission(story.strategy, story.limits), team=team)
     story.decide_and_apply(RequestReceived(admitted, Request(input="close May")))
 
-    story.control("reject", approval="wf_1-a1", reason="not this month")
+    story.control("reject", question="wf_1-q1", reason="not this month")
 
     assert (story.outcome.status, story.outcome.reason) == ("failed", "the plan was not allowed: not this month")
 
@@ -297,7 +297,10 @@ def test_inputs_that_do_not_fit_the_plan_refuse_the_request(inputs: Any, reason:
     ("given", "fault"),
     [
         ({"plan": Plan()}, "the plan has no tasks"),
-        ({"plan": Plan(cannot="no way")}, "the plan has no tasks; `cannot` and `done` are answers of a planner"),
+        (
+            {"plan": Plan(cannot="no way")},
+            "`cannot`, `done` and `questions` are answers of a planner",
+        ),
         ({"plan": Plan(tasks=(step("a"), step("a")))}, "the id 'a' is used 2 times"),
         ({"plan": Plan(tasks=(step("a", ("b",)),))}, "task 'a' depends on 'b', which is not a task of the plan"),
         ({"plan": Plan(tasks=(step("a", ("b",)), step("b", ("a",))))}, "wait for each other in a circle: a, b"),

@@ -259,10 +259,10 @@ def test_the_deadline_keeps_the_results_of_the_items() -> None:
 
 def test_a_person_allows_each_item_and_may_change_its_input() -> None:
     story = begun(step("pay", for_each="request.bills", approval="required"), request={"bills": [10, 20]})
-    first, second = story.state.approvals
+    first, second = story.state.questions
 
-    story.control("approve", approval=first, event_id="one", input=11)
-    story.control("reject", approval=second, event_id="two")
+    story.control("approve", question=first, event_id="one", input=11)
+    story.control("reject", question=second, event_id="two")
 
     assert story.handoff("pay-1").input == 11
     assert story.statuses() == {"pay": "expanded", "pay-1": "running", "pay-2": "failed"}

@@ -220,16 +220,16 @@ def test_approval_in_a_child_expires_with_the_task_of_the_parent() -> None:
 
     story.complete_task("plan-1", plan(task("a")))
 
-    assert [pending.expires_at for pending in story.state.approvals.values()] == [PARENT.deadline]
+    assert [pending.expires_at for pending in story.state.questions.values()] == [PARENT.deadline]
 
 
 def test_a_child_s_own_limit_for_answers_of_people_may_come_first() -> None:
-    story = child(limits=Limits(approval=1))
+    story = child(limits=Limits(answer_timeout=1))
     story.cards = (card("worker", approval="required"),)
 
     story.complete_task("plan-1", plan(task("a")))
 
-    assert [each.expires_at - each.asked_at for each in story.state.approvals.values()] == [timedelta(seconds=1)]
+    assert [each.expires_at - each.asked_at for each in story.state.questions.values()] == [timedelta(seconds=1)]
 
 
 def test_a_parent_that_is_cancelled_cancels_the_children_it_has() -> None:

@@ -167,9 +167,9 @@ def test_retry_that_waited_for_budget_keeps_its_chosen_healthy_agent(ill: str, w
 
 def test_answered_approval_continues_with_its_agent_though_another_is_idle() -> None:
     played = story().planned(*asked("t1"))
-    played.fail_task("t1", approvals=[{"tool": "pay", "arguments": {"amount": 9}}])
+    played.fail_task("t1", questions=[{"tool": "pay", "arguments": {"amount": 9}}])
     played.loads = {"quick": Load(queued=99)}
-    played.control("approve", approval=next(iter(played.state.approvals)))
+    played.control("approve", question=next(iter(played.state.questions)))
 
     assert played.handoff("t1").to_agent == "quick"
 
@@ -324,7 +324,7 @@ def test_search_for_an_agent_continues_past_the_deadline_during_an_approval() ->
     panel.fire_timer()
 
     assert panel.now >= panel.state.deadline
-    assert panel.statuses() == {"translation": "awaiting_approval", "dance": "held"}
+    assert panel.statuses() == {"translation": "awaiting_answer", "dance": "held"}
 
 
 def test_stage_is_named_after_its_agent_or_skill() -> None:

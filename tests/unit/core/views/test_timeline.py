@@ -10,7 +10,7 @@ from support.history import at, completed, dispatched, failing, succeeded, tool
 
 from pointsman.core.views.timeline import Timeline, TimelineLine
 from pointsman_schemas.events import ATTEMPT_STARTED
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Commit, Entry
+from pointsman_schemas.log import Commit, Entry, QuestionAnswered, QuestionAsked
 
 LOGS = sorted((Path(__file__).parents[3] / "replay").glob("*.jsonl"))
 LATER = at(60)
@@ -82,23 +82,23 @@ def test_report_shows_its_duration_and_error() -> None:
 @pytest.mark.parametrize(
     ("asked", "what"),
     [
-        (ApprovalRequested(at=at(1), approval="wf-1", about="plan", expires_at=LATER), "the plan"),
-        (ApprovalRequested(at=at(1), approval="wf-1", about="task", task_id="t1", expires_at=LATER), "the task t1"),
+        (QuestionAsked(at=at(1), question="wf-1", about="plan", expires_at=LATER), "the plan"),
+        (QuestionAsked(at=at(1), question="wf-1", about="task", task_id="t1", expires_at=LATER), "the task t1"),
         (
-            ApprovalRequested(at=at(1), approval="wf-1", about="tool", task_id="t1", tool="pay", expires_at=LATER),
+            QuestionAsked(at=at(1), question="wf-1", about="tool", task_id="t1", tool="pay", expires_at=LATER),
             "the call of pay in t1",
         ),
     ],
     ids=["plan", "task", "tool"],
 )
-def test_approval_question_is_named(asked: ApprovalRequested, what: str) -> None:
+def test_approval_question_is_named(asked: QuestionAsked, what: str) -> None:
     (line,) = told(asked)
 
     assert (line.text, line.detail) == ("waits for approval of", what)
 
 
 def test_expired_approval_is_shown_as_unanswered() -> None:
-    (line,) = told(ApprovalDecided(at=at(1), event_id="e", approval="wf-1", verdict="expired", reason="time is up"))
+    (line,) = told(QuestionAnswered(at=at(1), event_id="e", question="wf-1", verdict="expired", reason="time is up"))
 
     assert f"{line.actor} {line.text} {line.detail}" == "timer answered: expired wf-1: time is up"
 

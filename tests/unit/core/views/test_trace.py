@@ -12,11 +12,11 @@ from pointsman.core.views.trace_status import at_time
 from pointsman_schemas.events import ATTEMPT_STARTED, AttemptError
 from pointsman_schemas.ids import span_id_for
 from pointsman_schemas.log import (
-    ApprovalDecided,
-    ApprovalRequested,
     BudgetAwaited,
     Entry,
     PlanRejected,
+    QuestionAnswered,
+    QuestionAsked,
     RefinementRequested,
     TaskAbandoned,
     TaskFailed,
@@ -109,21 +109,21 @@ def test_a_planned_task_waits_until_it_is_dispatched() -> None:
 
 
 def test_approval_answer_is_shown_at_its_own_task() -> None:
-    def asked(approval: str, task: str) -> ApprovalRequested:
-        return ApprovalRequested(at=at(1), approval=approval, about="task", task_id=task, expires_at=at(60))
+    def asked(approval: str, task: str) -> QuestionAsked:
+        return QuestionAsked(at=at(1), question=approval, about="task", task_id=task, expires_at=at(60))
 
-    answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="approved", by="ann")
+    answer = QuestionAnswered(at=at(2), event_id="e", question="1", verdict="approved", by="ann")
 
     root = build_trace([*completed()[:5], asked("1", "t1"), asked("11", "t2"), answer])
 
     assert find(root, "invoke_agent fitter").detail == "approved by ann"
-    assert find(root, "invoke_agent tester").detail == "waits for the approval 11"
+    assert find(root, "invoke_agent tester").detail == "waits for an answer to 11"
 
 
 @pytest.mark.parametrize(("by", "said"), [("ann", "rejected by ann"), ("", "rejected")])
 def test_rejecting_person_is_shown_beside_the_failure(by: str, said: str) -> None:
-    asked = ApprovalRequested(at=at(1), approval="1", about="task", task_id="t1", expires_at=at(60))
-    answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="rejected", by=by)
+    asked = QuestionAsked(at=at(1), question="1", about="task", task_id="t1", expires_at=at(60))
+    answer = QuestionAnswered(at=at(2), event_id="e", question="1", verdict="rejected", by=by)
     error = AttemptError(kind="rejected", message="it was not allowed")
 
     root = build_trace([*completed()[:5], asked, answer, TaskFailed(at=at(2), task_id="t1", error=error, attempts=0)])
@@ -133,8 +133,8 @@ def test_rejecting_person_is_shown_beside_the_failure(by: str, said: str) -> Non
 
 @pytest.mark.parametrize(("begun", "name"), [(4, "plan planner"), (1, "invoke_workflow crew")], ids=["asked", "fixed"])
 def test_rejecting_person_of_a_plan_is_shown_at_its_planner_or_workflow(begun: int, name: str) -> None:
-    asked = ApprovalRequested(at=at(1), approval="1", about="plan", plan=Plan(tasks=()), expires_at=at(60))
-    answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="rejected", by="ann")
+    asked = QuestionAsked(at=at(1), question="1", about="plan", plan=Plan(tasks=()), expires_at=at(60))
+    answer = QuestionAnswered(at=at(2), event_id="e", question="1", verdict="rejected", by="ann")
     refused = PlanRejected(at=at(2), revision=1, problems=("the plan was not allowed",))
 
     root = build_trace([*completed()[:begun], asked, answer, *([refused] if begun > 1 else [])])
@@ -287,24 +287,24 @@ def test_failed_task_is_not_running_during_its_backoff(entry: Entry, status: str
 
 def test_held_task_that_asks_for_approval_shows_the_approval() -> None:
     held = TaskHeld(at=at(2), task_id="t1", until=at(9), reason="it keeps failing")
-    asked = ApprovalRequested(at=at(3), approval="1", about="task", task_id="t1", expires_at=at(60))
-    answer = ApprovalDecided(at=at(4), event_id="e", approval="1", verdict="approved", by="ann")
+    asked = QuestionAsked(at=at(3), question="1", about="task", task_id="t1", expires_at=at(60))
+    answer = QuestionAnswered(at=at(4), event_id="e", question="1", verdict="approved", by="ann")
 
     waits, goes_on = (
         find(build_trace([*completed()[:5], held, *more]), "invoke_agent fitter") for more in ([asked], [asked, answer])
     )
 
-    assert (waits.status, waits.detail) == ("waiting for approval", "waits for the approval 1")
+    assert (waits.status, waits.detail) == ("waiting for an answer", "waits for an answer to 1")
     assert goes_on.detail == "approved by ann"
 
 
 def test_a_workflow_waits_for_approval_until_every_question_is_answered() -> None:
-    asked = ApprovalRequested(at=at(1), approval="1", about="task", task_id="t1", expires_at=at(60))
-    answer = ApprovalDecided(at=at(2), event_id="e", approval="1", verdict="approved", by="ann")
+    asked = QuestionAsked(at=at(1), question="1", about="task", task_id="t1", expires_at=at(60))
+    answer = QuestionAnswered(at=at(2), event_id="e", question="1", verdict="approved", by="ann")
 
     waits, goes_on = (build_trace([*completed()[:5], *more]).children[0] for more in ([asked], [asked, answer]))
 
-    assert (waits.status, goes_on.status) == ("waiting for approval", "running")
+    assert (waits.status, goes_on.status) == ("waiting for an answer", "running")
 
 
 def test_attempt_without_a_result_counts_reported_work_only() -> None:

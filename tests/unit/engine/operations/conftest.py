@@ -64,7 +64,7 @@ async def approval_archive() -> Archive:
         workflow = await client.submit("crew", "pay 7")
 
         async def asked() -> bool:
-            return bool(await client.operations.approvals())
+            return bool(await client.operations.questions())
 
         await until(asked)
         return await export_workflow(client.bus, client.subjects, workflow.id, datetime.now(UTC))

@@ -395,11 +395,11 @@ async def test_an_imported_approval_waits_for_nobody_and_takes_no_answer(approva
     await import_workflow(client.bus, client.subjects, approval_archive)
     pending = Commit.model_validate_json(last_commit(approval_archive))
 
-    assert pending.pending_approvals
-    assert await client.operations.approvals() == []
+    assert pending.open_questions
+    assert await client.operations.questions() == []
     assert [each.status for each in await client.list()] == ["imported"]
     with pytest.raises(ImportedLogError, match="nothing was sent"):
-        await client.operations.approve(pending.pending_approvals[0])
+        await client.operations.approve(pending.open_questions[0])
     assert await client.bus.last("work", ">") is None
 
 

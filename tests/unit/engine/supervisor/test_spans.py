@@ -13,10 +13,10 @@ from pointsman.core.model.state import State
 from pointsman.engine.supervisor.spans import SupervisorSpans
 from pointsman_schemas.events import AttemptError
 from pointsman_schemas.log import (
-    ApprovalRequested,
     AttemptFailed,
     Commit,
     Entry,
+    QuestionAsked,
     ResultIgnored,
     TaskFailed,
     TaskHeld,
@@ -35,9 +35,9 @@ IGNORED = ResultIgnored(
 FAILED = TaskFailed(at=at(2), task_id="t1", error=AttemptError(kind="handler_error", message="no bolts"), attempts=1)
 REOPENED = TaskReopened(at=at(3), task_id="t1", event_id="e", by="ann")
 ASKED = AttemptFailed(
-    at=at(3), event_id="e", task_id="t1", attempt=1, error=AttemptError(kind="needs_approval", message="pay")
+    at=at(3), event_id="e", task_id="t1", attempt=1, error=AttemptError(kind="needs_answer", message="pay")
 )
-QUESTION = ApprovalRequested(at=at(3), approval="wf-1", about="tool", task_id="t1", expires_at=at(99))
+QUESTION = QuestionAsked(at=at(3), question="wf-1", about="tool", task_id="t1", expires_at=at(99))
 AGAIN = dispatched("t1", "fitter", 4, 2).model_copy(update={"span_id": SPAN})
 
 
@@ -49,7 +49,7 @@ AGAIN = dispatched("t1", "fitter", 4, 2).model_copy(update={"span_id": SPAN})
         ([STOOD_IN, IGNORED], ["pointsman.fallback_used", "pointsman.result_ignored"]),
         ([BEGUN, IGNORED], ["pointsman.result_ignored"]),
         ([BEGUN, FAILED, REOPENED, AGAIN], ["pointsman.task_reopened"]),
-        ([BEGUN, ASKED, QUESTION, AGAIN], ["pointsman.approval_requested"]),
+        ([BEGUN, ASKED, QUESTION, AGAIN], ["pointsman.question_asked"]),
     ],
 )
 async def test_a_detour_of_a_task_is_an_event_of_its_span(way: list[Entry], told: list[str]) -> None:

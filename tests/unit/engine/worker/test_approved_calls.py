@@ -17,9 +17,9 @@ from pointsman.authoring.tools import Tool, tool
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
 from pointsman.engine.worker.step_journal import BusStepJournal
-from pointsman.errors import ApprovalRequiredError, ConfigurationError, TaskError
+from pointsman.errors import AnswerRequiredError, ConfigurationError, TaskError
 from pointsman.testing.models import Script, ScriptedModel, text_reply, tool_reply
-from pointsman_schemas.events import ApprovalVerdict, Handoff, Usage
+from pointsman_schemas.events import Answer, Handoff, Usage
 
 
 class Bank:
@@ -65,8 +65,8 @@ class Bank:
 
 
 def handed(desk: SupervisorDouble, *allowed: int, attempt: int = 1, continued_attempts: Sequence[int] = ()) -> Handoff:
-    said = [ApprovalVerdict(tool="pay", arguments={"amount": amount}, verdict="approved") for amount in allowed]
-    return desk.handoff("clerk", attempt=attempt, verdicts=tuple(said), continued_attempts=tuple(continued_attempts))
+    said = [Answer(tool="pay", arguments={"amount": amount}, verdict="approved") for amount in allowed]
+    return desk.handoff("clerk", attempt=attempt, answers=tuple(said), continued_attempts=tuple(continued_attempts))
 
 
 def context_of(desk: SupervisorDouble, handoff: Handoff) -> Context:
@@ -82,8 +82,8 @@ async def worked(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: 
     clerk = LLMAgent(name="clerk", description="d", instructions="i", tools=bank.tools, model=ScriptedModel(*script))
     try:
         return await clerk.run(handoff, context_of(desk, handoff))
-    except ApprovalRequiredError as error:
-        return [call.arguments["amount"] for call in error.calls]
+    except AnswerRequiredError as error:
+        return [call.arguments["amount"] for call in error.questions]
 
 
 async def died(desk: SupervisorDouble, handoff: Handoff, bank: Bank, *script: Script) -> None:
@@ -136,7 +136,7 @@ async def test_approved_call_is_not_repeated_without_a_durable_loop() -> None:
         )
         return await clerk.run(handoff, context_of(desk, handoff))
 
-    with pytest.raises(ApprovalRequiredError):
+    with pytest.raises(AnswerRequiredError):
         await worked(handed(desk, 5))
 
     assert await worked(handed(desk, 5, 6, attempt=2, continued_attempts=[1])) == "done"
@@ -163,7 +163,7 @@ async def test_function_agent_gets_the_results_of_its_earlier_approved_calls() -
     async def work(context: Context) -> list[JsonValue]:
         return [await context.call(bank.pay, amount=amount) for amount in (5, 6)]
 
-    with pytest.raises(ApprovalRequiredError):
+    with pytest.raises(AnswerRequiredError):
         await work(context_of(desk, first))
     context = context_of(desk, second)
 
@@ -240,11 +240,11 @@ async def test_nested_approved_tool_runs_whole_once_both_are_approved() -> None:
         """Pays the rest, and closes the account."""
         return [await context.call(bank.pay, amount=5), "closed"]
 
-    yes = ApprovalVerdict(tool="close", verdict="approved")
-    first = desk.handoff("clerk", verdicts=(yes,))
-    second = desk.handoff("clerk", verdicts=(yes, *handed(desk, 5).verdicts), attempt=2, continued_attempts=(1,))
+    yes = Answer(tool="close", verdict="approved")
+    first = desk.handoff("clerk", answers=(yes,))
+    second = desk.handoff("clerk", answers=(yes, *handed(desk, 5).answers), attempt=2, continued_attempts=(1,))
 
-    with pytest.raises(ApprovalRequiredError):
+    with pytest.raises(AnswerRequiredError):
         await context_of(desk, first).call(close)
 
     assert await context_of(desk, second).call(close) == ["paid 5", "closed"]
@@ -260,7 +260,7 @@ async def test_oversized_result_of_an_approved_call_is_an_error_each_time() -> N
         ran.append("flood")
         return "x" * 20_000
 
-    handoff = desk.handoff("clerk", verdicts=(ApprovalVerdict(tool="flood", verdict="approved"),))
+    handoff = desk.handoff("clerk", answers=(Answer(tool="flood", verdict="approved"),))
 
     for _ in range(2):
         with pytest.raises(TaskError, match="flood has run, and is not run again: its result is too large to be recor"):

@@ -19,7 +19,7 @@ from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.worker import handoff_processor
 from pointsman.errors import (
-    ApprovalRequiredError,
+    AnswerRequiredError,
     ConflictError,
     ModelError,
     PublishOutcomeUnknownError,
@@ -29,7 +29,7 @@ from pointsman.errors import (
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Handoff, ToolApprovalRequest, Usage
+from pointsman_schemas.events import Handoff, QuestionRequest, Usage
 
 
 async def test_a_handoff_gets_its_result_and_is_acknowledged() -> None:
@@ -108,7 +108,7 @@ async def test_attempt_that_asks_for_approval_is_no_error_of_its_agent(
 
     @agent(name="asking", description="d")
     async def asking() -> None:
-        raise ApprovalRequiredError([ToolApprovalRequest(tool="refund", arguments={})])
+        raise AnswerRequiredError([QuestionRequest(tool="refund", arguments={})])
 
     with capture_logs() as lines:
         async with factory.running(factory.worker(bus, asking)):
@@ -118,8 +118,8 @@ async def test_attempt_that_asks_for_approval_is_no_error_of_its_agent(
 
     told = [(line["event"], line["log_level"]) for line in lines if line["event"].startswith("attempt_")]
     assert result.error is not None
-    assert result.error.kind == "needs_approval"
-    assert told == [("attempt_awaiting_approval", "info")]
+    assert result.error.kind == "needs_answer"
+    assert told == [("attempt_awaiting_answer", "info")]
     assert (service.requests, service.errors) == (1, 0)
 
 

@@ -132,7 +132,7 @@ async def test_team_with_a_task_is_no_agent_and_its_tokens_count_once() -> None:
 
 
 async def test_an_attempt_that_asks_a_person_is_no_failure_of_its_agent() -> None:
-    bus, error = MemoryBus(), AttemptError(kind="needs_approval", message="a person must allow the use of refund")
+    bus, error = MemoryBus(), AttemptError(kind="needs_answer", message="a person must allow the use of refund")
     await store(bus, started(), failed("fitter", 1, error))
     (fitter,) = (await told(bus))["agents"]
 

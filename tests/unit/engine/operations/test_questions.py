@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.factory import planner_of, synthesizer
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.ask_person import ask_person
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
@@ -21,7 +23,7 @@ from pointsman.client.client import Client
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.model import ToolSpec
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
-from pointsman_schemas.events import Approval, Control
+from pointsman_schemas.events import Control, Question
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import PlanAndExecute, Team
 
@@ -38,12 +40,12 @@ def payer(paid: list[Any]) -> Agent:
     return pay
 
 
-async def asked(client: Client, count: int = 1) -> Sequence[Approval]:
+async def asked(client: Client, count: int = 1) -> Sequence[Question]:
     async def there() -> bool:
-        return len(await client.operations.approvals()) >= count
+        return len(await client.operations.questions()) >= count
 
     await until(there)
-    return await client.operations.approvals()
+    return await client.operations.questions()
 
 
 async def test_nothing_is_paid_before_a_person_allows_it() -> None:
@@ -58,10 +60,10 @@ async def test_nothing_is_paid_before_a_person_allows_it() -> None:
         outcome = await workflow.outcome(10)
 
         assert (before, paid) == ([], [{"amount": 90}])
-        assert summary.status == "waiting for approval"
+        assert summary.status == "waiting for an answer"
         assert (said.counted, said.message) == (True, f"{question.id} is approved")
         assert (outcome.status, outcome.answer) == ("completed", "paid")
-        assert await client.operations.approvals() == []
+        assert await client.operations.questions() == []
 
 
 async def test_second_answer_reports_the_first() -> None:
@@ -81,8 +83,8 @@ async def test_second_answer_reports_the_first() -> None:
         )
         assert late.counted is False
         assert outcome.status == "failed"
-        with pytest.raises(NotFoundError, match="was ever asked for"):
-            await client.operations.approve(f"{workflow.id}-a9")
+        with pytest.raises(NotFoundError, match="was ever asked"):
+            await client.operations.approve(f"{workflow.id}-q9")
 
 
 async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
@@ -98,7 +100,7 @@ async def test_a_workflow_that_was_cancelled_asks_nothing_and_says_so() -> None:
             False,
             f"the workflow has ended: cancelled; {question.id} is asked no more",
         )
-        assert await client.operations.approvals() == []
+        assert await client.operations.questions() == []
 
 
 async def test_any_system_answers_by_one_message_without_headers() -> None:
@@ -106,7 +108,7 @@ async def test_any_system_answers_by_one_message_without_headers() -> None:
         workflow = await client.submit("bank", "pay")
         (question,) = await asked(client)
 
-        await client.bus.publish(question.reply_to, dump(Control(action="approve", approval=question.id)), {})
+        await client.bus.publish(question.reply_to, dump(Control(action="approve", question=question.id)), {})
 
         assert (await workflow.outcome(10)).status == "completed"
 
@@ -200,10 +202,10 @@ async def test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again(a
         await client.operations.approve(first.id, input={"amount": 8})
 
         async def again() -> bool:
-            return [each.id for each in await client.operations.approvals()] not in ([], [first.id])
+            return [each.id for each in await client.operations.questions()] not in ([], [first.id])
 
         await until(again)
-        (second,) = await client.operations.approvals()
+        (second,) = await client.operations.questions()
         before = list(paid)
         await client.operations.reject(second.id, reason="once is enough", by="Ann")
         outcome = await workflow.outcome(10)
@@ -229,7 +231,7 @@ async def test_rejected_call_is_not_asked_about_again() -> None:
         (question,) = await asked(client)
         await client.operations.reject(question.id, reason="no")
         outcome = await workflow.outcome(10)
-        left = await client.operations.approvals()
+        left = await client.operations.questions()
 
     assert left == []
     assert outcome.status == "completed"
@@ -257,7 +259,7 @@ async def test_invalid_arguments_are_refused_and_the_approval_stays_open() -> No
             await client.operations.approve(question.id, input={"customer": "C1"})
         with pytest.raises(ContractError, match="'cents' was unexpected"):
             await client.operations.approve(question.id, input={"customer": "C1", "amount": 9, "cents": 1})
-        still = [each.id for each in await client.operations.approvals()]
+        still = [each.id for each in await client.operations.questions()]
         said = await client.operations.approve(question.id, input={"customer": "C1", "amount": 90})
         outcome = await workflow.outcome(10)
 
@@ -322,8 +324,81 @@ async def test_agent_may_continue_without_a_rejected_call() -> None:
 
     context = Context.for_test()
     said = {"tool": "wipe", "verdict": "rejected", "by": "Ann", "reason": "no"}
-    handoff = context.handoff.model_validate({**context.handoff.model_dump(), "verdicts": [said]})
+    handoff = context.handoff.model_validate({**context.handoff.model_dump(), "answers": [said]})
 
     result = await wipe.call("{}", new_context(handoff))
 
     assert (result.is_error, result.text) == (True, "wipe failed: the use of wipe was not allowed: no; do without it")
+
+
+class Account(BaseModel):
+    number: str
+
+
+async def transfer(request: JsonValue, context: Context) -> dict[str, Any]:
+    """Transfer money."""
+    account, when = await asyncio.gather(
+        context.ask("Which account?", output=Account), context.ask("When?", choices=["today", "later"])
+    )
+    return {"to": account.number, "when": when}
+
+
+async def transfer_in_a_group(request: JsonValue, context: Context) -> dict[str, Any]:
+    """Transfer money."""
+    async with asyncio.TaskGroup() as group:
+        account = group.create_task(context.ask("Which account?", output=Account))
+        when = group.create_task(context.ask("When?", choices=["today", "later"]))
+    return {"to": account.result().number, "when": when.result()}
+
+
+@pytest.mark.parametrize("work", [transfer, transfer_in_a_group])
+async def test_questions_of_a_function_are_answered_through_a_restart_of_everything(work: Any) -> None:
+    broker = MemoryBroker()
+    agents = [planner_of(PAY), agent(name="payer")(work)]
+    async with factory.team(TEAM, agents, broker=broker) as client:
+        workflow = await client.submit("bank", "pay")
+        first, second = await asked(client, 2)
+        with pytest.raises(ContractError, match=r"does not fit the question: \$: '17' is not of type 'object'"):
+            await client.operations.answer(first.id, "17")
+        with pytest.raises(ContractError, match="`approve` does not answer it: use answer or reject"):
+            await client.operations.approve(first.id)
+
+    async with factory.team(TEAM, agents, broker=broker) as client:
+        said = await client.operations.answer(first.id, {"number": "17"}, by="Ann")
+        await client.operations.answer(second.id, "later", by="Bo")
+        outcome = await (await client.workflow(workflow.id)).outcome(10)
+
+        assert (said.counted, said.message) == (True, f"{first.id} is answered")
+        assert (outcome.status, outcome.answer) == ("completed", {"to": "17", "when": "later"})
+        assert (first.request, first.team) == ("pay", "bank")
+
+
+async def test_model_asks_a_person_and_no_model_call_is_repeated() -> None:
+    model = ScriptedModel(
+        tool_reply(("ask_person", {"question": "Which account?", "choices": ["a", "b"]})), text_reply("paid to b")
+    )
+    clerk = LLMAgent(name="payer", description="Pays", instructions="Pay.", tools=[ask_person], model=model)
+    async with factory.team(TEAM, [planner_of(PAY), clerk]) as client:
+        workflow = await client.submit("bank", "pay")
+        (question,) = await asked(client)
+
+        await client.operations.answer(question.id, "b", by="Ann")
+        outcome = await workflow.outcome(10)
+
+    assert (outcome.status, outcome.answer) == ("completed", "paid to b")
+    assert len(model.requests) == 2
+
+
+async def test_wrong_answer_of_another_program_is_recorded_and_the_question_stays_open() -> None:
+    async with factory.team(TEAM, [planner_of(PAY), agent(name="payer")(transfer)]) as client:
+        workflow = await client.submit("bank", "pay")
+        first, second = await asked(client, 2)
+
+        wrong = Control(action="answer", question=first.id, input="17")
+        await client.bus.publish(first.reply_to, dump(wrong), {})
+        await client.operations.answer(second.id, "today")
+        left = await client.operations.questions()
+        await client.operations.answer(first.id, {"number": "17"})
+
+        assert [each.id for each in left] == [first.id]
+        assert (await workflow.outcome(10)).status == "completed"

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from support.core import WORKFLOW, WorkflowDriver, admission, card, cards, failure, messages, plan, task
 
-from pointsman.core.evolve import pending_approvals
+from pointsman.core.evolve import open_questions
 from pointsman.core.model.agent_health import Circuit
 from pointsman.core.model.inputs import RequestReceived
 from pointsman.core.replay.replayer import replay_log
-from pointsman_schemas.events import Approval, ApprovalVerdict, Request, ToolApprovalRequest
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, ControlIgnored, PlanRejected
+from pointsman_schemas.events import Answer, Question, QuestionRequest, Request
+from pointsman_schemas.log import ControlIgnored, PlanRejected, QuestionAnswered, QuestionAsked
 from pointsman_schemas.team import Limits, Pipeline, PlanAndExecute, RetryPolicy, Stage, Team
 
 GUARDED = (card("worker"), card("guarded", approval="required"))
-WAITS = "awaiting_approval"
-FIRST, SECOND = f"{WORKFLOW}-a1", f"{WORKFLOW}-a2"
+WAITS = "awaiting_answer"
+FIRST, SECOND = f"{WORKFLOW}-q1", f"{WORKFLOW}-q2"
 
 
 def guarded(*more: dict[str, Any], **given: Any) -> WorkflowDriver:
@@ -27,12 +27,12 @@ def guarded(*more: dict[str, Any], **given: Any) -> WorkflowDriver:
     return WorkflowDriver(cards=GUARDED, **given).planned(task("pay", "guarded"), *more)
 
 
-def asked(story: WorkflowDriver) -> list[Approval]:
-    return [message.event for message in messages(story.state) if isinstance(message.event, Approval)]
+def asked(story: WorkflowDriver) -> list[Question]:
+    return [message.event for message in messages(story.state) if isinstance(message.event, Question)]
 
 
 def approve(story: WorkflowDriver, name: str = FIRST, **given: Any) -> None:
-    story.control("approve", approval=name, by="Ann", event_id=given.pop("event_id", f"yes-{name}"), **given)
+    story.control("approve", question=name, by="Ann", event_id=given.pop("event_id", f"yes-{name}"), **given)
 
 
 def of_team(**given: Any) -> WorkflowDriver:
@@ -46,7 +46,7 @@ def of_team(**given: Any) -> WorkflowDriver:
 
 def stay_silent(story: WorkflowDriver) -> None:
     """Let timers fire until nobody is asked any more."""
-    while story.state.approvals:
+    while story.state.questions:
         assert story.fire_timer()
 
 
@@ -65,14 +65,16 @@ def test_guarded_task_starts_once_approved() -> None:
 
     assert story.statuses()["pay"] == "running"
     assert asked(story) == []
-    assert story.entries_of(ApprovalDecided)[0].by == "Ann"
+    assert story.entries_of(QuestionAnswered)[0].by == "Ann"
 
 
-@pytest.mark.parametrize(("task_id", "status"), [("plan-1", "failed"), ("a", "refused")])
+@pytest.mark.parametrize(("task_id", "status"), [("synthesis", "failed"), ("a", "refused")])
 def test_only_work_that_waits_for_a_person_asks_one(task_id: str, status: Any) -> None:
-    story = WorkflowDriver().start() if task_id == "plan-1" else WorkflowDriver().planned(task("a"))
+    story = WorkflowDriver().planned(task("a"))
+    if task_id == "synthesis":
+        story.complete_task("a")
 
-    story.fail_task(task_id, failure("needs_approval"), status=status, approvals=(ToolApprovalRequest(tool="pay"),))
+    story.fail_task(task_id, failure("needs_answer"), status=status, questions=(QuestionRequest(tool="pay"),))
 
     assert asked(story) == []
     assert story.task(task_id).status == "failed"
@@ -105,7 +107,7 @@ def test_retry_needs_no_second_approval() -> None:
 def test_rejected_task_fails_with_the_reason_and_its_dependents_are_skipped() -> None:
     story = guarded(task("tell", needs=["pay"]), task("look"))
 
-    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+    story.control("reject", question=FIRST, reason="too much", by="Ann")
 
     assert story.statuses() == {"pay": "failed", "tell": "skipped", "look": "running"}
     error = story.task("pay").error
@@ -115,11 +117,11 @@ def test_rejected_task_fails_with_the_reason_and_its_dependents_are_skipped() ->
 
 def test_rejecting_person_is_in_the_log_and_not_in_the_answer() -> None:
     story = guarded(task("look"))
-    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+    story.control("reject", question=FIRST, reason="too much", by="Ann")
 
     story.complete_task("look")
 
-    assert story.entries_of(ApprovalDecided)[0].by == "Ann"
+    assert story.entries_of(QuestionAnswered)[0].by == "Ann"
     asked = story.handoff("synthesis").model_dump_json()
     assert "the task was not allowed: too much" in asked
     assert "Ann" not in asked
@@ -140,19 +142,19 @@ def test_approval_of_a_replaced_plan_is_withdrawn() -> None:
     story = guarded(task("look"), limits=Limits(replans=1, plan_repairs=0))
 
     story.complete_task("look", replan_hint="there is a better way")
-    assert pending_approvals(story.log) == {FIRST}
+    assert open_questions(story.log) == {FIRST}
     story.complete_task("plan-2", "no idea")
 
-    assert pending_approvals(story.log) == set(story.state.approvals) == {SECOND}
+    assert open_questions(story.log) == set(story.state.questions) == {SECOND}
 
 
 def test_rejected_work_is_not_asked_about_again_without_a_new_plan() -> None:
     story = guarded(task("tell", needs=["pay"]), limits=Limits(replans=1, plan_repairs=0))
 
-    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+    story.control("reject", question=FIRST, reason="too much", by="Ann")
     story.complete_task("plan-2", "no idea")
 
-    assert [entry.approval for entry in story.entries_of(ApprovalRequested)] == [FIRST]
+    assert [entry.question for entry in story.entries_of(QuestionAsked)] == [FIRST]
     assert story.statuses() == {"pay": "failed", "tell": "skipped"}
     assert story.outcome.status == "failed"
     assert {gap.task_id for gap in story.outcome.gaps} == {"pay", "tell"}
@@ -162,16 +164,16 @@ def test_rejected_work_is_not_asked_about_again_without_a_new_plan() -> None:
 def test_rejected_work_stays_a_gap_after_a_replan() -> None:
     story = guarded(limits=Limits(replans=1))
 
-    story.control("reject", approval=FIRST, reason="too much", by="Ann")
+    story.control("reject", question=FIRST, reason="too much", by="Ann")
     story.complete_task("plan-2", plan(task("ask")))
     story.complete_task("ask")
 
     assert story.statuses() == {"pay": "failed", "ask": "succeeded"}
-    assert story.entries_of(ApprovalRequested)[-1].approval == FIRST
+    assert story.entries_of(QuestionAsked)[-1].question == FIRST
 
 
 def test_silence_means_no() -> None:
-    story = guarded(limits=Limits(approval=3600))
+    story = guarded(limits=Limits(answer_timeout=3600))
 
     stay_silent(story)
 
@@ -181,9 +183,9 @@ def test_silence_means_no() -> None:
 
 
 def test_timer_is_armed_for_the_expiry_of_an_approval() -> None:
-    story = guarded(task("look", "worker"), limits=Limits(approval=5))
+    story = guarded(task("look", "worker"), limits=Limits(answer_timeout=5))
 
-    assert story.state.timer_due == story.state.approvals[FIRST].expires_at
+    assert story.state.timer_due == story.state.questions[FIRST].expires_at
 
 
 def test_the_time_a_person_takes_does_not_count_against_the_deadline() -> None:
@@ -203,7 +205,7 @@ def test_several_wait_at_once_and_each_is_answered_by_its_id() -> None:
     story = guarded(task("pay2", "guarded"))
     assert len({question.reply_to for question in asked(story)}) == 2
 
-    story.control("reject", approval=SECOND, reason="no", by="Ann")
+    story.control("reject", question=SECOND, reason="no", by="Ann")
 
     assert story.statuses() == {"pay": WAITS, "pay2": "failed"}
     assert [question.id for question in asked(story)] == [FIRST]
@@ -215,16 +217,16 @@ def test_a_second_answer_changes_nothing_and_says_so(action: str) -> None:
     approve(story)
     before = story.state
 
-    story.control(action, approval=FIRST, event_id="again")
+    story.control(action, question=FIRST, event_id="again")
 
     assert "was answered" in story.entries_of(ControlIgnored)[0].reason
     assert story.state.tasks == before.tasks
-    assert not story.control(action, approval=FIRST, event_id="again"), "redelivered"
+    assert not story.control(action, question=FIRST, event_id="again"), "redelivered"
     assert same_again(story)
 
 
 def test_an_answer_after_the_expiry_changes_nothing() -> None:
-    story = guarded(task("look"), limits=Limits(approval=60, task_timeout=600))
+    story = guarded(task("look"), limits=Limits(answer_timeout=60, task_timeout=600))
 
     story.wait(61)
     approve(story)
@@ -240,7 +242,7 @@ def test_an_answer_after_the_end_changes_nothing() -> None:
     approve(story)
 
     assert story.outcome.status == "cancelled"
-    assert story.state.approvals == {}
+    assert story.state.questions == {}
 
 
 def test_a_fallback_that_is_guarded_waits_for_a_person_too() -> None:
@@ -264,7 +266,7 @@ def test_nothing_of_a_plan_runs_before_it_is_approved() -> None:
     assert asked(story)[0].about == "plan"
     approve(story)
     assert story.statuses() == {"t1": "running"}
-    question = story.entries_of(ApprovalRequested)[0]
+    question = story.entries_of(QuestionAsked)[0]
     assert question.plan is not None
     assert question.revision == 1
 
@@ -285,14 +287,14 @@ def test_a_rejected_plan_goes_back_to_the_planner_with_the_reason() -> None:
     story = of_team()
     story.complete_task("plan-1", plan(task("t1")))
 
-    story.control("reject", approval=FIRST, reason="not on a Sunday", by="Ann")
+    story.control("reject", question=FIRST, reason="not on a Sunday", by="Ann")
 
     assert story.entries_of(PlanRejected)[0].problems == ("the plan was not allowed: not on a Sunday",)
     assert story.handoff_input("plan-2")["problems"] == ["the plan was not allowed: not on a Sunday"]
 
 
 def test_unanswered_plan_ends_the_workflow() -> None:
-    story = of_team(limits=Limits(approval=60))
+    story = of_team(limits=Limits(answer_timeout=60))
     story.complete_task("plan-1", plan(task("t1")))
 
     stay_silent(story)
@@ -302,7 +304,7 @@ def test_unanswered_plan_ends_the_workflow() -> None:
 
 
 def test_unanswered_replan_keeps_the_current_plan() -> None:
-    story = of_team(limits=Limits(approval=60, replans=1))
+    story = of_team(limits=Limits(answer_timeout=60, replans=1))
     story.complete_task("plan-1", plan(task("t1"), task("t2", needs=["t1"])))
     approve(story)
     story.complete_task("t1", replan_hint="another way")
@@ -340,16 +342,16 @@ def test_rejected_fallback_work_is_not_asked_about_again() -> None:
     story.complete_task("plan-1", "no idea")
     assert [question.about for question in asked(story)] == ["plan"]
 
-    story.control("reject", approval=FIRST, by="Ann")
+    story.control("reject", question=FIRST, by="Ann")
 
     assert story.outcome.status == "failed"
-    assert not story.state.approvals
+    assert not story.state.questions
 
 
 def test_a_fixed_plan_can_be_rejected() -> None:
     story = of_team(strategy=Pipeline(stages=(Stage(agent="worker"),)), cards=cards("worker"))
 
-    story.control("reject", approval=FIRST, by="Ann")
+    story.control("reject", question=FIRST, by="Ann")
 
     assert (story.outcome.status, story.outcome.reason) == ("failed", "the plan was not allowed")
 
@@ -360,7 +362,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"id": {"type": "integ
 def calls(story: WorkflowDriver, *wanted: dict[str, Any]) -> None:
     """Let the agent of `t1` ask for approval of these calls."""
     asking = [{"tool": "refund", "arguments": each, "input_schema": SCHEMA} for each in wanted]
-    story.fail_task("t1", error=None, approvals=asking)
+    story.fail_task("t1", error=None, questions=asking)
 
 
 def test_attempt_continues_once_each_tool_call_is_answered() -> None:
@@ -368,15 +370,15 @@ def test_attempt_continues_once_each_tool_call_is_answered() -> None:
 
     calls(story, {"id": 1}, {"id": 2}, {"id": 2})
     assert [question.input for question in asked(story)] == [{"id": 1}, {"id": 2}]
-    assert [(each.agent, each.input_schema) for each in story.entries_of(ApprovalRequested)] == [("worker", SCHEMA)] * 2
+    assert [(each.agent, each.input_schema) for each in story.entries_of(QuestionAsked)] == [("worker", SCHEMA)] * 2
     approve(story, input={"id": 7})
     assert story.statuses() == {"t1": WAITS}
-    story.control("reject", approval=SECOND, reason="no", by="Bo")
+    story.control("reject", question=SECOND, reason="no", by="Bo")
 
     assert story.task("t1").attempt == 2
-    assert story.handoff("t1").verdicts == (
-        ApprovalVerdict(tool="refund", arguments={"id": 1}, verdict="approved", input={"id": 7}, by="Ann"),
-        ApprovalVerdict(tool="refund", arguments={"id": 2}, verdict="rejected", reason="no", by="Bo"),
+    assert story.handoff("t1").answers == (
+        Answer(tool="refund", arguments={"id": 1}, verdict="approved", input={"id": 7}, by="Ann"),
+        Answer(tool="refund", arguments={"id": 2}, verdict="rejected", reason="no", by="Bo"),
     )
     story.complete_task("t1")
     assert story.task("t1").status == "succeeded"
@@ -396,12 +398,12 @@ def test_attempt_that_asks_for_approval_counts_against_no_limit() -> None:
 
 
 def test_agent_is_told_that_its_approval_expired() -> None:
-    story = WorkflowDriver(limits=Limits(approval=60)).planned(task("t1"))
+    story = WorkflowDriver(limits=Limits(answer_timeout=60)).planned(task("t1"))
     calls(story, {"id": 1})
 
     stay_silent(story)
 
-    assert story.handoff("t1").verdicts[0].verdict == "expired"
+    assert story.handoff("t1").answers[0].verdict == "expired"
 
 
 def test_arguments_that_are_no_object_are_no_answer() -> None:

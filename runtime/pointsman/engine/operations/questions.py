@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, assert_never
 from uuid import uuid4
 
 from pydantic import JsonValue
 
+from pointsman.core.questions.answer_schema import answer_problem
 from pointsman.engine.log.reader import (
     as_async_generator,
     check_not_imported,
@@ -22,14 +23,13 @@ from pointsman.engine.log.reader import (
 from pointsman.engine.process.retrying import publish_with_retry
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus
-from pointsman.util.schema_validation import value_problem
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control
-from pointsman_schemas.log import ApprovalDecided, ApprovalRequested, Entry
+from pointsman_schemas.log import Entry, QuestionAnswered, QuestionAsked
 from pointsman_schemas.strict_json import as_json_value, dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["AnswerResult", "answer_approval"]
+__all__ = ["AnswerResult", "answer_question"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,21 @@ class AnswerResult:
     """The result of a person's answer.
 
     Attributes:
-        counted: True if the answer decided the approval; None if no supervisor has read it yet.
+        counted: True if the answer decided the question; None if no supervisor has read it yet.
         message: The result in one sentence.
         decided: The decision in the log; None if there is no decision yet.
     """
 
     counted: bool | None
     message: str
-    decided: ApprovalDecided | None = None
+    decided: QuestionAnswered | None = None
 
 
-async def answer_approval(
+async def answer_question(
     bus: Bus,
     subjects: Subjects,
-    action: Literal["approve", "reject"],
-    approval: str,
+    action: Literal["approve", "reject", "answer"],
+    question: str,
     *,
     input: JsonValue = None,
     reason: str = "",
@@ -64,29 +64,31 @@ async def answer_approval(
         The answer that counts, or a result without a verdict if no supervisor has read the answer in `timeout` seconds.
 
     Raises:
-        ContractError: `input` is not valid in place of the old input, or is no JSON. The approval stays open.
-        NotFoundError: The approval does not exist, or the log was removed.
+        ContractError: `input` is not valid by the schema of the question or in place of the old input, or is no JSON;
+            or the action does not fit the question. The question stays open.
+        NotFoundError: The question does not exist, or the log was removed.
     """
-    workflow = approval.rpartition("-")[0]
+    workflow = question.rpartition("-")[0]
     if not workflow:
-        raise NotFoundError(_unknown_approval_message(approval))
+        raise NotFoundError(_unknown_question_message(question))
     newest = await newest_commit(bus, subjects, workflow)
     check_not_imported(workflow, newest.imported_from)
     team = newest.team
     entries = await read_entries(bus, subjects, workflow)
-    asked = [entry for entry in entries if isinstance(entry, ApprovalRequested) and entry.approval == approval]
+    asked = [entry for entry in entries if isinstance(entry, QuestionAsked) and entry.question == question]
     if not asked:
-        raise NotFoundError(_unknown_approval_message(approval))
+        raise NotFoundError(_unknown_question_message(question))
     name = uuid4().hex
     for entry in entries:
-        if (found := _matching_entry(entry, approval, name)) is not None:
+        if (found := _matching_entry(entry, question, name)) is not None:
             return found
     if datetime.now(UTC) >= asked[0].expires_at:
-        return AnswerResult(False, f"{approval} expired at {asked[0].expires_at.isoformat()} and counts as rejected")
+        return AnswerResult(False, f"{question} expired at {asked[0].expires_at.isoformat()} and takes no answer")
     given = as_json_value(input, "input")
-    if given is not None:
+    _check_action(asked[0], action)
+    if given is not None or action == "answer":
         await _check_input(bus, asked[0], given)
-    control = Control(action=action, approval=approval, input=given, reason=reason, by=by)
+    control = Control(action=action, question=question, input=given, reason=reason, by=by)
     source = subjects.source("client", "python")
     envelope = Envelope(id=name, type=Control.event_type, source=source, time=datetime.now(UTC), subject=workflow)
     subject = subjects.control(team, workflow, name)
@@ -96,20 +98,40 @@ async def answer_approval(
         async with asyncio.timeout(timeout), aclosing(as_async_generator(log)) as messages:
             async for stored in messages:
                 for entry in read_commit(stored).entries:
-                    if (found := _matching_entry(entry, approval, name)) is not None:
+                    if (found := _matching_entry(entry, question, name)) is not None:
                         return found
-    return AnswerResult(None, f"{approval} is answered in the stream; no supervisor of {team} has read it yet")
+    return AnswerResult(None, f"{question} is answered in the stream; no supervisor of {team} has read it yet")
 
 
-async def _check_input(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> None:
-    """Refuse a replacement input that is not valid, while a person can still give a better answer.
-
-    The supervisor checks plans, and the worker checks every input again.
+def _check_action(asked: QuestionAsked, action: str) -> None:
+    """Refuse an action that does not fit the question.
 
     Raises:
-        ContractError: The input is not valid by the schema of the tool or of the agent.
+        ContractError: The action answers another kind of question.
+    """
+    fitting = ("answer", "reject") if asked.about == "information" else ("approve", "reject")
+    if action not in fitting:
+        raise ContractError(
+            f"{asked.question} is a question about {asked.about}; `{action}` does not answer it: use {fitting[0]} or "
+            f"{fitting[1]}"
+        )
+
+
+async def _check_input(bus: Bus, asked: QuestionAsked, given: JsonValue) -> None:
+    """Refuse an answer or an input that is not valid, while a person can still give a better answer.
+
+    The supervisor checks answers and plans, and the worker checks every value again.
+
+    Raises:
+        ContractError: The value is not valid by the schema of the question, of the tool or of the agent.
     """
     match asked.about:
+        case "information":
+            if problem := answer_problem(asked.input_schema or {}, given):
+                raise ContractError(
+                    f"the answer does not fit the question: {problem}; {asked.question} still waits: send what fits"
+                )
+            return
         case "tool":
             what = f"the tool {asked.tool}"
             schemas: Sequence[Mapping[str, JsonValue]] = [asked.input_schema or {"type": "object"}]
@@ -118,37 +140,33 @@ async def _check_input(bus: Bus, asked: ApprovalRequested, given: JsonValue) -> 
             schemas = [card.input_schema for card in await bus.registry.cards() if card.name == asked.agent]
         case "plan":
             return
-    problems = [_schema_problem(schema, given) for schema in schemas]
+        case _:
+            assert_never(asked.about)
+    problems = [answer_problem(schema, given, is_input=True) for schema in schemas]
     if problems and all(problems):  # instances of two versions may be alive
         raise ContractError(
-            f"the input does not fit {what}: {problems[0]}; {asked.approval} still waits: send what fits"
+            f"the input does not fit {what}: {problems[0]}; {asked.question} still waits: send what fits"
         )
 
 
-def _schema_problem(schema: Mapping[str, JsonValue], value: JsonValue) -> str:
-    if schema.get("type") == "string" and isinstance(value, dict):
-        value = value.get("request", value)  # an agent that takes text also reads this field
-    return value_problem(schema, value)
-
-
-def _matching_entry(entry: Entry, approval: str, name: str) -> AnswerResult | None:
-    """Return the answer that an entry gives about the approval, or about the control event `name`.
+def _matching_entry(entry: Entry, question: str, name: str) -> AnswerResult | None:
+    """Return the answer that an entry gives about the question, or about the control event `name`.
 
     For any other entry, the result is None.
     """
     match entry.kind:
-        case "approval_decided" if entry.approval == approval:
+        case "question_answered" if entry.question == question:
             mine = entry.event_id == name
             by = f" by {entry.by}" if entry.by and not mine else ""
-            said = f"{approval} {'is' if mine else 'was already'} {entry.verdict}{by}"
+            said = f"{question} {'is' if mine else 'was already'} {entry.verdict}{by}"
             return AnswerResult(mine, said if mine else f"{said}; nothing has changed", entry)
         case "control_ignored" if entry.event_id == name:
             return AnswerResult(False, entry.reason)
         case "workflow_ended":
-            return AnswerResult(False, f"the workflow has ended: {entry.outcome.status}; {approval} is asked no more")
+            return AnswerResult(False, f"the workflow has ended: {entry.outcome.status}; {question} is asked no more")
         case _:
             return None
 
 
-def _unknown_approval_message(approval: str) -> str:
-    return f"no approval {approval!r} was ever asked for; `pointsman approvals` lists what is asked now"
+def _unknown_question_message(question: str) -> str:
+    return f"no question {question!r} was ever asked; `pointsman questions` lists what is asked now"

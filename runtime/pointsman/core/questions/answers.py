@@ -1,4 +1,4 @@
-"""Apply the answer of a person to an approval request: the work goes on, or the work fails with the reason."""
+"""Apply the answer of a person to a question: the work goes on, or the work fails with the reason."""
 
 from __future__ import annotations
 
@@ -12,73 +12,89 @@ from pointsman.core.completion.outcome import end_workflow
 from pointsman.core.decision import Decision
 from pointsman.core.model.inputs import ControlReceived
 from pointsman.core.model.lifecycle import Phase, TaskStatus
-from pointsman.core.model.state import PendingApproval
+from pointsman.core.model.state import OpenQuestion
 from pointsman.core.planning.acceptance import accept_plan, keep_current_plan, newest_planner, reject_plan
 from pointsman.core.planning.planner import plan_problems
 from pointsman.core.planning.validation import read_plan
+from pointsman.core.questions.answer_schema import answer_problem
 from pointsman.core.tasks.agent_selection import resolve_skills
-from pointsman.core.tasks.approval_requests import rejection_error
 from pointsman.core.tasks.dispatch import dispatch_task
-from pointsman_schemas.events import Control
-from pointsman_schemas.log import ApprovalDecided, ControlIgnored
+from pointsman.core.tasks.questions import rejection_error
+from pointsman_schemas.events import Control, Verdict
+from pointsman_schemas.log import ControlIgnored, QuestionAnswered
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.strict_json import compact_json
 
-__all__ = ["apply_answer", "expire_approvals"]
+__all__ = ["apply_answer", "expire_questions"]
+
+_VERDICTS: dict[str, Verdict] = {"approve": "approved", "reject": "rejected", "answer": "answered"}
+"""The verdict of each action that answers a question."""
 
 
 def apply_answer(decision: Decision, received: ControlReceived) -> None:
-    """Apply the answer of a person, if the answer belongs to an approval request that is open."""
+    """Apply the answer of a person, if the answer belongs to a question that is open."""
     state, control = decision.state, received.control
     if received.event_id in state.ignored_events:
         return  # a redelivery
-    pending = state.approvals.get(control.approval or "")
+    pending = state.questions.get(control.question or "")
     if reason := _ignored_reason(decision, pending, control):
         decision.add(
             ControlIgnored(
                 at=decision.now,
                 event_id=received.event_id,
                 action=control.action,
-                approval=control.approval,
+                question=control.question,
                 input=control.input,
                 reason=reason,
             )
         )
         return
     assert pending is not None
-    verdict = "approved" if control.action == "approve" else "rejected"
+    verdict = _VERDICTS[control.action]
     _apply_decision(
         decision,
         pending,
-        ApprovalDecided(
+        QuestionAnswered(
             at=decision.now,
             event_id=received.event_id,
-            approval=pending.id,
+            question=pending.id,
             verdict=verdict,
-            input=control.input if verdict == "approved" else None,
+            input=None if verdict == "rejected" else control.input,
             reason=control.reason,
             by=control.by,
         ),
     )
 
 
-def expire_approvals(decision: Decision) -> None:
-    """Reject each approval request that has expired."""
-    for pending in tuple(decision.state.approvals.values()):
-        if decision.now >= pending.expires_at and pending.id in decision.state.approvals:
-            expired = ApprovalDecided(
-                at=decision.now, event_id=f"expired-{pending.id}", approval=pending.id, verdict="expired"
+def expire_questions(decision: Decision) -> None:
+    """End each question that has expired: with its default, else as a rejection."""
+    for pending in tuple(decision.state.questions.values()):
+        if decision.now >= pending.expires_at and pending.id in decision.state.questions:
+            expired = QuestionAnswered(
+                at=decision.now,
+                event_id=f"expired-{pending.id}",
+                question=pending.id,
+                verdict="expired",
+                input=pending.default,
             )
             _apply_decision(decision, pending, expired)
 
 
-def _ignored_reason(decision: Decision, pending: PendingApproval | None, control: Control) -> str:
+def _ignored_reason(decision: Decision, pending: OpenQuestion | None, control: Control) -> str:
     """Return the reason why an answer is ignored; an empty text for an answer that counts."""
     if pending is None:
-        return f"the workflow does not wait for the approval {control.approval}: it was answered, or never asked for"
+        return f"the workflow does not wait for an answer to {control.question}: it was answered, or never asked"
     if decision.now >= pending.expires_at:
-        return f"the approval {pending.id} expired at {pending.expires_at.isoformat()}"
-    if control.action == "reject" or control.input is None or pending.about == "task":
+        return f"the question {pending.id} expired at {pending.expires_at.isoformat()}"
+    if control.action == "reject":
+        return ""
+    if (control.action == "answer") != (pending.about == "information"):
+        expected = "`answer` or `reject`" if pending.about == "information" else "`approve` or `reject`"
+        return f"the question {pending.id} is about {pending.about}: expected {expected}, not `{control.action}`"
+    if pending.about == "information":
+        problem = answer_problem(pending.input_schema or {}, control.input)
+        return f"the answer does not fit the question: {problem}" if problem else ""
+    if control.input is None or pending.about == "task":
         return ""
     if pending.about == "tool":
         return "" if isinstance(control.input, dict) else "the arguments of a tool are an object"
@@ -87,7 +103,7 @@ def _ignored_reason(decision: Decision, pending: PendingApproval | None, control
     return f"the plan given in its place will not do: {'; '.join(problems)}" if problems else ""
 
 
-def _apply_decision(decision: Decision, pending: PendingApproval, decided: ApprovalDecided) -> None:
+def _apply_decision(decision: Decision, pending: OpenQuestion, decided: QuestionAnswered) -> None:
     state = decision.add(decided)
     match pending.about:
         case "plan":
@@ -98,17 +114,17 @@ def _apply_decision(decision: Decision, pending: PendingApproval, decided: Appro
                 dispatch_task(decision, pending.task_id)
             else:
                 fail_task(decision, state.tasks[pending.task_id], rejection_error(pending, decided))
-        case "tool":
-            # The agent also continues after a rejection: its handoff has the verdict, and the agent may omit the call.
+        case "tool" | "information":
+            # The agent also continues after a rejection: its handoff has the answer, and the agent may do without.
             assert pending.task_id is not None
-            more = any(each.task_id == pending.task_id for each in state.approvals.values())
-            if not more and state.tasks[pending.task_id].status is TaskStatus.AWAITING_APPROVAL:
+            more = any(each.task_id == pending.task_id for each in state.questions.values())
+            if not more and state.tasks[pending.task_id].status is TaskStatus.AWAITING_ANSWER:
                 dispatch_task(decision, pending.task_id)
         case _:
             assert_never(pending.about)
 
 
-def _apply_plan_decision(decision: Decision, pending: PendingApproval, decided: ApprovalDecided) -> None:
+def _apply_plan_decision(decision: Decision, pending: OpenQuestion, decided: QuestionAnswered) -> None:
     assert pending.plan is not None
     if decided.verdict == "approved":
         plan = pending.plan

@@ -42,7 +42,7 @@ async def test_edited_approval_finishes_a_workflow_after_all_processes_were_kill
         workflow = await system.client.submit("refunds", {"order": "o-17", "amount": 90.0})
 
         async def asked() -> str | None:
-            return next((each.id for each in await system.client.operations.approvals(workflow.id)), None)
+            return next((each.id for each in await system.client.operations.questions(workflow.id)), None)
 
         approval = await wait_for(asked, "question to a person")
         await supervisor.kill()

@@ -1,0 +1,162 @@
+"""The commands about questions: questions, answer, approve, reject."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from pointsman.cli.arguments import By, Json, Namespace, OfWorkflow, QuestionId, Url, read_stdin
+from pointsman.cli.render.outcome import question_table
+from pointsman.cli.render.output import Code, console, print_error, print_json, print_table
+from pointsman.cli.support.ids import resolve_question_id, resolve_workflow_id
+from pointsman.cli.support.session import default_by, session
+from pointsman.client.client import Client
+from pointsman.client.operations import AnswerResult
+from pointsman.core.questions.answer_schema import answer_problem
+from pointsman.errors import ContractError
+from pointsman_schemas.strict_json import parse_json
+
+__all__ = ["answer", "approve", "questions", "reject"]
+
+
+def questions(workflow: OfWorkflow = None, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+    """List the questions that wait for a person, oldest first.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            found = await client.operations.questions(await resolve_workflow_id(client, workflow) if workflow else None)
+        if json:
+            for question in found:
+                print_json(question)
+        elif found:
+            print_table(console(), question_table(found, datetime.now(UTC)))
+        else:
+            print("No question is open.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def answer(
+    question: QuestionId,
+    answer: Annotated[
+        str,
+        typer.Argument(
+            metavar="ANSWER", help="The answer: a text, or JSON where the question asks for it; - reads standard input."
+        ),
+    ],
+    by: By = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Answer a question of an agent or a planner.
+
+    Returns:
+        The exit code.
+    """
+    text = read_stdin().strip() if answer == "-" else answer
+
+    async def send(client: Client, id: str) -> AnswerResult:
+        value = _value(text, await _schema(client, id))
+        return await client.operations.answer(id, value, by=default_by(by))
+
+    return asyncio.run(_send(question, send, url, namespace, json=json))
+
+
+def approve(
+    question: QuestionId,
+    input_json: Annotated[
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="JSON",
+            help="JSON that replaces the input of the task, the arguments of the tool call, or the plan; "
+            "- reads it from standard input. Default: unchanged.",
+            show_default=False,
+        ),
+    ] = None,
+    by: By = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Approve a task, a tool call or a plan.
+
+    Returns:
+        The exit code.
+    """
+    text = read_stdin() if input_json == "-" else input_json
+    replacement = None if text is None else parse_json(text.encode())
+
+    async def send(client: Client, id: str) -> AnswerResult:
+        return await client.operations.approve(id, input=replacement, by=default_by(by))
+
+    return asyncio.run(_send(question, send, url, namespace, json=json))
+
+
+def reject(
+    question: QuestionId,
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="The reason, for the planner or the agent and for the log.")
+    ] = "",
+    by: By = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Reject a task, a tool call or a plan, or decline to answer.
+
+    Returns:
+        The exit code.
+    """
+
+    async def send(client: Client, id: str) -> AnswerResult:
+        return await client.operations.reject(id, reason=reason, by=default_by(by))
+
+    return asyncio.run(_send(question, send, url, namespace, json=json))
+
+
+async def _schema(client: Client, question: str) -> dict[str, JsonValue]:
+    """Return the JSON Schema of an open question; an empty one if the question is not open."""
+    found = await client.operations.questions(question.rpartition("-")[0])
+    return next((each.input_schema or {} for each in found if each.id == question), {})
+
+
+def _value(text: str, schema: dict[str, JsonValue]) -> JsonValue:
+    """Return the value that a person typed: the text itself where the question takes text, else JSON."""
+    if not answer_problem(schema, text):
+        return text
+    try:
+        return parse_json(text.encode())
+    except ContractError:
+        return text  # the check of the answer reports the fault
+
+
+async def _send(
+    given: str,
+    send: Callable[[Client, str], Awaitable[AnswerResult]],
+    url: str | None,
+    namespace: str | None,
+    *,
+    json: bool,
+) -> Code:
+    async with session(url, namespace) as client:
+        question = await resolve_question_id(client, given)
+        result = await send(client, question)
+    if json:
+        print_json({"question": question, "counted": result.counted, "said": result.message})
+    elif result.counted is not False:
+        print(f"{result.message}.")  # unformatted: the line begins with an id that may be copied
+    if result.counted is False:
+        print_error(result.message)
+    return Code.FAILED if result.counted is False else Code.OK

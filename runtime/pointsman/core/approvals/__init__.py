@@ -1,4 +1,0 @@
-"""The answers of persons to approval requests.
-
-Read: responses
-"""

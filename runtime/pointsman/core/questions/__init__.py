@@ -1,0 +1,4 @@
+"""The answers of persons to questions.
+
+Read: answers, answer_schema
+"""

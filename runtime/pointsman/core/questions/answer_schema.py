@@ -1,0 +1,34 @@
+"""Check an answer against the JSON Schema of its question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from pointsman.util.schema_validation import value_problem
+from pointsman_schemas.strict_json import compact_json
+
+__all__ = ["MAX_ANSWER_BYTES", "answer_problem"]
+
+MAX_ANSWER_BYTES = 65_536
+"""Largest answer to a question for information, as JSON. Each later handoff of the task carries the answer."""
+
+
+def answer_problem(schema: Mapping[str, JsonValue], value: JsonValue, *, is_input: bool = False) -> str:
+    """Return the first problem of `value` with its path.
+
+    Args:
+        schema: The JSON Schema.
+        value: The value.
+        is_input: True for the input of an agent: an agent that takes text also reads the field `request` of an object.
+
+    Returns:
+        The problem. The text is empty if the value is valid, or if the schema cannot be used.
+    """
+    if is_input:
+        text = schema.get("type") == "string" and isinstance(value, dict)
+        return value_problem(schema, value.get("request", value) if text and isinstance(value, dict) else value)
+    if (size := len(compact_json(value))) > MAX_ANSWER_BYTES:
+        return f"$: the value has {size} bytes of JSON; at most {MAX_ANSWER_BYTES} are allowed"
+    return value_problem(schema, value)
