@@ -53,9 +53,9 @@ EDGE_DOMAIN = "edge"
 
 ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
     GrantRole.CALLER: ("cancel",),
-    GrantRole.GATEWAY: ("cancel", "approve", "reject"),
-    GrantRole.DASHBOARD: ("cancel", "approve", "reject", "replay", "discard"),
-    GrantRole.OPERATOR: ("cancel", "approve", "reject", "replay", "discard", "import"),
+    GrantRole.GATEWAY: ("cancel", "approve", "reject", "answer"),
+    GrantRole.DASHBOARD: ("cancel", "approve", "reject", "answer", "replay", "discard"),
+    GrantRole.OPERATOR: ("cancel", "approve", "reject", "answer", "replay", "discard", "import"),
 }
 """The actions that a grant of a role may name."""
 
@@ -281,10 +281,10 @@ class _Table:
         publish += [
             f"{ns}.request.{_TEAM}.*",  # the gateway has verified its callers
             *self._last(self.log, f"{ns}.log.{_TEAM}.*"),
-            *self._follow(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.outcome.{_TEAM}.*", f"{ns}.approval.{_TEAM}.>"),
+            *self._follow(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.outcome.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
             *self._follow(self.registry, f"{self.bucket}.>"),
         ]
-        return publish, [*subscribe, f"{ns}.log.{_TEAM}.*", f"{ns}.approval.{_TEAM}.>"]
+        return publish, [*subscribe, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"]
 
     def worker(self, actions: Sequence[str]) -> _Rights:
         ns = self.ns
@@ -319,7 +319,7 @@ class _Table:
             *(each for stream in self.streams for each in self._follow(stream, ">")),
         ]
         return publish, [
-            f"{self.ns}.{kind}.>" for kind in ("outcome", "event", "delta", "log", "approval", "cancelled")
+            f"{self.ns}.{kind}.>" for kind in ("outcome", "event", "delta", "log", "question", "cancelled")
         ]
 
     def dashboard(self, actions: Sequence[str]) -> _Rights:
@@ -331,7 +331,7 @@ class _Table:
     def operator(self, actions: Sequence[str]) -> _Rights:
         publish, subscribe = self.dashboard(actions)
         if "import" in actions:
-            publish += [f"{self.ns}.{kind}.>" for kind in ("log", "event", "outcome", "approval", "dead")]
+            publish += [f"{self.ns}.{kind}.>" for kind in ("log", "event", "outcome", "question", "dead")]
             publish += self._write_bodies()
         return [*publish, *(f"$SRV.{verb}.>" for verb in ("PING", "INFO", "STATS"))], subscribe
 
@@ -350,7 +350,7 @@ class _Table:
             f"{ns}.schedule.{_TEAM}.>",
             f"{ns}.log.{_TEAM}.*",
             f"{ns}.outcome.{_TEAM}.*",
-            f"{ns}.approval.{_TEAM}.>",
+            f"{ns}.question.{_TEAM}.>",
             f"{ns}.dead.{_TEAM}.>",
             f"{ns}.cancelled.{_TEAM}.*",
             f"{ns}.handed.>",
