@@ -69,9 +69,9 @@ def commits_of(name: str, team: str, begun: datetime, plan: tuple[PlannedTask, .
     return [
         [
             WorkflowStarted(
-                at=begun, workflow_id=name, team=team, request_id=name, correlation_id=name,
-                input=f"Request {name}: some customers were charged twice since yesterday", strategy=PlanAndExecute(),
-                limits=Limits(), retry=RetryPolicy(), deadline=begun + timedelta(seconds=60),
+                at=begun, workflow_id=name, team=team, request_id=name, correlation_id=name, caller="bench",
+                secret=name, input=f"Request {name}: some customers were charged twice since yesterday",
+                strategy=PlanAndExecute(), limits=Limits(), retry=RetryPolicy(), deadline=begun + timedelta(seconds=60),
                 trace=TraceOrigin(trace_id="a" * 32, span_id="b" * 16),
             ),
             TaskAdded(at=begun, task_id="plan-1", role=Role.PLAN, agent="planner", intent="Plan the request"),

@@ -86,16 +86,16 @@ async def record(bus: Bus, subjects: Subjects, workflows: dict[str, str]) -> byt
     """Return the messages of the ended `workflows` (id by shape) as a file for `Recording.load`."""
     namespace = subjects.namespace
     written: dict[str, dict[str, tuple[dict[str, str], str]]] = {}
-    requests = {stored.headers["ce-id"]: stored async for stored in bus.read("work", f"{namespace}.request.*")}
+    requests = {stored.headers["ce-id"]: stored async for stored in bus.read("requests", f"{namespace}.request.*.*")}
     for shape, workflow in workflows.items():
         found = {"request": next(iter(requests.values()))}
-        async for stored in bus.read("work", f"{namespace}.handoff.*.{workflow}.>"):
-            found[f"handoff.{stored.subject.split('.')[4]}"] = stored
-        async for stored in bus.read("work", f"{namespace}.inbox.*.{workflow}.result.>"):
-            found[f"result.{stored.subject.split('.')[6]}"] = stored
+        async for stored in bus.read("work", f"{namespace}.handoff.*.*.{workflow}.>"):
+            found[f"handoff.{stored.subject.split('.')[5]}"] = stored
+        async for stored in bus.read("results", f"{namespace}.result.*.*.{workflow}.>"):
+            found[f"result.{stored.subject.split('.')[5]}"] = stored
         async for stored in bus.read("log", f"{namespace}.outcome.*.{workflow}"):
             found["outcome"] = stored
-        async for stored in bus.read("work", f"{namespace}.schedule.{workflow}.*"):
+        async for stored in bus.read("work", f"{namespace}.schedule.*.{workflow}.>"):
             found["timer"] = stored
         commits = [stored async for stored in bus.read("log", f"{namespace}.log.*.{workflow}")]
         found |= {f"commit.{number}": stored for number, stored in enumerate(commits)}

@@ -28,6 +28,7 @@ from benchmarks.measure import together
 from benchmarks.real import RealSystem
 from pointsman.app import run
 from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.ports.bus import StreamKind
 
 __all__ = ["main"]
 
@@ -124,7 +125,8 @@ async def _run(system: RealSystem, processes: dict[str, int], count: int) -> Non
 async def _workflow_messages(system: RealSystem, workflow: str) -> Sequence[StoredWorkflowMessage]:
     """Return the messages of a workflow, without its schedules: their copies would fire."""
     found = list[StoredWorkflowMessage]()
-    for stream in ("work", "log"):
+    streams: Sequence[StreamKind] = ("results", "work", "log")
+    for stream in streams:
         async for stored in system.bus.read(stream, f"{system.name}.>"):
             if workflow in stored.subject and f"{system.name}.schedule." not in stored.subject:
                 lines = "".join(f"{name}: {value}\r\n" for name, value in stored.headers.items())
@@ -133,9 +135,9 @@ async def _workflow_messages(system: RealSystem, workflow: str) -> Sequence[Stor
 
 
 def _elsewhere(subject: str) -> str:
-    """Return the subject with a team or an agent that has no consumer, if it is one of the work stream."""
+    """Return the subject with a team or an agent that has no consumer, if a consumer would deliver it."""
     namespace, kind, name, *rest = subject.split(".")
-    return ".".join([namespace, kind, "past" if kind in ("inbox", "handoff") else name, *rest])
+    return ".".join([namespace, kind, "past" if kind in ("result", "timer", "handoff") else name, *rest])
 
 
 async def _fill(system: RealSystem, workflow: str, kept: Sequence[StoredWorkflowMessage], numbers: range) -> None:

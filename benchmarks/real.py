@@ -111,14 +111,14 @@ class RealSystem:
         for name in self._streams():
             info = await self.bus.api(f"STREAM.INFO.{name}", {"subjects_filter": f"{self.name}.>"})
             for subject, count in (info["state"].get("subjects") or {}).items():
-                tokens = subject.split(".")
-                found[tokens[4] if tokens[1] == "inbox" else tokens[1]] += count
+                found[subject.split(".")[1]] += count
         return found
 
     def _streams(self) -> list[str]:
         subjects = self.client.subjects
         apart = [subjects.handoff_stream] if self.bus.handoffs_unsynced else []
-        return [subjects.work_stream, *apart, subjects.log_stream]
+        inbound = [subjects.request_stream, subjects.control_stream, subjects.result_stream]
+        return [*inbound, subjects.work_stream, *apart, subjects.log_stream]
 
     async def start(self, part: str, *arguments: str) -> None:
         """Start another process of this namespace: `pointsman ARGUMENTS`, called `part`."""
@@ -131,7 +131,7 @@ class RealSystem:
         while monotonic() < deadline:
             self._children.check()
             agents = {card.name for card in await self.client.operations.agents()}
-            supervised = await self.bus.depth(f"inbox-{TEAM.name}", "work") is not None
+            supervised = await self.bus.depth(f"result-{TEAM.name}", "results") is not None
             if supervised and agents >= set(AGENTS):
                 return
             await asyncio.sleep(_POLL_INTERVAL_S)

@@ -66,7 +66,7 @@ async def _begin_and_kill(home: Path, environment: dict[str, str]) -> str:
         with suppress(Exception):  # leaving the context needs the broker, which was killed
             async with RealSystem("bench", broker.url, children, environment).running() as system:
                 workflow = (await system.client.submit(TEAM.name, "W3")).id
-                while (await _sent(system, workflow))["inbox"] < _KILL_AFTER:  # noqa: ASYNC110
+                while (await _sent(system, workflow))["result"] < _KILL_AFTER:  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_INTERVAL_S)
                 for pid in (*children.pids.values(), broker.pid):
                     if pid:
@@ -79,11 +79,12 @@ async def _begin_and_kill(home: Path, environment: dict[str, str]) -> str:
 
 
 async def _sent(system: RealSystem, workflow: str) -> Counter[str]:
-    """Count the handoffs and inbox messages of a workflow in the work stream."""
+    """Count the handoffs and the results of a workflow."""
     found: Counter[str] = Counter()
-    for subject in (f"{system.name}.handoff.*.{workflow}.>", f"{system.name}.inbox.*.{workflow}.result.>"):
-        async for _ in system.bus.read("work", subject):
-            found[subject.split(".")[1]] += 1
+    async for _ in system.bus.read("handoffs", f"{system.name}.handoff.*.*.{workflow}.>"):
+        found["handoff"] += 1
+    async for _ in system.bus.read("results", f"{system.name}.result.*.*.{workflow}.>"):
+        found["result"] += 1
     return found
 
 

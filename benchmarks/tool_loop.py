@@ -93,8 +93,8 @@ async def attempt(bus: JetStreamBus, settings: Settings, number: int, input: Jso
     subjects, workflow = Subjects(settings.namespace), f"wf_{number}"
     handoff = Handoff(
         workflow_id=workflow, task_id="T1", attempt=1, from_agent="bench", to_agent="looper", intent="loop",
-        return_to=subjects.result("bench", workflow, "looper", "T1", 1), deadline=datetime.now(UTC) + timedelta(60),
-        idempotency_key=workflow, input=input,
+        return_to=subjects.result("bench", "looper", workflow, "T1", 1, "token"),
+        deadline=datetime.now(UTC) + timedelta(60), idempotency_key=workflow, input=input,
     )  # fmt: skip
     envelope = Envelope(
         id=workflow, type=Handoff.event_type, source="/bench", time=datetime.now(UTC), subject=workflow,
@@ -106,7 +106,7 @@ async def attempt(bus: JetStreamBus, settings: Settings, number: int, input: Jso
         answered.set()
 
     async with await bus.listen(handoff.return_to, heard):
-        await bus.publish(subjects.handoff("looper", workflow, "T1", 1), dump(handoff), encode(envelope))
+        await bus.publish(subjects.handoff("looper", "bench", workflow, "T1", 1), dump(handoff), encode(envelope))
         await asyncio.wait_for(answered.wait(), 30)
 
 

@@ -129,6 +129,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
     """
     if not has_dashboard():
         raise ConfigurationError("the dashboard needs starlette and uvicorn: pip install 'pointsman[dashboard]'")
+    from pointsman.bus.jetstream.login import user_name
     from pointsman.client.client import Client
     from pointsman.web.server import check_access, serve
 
@@ -140,7 +141,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
         stack.push_async_callback(bus.close)
         await bus.set_up()
         await stack.enter_async_context(_health(settings, observed, lambda: [] if bus.connected else ["broker"]))
-        client = Client(bus, namespace=settings.namespace)
+        client = Client(bus, namespace=settings.namespace, user=user_name(settings))
 
         async def run(stop: asyncio.Event) -> None:
             await serve(

@@ -65,6 +65,8 @@ class Settings(Options, BaseModel):
     credentials: str | None = None
     """Path of a NATS credentials file."""
     user: str | None = None
+    """The name of the user in the subjects of requests and controls, and with `password` the login at the broker.
+    Unset: the user of the login; without a login, the user of the operating system."""
     password: str | None = None
     token: str | None = None
     tls_ca: str | None = None

@@ -61,6 +61,10 @@ _PARAMETERS = {
     "attempt": "The attempt's number, from 1.",
     "name": "The event's name, unique within its workflow.",
     "id": "An id that the sender chooses.",
+    "caller": "The name of the caller's user at the broker.",
+    "action": "The command.",
+    "actor": "The name of the user at the broker, or of the team of a parent workflow.",
+    "token": "The token of the attempt, from the handoff's `return_to`.",
     "origin": "The team or agent that could not process the event.",
 }
 
@@ -95,8 +99,8 @@ class _Channel:
 _CHANNELS = (
     _Channel(
         "request",
-        _SUBJECTS.request("_team_"),
-        "WORK",
+        _SUBJECTS.request("_team_", "_caller_"),
+        "REQUESTS",
         "Requests of callers to a team. Bare JSON without headers is accepted. With `ce-id` or `Nats-Msg-Id`, a "
         "request that is sent twice starts one workflow.",
         (Request,),
@@ -106,12 +110,13 @@ _CHANNELS = (
     ),
     _Channel(
         "handoff",
-        _SUBJECTS.handoff("_agent_", "_workflow_", "_task_", _ATTEMPT),
+        _SUBJECTS.handoff("_agent_", "_team_", "_workflow_", "_task_", _ATTEMPT),
         "WORK",
         "One attempt at one task, for one agent. The subject is unique to the attempt, so a handoff that is sent twice "
         "is stored once. In a namespace with POINTSMAN_UNSYNCED_HANDOFFS the stream is {NAMESPACE}_HANDOFFS. A handoff "
-        "with the header `pointsman-resent` may have a result already: look for the result first.",
-        (Handoff,),
+        "with the header `pointsman-resent` may have a result already: look for the result first. A cancellation takes "
+        "the place of the handoff of a task whose result is no longer needed: acknowledge it.",
+        (Handoff, Cancellation),
         (("supervisor", "Send a task to an agent."),),
         (("agent", "Do the task, publish its result on `return_to`, then acknowledge."),),
         queue="agent-{agent}",
@@ -119,8 +124,8 @@ _CHANNELS = (
     ),
     _Channel(
         "step",
-        _SUBJECTS.step("_workflow_", "_task_", _ATTEMPT, "_name_"),
-        "WORK",
+        _SUBJECTS.step("_agent_", "_team_", "_workflow_", "_task_", _ATTEMPT, "_name_"),
+        "RESULTS",
         "An answer of a model or a result of a tool within an attempt. Publish with "
         "`Nats-Expected-Last-Subject-Sequence: 0` before acting on it. A redelivered attempt continues from its steps.",
         (Step,),
@@ -129,45 +134,57 @@ _CHANNELS = (
     ),
     _Channel(
         "result",
-        _SUBJECTS.result("_team_", "_workflow_", "_agent_", "_task_", _ATTEMPT),
-        "WORK",
-        "The result of one attempt. Publish with `Nats-Expected-Last-Subject-Sequence: 0`: the first result counts.",
+        _SUBJECTS.result("_team_", "_agent_", "_workflow_", "_task_", _ATTEMPT, "_token_"),
+        "RESULTS",
+        "The result of one attempt. The subject is the handoff's `return_to`. Publish with "
+        "`Nats-Expected-Last-Subject-Sequence: 0`: the first result counts.",
         (Result,),
         (("agent", "Publish the result of the attempt."),),
         (("supervisor", "Accept the result if its attempt is the current one."),),
-        queue="inbox-{team}",
-        consumes=_SUBJECTS.team_inbox("_team_"),
+        queue="result-{team}",
+        consumes=_SUBJECTS.team_results("_team_"),
     ),
     _Channel(
         "control",
-        _SUBJECTS.control("_team_", "_workflow_", "_id_"),
-        "WORK",
-        "Commands of a person or a system to a running workflow.",
+        _SUBJECTS.control("_team_", "_workflow_", "_action_", "_actor_", "_id_"),
+        "CONTROLS",
+        "Commands of a person or a system to a running workflow. The action is that of the body.",
         (Control,),
         (("caller", "Control a running workflow."),),
         (("supervisor", "Execute the command, once."),),
-        queue="inbox-{team}",
-        consumes=_SUBJECTS.team_inbox("_team_"),
+        queue="control-{team}",
+        consumes=_SUBJECTS.team_controls("_team_"),
     ),
     _Channel(
         "timer",
         _SUBJECTS.timer("_team_", "_workflow_", "_name_"),
         "WORK",
-        "A timer that fired. The broker publishes it from a schedule.",
+        "A timer that fired. The broker publishes it from the schedule of the same workflow; the supervisor refuses "
+        "every other message.",
         (Timer,),
         (),
         (("supervisor", "Check the deadlines of the workflow."),),
-        queue="inbox-{team}",
-        consumes=_SUBJECTS.team_inbox("_team_"),
+        queue="timer-{team}",
+        consumes=_SUBJECTS.team_timers("_team_"),
     ),
     _Channel(
-        "schedule",
-        _SUBJECTS.schedule("_workflow_", "_name_"),
+        "timerSchedule",
+        _SUBJECTS.schedule("_team_", "_workflow_", "_name_"),
         "WORK",
-        "A scheduled message of JetStream: a timer, or a handoff that is delayed before a retry. "
-        "`Nats-Schedule-Target` is the subject on which the broker publishes it.",
-        (Timer, Handoff),
-        (("supervisor", "Schedule a message."),),
+        "A scheduled message of JetStream: a timer. `Nats-Schedule-Target` is the subject on which the broker "
+        "publishes it.",
+        (Timer,),
+        (("supervisor", "Schedule a timer."),),
+        (),
+    ),
+    _Channel(
+        "handoffSchedule",
+        _SUBJECTS.retry("_team_", "_workflow_", "_name_"),
+        "WORK",
+        "A scheduled message of JetStream: a handoff that is delayed before a retry, in the stream of handoffs. An "
+        "empty message in its place ends the schedule.",
+        (Handoff,),
+        (("supervisor", "Schedule a handoff."),),
         (),
     ),
     _Channel(
@@ -181,25 +198,25 @@ _CHANNELS = (
     ),
     _Channel(
         "event",
-        _SUBJECTS.event("_workflow_", "_name_"),
-        "LOG",
-        "Reports of agents at work, stored beside the log.",
+        _SUBJECTS.event("_team_", "_workflow_", "_agent_", "_name_"),
+        "RESULTS",
+        "Reports of agents at work, kept as long as the log.",
         (Progress,),
         (("agent", "Report progress, a tool call, a model call or a domain event."),),
         (("reader", "Follow a workflow."),),
     ),
     _Channel(
         "question",
-        _SUBJECTS.question("_workflow_", "_id_"),
+        _SUBJECTS.question("_team_", "_workflow_", "_id_"),
         "LOG",
         "A question to a person. It is open until a control event answers it or it expires.",
         (Question,),
         (("supervisor", "Ask a person."),),
-        (("reader", "Show the request to a person, and publish the answer on `reply_to`."),),
+        (("reader", "Show the request to a person, and publish the answer below `reply_to`."),),
     ),
     _Channel(
         "cancellation",
-        _SUBJECTS.live("_workflow_", "cancelled"),
+        _SUBJECTS.cancelled("_team_", "_workflow_"),
         None,
         "Tasks whose results are no longer needed. Core NATS: only current subscribers receive it.",
         (Cancellation,),
@@ -208,7 +225,7 @@ _CHANNELS = (
     ),
     _Channel(
         "delta",
-        _SUBJECTS.live("_workflow_", "delta"),
+        _SUBJECTS.delta("_team_", "_workflow_", "_agent_"),
         None,
         "Text that a model is writing. Core NATS: only current subscribers receive it.",
         (Delta,),

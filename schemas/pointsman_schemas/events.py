@@ -302,7 +302,7 @@ class Answer(Part):
         "instead, if the person changed them.",
     )
     reason: str = Field(default="", description="The person's reason.")
-    by: str = Field(default="", description="The name of the person.")
+    by: str = Field(default="", description="The actor: the user of the broker who answered.")
 
 
 class Handoff(Event):
@@ -421,12 +421,17 @@ class Step(Event):
 
 
 class Control(Event):
-    """A command of a person or a system to a running workflow."""
+    """A command of a person or a system to a running workflow.
+
+    The subject names the workflow, the action and the actor: the user of the broker who published it.
+    """
 
     event_type: ClassVar[str] = "io.pointsman.control.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    action: Literal["cancel", "replay", "approve", "reject", "answer", "resume"] = Field(description="The command.")
+    action: Literal["cancel", "replay", "approve", "reject", "answer", "resume"] = Field(
+        description="The command, as in the subject."
+    )
     task_id: TaskId | None = Field(default=None, description="The task to replay.")
     round: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
@@ -442,15 +447,14 @@ class Control(Event):
         "arguments or the whole plan.",
     )
     reason: str = Field(default="", description="The reason, stored in the log.")
-    by: str = Field(default="", description="The name of the person or system.")
 
 
 class Question(Event):
-    """A question of a workflow to a person, stored on `{ns}.event.{workflow}.question.{id}`.
+    """A question of a workflow to a person, stored on `{ns}.question.{team}.{workflow}.{id}`.
 
-    To answer, publish a control event on `reply_to` with this `id` as its `question`: with the action `answer` for
-    `information`, otherwise with `approve` or `reject`. Without an answer until `expires_at`, the default counts; a
-    question without a default counts as rejected.
+    To answer, publish a control event with this `id` as its `question` on `{reply_to}.{action}.{actor}.{id}`: the
+    action (`answer` for `information`, otherwise `approve` or `reject`), the user's name at the broker, and a new id.
+    Without an answer until `expires_at`, the default counts; a question without a default counts as rejected.
     """
 
     event_type: ClassVar[str] = "io.pointsman.question.v1"
@@ -481,13 +485,16 @@ class Question(Event):
     )
     asked_at: AwareDatetime = Field(description="Time of the question.")
     expires_at: AwareDatetime = Field(description="Time after which the question takes no answer.")
-    reply_to: str = Field(description="The subject for the control event that answers.")
+    reply_to: str = Field(
+        description="The beginning of the subject for the control event that answers: action, actor and id follow."
+    )
 
 
 class Cancellation(Event):
-    """Tasks whose results are no longer needed, broadcast on `{ns}.live.{workflow}.cancelled`.
+    """Tasks whose results are no longer needed.
 
-    Agents may stop work early. Correctness does not depend on it.
+    It is broadcast on `{ns}.cancelled.{team}.{workflow}`, and stored in place of each handoff of the tasks that still
+    waits for its agent. Agents may stop work early. Correctness does not depend on it.
     """
 
     event_type: ClassVar[str] = "io.pointsman.cancellation.v1"
@@ -534,7 +541,7 @@ class Progress(Event):
 
 
 class Delta(Event):
-    """A piece of text that a model is writing, broadcast on `{ns}.live.{workflow}.delta`.
+    """A piece of text that a model is writing, broadcast on `{ns}.delta.{team}.{workflow}.{agent}`.
 
     It is not a result: the call may fail and be made again. Correctness does not depend on it.
     """

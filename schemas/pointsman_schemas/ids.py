@@ -27,9 +27,11 @@ __all__ = [
     "Token",
     "WorkflowId",
     "as_token",
+    "attempt_token",
     "caller_id",
     "child_id_for",
     "dead_letter_id",
+    "delayed_handoff_id",
     "derive_id",
     "is_token",
     "outcome_id",
@@ -162,8 +164,8 @@ def workflow_id_for(subject: str, request_id: str, source: str = "") -> Workflow
     """Compute the id of the workflow that a request starts. The same request results in the same id.
 
     Args:
-        subject: The subject of the request. It names the namespace and the team, so that two teams or two tenants never
-            share an id, or the idempotency keys that are derived from it.
+        subject: The subject of the request. It names the namespace, the team and the caller, so that two tenants, teams
+            or callers never share an id, or the idempotency keys that are derived from it.
         request_id: The id of the request, unique within its source.
         source: The `ce-source` of the request; empty for a request without one.
 
@@ -171,6 +173,20 @@ def workflow_id_for(subject: str, request_id: str, source: str = "") -> Workflow
         The id of the workflow.
     """
     return "wf_" + derive_id("workflow", subject, source, request_id)
+
+
+def attempt_token(secret: str, task: str, attempt: int) -> str:
+    """Compute the last token of the subject of a result. Only a process that was handed the attempt knows the token.
+
+    Args:
+        secret: The secret of the workflow, from the first entry of its log.
+        task: The task.
+        attempt: The number of the attempt, from 1.
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    return derive_id("result", secret, task, str(attempt), length=32)
 
 
 def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowId:
@@ -186,6 +202,19 @@ def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowI
         The id of the child workflow.
     """
     return "wf_" + derive_id("child", team, workflow, task, str(attempt))
+
+
+def delayed_handoff_id(task: str, attempt: int) -> str:
+    """Compute the last token of the subject of a delayed handoff's schedule.
+
+    Args:
+        task: The task.
+        attempt: The number of the attempt, from 1.
+
+    Returns:
+        The token.
+    """
+    return f"{derive_id(task)}-{attempt}"
 
 
 def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:

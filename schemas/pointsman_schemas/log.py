@@ -104,6 +104,10 @@ class WorkflowStarted(Part):
         "under the same id. Empty for a handoff.",
     )
     correlation_id: str = Field(description="The correlation id of the request.")
+    caller: str = Field(
+        description="The caller, from the subject of the request; the team of the parent workflow for a handoff.",
+    )
+    secret: str = Field(description="The secret from which the tokens of the workflow's attempts are computed.")
     input: str | dict[str, JsonValue] = Field(description="The input of the request.")
     metadata: dict[str, JsonValue] = Field(default_factory=dict, description="The metadata of the request.")
     ignored_fields: tuple[str, ...] = Field(
@@ -347,7 +351,7 @@ class TaskReopened(Part):
     at: AwareDatetime = Field(description="Time of the entry.")
     event_id: str = Field(description="The id of the control event.")
     task_id: TaskId = Field(description="The task.")
-    by: str = Field(default="", description="The name of the person.")
+    by: str = Field(default="", description="The actor, from the subject of the control event.")
 
 
 class ResultIgnored(Part):
@@ -406,7 +410,7 @@ class QuestionAnswered(Part):
         "or the plan to use instead.",
     )
     reason: str = Field(default="", description="The person's reason.")
-    by: str = Field(default="", description="The name of the person.")
+    by: str = Field(default="", description="The actor, from the subject of the control event.")
 
 
 class ControlIgnored(Part):
@@ -446,7 +450,7 @@ class LimitReached(Part):
 class Cancellation(Part):
     """The control that cancelled a workflow."""
 
-    by: str = Field(default="", description="The person or system that cancelled the workflow.")
+    by: str = Field(default="", description="The actor, from the subject of the control event.")
     reason: str = Field(default="", description="The reason that they gave.")
 
 

@@ -1,24 +1,28 @@
 """The subjects of the bus. Only this module builds and parses them, and it validates every token.
 
-| Subject | Carries |
-|---|---|
-| `{ns}.request.{team}` | requests |
-| `{ns}.handoff.{agent}.{workflow}.{task}.{attempt}` | handoffs |
-| `{ns}.step.{workflow}.{task}.{attempt}.{name}` | steps of a running attempt |
-| `{ns}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}` | results |
-| `{ns}.inbox.{team}.{workflow}.control.{id}` | cancel, replay, approve, reject, answer |
-| `{ns}.inbox.{team}.{workflow}.timer.{name}` | timers that fired |
-| `{ns}.schedule.{workflow}.{name}` | timers for later |
-| `{ns}.schedule.{workflow}.try.{name}` | handoffs for later |
-| `{ns}.log.{team}.{workflow}` | commits |
-| `{ns}.event.{workflow}.{name}` | progress and domain events, stored |
-| `{ns}.event.{workflow}.question.{id}` | questions to a person, stored |
-| `{ns}.live.{workflow}.cancelled` | cancellations, not stored |
-| `{ns}.live.{workflow}.delta` | text that models are writing, not stored |
-| `{ns}.handed.{supervisor}.>` | messages forwarded to a supervisor, with their own subject behind, not stored |
-| `{ns}.limit.{id}` | the rest of a model provider's limits; with the id `circuits`, the open circuits |
-| `{ns}.outcome.{team}.{workflow}` | the one outcome |
-| `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters |
+A stream has one kind of writer. So the broker's permissions can bind each part of a subject that names its publisher.
+
+| Subject | Carries | Writer |
+|---|---|---|
+| `{ns}.request.{team}.{caller}` | requests | callers |
+| `{ns}.control.{team}.{workflow}.{action}.{actor}.{id}` | cancel, replay, approve, reject, answer, resume | operators |
+| `{ns}.audit.{action}.{actor}.{id}` | records of operations | operators |
+| `{ns}.result.{team}.{agent}.{workflow}.{task}.{attempt}.{token}` | results | agents |
+| `{ns}.step.{agent}.{team}.{workflow}.{task}.{attempt}.{name}` | steps of a running attempt | agents |
+| `{ns}.event.{team}.{workflow}.{agent}.{name}` | progress and domain events | agents |
+| `{ns}.handoff.{agent}.{team}.{workflow}.{task}.{attempt}` | handoffs | supervisors |
+| `{ns}.timer.{team}.{workflow}.{name}` | timers that fired | supervisors |
+| `{ns}.schedule.{team}.{workflow}.timer.{name}` | timers for later | supervisors |
+| `{ns}.schedule.{team}.{workflow}.handoff.{name}` | handoffs for later | supervisors |
+| `{ns}.log.{team}.{workflow}` | commits | supervisors |
+| `{ns}.outcome.{team}.{workflow}` | the one outcome | supervisors |
+| `{ns}.question.{team}.{workflow}.{id}` | questions to a person | supervisors |
+| `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters | agents, supervisors |
+| `{ns}.limit.{id}` | the rest of a model provider's limits | agents |
+| `{ns}.circuits` | the open circuits | supervisors |
+| `{ns}.cancelled.{team}.{workflow}` | cancellations, not stored | supervisors |
+| `{ns}.delta.{team}.{workflow}.{agent}` | text that models are writing, not stored | agents |
+| `{ns}.handed.{supervisor}.>` | messages forwarded to a supervisor, not stored | supervisors |
 """
 
 from __future__ import annotations
@@ -29,10 +33,30 @@ from dataclasses import dataclass
 from pointsman_schemas.errors import ContractError
 from pointsman_schemas.ids import token
 
-__all__ = ["HandoffAddress", "InboxAddress", "Subjects"]
+__all__ = [
+    "ControlAddress",
+    "HandoffAddress",
+    "RequestAddress",
+    "ResultAddress",
+    "Subjects",
+    "TimerAddress",
+]
 
 _TOKENS_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # each is valid for `token`
 _ATTEMPT_PATTERN = re.compile(r"[1-9][0-9]{0,8}")  # no leading zero, so that each attempt has one address
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAddress:
+    """The parts of the subject of a request.
+
+    Attributes:
+        team: The team.
+        caller: The caller. A grant of the broker binds this token to a user.
+    """
+
+    team: str
+    caller: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,38 +65,72 @@ class HandoffAddress:
 
     Attributes:
         agent: The agent.
+        team: The team that sends the handoff.
         workflow: The workflow.
         task: The task.
         attempt: The number of the attempt, from 1.
     """
 
     agent: str
+    team: str
     workflow: str
     task: str
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
-class InboxAddress:
-    """The parts of the subject of an inbox message.
+class ResultAddress:
+    """The parts of the subject of a result.
+
+    Attributes:
+        team: The team that receives the result.
+        agent: The agent.
+        workflow: The workflow.
+        task: The task.
+        attempt: The number of the attempt, from 1.
+        token: The token of the attempt, from the handoff.
+    """
+
+    team: str
+    agent: str
+    workflow: str
+    task: str
+    attempt: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAddress:
+    """The parts of the subject of a control event.
 
     Attributes:
         team: The team.
         workflow: The workflow.
-        kind: `result`, `control` or `timer`.
-        name: The id of a control event, the name of a timer, or `TASK-ATTEMPT` of a result.
-        agent: The agent, for results only.
-        task: The task, for results only.
-        attempt: The number of the attempt, for results only.
+        action: The command, such as `cancel` or `answer`.
+        actor: The user, or the team of a parent workflow. A grant of the broker binds this token to a user.
+        id: The id of the control event.
     """
 
     team: str
     workflow: str
-    kind: str
-    name: str = ""
-    agent: str = ""
-    task: str = ""
-    attempt: int = 0
+    action: str
+    actor: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerAddress:
+    """The parts of the subject of a timer that fired.
+
+    Attributes:
+        team: The team.
+        workflow: The workflow.
+        name: The name of the timer.
+    """
+
+    team: str
+    workflow: str
+    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +155,23 @@ class Subjects:
         return self.namespace.upper()
 
     @property
+    def request_stream(self) -> str:
+        """The stream of requests."""
+        return f"{self._stream_prefix}_REQUESTS"
+
+    @property
+    def control_stream(self) -> str:
+        """The stream of control events and of records of operations."""
+        return f"{self._stream_prefix}_CONTROLS"
+
+    @property
+    def result_stream(self) -> str:
+        """The stream of results, steps, progress and domain events."""
+        return f"{self._stream_prefix}_RESULTS"
+
+    @property
     def work_stream(self) -> str:
-        """The stream of requests, handoffs, steps, inbox messages and schedules."""
+        """The stream of handoffs, timers and schedules."""
         return f"{self._stream_prefix}_WORK"
 
     @property
@@ -108,7 +181,7 @@ class Subjects:
 
     @property
     def log_stream(self) -> str:
-        """The stream of logs, events and outcomes."""
+        """The stream of logs, outcomes and questions."""
         return f"{self._stream_prefix}_LOG"
 
     @property
@@ -138,38 +211,95 @@ class Subjects:
 
     # One message
 
-    def request(self, team: str) -> str:
-        """Build the subject of requests to a team.
+    def request(self, team: str, caller: str) -> str:
+        """Build the subject of a caller's requests to a team.
 
         Args:
             team: The team.
+            caller: The caller.
 
         Returns:
             The subject.
         """
-        return f"{self.namespace}.request.{token(team, 'team')}"
+        token(team, "team")
+        token(caller, "caller")
+        return f"{self.namespace}.request.{team}.{caller}"
 
-    def handoff(self, agent: str, workflow: str, task: str, attempt: int) -> str:
-        """Build the subject of a handoff.
+    def control(self, team: str, workflow: str, action: str, actor: str, id: str) -> str:
+        """Build the subject of a control event.
 
         Args:
+            team: The team.
+            workflow: The workflow.
+            action: The command, such as `cancel` or `answer`.
+            actor: The user, or the team of a parent workflow.
+            id: The id of the control event.
+
+        Returns:
+            The subject.
+        """
+        token(team, "team")
+        token(workflow, "workflow")
+        token(action, "action")
+        token(actor, "actor")
+        token(id, "control id")
+        return f"{self.namespace}.control.{team}.{workflow}.{action}.{actor}.{id}"
+
+    def controls_of(self, team: str, workflow: str) -> str:
+        """Build the beginning of the subjects of a workflow's control events: action, actor and id follow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The beginning, without a dot at its end.
+        """
+        return f"{self.namespace}.control.{token(team, 'team')}.{token(workflow, 'workflow')}"
+
+    def audit(self, action: str, actor: str, id: str) -> str:
+        """Build the subject of the record of an operation.
+
+        Args:
+            action: The operation, such as `discard`.
+            actor: The user.
+            id: The id of the record.
+
+        Returns:
+            The subject.
+        """
+        token(action, "action")
+        token(actor, "actor")
+        token(id, "audit id")
+        return f"{self.namespace}.audit.{action}.{actor}.{id}"
+
+    def result(self, team: str, agent: str, workflow: str, task: str, attempt: int, attempt_token: str) -> str:
+        """Build the subject of the result of an attempt.
+
+        Args:
+            team: The team.
             agent: The agent.
             workflow: The workflow.
             task: The task.
             attempt: The number of the attempt, from 1.
+            attempt_token: The token of the attempt, see `attempt_token`.
 
         Returns:
             The subject.
         """
+        token(team, "team")
         token(agent, "agent")
         token(workflow, "workflow")
         token(task, "task")
-        return f"{self.namespace}.handoff.{agent}.{workflow}.{task}.{attempt}"
+        token(attempt_token, "attempt token")
+        return f"{self.namespace}.result.{team}.{agent}.{workflow}.{task}.{attempt}.{attempt_token}"
 
-    def step(self, workflow: str, task: str, attempt: int, name: str) -> str:
+    def step(self, agent: str, team: str, workflow: str, task: str, attempt: int, name: str) -> str:
         """Build the subject of a step of an attempt.
 
         Args:
+            agent: The agent.
+            team: The team.
             workflow: The workflow.
             task: The task.
             attempt: The number of the attempt, from 1.
@@ -178,19 +308,21 @@ class Subjects:
         Returns:
             The subject.
         """
+        token(agent, "agent")
+        token(team, "team")
         token(workflow, "workflow")
         token(task, "task")
-        return f"{self.namespace}.step.{workflow}.{task}.{attempt}.{token(name, 'step')}"
+        token(name, "step")
+        return f"{self.namespace}.step.{agent}.{team}.{workflow}.{task}.{attempt}.{name}"
 
-    def result(self, team: str, workflow: str, agent: str, task: str, attempt: int) -> str:
-        """Build the subject of the result of an attempt.
+    def event(self, team: str, workflow: str, agent: str, name: str) -> str:
+        """Build the subject of a progress report or domain event.
 
         Args:
             team: The team.
             workflow: The workflow.
             agent: The agent.
-            task: The task.
-            attempt: The number of the attempt, from 1.
+            name: The task of a report, or the name of a domain event.
 
         Returns:
             The subject.
@@ -198,24 +330,27 @@ class Subjects:
         token(team, "team")
         token(workflow, "workflow")
         token(agent, "agent")
-        token(task, "task")
-        return f"{self.namespace}.inbox.{team}.{workflow}.result.{agent}.{task}.{attempt}"
+        token(name, "event")
+        return f"{self.namespace}.event.{team}.{workflow}.{agent}.{name}"
 
-    def control(self, team: str, workflow: str, name: str) -> str:
-        """Build the subject of a control event.
+    def handoff(self, agent: str, team: str, workflow: str, task: str, attempt: int) -> str:
+        """Build the subject of a handoff.
 
         Args:
-            team: The team.
+            agent: The agent.
+            team: The team that sends the handoff.
             workflow: The workflow.
-            name: The id of the control event.
+            task: The task.
+            attempt: The number of the attempt, from 1.
 
         Returns:
             The subject.
         """
+        token(agent, "agent")
         token(team, "team")
         token(workflow, "workflow")
-        token(name, "control id")
-        return f"{self.namespace}.inbox.{team}.{workflow}.control.{name}"
+        token(task, "task")
+        return f"{self.namespace}.handoff.{agent}.{team}.{workflow}.{task}.{attempt}"
 
     def timer(self, team: str, workflow: str, name: str) -> str:
         """Build the subject on which a timer fires.
@@ -231,31 +366,39 @@ class Subjects:
         token(team, "team")
         token(workflow, "workflow")
         token(name, "timer")
-        return f"{self.namespace}.inbox.{team}.{workflow}.timer.{name}"
+        return f"{self.namespace}.timer.{team}.{workflow}.{name}"
 
-    def schedule(self, workflow: str, name: str) -> str:
+    def schedule(self, team: str, workflow: str, name: str) -> str:
         """Build the subject of the schedule of a timer.
 
         Args:
+            team: The team.
             workflow: The workflow.
             name: The name of the timer.
 
         Returns:
             The subject.
         """
-        return f"{self.namespace}.schedule.{token(workflow, 'workflow')}.{token(name, 'schedule')}"
+        token(team, "team")
+        token(workflow, "workflow")
+        token(name, "schedule")
+        return f"{self.namespace}.schedule.{team}.{workflow}.timer.{name}"
 
-    def retry(self, workflow: str, name: str) -> str:
+    def retry(self, team: str, workflow: str, name: str) -> str:
         """Build the subject of the schedule of a delayed handoff.
 
         Args:
+            team: The team.
             workflow: The workflow.
             name: The name of the schedule.
 
         Returns:
             The subject.
         """
-        return f"{self.namespace}.schedule.{token(workflow, 'workflow')}.try.{token(name, 'retry')}"
+        token(team, "team")
+        token(workflow, "workflow")
+        token(name, "retry")
+        return f"{self.namespace}.schedule.{team}.{workflow}.handoff.{name}"
 
     def log(self, team: str, workflow: str) -> str:
         """Build the subject of the log of a workflow.
@@ -267,54 +410,9 @@ class Subjects:
         Returns:
             The subject.
         """
-        return f"{self.namespace}.log.{token(team, 'team')}.{token(workflow, 'workflow')}"
-
-    def event(self, workflow: str, name: str) -> str:
-        """Build the subject of a progress report or domain event.
-
-        Args:
-            workflow: The workflow.
-            name: The id of the event.
-
-        Returns:
-            The subject.
-        """
-        return f"{self.namespace}.event.{token(workflow, 'workflow')}.{token(name, 'event')}"
-
-    def question(self, workflow: str, name: str) -> str:
-        """Build the subject of a question to a person.
-
-        Args:
-            workflow: The workflow.
-            name: The id of the question.
-
-        Returns:
-            The subject.
-        """
-        return f"{self.namespace}.event.{token(workflow, 'workflow')}.question.{token(name, 'question')}"
-
-    def live(self, workflow: str, name: str) -> str:
-        """Build the subject of a broadcast about a workflow.
-
-        Args:
-            workflow: The workflow.
-            name: `cancelled` or `delta`.
-
-        Returns:
-            The subject.
-        """
-        return f"{self.namespace}.live.{token(workflow, 'workflow')}.{token(name, 'live event')}"
-
-    def limit(self, name: str) -> str:
-        """Build the subject of a shared limit.
-
-        Args:
-            name: The id of the limit, or `circuits`.
-
-        Returns:
-            The subject.
-        """
-        return f"{self.namespace}.limit.{token(name, 'limit')}"
+        token(team, "team")
+        token(workflow, "workflow")
+        return f"{self.namespace}.log.{team}.{workflow}"
 
     def outcome(self, team: str, workflow: str) -> str:
         """Build the subject of the outcome of a workflow.
@@ -326,7 +424,72 @@ class Subjects:
         Returns:
             The subject.
         """
-        return f"{self.namespace}.outcome.{token(team, 'team')}.{token(workflow, 'workflow')}"
+        token(team, "team")
+        token(workflow, "workflow")
+        return f"{self.namespace}.outcome.{team}.{workflow}"
+
+    def question(self, team: str, workflow: str, id: str) -> str:
+        """Build the subject of a question to a person.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+            id: The id of the question.
+
+        Returns:
+            The subject.
+        """
+        token(team, "team")
+        token(workflow, "workflow")
+        token(id, "question")
+        return f"{self.namespace}.question.{team}.{workflow}.{id}"
+
+    def limit(self, id: str) -> str:
+        """Build the subject of a shared limit.
+
+        Args:
+            id: The id of the limit.
+
+        Returns:
+            The subject.
+        """
+        token(id, "limit")
+        return f"{self.namespace}.limit.{id}"
+
+    @property
+    def circuits(self) -> str:
+        """The subject of the open circuits."""
+        return f"{self.namespace}.circuits"
+
+    def cancelled(self, team: str, workflow: str) -> str:
+        """Build the subject of a broadcast of cancelled tasks.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject.
+        """
+        token(team, "team")
+        token(workflow, "workflow")
+        return f"{self.namespace}.cancelled.{team}.{workflow}"
+
+    def delta(self, team: str, workflow: str, agent: str) -> str:
+        """Build the subject of a broadcast of text that a model writes.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+            agent: The agent.
+
+        Returns:
+            The subject.
+        """
+        token(team, "team")
+        token(workflow, "workflow")
+        token(agent, "agent")
+        return f"{self.namespace}.delta.{team}.{workflow}.{agent}"
 
     def dead_letter(self, origin: str, workflow: str | None, name: str) -> str:
         """Build the subject of a dead letter.
@@ -363,7 +526,103 @@ class Subjects:
     @property
     def requests(self) -> str:
         """The filter of all requests."""
-        return f"{self.namespace}.request.*"
+        return f"{self.namespace}.request.*.*"
+
+    def team_requests(self, team: str) -> str:
+        """Build the filter of the requests to a team.
+
+        Args:
+            team: The team.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.request.{token(team, 'team')}.*"
+
+    def team_controls(self, team: str) -> str:
+        """Build the filter of the control events of a team's workflows.
+
+        Args:
+            team: The team.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.control.{token(team, 'team')}.>"
+
+    def workflow_controls(self, team: str, workflow: str) -> str:
+        """Build the filter of the control events of a workflow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.control.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
+
+    def team_results(self, team: str) -> str:
+        """Build the filter of the results for a team.
+
+        Args:
+            team: The team.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.result.{token(team, 'team')}.>"
+
+    def workflow_results(self, team: str, workflow: str) -> str:
+        """Build the filter of the results of a workflow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.result.{token(team, 'team')}.*.{token(workflow, 'workflow')}.>"
+
+    def attempt_results(self, team: str, agent: str, workflow: str, task: str, attempt: int) -> str:
+        """Build the filter of the results of an attempt, whatever their token.
+
+        Args:
+            team: The team.
+            agent: The agent.
+            workflow: The workflow.
+            task: The task.
+            attempt: The number of the attempt, from 1.
+
+        Returns:
+            The subject filter.
+        """
+        parts = (token(team, "team"), token(agent, "agent"), token(workflow, "workflow"), token(task, "task"))
+        return f"{self.namespace}.result.{'.'.join(parts)}.{attempt}.*"
+
+    def team_timers(self, team: str) -> str:
+        """Build the filter of the timers of a team.
+
+        Args:
+            team: The team.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.timer.{token(team, 'team')}.>"
+
+    def workflow_timers(self, team: str, workflow: str) -> str:
+        """Build the filter of the timers of a workflow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.timer.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
 
     def agent_handoffs(self, agent: str) -> str:
         """Build the filter of the handoffs of an agent.
@@ -376,10 +635,24 @@ class Subjects:
         """
         return f"{self.namespace}.handoff.{token(agent, 'agent')}.>"
 
-    def attempt_steps(self, workflow: str, task: str, attempt: int) -> str:
+    def workflow_handoffs(self, team: str, workflow: str) -> str:
+        """Build the filter of the handoffs of a workflow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.handoff.*.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
+
+    def attempt_steps(self, agent: str, team: str, workflow: str, task: str, attempt: int) -> str:
         """Build the filter of the steps of an attempt.
 
         Args:
+            agent: The agent.
+            team: The team.
             workflow: The workflow.
             task: The task.
             attempt: The number of the attempt, from 1.
@@ -387,30 +660,8 @@ class Subjects:
         Returns:
             The subject filter.
         """
-        return f"{self.namespace}.step.{token(workflow, 'workflow')}.{token(task, 'task')}.{attempt}.*"
-
-    def team_inbox(self, team: str) -> str:
-        """Build the filter of the inbox of a team.
-
-        Args:
-            team: The team.
-
-        Returns:
-            The subject filter.
-        """
-        return f"{self.namespace}.inbox.{token(team, 'team')}.>"
-
-    def workflow_controls(self, team: str, workflow: str) -> str:
-        """Build the filter of the control events of a workflow.
-
-        Args:
-            team: The team.
-            workflow: The workflow.
-
-        Returns:
-            The subject filter.
-        """
-        return f"{self.namespace}.inbox.{token(team, 'team')}.{token(workflow, 'workflow')}.control.*"
+        parts = (token(agent, "agent"), token(team, "team"), token(workflow, "workflow"), token(task, "task"))
+        return f"{self.namespace}.step.{'.'.join(parts)}.{attempt}.*"
 
     def team_logs(self, team: str | None = None) -> str:
         """Build the filter of logs.
@@ -421,7 +672,7 @@ class Subjects:
         Returns:
             The subject filter.
         """
-        return f"{self.namespace}.log.{token(team, 'team') if team else '*'}.*"
+        return f"{self.namespace}.log.{_one_or_all(team, 'team')}.*"
 
     def workflow_log(self, workflow: str) -> str:
         """Build the filter of the log of a workflow whose team is unknown.
@@ -443,7 +694,7 @@ class Subjects:
         Returns:
             The subject filter.
         """
-        return f"{self.namespace}.outcome.{token(team, 'team') if team else '*'}.*"
+        return f"{self.namespace}.outcome.{_one_or_all(team, 'team')}.*"
 
     def workflow_outcome(self, workflow: str) -> str:
         """Build the filter of the outcome of a workflow whose team is unknown.
@@ -456,37 +707,51 @@ class Subjects:
         """
         return f"{self.namespace}.outcome.*.{token(workflow, 'workflow')}"
 
-    @property
-    def objects(self) -> str:
-        """The filter of the metadata of large bodies in the object store."""
-        return f"$O.{self.artifacts_bucket}.M.>"
-
-    def workflow_events(self, workflow: str) -> str:
-        """Build the filter of the events of a workflow.
+    def workflow_events(self, workflow: str, team: str | None = None) -> str:
+        """Build the filter of the progress reports and domain events of a workflow.
 
         Args:
+            workflow: The workflow.
+            team: The team; None for all teams.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.event.{_one_or_all(team, 'team')}.{token(workflow, 'workflow')}.>"
+
+    def workflow_questions(self, workflow: str | None = None, team: str | None = None) -> str:
+        """Build the filter of questions to persons.
+
+        Args:
+            workflow: The workflow; None for all workflows.
+            team: The team; None for all teams.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.question.{_one_or_all(team, 'team')}.{_one_or_all(workflow, 'workflow')}.*"
+
+    def workflow_deltas(self, team: str, workflow: str) -> str:
+        """Build the filter of the text that the models of a workflow write.
+
+        Args:
+            team: The team.
             workflow: The workflow.
 
         Returns:
             The subject filter.
         """
-        return f"{self.namespace}.event.{token(workflow, 'workflow')}.>"
-
-    def workflow_questions(self, workflow: str | None = None) -> str:
-        """Build the filter of questions to persons.
-
-        Args:
-            workflow: The workflow; None for all workflows.
-
-        Returns:
-            The subject filter.
-        """
-        return f"{self.namespace}.event.{token(workflow, 'workflow') if workflow else '*'}.question.*"
+        return f"{self.namespace}.delta.{token(team, 'team')}.{token(workflow, 'workflow')}.*"
 
     @property
     def cancellations(self) -> str:
-        """The filter of all cancellations."""
-        return f"{self.namespace}.live.*.cancelled"
+        """The filter of all broadcasts of cancelled tasks."""
+        return f"{self.namespace}.cancelled.*.*"
+
+    @property
+    def objects(self) -> str:
+        """The filter of the metadata of large bodies in the object store."""
+        return f"$O.{self.artifacts_bucket}.M.>"
 
     @property
     def dead_letters(self) -> str:
@@ -514,6 +779,35 @@ class Subjects:
 
     # Parsing
 
+    def kind_of(self, subject: str) -> str:
+        """Return the kind of a subject: the token after the namespace.
+
+        Args:
+            subject: A subject.
+
+        Returns:
+            The kind, such as `request`; empty for a subject outside the namespace.
+        """
+        prefix = self.namespace + "."
+        return subject[len(prefix) :].split(".", 1)[0] if subject.startswith(prefix) else ""
+
+    def parse_request(self, subject: str) -> RequestAddress:
+        """Parse the subject of a request.
+
+        Args:
+            subject: A subject.
+
+        Returns:
+            The parts of the subject.
+
+        Raises:
+            ContractError: The subject is not that of a request of this namespace.
+        """
+        match self._split(subject):
+            case ["request", team, caller]:
+                return RequestAddress(team, caller)
+        raise self._unexpected(subject, "request.TEAM.CALLER")
+
     def parse_handoff(self, subject: str) -> HandoffAddress:
         """Parse the subject of a handoff.
 
@@ -527,12 +821,12 @@ class Subjects:
             ContractError: The subject is not that of a handoff of this namespace.
         """
         match self._split(subject):
-            case ["handoff", agent, workflow, task, attempt] if _ATTEMPT_PATTERN.fullmatch(attempt):
-                return HandoffAddress(agent, workflow, task, int(attempt))
-        raise ContractError(f"subject is {subject!r}; expected {self.namespace}.handoff.AGENT.WORKFLOW.TASK.ATTEMPT")
+            case ["handoff", agent, team, workflow, task, attempt] if _ATTEMPT_PATTERN.fullmatch(attempt):
+                return HandoffAddress(agent, team, workflow, task, int(attempt))
+        raise self._unexpected(subject, "handoff.AGENT.TEAM.WORKFLOW.TASK.ATTEMPT")
 
-    def parse_inbox(self, subject: str) -> InboxAddress:
-        """Parse the subject of an inbox message.
+    def parse_result(self, subject: str) -> ResultAddress:
+        """Parse the subject of a result.
 
         Args:
             subject: A subject.
@@ -541,17 +835,49 @@ class Subjects:
             The parts of the subject.
 
         Raises:
-            ContractError: The subject is not that of an inbox message of this namespace.
+            ContractError: The subject is not that of a result of this namespace.
         """
         match self._split(subject):
-            case ["inbox", team, workflow, "result", agent, task, attempt] if _ATTEMPT_PATTERN.fullmatch(attempt):
-                return InboxAddress(team, workflow, "result", f"{task}-{attempt}", agent, task, int(attempt))
-            case ["inbox", team, workflow, ("control" | "timer") as kind, name]:
-                return InboxAddress(team, workflow, kind, name)
-        raise ContractError(
-            f"subject is {subject!r}; expected {self.namespace}.inbox.TEAM.WORKFLOW followed by "
-            "result.AGENT.TASK.ATTEMPT, control.ID or timer.NAME"
-        )
+            case ["result", team, agent, workflow, task, attempt, last] if _ATTEMPT_PATTERN.fullmatch(attempt):
+                return ResultAddress(team, agent, workflow, task, int(attempt), last)
+        raise self._unexpected(subject, "result.TEAM.AGENT.WORKFLOW.TASK.ATTEMPT.TOKEN")
+
+    def parse_control(self, subject: str) -> ControlAddress:
+        """Parse the subject of a control event.
+
+        Args:
+            subject: A subject.
+
+        Returns:
+            The parts of the subject.
+
+        Raises:
+            ContractError: The subject is not that of a control event of this namespace.
+        """
+        match self._split(subject):
+            case ["control", team, workflow, action, actor, name]:
+                return ControlAddress(team, workflow, action, actor, name)
+        raise self._unexpected(subject, "control.TEAM.WORKFLOW.ACTION.ACTOR.ID")
+
+    def parse_timer(self, subject: str) -> TimerAddress:
+        """Parse the subject of a timer that fired.
+
+        Args:
+            subject: A subject.
+
+        Returns:
+            The parts of the subject.
+
+        Raises:
+            ContractError: The subject is not that of a timer of this namespace.
+        """
+        match self._split(subject):
+            case ["timer", team, workflow, name]:
+                return TimerAddress(team, workflow, name)
+        raise self._unexpected(subject, "timer.TEAM.WORKFLOW.NAME")
+
+    def _unexpected(self, subject: str, form: str) -> ContractError:
+        return ContractError(f"subject is {subject!r}; expected {self.namespace}.{form}")
 
     def _split(self, subject: str) -> list[str]:
         prefix = self.namespace + "."
@@ -563,3 +889,7 @@ class Subjects:
             for part in tokens:
                 token(part, "a token of the subject")
         return tokens
+
+
+def _one_or_all(name: str | None, what: str) -> str:
+    return "*" if name is None else token(name, what)

@@ -60,7 +60,7 @@ async def test_no_message_waits_for_an_idle_pull_to_expire(
             taking = asyncio.ensure_future(consumer.take(8))
             await asyncio.wait({taking}, timeout=expires + chance.uniform(-0.3, 0.3))
             sent = loop.time()
-            await bus.publish(f"{namespace}.handoff.{name}.w.t.{number}", b"", {})
+            await bus.publish(f"{namespace}.handoff.{name}.crew.w.t.{number}", b"", {})
             [delivery] = await taking
             waits.append(loop.time() - sent)
             assert delivery.delivered == 1
@@ -227,9 +227,7 @@ async def test_supervisors_that_start_together_repeat_nothing_their_predecessor_
             request: dict[str, Any] = {"tasks": [*steps("a")["tasks"], *steps("b", after=str(gate))["tasks"]]}
             workflows = [await client.submit("crew", request) for _ in range(SIZE.half_done)]
             await wait_for(lambda: _as_many(client, "b", len(workflows)), "a waiting task of each", seconds=40)
-            await wait_for(
-                lambda: _as_many(client, "a", len(workflows), "inbox.crew.*.result"), "a result of each", seconds=40
-            )
+            await wait_for(lambda: _as_many(client, "a", len(workflows), "result"), "a result of each", seconds=40)
         async with AsyncExitStack() as stack:
             proxy = await stack.enter_async_context(Proxy("127.0.0.1", int(settings.url.rpartition(":")[2])))
             slow = settings.model_copy(update={"url": proxy.url})
@@ -248,8 +246,12 @@ async def test_supervisors_that_start_together_repeat_nothing_their_predecessor_
 
 
 async def _as_many(client: Client, task: str, count: int, kind: str = "handoff") -> bool:
-    pattern = f"{client.subjects.namespace}.{kind}.worker.{'*.' if kind == 'handoff' else ''}{task}.1"
-    return len([stored async for stored in client.bus.read("work", pattern)]) == count
+    ns = client.subjects.namespace
+    if kind == "handoff":
+        found = client.bus.read("work", f"{ns}.handoff.worker.*.*.{task}.1")
+    else:
+        found = client.bus.read("results", f"{ns}.result.*.worker.*.{task}.1.*")
+    return len([stored async for stored in found]) == count
 
 
 @sized
@@ -307,7 +309,7 @@ async def test_consumers_survive_a_broker_restart(
         await broker.stop()
 
     kept = {name for name, config in before.items() if not config.get("mem_storage")}
-    assert kept >= {"inbox-crew", "agent-planner", "agent-synthesizer", "agent-worker"}
+    assert kept >= {"request-crew", "result-crew", "timer-crew", "agent-planner", "agent-synthesizer", "agent-worker"}
     assert all(name.startswith("reader_") for name in before.keys() - kept)
     assert {name for name in kept if made[name] != made_again.get(name)} == {"agent-worker"}
     assert {name: before[name] for name in kept} == {name: after.get(name) for name in kept}
@@ -363,7 +365,8 @@ async def test_processes_leave_in_time_though_the_broker_is_away(tmp_path: Path)
             services = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
             workflow = await system.client.submit("crew", steps("a", seconds=30))
             await wait_for(
-                lambda: system.client.bus.last("work", f"pointsman.handoff.worker.{workflow.id}.>"), "task under way"
+                lambda: system.client.bus.last("work", f"pointsman.handoff.worker.crew.{workflow.id}.>"),
+                "task under way",
             )
 
             await broker.stop()

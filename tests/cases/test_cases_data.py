@@ -36,6 +36,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.bus.jetstream.stream_config import stream_configs
 from pointsman.cli.render.tree import render_tree
 from pointsman.client.client import Client
+from pointsman.engine.process.consumers import agent_consumer, input_consumers, request_consumer
 from pointsman.errors import TaskError
 from pointsman.settings import Settings
 from pointsman.telemetry import traces
@@ -111,7 +112,7 @@ async def test_workflow_ends_whatever_times_a_result_carries(settings: Settings)
             began, ended, _ = TIMES[name]
             (task,) = steps("t1")["tasks"]
             workflow = await client.submit("crew", {"tasks": [task | {"agent": "absent"}]})
-            await until(lambda: bus.last("work", subjects.handoff("absent", workflow.id, "t1", 1)), seconds=20)
+            place = await factory.return_to(bus, subjects.handoff("absent", "crew", workflow.id, "t1", 1))
             now = datetime.now(UTC)
             result = Result(
                 workflow_id=workflow.id, task_id="t1", attempt=1, agent="absent", status="succeeded", output=name,
@@ -119,7 +120,6 @@ async def test_workflow_ends_whatever_times_a_result_carries(settings: Settings)
             )  # fmt: skip
             body = json.loads(dump(result)) | {"started_at": began, "ended_at": ended}
             envelope = Envelope(id=name, type=Result.event_type, source="/test", time=now, subject=workflow.id)
-            place = subjects.result("crew", workflow.id, "absent", "t1", 1)
             await bus.publish(place, json.dumps(body).encode(), encode(envelope), expect=0)
             outcome = await workflow.outcome(20)
             return outcome, drawn(render_tree(await client.trace(workflow.id), datetime.now(UTC)))
@@ -166,7 +166,7 @@ async def test_value_keeps_every_digit_or_is_refused(settings: Settings) -> None
     async with factory.team(alone, [planner, worker], on=settings) as client:
 
         async def ask(value: str) -> tuple[Outcome, bytes]:
-            place = client.subjects.request("crew")
+            place = client.subjects.request("crew", "anonymous")
             sequence = await client.bus.publish(place, asking(value), {})
             workflow = await client.workflow_from_sequence(sequence)
             outcome = await workflow.outcome(30)
@@ -257,7 +257,7 @@ async def test_spans_of_a_tool_stay_in_the_callers_trace_at_every_attempt(
     headers = {"traceparent": f"00-{CALLERS_TRACE}-b7ad6b7169203331-0{int(sampled)}"}
     plan = {"tasks": [{"id": "t1", "agent": "juggler", "intent": "juggle"}]}
     async with factory.team(alone, [planner], on=settings) as client:
-        place = client.subjects.request("crew")
+        place = client.subjects.request("crew", "anonymous")
         async with factory.team((), [juggler], on=settings):
             sequence = await client.bus.publish(place, json.dumps({"input": plan}).encode(), headers)
             workflow = await client.workflow_from_sequence(sequence)
@@ -396,7 +396,8 @@ async def test_ended_workflows_leave_nothing_behind(settings: Settings, bus: Jet
 
 
 async def _at_rest(bus: JetStreamBus) -> bool:
-    depths = [
-        await bus.depth(name, "work") for name in ("inbox-crew", "request-crew", "agent-worker", "agent-blocking")
-    ]
+    subjects = Subjects(bus._settings.namespace)
+    consumers = [request_consumer(subjects, "crew"), *input_consumers(subjects, "crew")]
+    consumers += [agent_consumer(subjects, name) for name in ("worker", "blocking")]
+    depths = [await bus.depth(consumer.name, consumer.stream) for consumer in consumers]
     return all(depth is not None and depth.pending == depth.in_flight == 0 for depth in depths)

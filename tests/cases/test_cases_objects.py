@@ -161,7 +161,7 @@ async def _events(system: System, bird: Canary) -> None:
 
 async def _letters(system: System, bird: Canary) -> None:
     """Check messages that are refused and replayed by hand."""
-    client, request = system.client, system.client.subjects.request("crew")
+    client, request = system.client, system.client.subjects.request("crew", "anonymous")
     typed = encode(Envelope(id="x", type=Request.event_type, source="/test", time=datetime.now(UTC)))
     bodies = (*bird.poisons, b"\xc7\x05\x01cos\n.", b'{"input": "\\ud800"}')
     wrong = [
@@ -219,10 +219,10 @@ async def _everything_else(system: System, bird: Canary) -> None:
         name = f"wf_{number}"
         for event_type, subject in (
             (Commit.event_type, subjects.log("crew", name)), (Outcome.event_type, subjects.outcome("crew", name)),
-            (Result.event_type, subjects.result("crew", name, "worker", "t1", 1)),
-            (Handoff.event_type, subjects.handoff("worker", name, "t1", 1)),
-            (Control.event_type, subjects.control("crew", name, "c1")),
-            (Progress.event_type, subjects.event(name, "progress")),
+            (Result.event_type, subjects.result("crew", "worker", name, "t1", 1, "token")),
+            (Handoff.event_type, subjects.handoff("worker", "crew", name, "t1", 1)),
+            (Control.event_type, subjects.control("crew", name, "cancel", "ada", "c1")),
+            (Progress.event_type, subjects.event("crew", name, "worker", "progress")),
         ):  # fmt: skip
             envelope = Envelope(id=f"{name}-{event_type}", type=event_type, source="/test", time=datetime.now(UTC))
             await bus.publish(subject, body, encode(envelope))

@@ -64,7 +64,7 @@ async def test_hostile_names_put_only_intended_commands_on_the_wire(settings: Se
 
 async def _try_all_names(system: System) -> None:
     client, bus = system.client, system.client.bus
-    to = client.subjects.request("crew")
+    to = client.subjects.request("crew", "anonymous")
     for subject, headers in ((EVIL, {}), (f"{to}.{EVIL}", {}), (to, {"X-Name": EVIL}), (to, {EVIL: "x"})):
         with pytest.raises(PointsmanError):
             await bus.publish(subject, b"{}", headers)

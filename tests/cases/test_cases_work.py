@@ -176,13 +176,13 @@ async def test_fifty_cancels_at_a_failure_or_a_restart_end_a_workflow_once(setti
             async for event in at_failure.events():
                 if isinstance(event, AttemptFailed):
                     break
-            replies = await asyncio.gather(*(at_failure.cancel("enough", by="a test") for _ in range(50)))
+            replies = await asyncio.gather(*(at_failure.cancel("enough") for _ in range(50)))
             ended = await at_failure.outcome(10)
             at_restart = await client.submit("crew", steps("a", seconds=60))
             async for event in at_restart.events():
                 if isinstance(event, TaskDispatched) and event.task_id == "a":
                     break
-        cancelling = asyncio.gather(*(at_restart.cancel("enough", by="a test") for _ in range(50)))
+        cancelling = asyncio.gather(*(at_restart.cancel("enough") for _ in range(50)))
         async with factory.team(again, on=settings, supervisors=2):
             replies += await cancelling
             restarted = await at_restart.outcome(10)
@@ -304,7 +304,7 @@ async def test_a_supervisor_s_successor_needs_nothing_but_the_broker(settings: S
     async with factory.team((), [planner, synthesizer, worker], on=settings) as client:
         async with asynccontextmanager(elsewhere)(1) as supervisor:
             workflows = [await client.submit("crew", request) for request in requests]
-            for subject in [client.subjects.handoff("worker", workflow.id, "a", 1) for workflow in workflows]:
+            for subject in [client.subjects.handoff("worker", "crew", workflow.id, "a", 1) for workflow in workflows]:
                 await wait_for(partial(client.bus.last, "work", subject), "task that waits")
             await supervisor.kill()
             gate.touch()

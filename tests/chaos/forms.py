@@ -94,13 +94,13 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
         settings = _settings(broker.url, health_port=0)
         async with System(folder / "processes", settings) as system:
             supervisor, worker = await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
-            bus, inputs = system.client.bus, system.client.subjects.team_inbox(TEAM)
+            bus, inputs = system.client.bus, system.client.subjects.team_results(TEAM)
             load = Load(system, report, running=amount.running, chance=chance)
             async with load.running(patience=amount.patience):
                 await asyncio.sleep(amount.pause)
                 for number in range(amount.blows):
                     await supervisor.kill()
-                    left = await bus.last("work", inputs)
+                    left = await bus.last("results", inputs)
                     supervisor = await system.start("supervisor", CREW)
                     watching = asyncio.create_task(_becomes_ready(supervisor, amount.patience))
                     await asyncio.sleep(0.2 + 0.4 * number)
@@ -110,11 +110,11 @@ async def recovery_interrupted(folder: Path, amount: Amount) -> Report:
                     broker = EmbeddedBroker(store, port=port)
                     await broker.start()
                     report.until_ready.append(await watching)
-                    inbox = await wait_for(lambda: bus.depth(f"inbox-{TEAM}", "work"), "inbox of the team")
+                    inbox = await wait_for(lambda: bus.depth(f"result-{TEAM}", "results"), "results of the team")
                     assert inbox is not None
                     if left is not None and inbox.settled_through < left.sequence:
                         report.problems.append(
-                            f"{supervisor.name} said it was ready and had dealt with the inbox up to "
+                            f"{supervisor.name} said it was ready and had dealt with the results up to "
                             f"{inbox.settled_through} of the {left.sequence} that its predecessor left"
                         )
             report.problems += (f"{service.name} has ended" for service in (supervisor, worker) if not service.alive)
@@ -184,10 +184,13 @@ async def cluster_shaken(folder: Path, amount: Amount) -> Report:
             await asyncio.gather(system.supervisor(CREW), system.worker(CREW))
             bus = system.client.bus
             assert isinstance(bus, JetStreamBus)
-            work, log = system.client.subjects.work_stream, system.client.subjects.log_stream
+            subjects = system.client.subjects
+            streams = (subjects.request_stream, subjects.result_stream, subjects.work_stream, subjects.log_stream)
             orders = [
-                *(f"STREAM.LEADER.STEPDOWN.{stream}" for stream in (work, log)),
-                *(f"CONSUMER.LEADER.STEPDOWN.{work}.{name}" for name in ("inbox-crew", "request-crew", "agent-worker")),
+                *(f"STREAM.LEADER.STEPDOWN.{stream}" for stream in streams),
+                f"CONSUMER.LEADER.STEPDOWN.{subjects.result_stream}.result-crew",
+                f"CONSUMER.LEADER.STEPDOWN.{subjects.request_stream}.request-crew",
+                f"CONSUMER.LEADER.STEPDOWN.{subjects.work_stream}.agent-worker",
                 "META.LEADER.STEPDOWN",
             ]
             load = Load(system, report, running=amount.running, chance=chance)
@@ -203,7 +206,7 @@ async def cluster_shaken(folder: Path, amount: Amount) -> Report:
                     load.blow()
                     await asyncio.sleep(chance.uniform(0.0, amount.pause))
                     await cluster.start(node)
-                    await wait_for(lambda: _whole(bus, (work, log)), "cluster that has caught up", seconds=60)
+                    await wait_for(lambda: _whole(bus, streams), "cluster that has caught up", seconds=60)
             _all_alive(system, report)
     return report
 

@@ -19,6 +19,7 @@ from support.processes import System
 
 from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.client.client import Client
+from pointsman.engine.process.consumers import agent_consumer, input_consumers, request_consumer
 from pointsman.errors import BusUnavailableError
 from pointsman_schemas.ids import workflow_id_for
 
@@ -140,7 +141,7 @@ class Load:
                     break
                 except BusUnavailableError:  # the same id, so that it is one workflow whatever came of the last try
                     await asyncio.sleep(_AGAIN)
-            self._asked.append(workflow_id_for(client.subjects.request(TEAM), request_id, client.source))
+            self._asked.append(workflow_id_for(client.subjects.request(TEAM, client.user), request_id, client.source))
 
     async def _follow(self, client: Client) -> None:
         async for stored in client.bus.follow("log", [client.subjects.team_outcomes(TEAM)]):
@@ -168,14 +169,10 @@ class Load:
         for service in self._system.services:
             report.refused += sum(line["already_there"] for line in service.lines("outbox_republished"))
         assert isinstance(client.bus, JetStreamBus)
-        names = [
-            f"request-{TEAM}",
-            f"inbox-{TEAM}",
-            *(f"agent-{name}" for name in ("planner", "worker", "synthesizer")),
-        ]
-        for name in names:
-            apart = client.bus.handoffs_unsynced and name.startswith("agent-")
-            stream = subjects.handoff_stream if apart else subjects.work_stream
+        consumers = [request_consumer(subjects, TEAM), *input_consumers(subjects, TEAM)]
+        consumers += [agent_consumer(subjects, name) for name in ("planner", "worker", "synthesizer")]
+        for name, kind, _ in consumers:
+            stream = client.bus.stream_name(kind)
             info = await client.bus.api(f"CONSUMER.INFO.{stream}.{name}")
             given = info["delivered"]["consumer_seq"]
             wanted = {"subjects_filter": info["config"]["filter_subject"]}

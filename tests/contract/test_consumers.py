@@ -13,7 +13,7 @@ from pointsman.ports.bus import Bus
 
 async def test_consumer_gets_messages_stored_before_it(place: BrokerNamespace, bus: Bus) -> None:
     await bus.publish(place.handoff(1), b"1", {"ce-id": "a"})
-    await bus.publish(f"{place.ns}.handoff.other.w.t.1", b"no", {})
+    await bus.publish(f"{place.ns}.handoff.other.team.w.t.1", b"no", {})
 
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
     [delivery] = await take_one(consumer)

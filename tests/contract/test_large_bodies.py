@@ -60,7 +60,9 @@ async def test_a_large_body_is_read_in_every_way_as_it_was_published(place: Brok
         await bus.broadcast(f"{place.ns}.live.w.a", body, headers)
         told = [await asyncio.wait_for(heard.get(), TIMEOUT_S) for _ in range(2)]
     now = await bus.time()
-    await bus.schedule(f"{place.ns}.schedule.w.retry", now + timedelta(seconds=0.2), place.handoff(2), body, headers)
+    await bus.schedule(
+        f"{place.ns}.schedule.team.w.handoff.retry", now + timedelta(seconds=0.2), place.handoff(2), body, headers
+    )
 
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30.0)
     async with asyncio.timeout(TIMEOUT_S):
@@ -105,7 +107,7 @@ async def test_deleted_large_body_is_stored_again(place: BrokerNamespace, bus: B
     (description,), chunks = await artifacts(place, bus), await artifacts(place, bus, "C")
     removed = {**json.loads(description.body), "deleted": True, "size": 0, "chunks": 0, "digest": ""}
     await bus.publish(description.subject, json.dumps(removed).encode(), {})
-    await bus.purge("artifacts", chunks[0].subject)
+    await bus.trim("artifacts", chunks[0].subject, 2**53)
 
     await bus.publish(place.handoff(2), LARGE, {})
 
@@ -121,9 +123,9 @@ async def test_missing_or_damaged_large_body_is_refused_by_decode(place: BrokerN
 
     match harm:
         case "gone":
-            await bus.purge("artifacts", description.subject)
+            await bus.trim("artifacts", description.subject, 2**53)
         case "its chunks gone":
-            await bus.purge("artifacts", chunks[0].subject)
+            await bus.trim("artifacts", chunks[0].subject, 2**53)
         case "cut":
             await bus.delete("artifacts", chunks[1].sequence)
         case "longer":
@@ -169,7 +171,7 @@ async def test_event_with_a_body_may_hold_any_reference(place: BrokerNamespace, 
 async def test_body_with_missing_chunks_is_stored_again_when_resent(place: BrokerNamespace, bus: Bus) -> None:
     await bus.publish(place.handoff(1), LARGE, {})
     chunks = await artifacts(place, bus, "C")
-    await bus.purge("artifacts", chunks[0].subject)
+    await bus.trim("artifacts", chunks[0].subject, 2**53)
 
     await bus.publish(place.handoff(2), LARGE, {})
 

@@ -91,8 +91,8 @@ async def test_a_subject_no_stream_takes_is_refused(place: BrokerNamespace, bus:
 
 async def test_a_request_that_no_team_would_read_is_refused(place: BrokerNamespace, bus: Bus) -> None:
     with pytest.raises(BusUnavailableError):
-        await bus.publish(f"{place.ns}.request.shop.x", b'{"input": "hello"}', {})
-    assert await bus.publish(f"{place.ns}.request.shop", b'{"input": "hello"}', {}) == 1
+        await bus.publish(f"{place.ns}.request.shop.ada.x", b'{"input": "hello"}', {})
+    assert await bus.publish(f"{place.ns}.request.shop.ada", b'{"input": "hello"}', {}) == 1
 
 
 @pytest.mark.parametrize("token", [
@@ -109,7 +109,7 @@ async def test_a_subject_that_could_do_harm_is_never_sent(place: BrokerNamespace
     with pytest.raises(InvalidTokenError):
         await bus.schedule(subject, datetime.now(UTC), place.handoff(), b"", {})
     with pytest.raises(InvalidTokenError):
-        await bus.schedule(f"{place.ns}.schedule.w.a", datetime.now(UTC), subject, b"", {})
+        await bus.schedule(f"{place.ns}.schedule.team.w.timer.a", datetime.now(UTC), subject, b"", {})
 
     assert bus.connected
     assert await bus.last("log", f"{place.ns}.log.>") is None

@@ -87,10 +87,10 @@ async def test_follow_yields_stored_and_then_new_messages(place: BrokerNamespace
     other = await place.connect()
     await bus.publish(place.log, b"0", {})
     await bus.publish(f"{place.ns}.outcome.team.w", b"no", {})
-    following = bus.follow("log", [place.log, f"{place.ns}.event.w.>"])
+    following = bus.follow("log", [place.log, f"{place.ns}.question.team.w.*"])
 
     early = await some(following, 1)
-    await other.publish(f"{place.ns}.event.w.a.b", b"1", {})
+    await other.publish(f"{place.ns}.question.team.w.a", b"1", {})
     await other.publish(place.log, b"2", {})
     late = await some(following, 2)
 

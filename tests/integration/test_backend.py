@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Sequence
@@ -136,7 +137,7 @@ def _tree(spans: Sequence[Span]) -> set[tuple[str, str]]:
     return {
         (_short(span.name), names.get(span.parent_id, "?"))
         for span in spans
-        if span.parent_id is not None and ".inbox." not in span.name and ".request." not in span.name
+        if span.parent_id is not None and not re.search(r"\.(control|result|timer|request)\.", span.name)
     }
 
 

@@ -90,10 +90,10 @@ async def test_an_error_of_the_servers_ends_no_connection_for_ever(bus: JetStrea
 async def test_headers_that_cannot_be_read_do_not_stop_the_reading(
     bus: JetStreamBus, settings: Settings, namespace: str, block: bytes
 ) -> None:
-    consumer = await bus.consumer("team", "work", f"{namespace}.request.team", ack_wait=30)
+    consumer = await bus.consumer("team", "requests", f"{namespace}.request.team.anonymous", ack_wait=30)
     address = urlsplit(settings.url)
     _, writer = await asyncio.open_connection(address.hostname, address.port)
-    subject = f"{namespace}.request.team"
+    subject = f"{namespace}.request.team.anonymous"
 
     head = f'CONNECT {{"headers":true,"verbose":false}}\r\nHPUB {subject} {len(block)} {len(block) + 2}\r\n'
     writer.write(head.encode() + block + b"{}\r\n")

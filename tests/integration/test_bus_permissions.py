@@ -52,7 +52,7 @@ async def denying(folder: Path, **permissions: str) -> AsyncIterator[tuple[JetSt
     async with configured_server(folder, users(**permissions)) as port:
         root = await connect(settings(port, "root"), name="root", wait=TIMEOUT_S)
         await root.set_up()
-        await root.publish("own.request.team", b"{}", {})
+        await root.publish("own.request.team.anonymous", b"{}", {})
         await root.close()
         bus = await connect(settings(port), name="test", wait=TIMEOUT_S)
         yield bus, port
@@ -71,12 +71,12 @@ async def drain_many(bus: JetStreamBus) -> None:
 
 
 async def take(bus: JetStreamBus) -> None:
-    consumer = await bus.consumer("team", "work", "own.request.team", ack_wait=30)
+    consumer = await bus.consumer("team", "requests", "own.request.team.anonymous", ack_wait=30)
     await consumer.take(1)
 
 
 async def acknowledge(bus: JetStreamBus) -> None:
-    consumer = await bus.consumer("team", "work", "own.request.team", ack_wait=30)
+    consumer = await bus.consumer("team", "requests", "own.request.team.anonymous", ack_wait=30)
     [delivery] = await consumer.take(1)
     await delivery.ack()
     await consumer.take(1)
@@ -93,10 +93,10 @@ CASES: list[tuple[str, str, Callable[[JetStreamBus], Awaitable[object]]]] = [
     ("publish", "own.log.>", lambda bus: bus.publish("own.log.team.w", b"", {})),
     ("publish", "$JS.API.STREAM.INFO.*", lambda bus: bus.time()),
     ("publish", "$JS.API.STREAM.MSG.GET.>", lambda bus: bus.last("log", "own.log.team.w")),
-    ("publish", "$JS.API.DIRECT.GET.>", lambda bus: drain(bus.read("work", "own.request.team"))),
-    ("publish", "$JS.API.STREAM.PURGE.>", lambda bus: bus.purge("log", "own.log.team.w")),
+    ("publish", "$JS.API.DIRECT.GET.>", lambda bus: drain(bus.read("requests", "own.request.team.anonymous"))),
+    ("publish", "$JS.API.STREAM.PURGE.>", lambda bus: bus.trim("log", "own.log.team.w", 1)),
     ("publish", "$JS.API.STREAM.MSG.DELETE.>", lambda bus: bus.delete("log", 1)),
-    ("publish", "$JS.API.CONSUMER.INFO.>", lambda bus: bus.depth("team", "work")),
+    ("publish", "$JS.API.CONSUMER.INFO.>", lambda bus: bus.depth("team", "requests")),
     ("publish", "$JS.API.CONSUMER.MSG.NEXT.>", take),
     ("publish", "$JS.ACK.>", acknowledge),
     ("publish", "$JS.API.CONSUMER.CREATE.>", lambda bus: drain(bus.follow("log", ["own.log.>"]))),
@@ -136,7 +136,7 @@ async def test_questions_that_are_allowed_are_not_ended(tmp_path: Path) -> None:
         refused, done, again = await asyncio.wait_for(
             asyncio.gather(
                 bus.publish("own.log.team.w", b"", {}),
-                bus.publish("own.request.team", b"{}", {}),
+                bus.publish("own.request.team.anonymous", b"{}", {}),
                 bus.publish("own.log.team.v", b"", {}),
                 return_exceptions=True,
             ),
@@ -146,7 +146,7 @@ async def test_questions_that_are_allowed_are_not_ended(tmp_path: Path) -> None:
         assert isinstance(refused, PermissionDeniedError)
         assert isinstance(again, PermissionDeniedError)
         assert done == 2
-        assert await bus.publish("own.request.team", b"{}", {}) == 3
+        assert await bus.publish("own.request.team.anonymous", b"{}", {}) == 3
 
 
 async def test_a_refused_service_is_reported_once_and_ends_nothing(tmp_path: Path) -> None:
@@ -231,10 +231,10 @@ async def test_a_prefix_of_ones_own_serves_every_question(tmp_path: Path) -> Non
         bus = await connect(settings(port, inbox_prefix="_INBOX_ada"), name="test", wait=TIMEOUT_S)
         with capture_logs() as lines:
             await bus.set_up()
-            await bus.publish("own.request.team", b"{}", {})
+            await bus.publish("own.request.team.anonymous", b"{}", {})
             await asyncio.wait_for(acknowledge_one(bus), TIMEOUT_S)
-            await asyncio.wait_for(anext(bus.follow("work", ["own.request.>"])), TIMEOUT_S)
-            await asyncio.wait_for(drain(bus.read("work", "own.request.team")), TIMEOUT_S)
+            await asyncio.wait_for(anext(bus.follow("requests", ["own.request.>"])), TIMEOUT_S)
+            await asyncio.wait_for(drain(bus.read("requests", "own.request.team.anonymous")), TIMEOUT_S)
             await bus.registry.cards()
             async with await bus.receive_forwarded("me", lambda delivery: None):
                 assert await bus.publish("own.log.team.w", b"x" * (2 << 20), {}) == 1
@@ -245,7 +245,7 @@ async def test_a_prefix_of_ones_own_serves_every_question(tmp_path: Path) -> Non
 
 
 async def acknowledge_one(bus: JetStreamBus) -> None:
-    consumer = await bus.consumer("team", "work", "own.request.team", ack_wait=30)
+    consumer = await bus.consumer("team", "requests", "own.request.team.anonymous", ack_wait=30)
     [delivery] = await consumer.take(1)
     await delivery.ack()
     await consumer.close()
@@ -336,7 +336,7 @@ async def test_every_process_ends_with_the_brokers_words(
 async def test_a_worker_that_may_not_give_results_ends_and_hands_its_work_back(tmp_path: Path) -> None:
     (tmp_path / "echo.py").write_text(AGENT)
     (tmp_path / "crew.py").write_text(TEAM)
-    async with configured_server(tmp_path, users(publish='["own.inbox.>"]')) as port:
+    async with configured_server(tmp_path, users(publish='["own.result.>"]')) as port:
         root = f"nats://root:pw@127.0.0.1:{port}"
         supervisor = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "pointsman", "supervisor", "crew.py", cwd=tmp_path, stderr=subprocess.DEVNULL,
@@ -358,7 +358,7 @@ async def test_a_worker_that_may_not_give_results_ends_and_hands_its_work_back(t
 
     assert submitted.returncode == 0, submitted.stderr
     assert ran.returncode == 2, ran.stderr
-    assert 'Permissions Violation for Publish to "own.inbox.crew.' in ran.stderr.splitlines()[-1]
+    assert 'Permissions Violation for Publish to "own.result.crew.' in ran.stderr.splitlines()[-1]
     assert "bug in pointsman" not in ran.stderr
     assert depth is not None
     assert depth.pending + depth.in_flight == 1
@@ -370,11 +370,11 @@ async def test_a_supervisor_that_may_not_commit_ends_and_the_request_waits(tmp_p
     async with configured_server(tmp_path, users(publish='["own.log.>"]')) as port:
         bus = await connect(settings(port, "root"), name="root", wait=TIMEOUT_S)
         await bus.set_up()
-        await bus.publish("own.request.crew", b'{"input": "hello"}', {})
+        await bus.publish("own.request.crew.anonymous", b'{"input": "hello"}', {})
 
         ran = await asyncio.to_thread(command, port, "supervisor", "crew.py", folder=tmp_path)
 
-        depth = await bus.depth("request-crew", "work")
+        depth = await bus.depth("request-crew", "requests")
         await bus.close()
 
     assert ran.returncode == 2, ran.stderr
@@ -386,7 +386,7 @@ async def test_a_supervisor_that_may_not_commit_ends_and_the_request_waits(tmp_p
 
 async def exists(bus: JetStreamBus) -> bool:
     try:
-        return await bus.depth("inbox-crew", "work") is not None
+        return await bus.depth("result-crew", "results") is not None
     except Exception:
         return False
 

@@ -148,7 +148,7 @@ async def test_every_stream_is_made_with_the_maximum_size(tmp_path: Path) -> Non
         await other.close()
 
     assert {name: config["max_bytes"] for name, config in configs.items()} == {
-        "OWN_WORK": 20_000_000,
+        **{f"OWN_{kind}": 20_000_000 for kind in ("REQUESTS", "CONTROLS", "RESULTS", "WORK")},
         "OWN_LOG": 20_000_000,
         "OWN_DEAD": 20_000_000,
         "OWN_LIMITS": 20_000_000,
@@ -165,7 +165,7 @@ async def test_a_bounded_work_stream_is_reported_when_it_is_nearly_full(tmp_path
         )
         await bus.set_up()
         for _ in range(2):
-            await bus.publish("own.request.team", b"x" * 900_000, {})
+            await bus.publish("own.timer.team.w.wake-1", b"x" * 900_000, {})
 
         problem = await bus.capacity_problem("work")
         assert re.fullmatch(
@@ -217,15 +217,15 @@ async def test_the_streams_of_a_domain_serve_a_process_at_the_leaf(leaf_jetstrea
         at_hub = await connect(of_domain(hub, None), name="hub", wait=TIMEOUT_S)
         await at_hub.set_up(create=False)
 
-        await at_hub.publish("own.request.team", b"{}", {})
-        consumer = await bus.consumer("team", "work", "own.request.team", ack_wait=30)
+        await at_hub.publish("own.request.team.anonymous", b"{}", {})
+        consumer = await bus.consumer("team", "requests", "own.request.team.anonymous", ack_wait=30)
         [delivery] = await asyncio.wait_for(consumer.take(1), TIMEOUT_S)
         await delivery.ack()
         await until(lambda: settled(at_hub))
         assert await bus.publish("own.log.team.w", b"x" * 2_000_000, {}) == 1
         last = await at_hub.last("log", "own.log.team.w")
         followed = await asyncio.wait_for(anext(bus.follow("log", ["own.log.>"])), TIMEOUT_S)
-        read = [stored.body async for stored in bus.read("work", "own.request.team")]
+        read = [stored.body async for stored in bus.read("requests", "own.request.team.anonymous")]
         await bus.registry.cards()
         await consumer.close()
         await at_hub.close()
@@ -237,7 +237,7 @@ async def test_the_streams_of_a_domain_serve_a_process_at_the_leaf(leaf_jetstrea
 
 
 async def settled(bus: JetStreamBus) -> bool:
-    depth = await bus.depth("team", "work")
+    depth = await bus.depth("team", "requests")
     return depth is not None and depth.in_flight == 0 and depth.settled_through == 1
 
 

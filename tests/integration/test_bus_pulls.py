@@ -22,7 +22,7 @@ async def test_deleted_consumer_is_created_again(settings: Settings, bus: JetStr
     await until(lambda: _waits(bus, namespace))
 
     await bus.api(f"CONSUMER.DELETE.{namespace.upper()}_WORK.writer")
-    await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"1", {})
+    await bus.publish(f"{namespace}.handoff.writer.crew.w.t.1", b"1", {})
 
     assert len(await asyncio.wait_for(taking, TIMEOUT_S)) == 1
 
@@ -38,7 +38,7 @@ async def test_an_expired_pull_is_asked_for_again(
 
     await asyncio.wait({taking}, timeout=1.3)  # two requests expire
     assert await _waits(bus, namespace)
-    await asyncio.gather(*(bus.publish(f"{namespace}.handoff.writer.w.t.{n}", b"", {}) for n in range(5)))
+    await asyncio.gather(*(bus.publish(f"{namespace}.handoff.writer.crew.w.t.{n}", b"", {}) for n in range(5)))
 
     taken = len(await taking)
     while taken < 5:
@@ -65,7 +65,7 @@ async def test_a_silent_pull_is_given_up_for_a_new_one(
         await send(subject, body, **others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(bus, "send", swallow_pulls)
-    await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"", {})
+    await bus.publish(f"{namespace}.handoff.writer.crew.w.t.1", b"", {})
 
     assert len(await asyncio.wait_for(consumer.take(1), TIMEOUT_S)) == 1
     assert not deaf
@@ -80,12 +80,12 @@ async def test_untaken_messages_are_handed_back(
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(idle.take(4), 0.2)
 
-    await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"", {})
+    await bus.publish(f"{namespace}.handoff.writer.crew.w.t.1", b"", {})
     busy = await other.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=60)
     [delivery] = await asyncio.wait_for(busy.take(1), TIMEOUT_S)
     await delivery.ack()
 
-    await bus.publish(f"{namespace}.handoff.writer.w.t.2", b"", {})
+    await bus.publish(f"{namespace}.handoff.writer.crew.w.t.2", b"", {})
     taken = {asyncio.create_task(idle.take(1)), asyncio.create_task(busy.take(1))}
     done, rest = await asyncio.wait(taken, timeout=TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
     assert len(done) == 1  # the idle one can begin again
@@ -96,7 +96,7 @@ async def test_untaken_messages_are_handed_back(
 
 async def test_a_terminated_message_leaves_its_reason_with_the_dead(bus: JetStreamBus, namespace: str) -> None:
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
-    await bus.publish(f"{namespace}.handoff.writer.w.t.1", b"", {})
+    await bus.publish(f"{namespace}.handoff.writer.crew.w.t.1", b"", {})
     [delivery] = await consumer.take(1)
     advisory = f"$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.{namespace.upper()}_WORK.writer"
 
@@ -121,8 +121,8 @@ async def test_unfetchable_body_is_redelivered_and_others_do_not_wait(
 
     monkeypatch.setattr(bus._claim_check, "_load_body", fetch_later)
     consumer = await bus.consumer("writer", "work", f"{namespace}.handoff.writer.>", ack_wait=30)
-    await bus.publish(f"{namespace}.handoff.writer.w.t.1", large, {})
-    await bus.publish(f"{namespace}.handoff.writer.w.t.2", b"small", {})
+    await bus.publish(f"{namespace}.handoff.writer.crew.w.t.1", large, {})
+    await bus.publish(f"{namespace}.handoff.writer.crew.w.t.2", b"small", {})
 
     taken: list[Delivery] = []
     while len(taken) < 2:

@@ -49,7 +49,7 @@ async def test_a_consumer_goes_on_after_the_broker_restarted(own_broker: Embedde
         assert not consumer.bound
         async with second:
             await until(lambda: bus.connected)
-            await bus.publish("own.handoff.writer.w.t.1", b"after", {})
+            await bus.publish("own.handoff.writer.crew.w.t.1", b"after", {})
             [delivery] = await asyncio.wait_for(taking, TIMEOUT_S)
             await bus.publish("own.log.team.w", b"after", {})
 
@@ -71,7 +71,7 @@ async def test_publish_during_an_outage_has_an_unknown_outcome_and_acks_are_sile
     bus = await connect(own_settings(own_broker, request_timeout=0.4), name="test", wait=TIMEOUT_S)
     await bus.set_up()
     consumer = await bus.consumer("writer", "work", "own.handoff.writer.>", ack_wait=30)
-    await bus.publish("own.handoff.writer.w.t.1", b"1", {})
+    await bus.publish("own.handoff.writer.crew.w.t.1", b"1", {})
     [delivery] = await asyncio.wait_for(consumer.take(1), TIMEOUT_S)
 
     await own_broker.stop()
@@ -127,7 +127,7 @@ async def test_processes_continue_after_a_restart_with_an_empty_store(
         await until(lambda: _there(bus, "OWN_LOG", "OWN_WORK", "KV_OWN_AGENTS"))
         await agent.registry.announce(AgentCard(name="writer", instance="a", description="writes"))
         await agent.publish("own.log.team.w", b"after", {})
-        await agent.publish("own.handoff.writer.w.t.1", b"work", {})
+        await agent.publish("own.handoff.writer.crew.w.t.1", b"work", {})
 
         await until(lambda: _names(bus, {"old", "writer"}))  # the old ones for one time to live after the outage
         assert (await asyncio.wait_for(next_log, TIMEOUT_S)).body == b"after"

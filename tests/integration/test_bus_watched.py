@@ -37,8 +37,8 @@ async def test_observer_sees_each_message_stored_refused_and_taken(bus: JetStrea
     watched = await connect(settings, name="watched", observer=watching)
     address = urlsplit(settings.url)
     server = Server(address.hostname or "", address.port or 0)
-    subject = f"{settings.namespace}.request.team"
-    consumer = await watched.consumer("team", "work", subject, ack_wait=30)
+    subject = f"{settings.namespace}.request.team.anonymous"
+    consumer = await watched.consumer("team", "requests", subject, ack_wait=30)
 
     await watched.publish(subject, b"{}", {})
     with pytest.raises(ConflictError):
@@ -56,8 +56,8 @@ async def test_where_a_message_went_is_a_span_of_its_trace(bus: JetStreamBus, se
         chosen = settings.model_copy(update={"trace_broker": True})
         watched = await connect(chosen, name="watched", observer=bus_observer())
         ns = settings.namespace
-        subject, log = f"{ns}.request.crew", f"{ns}.log.crew.w"
-        consumer = await watched.consumer("crew", "work", subject, ack_wait=30)
+        subject, log = f"{ns}.request.crew.anonymous", f"{ns}.log.crew.w"
+        consumer = await watched.consumer("crew", "requests", subject, ack_wait=30)
 
         with traces.span("asking") as asking:
             assert asking.context is not None
@@ -72,7 +72,11 @@ async def test_where_a_message_went_is_a_span_of_its_trace(bus: JetStreamBus, se
         await watched.close()
 
     *hops, _ = sorted(exporter.get_finished_spans(), key=lambda span: span.name == "asking")
-    assert [span.name for span in hops] == [f"store {ns}.request.crew", f"store {ns}.log.crew", f"store {ns}.log.crew"]
+    assert [span.name for span in hops] == [
+        f"store {ns}.request.crew.anonymous",
+        f"store {ns}.log.crew",
+        f"store {ns}.log.crew",
+    ]
     assert {f"{span.parent.span_id:016x}" for span in hops if span.parent} == {asking.context.span_id}
     assert {f"{span.context.trace_id:032x}" for span in hops if span.context} == {asking.context.trace_id}
     assert [[event.name for event in span.events] for span in hops] == [

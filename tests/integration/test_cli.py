@@ -208,7 +208,7 @@ async def test_waiting_no_longer_than_asked_ends_with_1_and_the_way_back(shell: 
 
 async def test_dead_letter_of_a_request_explains_its_replay(shell: Shell) -> None:
     async with factory.team(TEAM, CREW, on=shell.settings) as client:
-        await client.bus.publish(client.subjects.request("crew"), b"{", {})
+        await client.bus.publish(client.subjects.request("crew", "anonymous"), b"{", {})
         await until(lambda: client.bus.last("dead", client.subjects.dead_letters))
         (letter,) = (await shell.json("dead", "list")).lines
         told = await shell("dead", "show", letter["id"])

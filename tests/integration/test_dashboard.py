@@ -220,7 +220,7 @@ async def bury(client: Client, count: int) -> None:
     for number in range(count):
         letter = DeadLetter(
             id=f"d{number}", origin="crew", cause=AttemptError(kind="undecodable", message=f"letter number {number}"),
-            attempts=1, subject=f"{client.subjects.namespace}.request.crew", body="e30=", at=datetime.now(UTC),
+            attempts=1, subject=client.subjects.request("crew", "ada"), body="e30=", at=datetime.now(UTC),
         )  # fmt: skip
         envelope = Envelope(id=letter.id, type=letter.event_type, source="test", time=letter.at)
         await client.bus.publish(client.subjects.dead_letter("crew", None, letter.id), dump(letter), encode(envelope))

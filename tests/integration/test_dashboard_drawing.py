@@ -214,7 +214,7 @@ async def test_task_is_pale_until_a_worker_has_begun_it(browser: Browser) -> Non
         await expect(node.locator(".more")).to_have_text("t1 · Handed over")
         await expect(lane.locator(".span")).to_be_visible()
         await expect(lane.locator(".part")).to_have_count(0)
-        await bus.publish(Subjects().event(WORKFLOW, "t1"), dump(begun), headers)
+        await bus.publish(Subjects().event("crew", WORKFLOW, "fitter", "t1"), dump(begun), headers)
         await expect(node).to_have_attribute("aria-label", re.compile("running"))
         await expect(lane.locator(".part.running")).to_have_count(1)
 

@@ -19,13 +19,18 @@ from pointsman.bus.jetstream.bus import JetStreamBus
 from pointsman.client.client import Client, Workflow
 from pointsman.engine.operations.dead_letters import DeadLetterEntry
 from pointsman.engine.supervisor import acknowledger
+from pointsman.ports.bus import StreamKind
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(60)
 
 CREW: list[Agent] = [planner, synthesizer, worker]
 LETTERS = 4  # of a request, a task, a control and a handoff
-DURABLES = ("request-crew", "inbox-crew", "agent-worker")
+DURABLES: Sequence[tuple[str, StreamKind]] = (
+    ("request-crew", "requests"),
+    ("control-crew", "controls"),
+    ("agent-worker", "work"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -51,17 +56,19 @@ async def send_what_nobody_can_process(client: Client, mended: Path) -> tuple[Wo
     """Publish a request and a task that fail, a running workflow with an unreadable control, and an unreadable
     handoff."""
     bus, subjects = client.bus, client.subjects
-    request = await client.workflow_from_sequence(await bus.publish(subjects.request("crew"), b"not json", {}))
+    request = await client.workflow_from_sequence(
+        await bus.publish(subjects.request("crew", "anonymous"), b"not json", {})
+    )
     task = await client.submit("crew", steps("t1", from_attempt=9, mended_by=str(mended)))
     open_ended = await client.submit("crew", steps("t2", after=str(mended)))
     await until(lambda: bus.last("log", subjects.log("crew", open_ended.id)))
-    await bus.publish(subjects.control("crew", open_ended.id, "c1"), b"not json", {})
-    await bus.publish(subjects.handoff("worker", "wf_none", "t9", 1), b"not json", {})
+    await bus.publish(subjects.control("crew", open_ended.id, "cancel", "ada", "c1"), b"not json", {})
+    await bus.publish(subjects.handoff("worker", "crew", "wf_none", "t9", 1), b"not json", {})
     return request, task, open_ended
 
 
 async def settled(client: Client) -> bool:
-    depths = [await client.bus.depth(name, "work") for name in DURABLES]
+    depths = [await client.bus.depth(*durable) for durable in DURABLES]
     return [depth and (depth.pending, depth.in_flight) for depth in depths] == [(0, 0), (0, 0), (0, 1)]
 
 
@@ -69,12 +76,13 @@ async def is_kept(client: Client, name: str) -> bool:
     """Return True if the first unprocessable message of the consumer `name` is not acknowledged."""
     subjects = client.subjects
     first = {
-        "request-crew": subjects.request("crew"),
-        "inbox-crew": subjects.team_inbox("crew").removesuffix(">") + "*.control.>",
-        "agent-worker": subjects.handoff("worker", "wf_none", "t9", 1),
+        "request-crew": subjects.request("crew", "anonymous"),
+        "control-crew": subjects.team_controls("crew"),
+        "agent-worker": subjects.handoff("worker", "crew", "wf_none", "t9", 1),
     }[name]
-    depth = await client.bus.depth(name, "work")
-    (sequence, *_) = [stored.sequence async for stored in client.bus.read("work", first)]
+    stream = dict(DURABLES)[name]
+    depth = await client.bus.depth(name, stream)
+    (sequence, *_) = [stored.sequence async for stored in client.bus.read(stream, first)]
     return depth is not None and depth.settled_through < sequence
 
 
@@ -126,7 +134,7 @@ async def test_message_is_kept_while_the_dead_letter_stream_is_full(
             said = {"inputs_returned", "dead_letter_store_failed", "waiting_for_broker"}
             await until(lambda: said <= {line["event"] for line in lines})
             await until(lambda: _committed_end(client, task.id))
-        kept = [await is_kept(client, name) for name in DURABLES]
+        kept = [await is_kept(client, name) for name, _ in DURABLES]
         stored, seen = await letters_of(client), await doctor(settings)
         early = await client.bus.last("log", client.subjects.outcome("crew", task.id))
 

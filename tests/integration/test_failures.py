@@ -88,13 +88,13 @@ async def test_a_request_that_cannot_be_processed_fails_its_workflow_and_is_kept
     bad, subjects = BAD_REQUESTS[name], system.client.subjects
     headers = headers_of(name, bad.event_type) if bad.event_type else {"Nats-Msg-Id": name}
 
-    workflow = await _publish(system, subjects.request("crew"), bad.body, headers)
+    workflow = await _publish(system, subjects.request("crew", "anonymous"), bad.body, headers)
     outcome = await factory.workflow_of(system.client, workflow).outcome(20)
     (letter,) = await letters_of(system, workflow)
 
     assert outcome.status == "failed"
     assert "Could not help, because" in str(outcome.answer)
-    assert (letter.cause.kind, letter.attempts, letter.subject) == (bad.kind, 1, subjects.request("crew"))
+    assert (letter.cause.kind, letter.attempts, letter.subject) == (bad.kind, 1, subjects.request("crew", "anonymous"))
     assert letter.team == "crew"
     if name != "oversize":
         assert base64.b64decode(letter.body) == bad.body
@@ -119,10 +119,10 @@ async def test_a_result_that_cannot_be_processed_fails_its_task_and_is_kept(syst
     other = Result(workflow_id="wf_other", task_id="t1", attempt=1, agent="worker", status="succeeded", started_at=now,
                    ended_at=now)  # fmt: skip
     body = bad.body or dump(other)
-    await wait_for(lambda: bus.last("work", subjects.handoff("worker", workflow.id, "t1", 1)), "handoff")
+    place = await factory.return_to(bus, subjects.handoff("worker", "crew", workflow.id, "t1", 1))
 
     headers = headers_of(name, bad.event_type)
-    await bus.publish(subjects.result("crew", workflow.id, "worker", "t1", 1), body, headers, expect=0)
+    await bus.publish(place, body, headers, expect=0)
     outcome = await workflow.outcome(20)
     kept = {letter.origin: letter for letter in await letters_of(system, workflow.id, count=2)}
 
@@ -144,7 +144,7 @@ async def test_failing_handler_is_dead_lettered_at_the_cap_with_its_handoff(syst
     assert outcome.status == "failed"
     assert (letter.origin, letter.task_id, letter.attempts, letter.cause.kind) == ("worker", "t1", 2, "handler_error")
     assert letter.cause.message == "not before attempt 9"
-    assert letter.subject == system.client.subjects.handoff("worker", workflow.id, "t1", 2)
+    assert letter.subject == system.client.subjects.handoff("worker", "crew", workflow.id, "t1", 2)
     assert letter.headers["ce-type"] == Handoff.event_type
     assert handoff.input == {"say": "t1", "from_attempt": 9}
     assert len(runs(system, workflow.id)) == 2

@@ -47,7 +47,7 @@ async def test_ids_with_bytes_that_are_not_utf8_are_refused_one_by_one(
         sequences = [
             await publish(
                 bus,
-                client.subjects.request("crew"),
+                client.subjects.request("crew", "anonymous"),
                 **given | {name: value % number for name, value in apart.items()} | {form: each},
             )
             for number, each in enumerate(values)
@@ -71,7 +71,7 @@ async def test_ids_that_differ_in_a_space_that_is_no_ascii_are_two_workflows(
     bus: JetStreamBus, settings: Settings
 ) -> None:
     async with factory.team(TEAM, AGENTS, on=settings) as client:
-        subject = client.subjects.request("crew")
+        subject = client.subjects.request("crew", "anonymous")
         first = await publish(bus, subject, **{"Nats-Msg-Id": b"order-1"})
         second = await publish(bus, subject, **{"Nats-Msg-Id": "order-1\u00a0".encode()})
         workflows = [await client.workflow_from_sequence(each) for each in (first, second)]
@@ -87,7 +87,7 @@ async def test_a_subject_with_bytes_that_are_not_utf8_leaves_the_supervisor_work
     async with factory.team(TEAM, AGENTS, on=settings) as client:
         assert isinstance(client, Client)
         bus._connection.client._pending.append(
-            b"PUB " + f"{settings.namespace}.inbox.crew.wf_1.control.".encode() + b"a\xe9 0\r\n\r\n"
+            b"PUB " + f"{settings.namespace}.control.crew.wf_1.cancel.ada.".encode() + b"a\xe9 0\r\n\r\n"
         )
         workflow = await client.submit("crew", "order 1")
         outcome = await workflow.outcome(20)

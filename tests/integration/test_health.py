@@ -23,6 +23,8 @@ from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(120)
 
+CONSUMERS = ["request-crew", "control-crew", "result-crew", "timer-crew", "agent-crew"]
+
 
 async def text(port: int, path: str) -> str:
     """Return the body of the answer to `path`."""
@@ -55,9 +57,9 @@ async def serving(*waiting_for: str) -> AsyncIterator[int]:
 
 
 async def test_health_names_what_the_process_waits_for() -> None:
-    async with serving("inbox-crew") as port:
+    async with serving("result-crew") as port:
         assert await ask(port, "/healthz") == (200, {"alive": True})
-        assert await ask(port, "/readyz") == (503, {"ready": False, "waiting_for": ["inbox-crew"]})
+        assert await ask(port, "/readyz") == (503, {"ready": False, "waiting_for": ["result-crew"]})
     async with serving() as port:
         assert await ask(port, "/readyz?verbose") == (200, {"ready": True, "waiting_for": []})
 
@@ -106,7 +108,7 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
                 async def told() -> bool:
                     lines = (await text(ports[0], "/metrics")).splitlines()
                     return any(
-                        line.startswith("pointsman_queue_depth{") and 'pointsman_queue="inbox-crew"' in line
+                        line.startswith("pointsman_queue_depth{") and 'pointsman_queue="result-crew"' in line
                         for line in lines
                     )
 
@@ -134,7 +136,10 @@ async def test_readiness_goes_with_the_broker_and_comes_back_with_it(tmp_path: P
     finally:
         await broker.stop()
 
-    assert (status, body) == (503, {"ready": False, "waiting_for": ["request-crew", "inbox-crew", "agent-crew"]})
+    assert (status, body) == (
+        503,
+        {"ready": False, "waiting_for": ["request-crew", "control-crew", "result-crew", "timer-crew", "agent-crew"]},
+    )
     assert alive == [200, 200]
 
 

@@ -69,7 +69,7 @@ async def test_retry_completes_a_large_body_after_a_crash_between_chunks(
         outcome = await workflow.outcome(30)
 
     assert outcome.status == "completed"
-    assert workflow.id == workflow_id_for(other.subjects.request("crew"), "again", other.source)
+    assert workflow.id == workflow_id_for(other.subjects.request("crew", other.user), "again", other.source)
 
 
 async def test_any_nats_client_can_read_and_write_a_stored_body(
@@ -84,8 +84,8 @@ async def test_any_nats_client_can_read_and_write_a_stored_body(
         store = await stream.object_store(bucket)
         await store.put("any name", body)
         headers = {"Nats-Msg-Id": "from-outside", "ce-dataref": reference}
-        await stream.publish(f"{settings.namespace}.request.crew", b"", headers=headers)
-        workflow = workflow_id_for(f"{settings.namespace}.request.crew", "from-outside")
+        await stream.publish(f"{settings.namespace}.request.crew.anonymous", b"", headers=headers)
+        workflow = workflow_id_for(f"{settings.namespace}.request.crew.anonymous", "from-outside")
         found = await Client(bus, namespace=settings.namespace).workflow(workflow)
         outcome = await found.outcome(30)
         raw = await stream.get_last_msg(f"{settings.namespace.upper()}_LOG", bus_subject(settings, workflow))
@@ -138,7 +138,7 @@ async def test_log_with_a_missing_body_is_closed_and_others_continue(
         async with factory.team(team, on=settings):
             workflow = await client.submit("crew", LARGE)
             async with asyncio.timeout(20):
-                while await bus.last("work", client.subjects.handoff("a", workflow.id, "t", 1)) is None:
+                while await bus.last("work", client.subjects.handoff("a", "crew", workflow.id, "t", 1)) is None:
                     await asyncio.sleep(0.02)
         await bus.api(f"STREAM.PURGE.OBJ_{bucket}")
         async with factory.team(team, on=settings):
@@ -159,7 +159,7 @@ async def test_a_full_store_is_an_outage_and_not_a_refusal(settings: Settings, b
         await Client(bus, namespace=settings.namespace).submit("crew", LARGE)
 
     assert bus.connected
-    assert await bus.last("work", f"{settings.namespace}.request.crew") is None
+    assert await bus.last("requests", f"{settings.namespace}.request.crew.anonymous") is None
     await bus.close()
     await remove_streams(settings)
 
@@ -173,7 +173,7 @@ async def test_large_outcome_is_sent_to_reply_to_as_a_reference(settings: Settin
         plain = await nats.connect(settings.url)
         inbox = await plain.subscribe("answers.mine")
         request = json.dumps({"input": "tell me", "reply_to": "answers.mine"}).encode()
-        await plain.publish(f"{settings.namespace}.request.crew", request)
+        await plain.publish(f"{settings.namespace}.request.crew.anonymous", request)
         told = await inbox.next_msg(timeout=30)
         await plain.close()
 

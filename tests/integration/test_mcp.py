@@ -234,7 +234,7 @@ async def test_approval_of_a_server_tool_survives_the_end_of_all_processes(
         workflow = (await client.submit("desk", "2 and 3")).id
         (asked,) = await until(client.operations.questions, seconds=30)  # a process that loads the SDK starts first
     async with factory.team(team, [clerk()], on=settings) as client:
-        await client.operations.approve(asked.id, input={"a": 2, "b": 40}, by="Ann")
+        await client.operations.approve(asked.id, input={"a": 2, "b": 40}, actor="Ann")
         outcome = await (await client.workflow(workflow)).outcome(30)
 
     assert (asked.tool, asked.workflow_id) == ("add", workflow)

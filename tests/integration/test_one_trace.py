@@ -122,7 +122,7 @@ async def test_a_bare_request_with_a_traceparent_goes_on_with_its_callers_trace(
 async def _ask_bare(system: System, headers: dict[str, str]) -> Outcome:
     """Return the outcome of bare JSON, as any NATS client may publish it."""
     bus, subjects = system.client.bus, system.client.subjects
-    sequence = await bus.publish(subjects.request(TEAM), b'{"input": "I was charged twice"}', headers)
+    sequence = await bus.publish(subjects.request(TEAM, "anonymous"), b'{"input": "I was charged twice"}', headers)
     return await (await system.client.workflow_from_sequence(sequence)).outcome(30)
 
 
@@ -144,7 +144,11 @@ def _drawn(spans: list[ReceivedSpan], namespace: str) -> str:
 
     Spans of inputs that were batched by chance are left out.
     """
-    spans = [span for span in spans if not span.name.startswith(f"process {namespace}.inbox.")]
+    spans = [
+        span
+        for span in spans
+        if not span.name.startswith(tuple(f"process {namespace}.{kind}." for kind in ("control", "result", "timer")))
+    ]
 
     def below(parent: str | None, depth: int) -> list[str]:
         return [

@@ -173,7 +173,7 @@ async def test_stopped_handler_leaves_no_process(tmp_path: Path, one: Agent, how
         await wait_for(lambda: both_run(path), "process and its child")
         if how == "cancelled":
             cancellation = Cancellation(tasks=(handoff.task_id,))
-            await bus.broadcast(desk.subjects.live(handoff.workflow_id, "cancelled"), dump(cancellation), {})
+            await bus.broadcast(desk.subjects.cancelled("team", handoff.workflow_id), dump(cancellation), {})
         elif how == "timed out":
             await desk.result(handoff, within=5)
         else:

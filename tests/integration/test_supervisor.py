@@ -71,9 +71,11 @@ async def test_a_structured_cloudevent_gets_an_outcome_with_its_correlation_id(
     )
     headers, body = encode_structured(envelope, {"input": "hello"})
     async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings):
-        await bus.publish(subjects.request("crew"), body, headers)
+        await bus.publish(subjects.request("crew", "anonymous"), body, headers)
 
-        outcome = await outcome_of(bus, subjects, workflow_id_for(subjects.request("crew"), "r-1", "/shop"))
+        outcome = await outcome_of(
+            bus, subjects, workflow_id_for(subjects.request("crew", "anonymous"), "r-1", "/shop")
+        )
 
     assert outcome.status == "completed"
     assert outcome.correlation_id == "order 7/ä"
@@ -91,7 +93,7 @@ async def test_three_bad_requests_among_twenty_stop_none_of_the_others(
         workflows = []
         for number in range(1, 21):
             body, headers = bad.get(number, (b'{"input": "hello"}', {}))
-            sequence = await bus.publish(subjects.request("crew"), body, headers)
+            sequence = await bus.publish(subjects.request("crew", "anonymous"), body, headers)
             workflows.append((await client.workflow_from_sequence(sequence)).id)
 
         outcomes = [await outcome_of(bus, subjects, workflow) for workflow in workflows]
@@ -120,7 +122,7 @@ async def test_a_result_for_an_unknown_workflow_becomes_a_dead_letter(
             ended_at=now,
         )
         headers = encode(_envelope("e-1", Result.event_type, now))
-        await bus.publish(subjects.result("crew", "wf_nobody", "a", "t1", 1), dump(result), headers)
+        await bus.publish(subjects.result("crew", "a", "wf_nobody", "t1", 1, "token"), dump(result), headers)
 
         await until(lambda: _at_least(bus, subjects, 1))
         (letter,) = await letters(bus, subjects)
@@ -134,9 +136,9 @@ async def test_unreadable_result_fails_its_task_and_is_dead_lettered(
 ) -> None:
     async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, silent], on=settings) as client:
         workflow = await client.submit("crew", "hello")
-        await until(lambda: bus.last("work", subjects.handoff("a", workflow.id, "t1", 1)))
+        place = await factory.return_to(bus, subjects.handoff("a", "crew", workflow.id, "t1", 1))
 
-        await bus.publish(subjects.result("crew", workflow.id, "a", "t1", 1), b"\xff", {}, expect=0)
+        await bus.publish(place, b"\xff", {}, expect=0)
         outcome = await workflow.outcome(10)
         await until(lambda: _at_least(bus, subjects, 2))
         kinds = sorted(letter.cause.kind for letter in await letters(bus, subjects))
@@ -155,14 +157,14 @@ async def test_outcome_is_also_sent_to_reply_to_unless_that_is_one_of_our_subjec
         heard.append(stored.body)
 
     async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, echo("a")], on=settings):
-        async with await bus.listen("caller.box", hear):
+        async with await bus.listen("_INBOX.box", hear):
             await bus.publish(
-                subjects.request("crew"), b'{"input": "x", "reply_to": "caller.box"}', {"Nats-Msg-Id": "1"}
+                subjects.request("crew", "anonymous"), b'{"input": "x", "reply_to": "_INBOX.box"}', {"Nats-Msg-Id": "1"}
             )
             await until(lambda: heard)
-        bad = json.dumps({"input": "x", "reply_to": subjects.handoff("a", "wf_1", "t", 1)}).encode()
-        await bus.publish(subjects.request("crew"), bad, {"Nats-Msg-Id": "2"})
-        refused = await outcome_of(bus, subjects, workflow_id_for(subjects.request("crew"), "2"))
+        bad = json.dumps({"input": "x", "reply_to": subjects.handoff("a", "crew", "wf_1", "t", 1)}).encode()
+        await bus.publish(subjects.request("crew", "anonymous"), bad, {"Nats-Msg-Id": "2"})
+        refused = await outcome_of(bus, subjects, workflow_id_for(subjects.request("crew", "anonymous"), "2"))
 
     assert json.loads(heard[0])["answer"] == "joined"
     assert refused.status == "failed"
@@ -238,7 +240,7 @@ async def test_a_damaged_log_closes_its_workflow_and_no_other(
 ) -> None:
     async with factory.team(TEAM, [planner_of(ONE_TASK), synthesizer, silent], on=settings) as client:
         damaged = await client.submit("crew", "hello")
-        await until(lambda: bus.last("work", subjects.handoff("a", damaged.id, "t1", 1)))
+        await until(lambda: bus.last("work", subjects.handoff("a", "crew", damaged.id, "t1", 1)))
     body = {"number": 99, "entries": [{"kind": "from_the_future", "at": "2030-01-01T00:00:00Z"}]}
     headers = encode(_envelope("x", Commit.event_type, SystemClock().now()))
     await bus.publish(subjects.log("crew", damaged.id), json.dumps(body).encode(), headers)

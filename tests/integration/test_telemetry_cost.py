@@ -63,7 +63,7 @@ async def _calls(settings: Settings) -> float:
         async def play(count: int) -> None:
             """One workflow after the other, because concurrent inputs would be batched differently each time."""
             for _ in range(count):
-                await caller.publish(f"{settings.namespace}.request.crew", b'{"input": "hello"}', {})
+                await caller.publish(f"{settings.namespace}.request.crew.anonymous", b'{"input": "hello"}', {})
                 assert b'"status":"completed"' in await anext(outcomes)
 
         await play(_WARM_UP)

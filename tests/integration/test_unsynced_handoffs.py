@@ -32,7 +32,7 @@ async def test_the_broker_says_that_it_does_not_sync_them(settings: Settings) ->
     try:
         await bus.set_up()
         configs = {stream: (await bus.api(f"STREAM.INFO.{name}_{stream}"))["config"] for stream in ("WORK", "HANDOFFS")}
-        number = await bus.publish(f"{settings.namespace}.handoff.a.w.t.1", b"", {}, expect=0)
+        number = await bus.publish(f"{settings.namespace}.handoff.a.crew.w.t.1", b"", {}, expect=0)
         there = await bus.subjects("handoffs", f"{settings.namespace}.handoff.>")
         follower = await connect(settings, name="follower", wait=5)  # what was made decides, not the setting
         await follower.set_up()
@@ -45,7 +45,7 @@ async def test_the_broker_says_that_it_does_not_sync_them(settings: Settings) ->
 
     assert configs["HANDOFFS"]["persist_mode"] == "async"
     assert "persist_mode" not in configs["WORK"]
-    assert there == [f"{settings.namespace}.handoff.a.w.t.1"]
+    assert there == [f"{settings.namespace}.handoff.a.crew.w.t.1"]
     assert followed is not None
     assert followed.subject == there[0]
     assert knows
@@ -76,7 +76,7 @@ async def test_a_namespace_that_is_there_goes_on_as_it_was_made(bus: JetStreamBu
 
     with capture_logs() as logs:
         await other.set_up()
-    number = await other.publish(f"{settings.namespace}.handoff.a.w.t.1", b"", {}, expect=0)
+    number = await other.publish(f"{settings.namespace}.handoff.a.crew.w.t.1", b"", {}, expect=0)
     stored = await bus.get("work", number)
     forgets = other.handoffs_unsynced
     await other.close()

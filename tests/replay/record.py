@@ -97,7 +97,7 @@ def the_deadline_comes() -> WorkflowDriver:
 def a_dead_letter_is_replayed() -> WorkflowDriver:
     story = begun().planned(task("a"), task("b", needs=["a"]), task("x"))
     story.fail_task("a")
-    story.control("replay", task_id="a", by="ops")
+    story.control("replay", task_id="a", actor="ops")
     for name in ("a", "x", "b"):
         story.complete_task(name)
     story.complete_task("synthesis", {"answer": "all of it"})
@@ -118,7 +118,7 @@ def a_router_escalates() -> WorkflowDriver:
 def an_operator_cancels() -> WorkflowDriver:
     story = begun(limits=Limits(calls=10)).planned(task("a"), task("b", needs=["a"]))
     story.fail_task("a", failure(retryable=True))
-    story.control("cancel", by="ops", reason="not needed any more")
+    story.control("cancel", actor="ops", reason="not needed any more")
     return story
 
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.inputs import RequestRefused
 from pointsman.engine.log.reader import read_commit
-from pointsman.engine.log.requests import read_inbox, read_request
+from pointsman.engine.log.requests import input_address, read_input, read_request
 from pointsman.engine.log.workflow_log import LogHead
 from pointsman.engine.process.dead_lettering import dead_letter_id_of
+from pointsman.engine.process.handoff_codec import is_cancellation
 from pointsman.errors import ContractError
-from pointsman.ports.bus import StoredMessage
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import DeadLetter, Outcome, Result
-from pointsman_schemas.ids import child_id_for, dead_letter_id
+from pointsman_schemas.ids import attempt_token, child_id_for, dead_letter_id
 from pointsman_schemas.log import (
     Commit,
     Entry,
@@ -237,13 +238,14 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
     }
     letters = rest.names
     counts: Counter[str] = Counter()
-    handoffs = world.broker.all_messages("handoffs", "sim.handoff.>")
+    every = world.broker.all_messages("handoffs", "sim.handoff.>")
+    handoffs = [stored for stored in every if not is_cancellation(stored)]
     ended: dict[str, datetime] = {}
     for stored in world.broker.all_messages("log", "sim.outcome.*.*"):
         ended.setdefault(stored.subject.split(".")[-1], stored.at)
-    for stored in (*handoffs, *world.broker.all_messages("work", "sim.inbox.*.*.result.>")):
+    for stored in (*handoffs, *world.broker.all_messages("results", "sim.result.>")):
         # The broker refuses a second copy while it keeps the first: a week after the end, here a moment.
-        end = ended.get(stored.subject.split(".")[3])
+        end = ended.get(stored.subject.split(".")[4])
         too_late = end is not None and stored.at > end and world.broker.was_trimmed(stored.subject)
         if not world.is_foreign(stored) and not too_late:
             counts[stored.subject] += 1
@@ -259,20 +261,23 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
             continue  # nobody is to answer: the power has brought it back, or nobody had as its workflow was over
         if world.is_foreign(stored) and world.broker.was_trimmed_unread(stored):
             continue  # nobody is told: who published it to an agent that is not there is not a workflow that waits
-        team = world.team_of(address.workflow)
-        answer = world.subjects.result(team, address.workflow, address.agent, address.task, address.attempt)
+        answer = world.subjects.attempt_results(
+            address.team, address.agent, address.workflow, address.task, address.attempt
+        )
         buried = dead_letter_id_of(world.outside, world.subjects, stored, address.workflow) in letters
-        if not world.broker.all_messages("work", answer) and not buried:
+        if not world.broker.all_messages("results", answer) and not buried:
             yield f"{stored.subject} was acknowledged and never answered"
     answers: dict[str, list[Result]] = defaultdict(list)
-    for stored in world.broker.all_messages("work", "sim.inbox.*.*.result.>"):
+    for stored in world.broker.all_messages("results", "sim.result.>"):
         with suppress(ContractError):
             answers[stored.subject].append(parse(Result, decode(stored.headers, stored.body)[1]))
     for workflow, commits in rest.logs:
+        begun = commits[0][1].entries[0]
         for _, commit in commits:
             for entry in commit.entries:
-                if isinstance(entry, TaskSucceeded):
-                    said = (world.team_of(workflow), workflow, entry.result.agent, entry.task_id, entry.attempt)
+                if isinstance(entry, TaskSucceeded) and isinstance(begun, WorkflowStarted):
+                    last = attempt_token(begun.secret, entry.task_id, entry.attempt)
+                    said = (begun.team, entry.result.agent, workflow, entry.task_id, entry.attempt, last)
                     if entry.result not in answers[world.subjects.result(*said)]:
                         yield f"{workflow}: the accepted result of {entry.task_id} is not one that was sent for it"
 
@@ -280,27 +285,33 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
 def _inputs(rest: FinalState) -> Iterator[str]:
     """Check that unreadable messages and different requests under a used id are dead letters."""
     world = rest.world
-    letters = {letter.sequence for letter in rest.letters if letter.stream == world.subjects.work_stream}
+    letters = {(letter.stream, letter.sequence) for letter in rest.letters}
     known = {workflow for workflow, _ in rest.logs}
-    for stored in world.broker.all_messages("work", "sim.inbox.>"):
+    inputs: tuple[tuple[StreamKind, str], ...] = (
+        ("controls", "sim.control.>"),
+        ("results", "sim.result.>"),
+        ("work", "sim.timer.>"),
+    )
+    received = [(kind, stored) for kind, subject in inputs for stored in world.broker.all_messages(kind, subject)]
+    for stream, stored in received:
         try:
-            address = world.subjects.parse_inbox(stored.subject)
-            read_inbox(stored, address)
+            read_input(stored, world.subjects)
             # A task may be abandoned before its handoff was sent. Then no begin and no cancellation exist.
-            lost = address.workflow not in known and not stored.subject.endswith(".control.parent")
+            workflow = input_address(stored.subject, world.subjects).workflow
+            lost = workflow not in known and not stored.subject.endswith(".parent")
         except ContractError:
             lost = True
-        if lost and stored.sequence not in letters:
+        if lost and (world.outside.stream_name(stream), stored.sequence) not in letters:
             yield f"{stored.subject} ({stored.sequence}) can belong to nothing, and is no dead letter"
     buried = {(letter.workflow_id, letter.body) for letter in rest.letters}
     for stored, workflow in world.requests():
-        received = read_request(stored, world.team, "sim")
+        asked = read_request(stored, world.team)
         began = [commits[0][1].entries[0] for of, commits in rest.logs if of == workflow]
         another = bool(began) and all(
-            isinstance(entry, WorkflowStarted) and entry.request_digest != received.admission.digest for entry in began
+            isinstance(entry, WorkflowStarted) and entry.request_digest != asked.admission.digest for entry in began
         )
         lost = (workflow, b64encode(stored.body).decode()) not in buried
-        if lost and (another or isinstance(received, RequestRefused)):
+        if lost and (another or isinstance(asked, RequestRefused)):
             what = "is another than its workflow began with" if another else "cannot be read"
             yield f"request {stored.sequence} ({workflow}) {what}, and is no dead letter"
 
@@ -312,10 +323,10 @@ def _cancellations(rest: FinalState) -> Iterator[str]:
     asked: dict[str, int] = {}
     for stored, workflow in rest.world.requests():
         asked.setdefault(workflow, stored.sequence)
-    said = {stored.sequence: stored for stored in broker.all_messages("work", "sim.inbox.*.*.control.>")}
+    said = {stored.sequence: stored for stored in broker.all_messages("controls", "sim.control.>")}
     for buried, letter in zip(rest.dead, rest.letters, strict=True):
         workflow, sequence = letter.workflow_id or "", letter.sequence or 0
-        if letter.cause.kind != "unknown_workflow" or ".control.cancel-" not in letter.subject:
+        if letter.cause.kind != "unknown_workflow" or not letter.subject.rpartition(".")[2].startswith("cancel-"):
             continue
         log = [stored for stored in broker.all_messages("log", f"sim.log.*.{workflow}") if stored.at < buried.at]
         gone = broker.removed_at(log[-1]) if log else None

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
-from pointsman.bus.validation import matches
+from pointsman.bus.validation import ROLLUP_HEADER, matches
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.testing.simulation import SimulatedClock
 
@@ -37,7 +37,7 @@ class SimulatedBroker(MemoryBroker):
         return stored if stored.body else _now(self.connect().resolve(stored))
 
     def was_cancelled(self, handoff: StoredMessage) -> bool:
-        """Return True if this very message was purged from the queue, or trimmed after the end of its workflow."""
+        """Return True if this very message was replaced in the queue, or trimmed after the end of its workflow."""
         return (handoff.sequence, handoff.at) in self._cancelled
 
     def was_trimmed_unread(self, handoff: StoredMessage) -> bool:
@@ -51,6 +51,12 @@ class SimulatedBroker(MemoryBroker):
     def removed_at(self, logged: StoredMessage) -> datetime | None:
         """Return the time at which the message was trimmed from the log."""
         return self._removed_at.get(("log", logged.sequence))
+
+    def store(self, subject: str, body: bytes, wire: Mapping[str, str]) -> int:
+        replaced = self.stream(self.stream_of(subject)).select(subject) if ROLLUP_HEADER in wire else []
+        sequence = super().store(subject, body, wire)
+        self._cancelled |= {(stored.sequence, stored.at) for stored in replaced}
+        return sequence
 
     def purge(self, kind: StreamKind, subject: str) -> None:
         if kind == "handoffs":
@@ -73,7 +79,7 @@ class SimulatedBroker(MemoryBroker):
                 and all(each.sequence in unsettled for subject, unsettled in takers if matches(subject, each.subject))
             ]
             self._unread |= {(each.sequence, each.at) for each in left}
-            self._cancelled |= {(each.sequence, each.at) for each in left if each.subject.split(".")[3] in ended}
+            self._cancelled |= {(each.sequence, each.at) for each in left if each.subject.split(".")[4] in ended}
         if kind != "artifacts":
             self._trimmed.setdefault(self.separate_stream(kind), []).extend(map(self._whole, over))
             self._removed_at |= {(self.separate_stream(kind), stored.sequence): self.clock.now() for stored in over}

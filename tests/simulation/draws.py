@@ -196,4 +196,4 @@ def request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str,
         case "version":
             return {**encode(envelope), "ce-type": "io.pointsman.request.v9"}, body
         case _:
-            return encode(envelope), dump(request.model_copy(update={"reply_to": "sim.request.team"}))
+            return encode(envelope), dump(request.model_copy(update={"reply_to": "sim.request.team.anonymous"}))

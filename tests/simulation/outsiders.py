@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pointsman.engine.log.reader import read_commit
 from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
 from pointsman.engine.operations.resume import NotResumableError, resume_workflow
-from pointsman.errors import BusUnavailableError, NotFoundError
+from pointsman.errors import BusUnavailableError, ContractError, NotFoundError
+from pointsman.ports.bus import StoredMessage
 from pointsman.testing.faults import FaultyBus
 from pointsman.testing.simulation import SimulatedProcess
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import Control, Result
+from pointsman_schemas.events import Control, Handoff, Result
 from pointsman_schemas.log import QuestionAsked, WorkflowEnded
-from pointsman_schemas.strict_json import dump
+from pointsman_schemas.strict_json import dump, parse
 from simulation.draws import answers, request
 
 if TYPE_CHECKING:
@@ -59,16 +61,17 @@ class Outsiders:
             await asyncio.sleep(chance.uniform(0.0, 5.0))
             if time and another:
                 body = body.replace(b"please do", b"never do")
-            self._inject(self.world.subjects.request(self.world.team.name), body, headers)
+            self._inject(self.world.subjects.request(self.world.team.name, "anonymous"), body, headers)
 
     async def _cancel(self, name: str, when: float) -> None:
         await asyncio.sleep(when)
         workflow = self._some_workflow()
-        control = Control(action="cancel", by="somebody", reason="no longer wanted")
+        control = Control(action="cancel", reason="no longer wanted")
+        subject = self.world.subjects.control(self.world.team.name, workflow, "cancel", "somebody", name)
         headers = self._headers(name, Control.event_type)
-        self._inject(self.world.subjects.control(self.world.team.name, workflow, name), dump(control), headers)
+        self._inject(subject, dump(control), headers)
         if self.world.chance.random() < 0.3:
-            self._inject(self.world.subjects.control(self.world.team.name, workflow, name), dump(control), headers)
+            self._inject(subject, dump(control), headers)
 
     async def _publish_stray(self, when: float) -> None:
         """Send a message that no correct agent or caller sends."""
@@ -76,14 +79,17 @@ class Outsiders:
         chance = self.world.chance
         handoffs = self.world.broker.stream("handoffs").select("sim.handoff.>")
         workflow, team = self._some_workflow(), self.world.team.name
-        agent, task, attempt = "alpha", "nothing", 1
+        agent, task, attempt, token = "alpha", "nothing", 1, "forged"
         if handoffs:
-            address = self.world.subjects.parse_handoff(chance.choice(handoffs[-6:]).subject)
+            stored = chance.choice(handoffs[-6:])
+            address = self.world.subjects.parse_handoff(stored.subject)
             agent, workflow, task, attempt = address.agent, address.workflow, address.task, address.attempt
+            if chance.random() < 0.7:
+                token = self._token_of(stored)
         kind = chance.choice(
             ["garbage", "foreign", "again", "early", "late", "late", "odd", "control", "timer", "handoff", "version"]
         )
-        subject = self.world.subjects.result(team, workflow, agent, task, attempt)
+        subject = self.world.subjects.result(team, agent, workflow, task, attempt, token)
         body, headers = b'{"half": ', self._headers(f"stray-{when}", Result.event_type)
         match kind:
             case "foreign" | "early" | "late":
@@ -98,16 +104,19 @@ class Outsiders:
                         if again:
                             workflow, agent, task = again[-1].workflow, again[-1].agent, again[-1].task
                             attempt = again[-1].attempt - 1
-                subject = self.world.subjects.result(team, workflow, agent, task, attempt)
+                subject = self.world.subjects.result(team, agent, workflow, task, attempt, token)
                 body = dump(self._result(workflow, task, attempt, agent))
             case "again":
-                earlier = self.world.broker.all_messages("work", subject)
+                earlier = self.world.broker.all_messages("results", subject)
                 body = earlier[0].body if earlier else dump(self._result(workflow, task, attempt, agent))
                 headers = dict(earlier[0].headers) if earlier else headers
             case "odd":
-                subject = f"sim.inbox.{team}.{workflow}.{chance.choice(['what', 'result.a.b.c', 'timer'])}"
+                odd = chance.choice(["control.{}.{}.dance.ada.what", "result.{}.a.{}.b.0.c", "timer.{}.{}.what"])
+                subject = f"sim.{odd.format(team, workflow)}"
             case "control":
-                subject = self.world.subjects.control(team, chance.choice([workflow, "wf_nobody"]), "stray")
+                subject = self.world.subjects.control(
+                    team, chance.choice([workflow, "wf_nobody"]), "replay", "somebody", "stray"
+                )
                 headers = self._headers("stray", Control.event_type)
                 body = chance.choice([b"{}", dump(Control(action="replay", task_id=task)), b'{"action": "dance"}'])
             case "timer":
@@ -115,7 +124,7 @@ class Outsiders:
                 # Only the broker may publish there; permissions see to it.
                 subject = self.world.subjects.timer(team, workflow, "wake-0")
             case "handoff":
-                subject = self.world.subjects.handoff(agent, workflow, "stray", 1)
+                subject = self.world.subjects.handoff(agent, team, workflow, "stray", 1)
             case "version":
                 headers = self._headers(f"stray-{when}", "io.pointsman.result.v9")
                 body = dump(self._result(workflow, task, attempt, agent))
@@ -162,8 +171,8 @@ class Outsiders:
         workflow = chance.choice(ended)
         if chance.random() < 0.3:  # a program that names no round
             name = f"resume-{number}"
-            control = Control(action="resume", by="a program")
-            subject = self.world.subjects.control(self.world.team_of(workflow), workflow, name)
+            control = Control(action="resume")
+            subject = self.world.subjects.control(self.world.team_of(workflow), workflow, "resume", "program", name)
             for _ in range(chance.choice([1, 2])):
                 self._inject(subject, dump(control), self._headers(name, Control.event_type))
             return
@@ -176,7 +185,7 @@ class Outsiders:
         bus = FaultyBus(self.world.outside, self.world.faults, process)
 
         async def resume() -> None:
-            done = await resume_workflow(bus, self.world.subjects, self.world.clock, workflow, by="somebody")
+            done = await resume_workflow(bus, self.world.subjects, self.world.clock, workflow, actor="somebody")
             self.world.note(f"{name} resumed {workflow}: round {done.round}, tasks {', '.join(done.tasks)}")
 
         main = process.start(resume())
@@ -234,16 +243,22 @@ class Outsiders:
                         workflow = stored.subject.rpartition(".")[2]
                         for turn, (action, given) in enumerate(answers(chance, entry)):
                             name = f"answer-{number}-{turn}"
-                            by = "somebody"
-                            control = Control(action=action, question=entry.question, input=given, by=by)
+                            control = Control(action=action, question=entry.question, input=given)
                             await self._answer(name, workflow, control, chance)
 
     async def _answer(self, name: str, workflow: str, control: Control, chance: Random) -> None:
         if chance.random() < 0.2:
             await asyncio.sleep(chance.choice([1.0, 13.0]))
         self.world.answers[name] = control
-        subject = self.world.subjects.control(self.world.team_of(workflow), workflow, name)
+        team = self.world.team_of(workflow)
+        subject = self.world.subjects.control(team, workflow, control.action, "somebody", name)
         self._inject(subject, dump(control), self._headers(name, Control.event_type))
+
+    def _token_of(self, handoff: StoredMessage) -> str:
+        """Return the token of an attempt, as an agent with its handoff knows the token."""
+        with suppress(ContractError):
+            return parse(Handoff, handoff.body).return_to.rpartition(".")[2]
+        return "forged"
 
     def _some_workflow(self) -> str:
         known = sorted({workflow for _, workflow in self.world.requests()})

@@ -13,7 +13,7 @@ POWER = next(seed for seed in range(1, 100) if World(seed).broker.handoffs_unsyn
 async def lost(*, taken_back: bool) -> list[str]:
     """Return the audit of a world with one handoff that was settled and not answered."""
     world = World(POWER)
-    subject = world.subjects.handoff("a", "wf_1", "t1", 1)
+    subject = world.subjects.handoff("a", "team", "wf_1", "t1", 1)
     await world.broker.connect().publish(subject, b"{}", {})
     world.broker.sync_handoffs()
     if taken_back:
@@ -32,7 +32,7 @@ async def test_a_lost_handoff_is_reported_unless_it_was_taken_back(*, taken_back
 
 async def test_message_where_another_was_purged_is_not_excused() -> None:
     world = World(POWER)
-    subject = world.subjects.handoff("a", "wf_1", "t1", 1)
+    subject = world.subjects.handoff("a", "team", "wf_1", "t1", 1)
     bus = world.broker.connect()
     await bus.publish(subject, b"{}", {})
     world.broker.purge("handoffs", subject)
@@ -50,7 +50,7 @@ async def test_trimmed_handoff_is_excused_if_its_workflow_ended_and_it_was_unack
     *, over: bool, dealt_with: bool, reported: int
 ) -> None:
     world = World(POWER)
-    bus, subject = world.broker.connect(), world.subjects.handoff("a", "wf_1", "t1", 1)
+    bus, subject = world.broker.connect(), world.subjects.handoff("a", "team", "wf_1", "t1", 1)
     sequence = await bus.publish(subject, b"{}", {})
     if over:
         await bus.publish(world.subjects.outcome("team", "wf_1"), b"{}", {})
@@ -72,7 +72,7 @@ async def test_trimmed_handoff_is_excused_if_its_workflow_ended_and_it_was_unack
 async def test_second_outcome_is_excused_if_the_first_is_gone(*, removed: bool, body: bytes, reported: int) -> None:
     world = World(POWER)
     bus = world.broker.connect()
-    await bus.publish("sim.request.team", b'{"input": "hello"}', {"ce-id": "r0"})
+    await bus.publish("sim.request.team.anonymous", b'{"input": "hello"}', {"ce-id": "r0"})
     ((_, workflow),) = world.requests()
     subject = world.subjects.outcome("team", workflow)
     sequence = await bus.publish(subject, b"{}", {})

@@ -32,7 +32,7 @@ from pointsman_schemas.team import Limits, Team
 SUBJECTS = Subjects("sim")
 TEAM = Team(name="team", limits=Limits(deadline=60, task_timeout=30))
 STEPS = 20_000  # far more than any of these takes: a hot loop is found at once
-WORKFLOW = workflow_id_for("sim.request.team", "r1")
+WORKFLOW = workflow_id_for("sim.request.team.anonymous", "r1")
 
 
 def supervised(
@@ -52,7 +52,7 @@ def supervised(
         engine = SupervisorEngine(bus, TEAM, settings, clock or SimulatedClock())
         await bus.registry.announce(AgentCard(name="a", instance="1", description="Lets it begin"))
         running = asyncio.create_task(engine.run(stop))
-        await bus.publish(SUBJECTS.request("team"), request, {"Nats-Msg-Id": "r1"})
+        await bus.publish(SUBJECTS.request("team", "anonymous"), request, {"Nats-Msg-Id": "r1"})
         await test()
         stop.set()
         await running
@@ -184,7 +184,7 @@ def test_workflow_with_an_unread_request_cannot_be_restarted() -> None:
 
     async def test() -> None:
         await asyncio.sleep(1)
-        await bus.publish(SUBJECTS.result("team", WORKFLOW, "alpha", "task", 1), b"?", {})
+        await bus.publish(SUBJECTS.result("team", "alpha", WORKFLOW, "task", 1, "token"), b"?", {})
         await asyncio.sleep(1)
         letters = DeadLetters(bus, SUBJECTS, clock=SimulatedClock())
         of_request, of_result = await letters.list()
@@ -201,13 +201,15 @@ def test_a_cancel_finds_its_waiting_request_however_many_wait_behind_it(monkeypa
     monkeypatch.setattr("pointsman.engine.log.requests._SEARCH_WINDOW", 2)
     broker = MemoryBroker("sim", SimulatedClock())
     bus = broker.connect()
-    waiting = workflow_id_for("sim.request.team", "r2")
+    waiting = workflow_id_for("sim.request.team.anonymous", "r2")
 
     async def test() -> None:
         await asyncio.sleep(1)  # the first has the only room
         for number in range(2, 12):
-            await bus.publish(SUBJECTS.request("team"), b'{"input": "do it"}', {"Nats-Msg-Id": f"r{number}"})
-        await bus.publish(SUBJECTS.control("team", waiting, "c"), dump(Control(action="cancel")), {})
+            await bus.publish(
+                SUBJECTS.request("team", "anonymous"), b'{"input": "do it"}', {"Nats-Msg-Id": f"r{number}"}
+            )
+        await bus.publish(SUBJECTS.control("team", waiting, "cancel", "ada", "c"), dump(Control(action="cancel")), {})
         await asyncio.sleep(1)
 
         assert broker.stream("log").last_sequence_of(SUBJECTS.outcome("team", waiting))
@@ -233,13 +235,13 @@ class LateFirstCommit(MemoryBus):
         if self.first_commits == 2:
             self.pending = True
             storing = functools.partial(super().publish, subject, *message, **more)
-            asyncio.get_running_loop().call_later(3, lambda: asyncio.ensure_future(self._store(storing())))
+            asyncio.get_running_loop().call_later(3, lambda: asyncio.ensure_future(self._store_late(storing())))
         if self.pending:
             await asyncio.sleep(1)
             raise PublishOutcomeUnknownError("no answer")
         return await super().publish(subject, *message, **more)
 
-    async def _store(self, storing: Awaitable[int]) -> None:
+    async def _store_late(self, storing: Awaitable[int]) -> None:
         self.pending = False
         with contextlib.suppress(ConflictError):
             await storing
@@ -261,7 +263,7 @@ def test_first_commit_that_is_stored_after_the_log_was_removed_has_an_outcome(un
 
     async def test() -> None:
         await asyncio.sleep(130)  # the broker and the supervisor have forgotten the first request
-        await bus.publish(SUBJECTS.request("team"), b"?", {"Nats-Msg-Id": "r1"})
+        await bus.publish(SUBJECTS.request("team", "anonymous"), b"?", {"Nats-Msg-Id": "r1"})
         await asyncio.sleep(2.5)
         broker.purge("log", log)
         broker.purge("log", outcome)

@@ -48,7 +48,7 @@ def test_a_seed_is_the_same_world_in_every_process(seed: int, emitting: bool) ->
     elsewhere = [_digest_in_another_process(seed, hash_seed) for hash_seed in ("1", "2")]
 
     assert {*here, *elsewhere} == {here[0]}
-    emitted = [world.broker.all_messages("log", "sim.event.*.news") for world in worlds]
+    emitted = [world.broker.all_messages("results", "sim.event.*.*.*.news") for world in worlds]
     assert [bool(events) for events in emitted] == [emitting, emitting]
 
 

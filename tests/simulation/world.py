@@ -23,7 +23,7 @@ import structlog
 
 from pointsman.engine.log import workflow_log
 from pointsman.engine.log.requests import read_request
-from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.engine.process.consumers import consumer_name
 from pointsman.engine.supervisor import ended_cache, ownership, retention
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker import progress_publisher
@@ -47,7 +47,7 @@ from simulation.outsiders import Outsiders
 
 __all__ = ["World", "WorldReport"]
 
-_HISTORY_STREAMS: tuple[StreamKind, ...] = ("handoffs", "work", "log", "dead")
+_HISTORY_STREAMS: tuple[StreamKind, ...] = ("requests", "controls", "results", "handoffs", "work", "log", "dead")
 _QUIET_AFTER_S = 20.0  # seconds after which nothing bad begins any more, so that every workflow can be asked to end
 _MAX_SIMULATED_S = 1_200.0  # seconds: five requests one after the other, each to its deadline and a last word, twice
 _MAX_STEPS = 400_000  # turns of the loop; a world takes some 10,000
@@ -241,9 +241,9 @@ class World:
 
     def requests(self) -> Iterator[tuple[StoredMessage, str]]:
         """Yield every stored request with its workflow."""
-        for stored in self.broker.all_messages("work", self.subjects.request(self.team.name)):
+        for stored in self.broker.all_messages("requests", self.subjects.request(self.team.name, "anonymous")):
             if stored.sequence not in self._known:
-                self._known[stored.sequence] = read_request(stored, self.team, "sim").admission.workflow_id
+                self._known[stored.sequence] = read_request(stored, self.team).admission.workflow_id
             yield stored, self._known[stored.sequence]
 
     def _has(self, outcome: str) -> bool:

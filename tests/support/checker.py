@@ -35,7 +35,7 @@ async def problems(bus: Bus, subjects: Subjects, team: str, workflows: Iterable[
     sent: Counter[str] = Counter()
     both: tuple[tuple[StreamKind, str], ...] = (
         ("handoffs", f"{subjects.namespace}.handoff.>"),
-        ("work", f"{subjects.namespace}.inbox.{team}.*.result.>"),
+        ("results", subjects.team_results(team)),
     )
     for stream, pattern in both:
         async for stored in bus.read(stream, pattern):

@@ -24,12 +24,14 @@ from pointsman.core.replay.decision_context import record_context, summarize_car
 from pointsman.core.tasks.dispatch import RESULT_GRACE
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import AttemptError, Control, Handoff, Outcome, Request, Result, Usage
+from pointsman_schemas.ids import attempt_token
 from pointsman_schemas.log import Commit, Entry, TraceOrigin
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Check, Limits, Pipeline, PlanAndExecute, RetryPolicy, Stage, Strategy, Team
 
 __all__ = [
+    "SECRET",
     "SUBJECTS",
     "T0",
     "WORKFLOW",
@@ -48,6 +50,7 @@ __all__ = [
 T0 = datetime(2026, 1, 5, 9, 0, tzinfo=UTC)
 WORKFLOW = "wf_1"
 SUBJECTS = Subjects()
+SECRET = "7f3c"
 
 EntryT = TypeVar("EntryT")
 
@@ -101,6 +104,8 @@ def admission(
         correlation_id="correlation-1",
         team=Team(name="team", agents=agents, strategy=strategy, limits=limits, **given),
         trace=TraceOrigin(trace_id="0af7651916cd43dd8448eb211c80319c", span_id="b7ad6b7169203331"),
+        caller="ada",
+        secret=SECRET,
     )
 
 
@@ -220,7 +225,10 @@ class WorkflowDriver:
             "ended_at": self.now + timedelta(seconds=2),
         }
         event_id = changes.pop("event_id", f"result-{task_id}-{fields['attempt']}")
-        return ResultReceived(event_id, Result.model_validate({**fields, **changes}))
+        token = changes.pop("token", None)
+        result = Result.model_validate({**fields, **changes})
+        own = attempt_token(self.state.secret, result.task_id, result.attempt)
+        return ResultReceived(event_id, result, own if token is None else token)
 
     def complete_task(self, task_id: str, output: Any = None, /, **changes: Any) -> tuple[Entry, ...]:
         return self.decide_and_apply(self.result(task_id, {"from": task_id} if output is None else output, **changes))
@@ -229,8 +237,9 @@ class WorkflowDriver:
         return self.decide_and_apply(self.result(task_id, error=error or failure(), **changes))
 
     def control(self, action: str, **given: Any) -> tuple[Entry, ...]:
-        event_id = given.pop("event_id", f"control-{action}")
-        return self.decide_and_apply(ControlReceived(event_id, Control.model_validate({"action": action, **given})))
+        event_id, actor = given.pop("event_id", f"control-{action}"), given.pop("actor", "ada")
+        control = Control.model_validate({"action": action, **given})
+        return self.decide_and_apply(ControlReceived(event_id, control, actor))
 
     def wait(self, seconds: float) -> WorkflowDriver:
         self.now += timedelta(seconds=seconds)
@@ -260,7 +269,7 @@ def check_step(state: State) -> None:
         if isinstance(message.event, Handoff):
             assert message.event.attempt == state.tasks[message.event.task_id].attempt
             assert message.subject == SUBJECTS.handoff(
-                message.event.to_agent, WORKFLOW, message.event.task_id, message.event.attempt
+                message.event.to_agent, state.team, WORKFLOW, message.event.task_id, message.event.attempt
             )
     assert state.open_tasks == sum(1 for each in state.plan_tasks() if not each.settled)
     if state.phase is Phase.RUNNING:

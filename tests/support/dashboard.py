@@ -37,7 +37,7 @@ async def publish(bus: Bus, subject: str, event: Event) -> int:
 def letter(name: str, message: str = "no reason") -> DeadLetter:
     return DeadLetter(
         id=name, origin=TEAM, workflow_id=WORKFLOW, cause=AttemptError(kind="undecodable", message=message),
-        attempts=1, subject=f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.c", body="e30=", at=at(0),
+        attempts=1, subject=f"pointsman.control.{TEAM}.{WORKFLOW}.cancel.ada.c", body="e30=", at=at(0),
     )  # fmt: skip
 
 

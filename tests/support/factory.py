@@ -30,16 +30,19 @@ from pointsman.bus.jetstream.bus import connect
 from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.client.client import Client, Workflow
 from pointsman.clock import SystemClock
+from pointsman.engine.process.consumers import input_consumers
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker.engine import Worker
 from pointsman.errors import TaskError
-from pointsman.ports.bus import Bus
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.card import Role
+from pointsman_schemas.events import Handoff
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
+from pointsman_schemas.strict_json import parse
 from pointsman_schemas.team import Limits, RetryPolicy, Team
 from support.waiting import in_time, until
 
@@ -156,6 +159,13 @@ class RunningTeam(Client):
     """The memory broker; not there on JetStream."""
 
 
+async def return_to(bus: Bus, handoff: str) -> str:
+    """Return the subject for the result of the handoff on a subject, once the handoff is stored."""
+    stored = await until(lambda: bus.last("handoffs", handoff), seconds=20)
+    assert isinstance(stored, StoredMessage)
+    return parse(Handoff, stored.body).return_to
+
+
 @asynccontextmanager
 async def team(
     teams: Team | Sequence[Team] = CREW,
@@ -223,7 +233,8 @@ async def team(
                 return names <= {card.name for card in cards} and instances <= {card.instance for card in cards}
 
             async def acknowledged() -> bool:
-                depths = [await client.bus.depth(f"inbox-{each.name}", "work") for each in chosen]
+                inputs = [consumer for each in chosen for consumer in input_consumers(client.subjects, each.name)]
+                depths = [await client.bus.depth(consumer.name, consumer.stream) for consumer in inputs]
                 return all(depth is not None and depth.pending == depth.in_flight == 0 for depth in depths)
 
             await until(announced)

@@ -10,6 +10,7 @@ from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Handoff, Result
+from pointsman_schemas.ids import attempt_token
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 from support.waiting import until
@@ -31,7 +32,9 @@ class SupervisorDouble:
                 **more: Any) -> Handoff:  # fmt: skip
         fields: dict[str, Any] = {
             "deadline": self.clock.now() + timedelta(seconds=60),
-            "return_to": self.subjects.result("team", workflow, agent, task, attempt),
+            "return_to": self.subjects.result(
+                "team", agent, workflow, task, attempt, attempt_token("secret", task, attempt)
+            ),
             **more,
         }
         return Handoff(
@@ -49,12 +52,14 @@ class SupervisorDouble:
         envelope = Envelope(
             id=f"handoff-{handoff.task_id}", type=type, source="test", time=datetime.now().astimezone(),
             subject=handoff.workflow_id, correlation_id="correlation-1", traceparent=TRACEPARENT)  # fmt: skip
-        own = self.subjects.handoff(handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
+        own = self.subjects.handoff(
+            handoff.to_agent, handoff.from_agent, handoff.workflow_id, handoff.task_id, handoff.attempt
+        )
         sent = encode(envelope) if headers is None else headers
         await self.bus.publish(subject or own, dump(handoff) if body is None else body, sent)
 
     async def find_result(self, handoff: Handoff) -> Result | None:
-        stored = await self.bus.last("work", handoff.return_to)
+        stored = await self.bus.last("results", handoff.return_to)
         return parse(Result, stored.body) if stored else None
 
     async def result(self, handoff: Handoff, *, within: float = 10.0) -> Result:

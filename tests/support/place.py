@@ -43,7 +43,7 @@ class BrokerNamespace:
     connect: Callable[[], Awaitable[Bus]]
 
     def handoff(self, number: int = 1) -> str:
-        return f"{self.ns}.handoff.writer.w.t.{number}"
+        return f"{self.ns}.handoff.writer.team.w.t.{number}"
 
     @property
     def handoffs(self) -> str:

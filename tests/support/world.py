@@ -270,10 +270,12 @@ class World:
         failed = [each.id for each in tasks if each.status is TaskStatus.FAILED]
         name = self.chance.choice(failed or [each.id for each in tasks])
         event_id = f"replay-{self.chance.randint(1, 4)}"
-        self.story.decide_and_apply(ControlReceived(event_id, Control(action="replay", task_id=name)))
+        self.story.decide_and_apply(ControlReceived(event_id, Control(action="replay", task_id=name), "ada"))
 
     def _cancel(self) -> None:
-        self.story.decide_and_apply(*[ControlReceived("cancel", Control(action="cancel"))] * self.chance.randint(1, 2))
+        self.story.decide_and_apply(
+            *[ControlReceived("cancel", Control(action="cancel"), "ada")] * self.chance.randint(1, 2)
+        )
 
 
 def audit(story: WorkflowDriver, chance: Random) -> None:

@@ -19,7 +19,7 @@ from pointsman.llm.prices import PRICES, with_named_cost
 from pointsman.telemetry import get_logger
 from pointsman.util.process_groups import CompletedProcess, run_process
 from pointsman_schemas.events import Delta, EmittedEvent, Handoff, TaskReport, Usage
-from pointsman_schemas.ids import token
+from pointsman_schemas.ids import attempt_token, token
 from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
 
@@ -89,7 +89,7 @@ class Context:
             intent=intent,
             input=as_json_value(input, "input"),
             context=tuple(results),
-            return_to=Subjects().result("test", "wf_test", agent, "T1", 1),
+            return_to=Subjects().result("test", agent, "wf_test", "T1", 1, attempt_token("test", "T1", 1)),
             deadline=datetime.now(UTC) + timedelta(hours=1),
             idempotency_key=idempotency_key,
         )

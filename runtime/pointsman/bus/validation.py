@@ -17,6 +17,9 @@ __all__ = [
     "MAX_CARD_BYTES",
     "MAX_HEADER_BYTES",
     "MESSAGE_ID_HEADER",
+    "ROLLUP_HEADER",
+    "SCHEDULER_HEADER",
+    "TTL_HEADER",
     "check_consumer",
     "check_filter",
     "check_size",
@@ -24,6 +27,7 @@ __all__ = [
     "decode_card",
     "encode_card",
     "event_headers",
+    "format_ttl",
     "header_size",
     "is_event_header",
     "matches",
@@ -33,6 +37,9 @@ __all__ = [
 
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
 EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
+ROLLUP_HEADER = "Nats-Rollup"
+TTL_HEADER = "Nats-TTL"
+SCHEDULER_HEADER = "Nats-Scheduler"  # set by the broker: the schedule that produced the message
 EXPECTED_SUBJECT_HEADER = f"{EXPECTED_SEQUENCE_HEADER}-Subject"  # for a subject other than the subject of the message
 
 _MAX_SUBJECT_CHARS = (
@@ -117,6 +124,11 @@ def event_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
 def is_event_header(name: str) -> bool:
     """Return True if a header of that name belongs to the event."""
     return name[:5] != "Nats-" or name == MESSAGE_ID_HEADER
+
+
+def format_ttl(seconds: float) -> str:
+    """Format a message's time to live, rounded up: the broker counts whole seconds and refuses less than 1."""
+    return f"{max(1, -int(-seconds // 1))}s"
 
 
 def header_size(headers: Mapping[str, str]) -> int:

@@ -12,7 +12,6 @@ import typer
 from pointsman.errors import ConfigurationError
 
 __all__ = [
-    "By",
     "Deadline",
     "Json",
     "Namespace",
@@ -107,10 +106,6 @@ Since = Annotated[
 ]
 Until = Annotated[
     str | None, typer.Option(metavar="TIME", help="Only before this time, written as for --since.", show_default=False)
-]
-By = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Your name, for the log. Default: the name of your login.", show_default=False),
 ]
 QuestionId = Annotated[str, typer.Argument(metavar="ID", help="The id that `pointsman questions` shows.")]
 

@@ -87,6 +87,7 @@ class WorkflowSummary:
         ended_at: The time of the outcome; None before the end.
         input: The input of the request.
         correlation_id: The id that all events of the workflow carry.
+        caller: The user whose request it is; for a handoff of another team, that team.
     """
 
     id: str
@@ -96,6 +97,7 @@ class WorkflowSummary:
     ended_at: datetime | None
     input: str | dict[str, JsonValue]
     correlation_id: str = ""
+    caller: str = ""
 
     @property
     def admitted(self) -> bool:
@@ -124,6 +126,7 @@ async def connect(
         ConfigurationError: a setting is malformed, or an existing stream has a configuration that Pointsman cannot use.
     """
     from pointsman.bus.jetstream import bus as jetstream
+    from pointsman.bus.jetstream.login import user_name
 
     given = settings.model_dump(exclude_unset=True) if settings is not None else {}
     options = {name: value for name, value in (("url", url), ("namespace", namespace)) if value is not None}
@@ -137,7 +140,7 @@ async def connect(
     )
     try:
         await bus.set_up(create=create)
-        yield Client(bus, namespace=chosen.namespace)
+        yield Client(bus, namespace=chosen.namespace, user=user_name(chosen))
     finally:
         await bus.close()
 
@@ -150,13 +153,15 @@ class Client:
     Args:
         bus: The bus, set up.
         namespace: The namespace.
+        user: The name of the user, in the subjects of requests and controls; default: `anonymous`.
     """
 
-    def __init__(self, bus: Bus, *, namespace: str = "pointsman") -> None:
+    def __init__(self, bus: Bus, *, namespace: str = "pointsman", user: str = "anonymous") -> None:
         self.bus = bus
+        self.user = user
         self.subjects = Subjects(namespace)
         self.source = self.subjects.source("client", "python")
-        self.operations = Operations(bus, self.subjects)
+        self.operations = Operations(bus, self.subjects, user=user)
         """The calls of an operator of the namespace: questions, dead letters, agents, circuits, archives."""
 
     async def submit(
@@ -191,7 +196,7 @@ class Client:
             OversizeEventError: the request is larger than an event may be (`POINTSMAN_MAX_BODY`). Nothing was sent.
             PublishOutcomeUnknownError: the broker did not answer, repeatedly. Submit again with the same `request_id`.
         """
-        subject = self.subjects.request(team)
+        subject = self.subjects.request(team, self.user)
         try:
             chosen_id = uuid4().hex if request_id is None else caller_id(request_id, "request id")
         except ContractError as error:
@@ -217,6 +222,7 @@ class Client:
             publish_request(
                 self.subjects.namespace,
                 team,
+                self.user,
                 message_id=chosen_id,
                 source=self.source,
                 correlation_id=correlation_id or chosen_id,
@@ -245,7 +251,7 @@ class Client:
                 await publish_with_retry(self.bus, subject, body, encode(envelope), message_id=f"{workflow}-{digest}")
             except OversizeEventError as error:
                 raise OversizeEventError(f"the request is too large: {error}") from None
-        return Workflow(self.bus, self.subjects, workflow, team, source=self.source)
+        return Workflow(self.bus, self.subjects, workflow, team, source=self.source, user=self.user)
 
     async def _check_request_id_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
         """Raise `ContractError` if a different request is known to have begun `workflow`."""
@@ -273,13 +279,18 @@ class Client:
         """
         from pointsman.engine.log.requests import workflow_of_request
 
-        stored = await self.bus.get("work", sequence)
-        if stored is None or not stored.subject.startswith(self.subjects.requests.removesuffix("*")):
+        stored = await self.bus.get("requests", sequence)
+        if stored is None:
             raise NotFoundError(
                 f"no request has the sequence {sequence}; expected the sequence in the answer to a request's publish"
             )
         return Workflow(
-            self.bus, self.subjects, workflow_of_request(stored), stored.subject.rpartition(".")[2], source=self.source
+            self.bus,
+            self.subjects,
+            workflow_of_request(stored),
+            stored.subject.split(".")[2],
+            source=self.source,
+            user=self.user,
         )
 
     async def workflow(self, workflow: str) -> Workflow:
@@ -301,6 +312,7 @@ class Client:
             workflow,
             found.team,
             source=self.source,
+            user=self.user,
             imported_from=found.imported_from,
             round=found.commit.round if found.commit else 1,
         )
@@ -428,7 +440,7 @@ class Client:
             The reports so far, in order; none for an unknown workflow.
         """
         found = [
-            read_progress(stored) async for stored in self.bus.read("log", self.subjects.workflow_events(workflow))
+            read_progress(stored) async for stored in self.bus.read("results", self.subjects.workflow_events(workflow))
         ]
         return [report for report in found if report is not None]
 
@@ -497,6 +509,7 @@ class Client:
             ended_at=ended.at if ended else None,
             input=started.input,
             correlation_id=started.correlation_id,
+            caller=started.caller,
         )
 
 
@@ -511,6 +524,7 @@ def _queued_summary(of: QueuedRequest) -> WorkflowSummary:
         ended_at=None,
         input=_request_input(of.request),
         correlation_id=correlation_id_of_request(of.request),
+        caller=of.request.subject.rpartition(".")[2],
     )
 
 

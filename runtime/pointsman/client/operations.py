@@ -18,7 +18,7 @@ from pointsman.engine.operations.circuits import load_circuits
 from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters, ReplayResult
 from pointsman.engine.operations.questions import AnswerResult, answer_question
 from pointsman.engine.operations.resume import NotResumableError, ResumeResult, resume_workflow
-from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.engine.process.consumers import consumer_name
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus, QueueDepth
 from pointsman.ports.clock import Clock
@@ -48,17 +48,25 @@ class Operations:
     Args:
         bus: The bus, set up.
         subjects: The subjects of the namespace.
+        user: The name of the user, in the subjects of controls; default: `anonymous`.
         clock: The clock of new events; the machine's by default.
         reopen_timeout: The longest wait of a replay for a supervisor that reopens the task, in seconds.
     """
 
     def __init__(
-        self, bus: Bus, subjects: Subjects, *, clock: Clock | None = None, reopen_timeout: float = 5.0
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        *,
+        user: str = "anonymous",
+        clock: Clock | None = None,
+        reopen_timeout: float = 5.0,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
+        self._user = user
         self._clock: Clock = clock or SystemClock()
-        self._dead_letters = DeadLetters(bus, subjects, clock=clock, patience=reopen_timeout)
+        self._dead_letters = DeadLetters(bus, subjects, user=user, clock=clock, patience=reopen_timeout)
 
     # Agents
 
@@ -139,14 +147,14 @@ class Operations:
         return [question for question in asked.values() if question.id in still_open]
 
     async def answer(
-        self, question: str, answer: JsonValue, *, by: str = "a client", timeout: float = 10.0
+        self, question: str, answer: JsonValue, *, actor: str | None = None, timeout: float = 10.0
     ) -> AnswerResult:
         """Answer a question for information and wait until the answer counts.
 
         Args:
             question: The id of the question.
             answer: The answer, by the JSON Schema of the question.
-            by: The person or system that answers.
+            actor: The user who answers; by default the user of the client. The broker must allow another one.
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
@@ -158,18 +166,18 @@ class Operations:
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
         return await answer_question(
-            self._bus, self._subjects, "answer", question, input=answer, by=by, timeout=timeout
+            self._bus, self._subjects, "answer", question, actor=actor or self._user, input=answer, timeout=timeout
         )
 
     async def approve(
-        self, question: str, *, input: JsonValue = None, by: str = "a client", timeout: float = 10.0
+        self, question: str, *, input: JsonValue = None, actor: str | None = None, timeout: float = 10.0
     ) -> AnswerResult:
         """Approve a task, a tool call or a plan, and wait until the answer counts.
 
         Args:
             question: The id of the question.
             input: A replacement for the task's input, the tool's arguments or the whole plan; None keeps them.
-            by: The person or system that answers.
+            actor: The user who answers; by default the user of the client. The broker must allow another one.
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
@@ -181,18 +189,18 @@ class Operations:
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
         return await answer_question(
-            self._bus, self._subjects, "approve", question, input=input, by=by, timeout=timeout
+            self._bus, self._subjects, "approve", question, actor=actor or self._user, input=input, timeout=timeout
         )
 
     async def reject(
-        self, question: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0
+        self, question: str, *, reason: str = "", actor: str | None = None, timeout: float = 10.0
     ) -> AnswerResult:
         """Reject a task, a tool call or a plan, or decline to answer; and wait until the answer counts.
 
         Args:
             question: The id of the question.
             reason: The reason, which the planner or the agent reads.
-            by: The person or system that answers.
+            actor: The user who answers; by default the user of the client. The broker must allow another one.
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
@@ -202,13 +210,13 @@ class Operations:
             NotFoundError: there is no such question.
         """
         return await answer_question(
-            self._bus, self._subjects, "reject", question, reason=reason, by=by, timeout=timeout
+            self._bus, self._subjects, "reject", question, actor=actor or self._user, reason=reason, timeout=timeout
         )
 
     # Workflows
 
     async def resume(
-        self, workflow: str, *, reason: str = "", by: str = "a client", timeout: float = 10.0
+        self, workflow: str, *, reason: str = "", actor: str | None = None, timeout: float = 10.0
     ) -> ResumeResult:
         """Resume a workflow that ended as failed or partial: its failed tasks are done again in a new round.
 
@@ -218,7 +226,7 @@ class Operations:
         Args:
             workflow: The workflow's id.
             reason: The reason, for the log.
-            by: The person or system that resumes the workflow.
+            actor: The user who resumes it; by default the user of the client. The broker must allow another one.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -231,7 +239,13 @@ class Operations:
             ImportedLogError: the workflow was imported. Nothing was sent.
         """
         return await resume_workflow(
-            self._bus, self._subjects, self._clock, workflow, reason=reason, by=by, timeout=timeout
+            self._bus,
+            self._subjects,
+            self._clock,
+            workflow,
+            actor=actor or self._user,
+            reason=reason,
+            timeout=timeout,
         )
 
     # Dead letters

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from pointsman.engine.log.reader import (
-    as_async_generator,
     check_not_imported,
+    follow_workflow,
     is_outcome,
     newest_commit,
     read_commit,
@@ -45,6 +45,7 @@ class Workflow:
         id: The workflow's id.
         team: The workflow's team.
         source: The CloudEvents source of the controls that this object sends.
+        user: The name of the user, in the subjects of controls; default: `anonymous`.
         imported_from: The namespace from which the workflow was imported; None for a workflow of this namespace. An
             imported workflow does not go on, so no call waits for its end.
         round: The round whose end `outcome` waits for: 1, and one more after each resume.
@@ -58,12 +59,14 @@ class Workflow:
         team: str,
         *,
         source: str,
+        user: str = "anonymous",
         imported_from: str | None = None,
         round: int = 1,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
         self._source = source
+        self._user = user
         self._imported_from = imported_from
         self.id = id
         self.team = team
@@ -106,23 +109,16 @@ class Workflow:
             a workflow that was imported before its end. A resumed workflow has one `WorkflowEnded` for each round.
         """
         subjects = self._subjects
-        wanted = (subjects.log(self.team, self.id), subjects.workflow_events(self.id))
-        end: int | None = None
-        if self._imported_from is not None:
-            newest = [await self._bus.last("log", subject) for subject in wanted]
-            end = max((stored.sequence for stored in newest if stored is not None), default=0)
-            if not end:  # the log has been removed since this object was made
-                return
-        async with aclosing(as_async_generator(self._bus.follow("log", wanted))) as messages:
+        present = self._imported_from is not None  # no further event of an imported workflow will come
+        followed = follow_workflow(self._bus, subjects, self.id, team=self.team, present_only=present)
+        async with aclosing(followed) as messages:
             async for stored in messages:
                 for event in _events_of(stored, subjects):
                     yield event
                     if isinstance(event, WorkflowEnded) and event.outcome.round >= self.round:
-                        head = await self._bus.last("log", wanted[0])
+                        head = await self._bus.last("log", subjects.log(self.team, self.id))
                         if head is None or head.sequence <= stored.sequence:  # the workflow was not resumed
                             return
-                if end is not None and stored.sequence >= end:
-                    return
 
     async def stream_text(self, receive: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """Receive the text of agents with `stream` while their models write it. Text is not stored.
@@ -138,9 +134,9 @@ class Workflow:
             with suppress(ContractError):
                 await receive(parse(Delta, decode(stored.headers, stored.body)[1]))
 
-        return await self._bus.listen(self._subjects.live(self.id, "delta"), deliver)
+        return await self._bus.listen(self._subjects.workflow_deltas(self.team, self.id), deliver)
 
-    async def resume(self, reason: str = "", *, by: str = "a client", timeout: float = 10.0) -> ResumeResult:
+    async def resume(self, reason: str = "", *, actor: str | None = None, timeout: float = 10.0) -> ResumeResult:
         """Resume the workflow, which ended as failed or partial: its failed tasks are done again in a new round.
 
         Results of tasks that succeeded stay. The new round has the whole limits of the workflow. Two resumes at once
@@ -148,7 +144,7 @@ class Workflow:
 
         Args:
             reason: The reason, for the log.
-            by: The person or system that resumes the workflow.
+            actor: The user who resumes it; by default the user of the client. The broker must allow another one.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -164,17 +160,17 @@ class Workflow:
         from pointsman.engine.operations.resume import resume_workflow
 
         resumed = await resume_workflow(
-            self._bus, self._subjects, SystemClock(), self.id, reason=reason, by=by, timeout=timeout
+            self._bus, self._subjects, SystemClock(), self.id, reason=reason, actor=actor or self._user, timeout=timeout
         )
         self.round = resumed.round
         return resumed
 
-    async def cancel(self, reason: str = "", *, by: str = "a client") -> Outcome | None:
+    async def cancel(self, reason: str = "", *, actor: str | None = None) -> Outcome | None:
         """Request the end of the workflow. A workflow that waits for admission ends without being admitted.
 
         Args:
             reason: The reason, for the outcome.
-            by: The person or system that cancels.
+            actor: The user who cancels; by default the user of the client. The broker must allow another one.
 
         Returns:
             None once the request is stored. If the workflow has ended already, the outcome; nothing is sent.
@@ -194,8 +190,8 @@ class Workflow:
         )
         await publish_with_retry(
             self._bus,
-            self._subjects.control(self.team, self.id, name),
-            dump(Control(action="cancel", reason=reason, by=by)),
+            self._subjects.control(self.team, self.id, "cancel", actor or self._user, name),
+            dump(Control(action="cancel", reason=reason)),
             encode(envelope),
             message_id=name,
         )
@@ -203,7 +199,7 @@ class Workflow:
 
 
 def _events_of(stored: StoredMessage, subjects: Subjects) -> Iterator[WorkflowEvent]:
-    if not stored.subject.startswith(f"{subjects.namespace}.event."):
+    if subjects.kind_of(stored.subject) == "log":
         yield from read_commit(stored).entries
     elif (report := read_progress(stored)) is not None:
         yield report

@@ -124,6 +124,8 @@ def _on_request(decision: Decision, received: RequestReceived | RequestRefused, 
             request_id=admission.request_id,
             request_digest=admission.digest,
             correlation_id=admission.correlation_id,
+            caller=admission.caller,
+            secret=admission.secret,
             input=request.input if request else "",
             metadata=request.metadata if request else {},
             ignored_fields=received.ignored_fields if isinstance(received, RequestReceived) else (),
@@ -159,16 +161,18 @@ def _on_control(decision: Decision, received: ControlReceived) -> None:
     control, state = received.control, decision.state
     match control.action:
         case "cancel":
-            by = f" by {control.by}" if control.by else ""
             why = f": {control.reason}" if control.reason else ""
-            cancellation = Cancellation(by=control.by, reason=control.reason)
-            end_workflow(decision, Phase.CANCELLED, None, f"cancelled{by}{why}", cancellation=cancellation)
+            cancellation = Cancellation(by=received.actor, reason=control.reason)
+            reason = f"cancelled by {received.actor}{why}"
+            end_workflow(decision, Phase.CANCELLED, None, reason, cancellation=cancellation)
         case "replay":
             task = state.tasks.get(control.task_id or "")
             fresh = received.event_id not in state.ignored_events and state.phase is not Phase.SYNTHESIZING
             replayable = task is not None and task.role is Role.WORK and not task.has_items
             if fresh and task and replayable and task.status is TaskStatus.FAILED:
-                decision.add(TaskReopened(at=decision.now, event_id=received.event_id, task_id=task.id, by=control.by))
+                decision.add(
+                    TaskReopened(at=decision.now, event_id=received.event_id, task_id=task.id, by=received.actor)
+                )
                 start_task(decision, task.id)
         case "approve" | "reject" | "answer":
             apply_answer(decision, received)

@@ -273,6 +273,8 @@ def _on_workflow_started(entry: WorkflowStarted) -> State:
         budget=entry.budget,
         reply_to=entry.reply_to,
         trace=entry.trace,
+        caller=entry.caller,
+        secret=entry.secret,
         parent=entry.parent,
         depth=entry.depth,
         approve_plan=entry.approve_plan,

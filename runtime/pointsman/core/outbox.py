@@ -22,7 +22,7 @@ from pointsman.core.tasks.handoff_input import (
 )
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Question, Timer
-from pointsman_schemas.ids import dead_letter_id, derive_id, outcome_id
+from pointsman_schemas.ids import attempt_token, dead_letter_id, delayed_handoff_id, outcome_id
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -74,7 +74,7 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
             at=state.timer_due,
             commit=state.commits,
             span_id=state.trace.span_id,
-            schedule=subjects.schedule(state.workflow_id, state.timer),
+            schedule=subjects.schedule(state.team, state.workflow_id, state.timer),
             due=state.timer_due,
         )
 
@@ -82,7 +82,7 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
 def _handoff_message(state: State, task: Task, subjects: Subjects) -> Message:
     waits = task.status is TaskStatus.BACKING_OFF and task.not_before is not None
     return Message(
-        subject=subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt),
+        subject=subjects.handoff(task.agent, state.team, state.workflow_id, task.id, task.attempt),
         event=build_handoff(state, task, subjects),
         id=_handoff_id(state, task),
         at=task.since or state.started_at,
@@ -95,7 +95,7 @@ def _handoff_message(state: State, task: Task, subjects: Subjects) -> Message:
 
 def retry_schedule(state: State, task: Task, subjects: Subjects) -> str:
     """Return the subject on which the handoff of a delayed attempt waits."""
-    return subjects.retry(state.workflow_id, f"{derive_id(task.id)}-{task.attempt}")
+    return subjects.retry(state.team, state.workflow_id, delayed_handoff_id(task.id, task.attempt))
 
 
 def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
@@ -106,17 +106,25 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
         context = tuple(task_report(done) for done in state.answering_tasks())
     else:
         context = tuple(task_report(state.tasks[name]) for name in task.depends_on if name in state.tasks)
+    attempt = max(task.attempt, 1)  # a task that a person rejected had no attempt
     return Handoff(
         workflow_id=state.workflow_id,
         task_id=task.id,
-        attempt=max(task.attempt, 1),  # a task that a person rejected had no attempt
+        attempt=attempt,
         from_agent=state.team,
         to_agent=task.agent,
         role=task.role,
         intent=task.intent,
         input=handoff_input(state, task),
         context=context,
-        return_to=subjects.result(state.team, state.workflow_id, task.agent, task.id, task.attempt),
+        return_to=subjects.result(
+            state.team,
+            task.agent,
+            state.workflow_id,
+            task.id,
+            attempt,
+            attempt_token(state.secret, task.id, attempt),
+        ),
         deadline=task.deadline or state.deadline,
         idempotency_key=f"{state.workflow_id}.{task.id}",
         budget=task.budget,
@@ -132,7 +140,7 @@ def _question_message(state: State, pending: OpenQuestion, subjects: Subjects) -
     """Return the message about a question, for a program that shows the question to a person."""
     task = state.tasks[pending.task_id] if pending.task_id is not None else None
     return Message(
-        subject=subjects.question(state.workflow_id, pending.id),
+        subject=subjects.question(state.team, state.workflow_id, pending.id),
         event=Question(
             id=pending.id,
             workflow_id=state.workflow_id,
@@ -151,7 +159,7 @@ def _question_message(state: State, pending: OpenQuestion, subjects: Subjects) -
             known=known_results(state),
             asked_at=pending.asked_at,
             expires_at=pending.expires_at,
-            reply_to=subjects.control(state.team, state.workflow_id, f"answer-{pending.id}"),
+            reply_to=subjects.controls_of(state.team, state.workflow_id),
         ),
         id=pending.id,
         at=pending.asked_at,
@@ -180,7 +188,7 @@ def _dead_letter_message(state: State, task: Task, subjects: Subjects) -> Messag
         task_id=task.id,
         cause=cause,
         attempts=task.attempt,
-        subject=subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt),
+        subject=subjects.handoff(task.agent, state.team, state.workflow_id, task.id, task.attempt),
         headers={"ce-id": _handoff_id(state, task), "ce-type": Handoff.event_type, "ce-subject": state.workflow_id},
         body=base64.b64encode(dump(handoff)).decode("ascii"),
         at=at,

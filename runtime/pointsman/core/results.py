@@ -11,7 +11,7 @@ from pointsman.core.completion.synthesis import apply_synthesis, request_synthes
 from pointsman.core.decision import Decision
 from pointsman.core.model.inputs import ResultReceived
 from pointsman.core.model.lifecycle import TaskStatus
-from pointsman.core.model.state import Task, reviewed_stage
+from pointsman.core.model.state import State, Task, reviewed_stage
 from pointsman.core.planning.acceptance import request_replan
 from pointsman.core.planning.planner import apply_plan, planner_questions
 from pointsman.core.planning.router import apply_selection
@@ -20,18 +20,30 @@ from pointsman.core.tasks.dispatch import start_ready_tasks
 from pointsman.core.tasks.questions import ask_questions, questions_over_limit
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, QuestionRequest
+from pointsman_schemas.ids import attempt_token
 from pointsman_schemas.log import AttemptFailed, IgnoreCause, ResultIgnored, TaskRefined, TaskSucceeded
 from pointsman_schemas.strategies import Choreography
 
-__all__ = ["on_result"]
+__all__ = ["has_token", "on_result"]
+
+
+def has_token(state: State, received: ResultReceived) -> bool:
+    """Return True if a result has the token of its attempt, which only the agent with the handoff knows."""
+    return received.token == attempt_token(state.secret, received.result.task_id, received.result.attempt)
+
 
 _ASKING_ROLES = (Role.WORK, Role.PLAN)
 """The roles whose agents may ask a person. The other roles work with what the workflow has."""
 
 
 def on_result(decision: Decision, received: ResultReceived) -> None:
-    """Apply one result. A result counts once, for the current attempt, from the agent that has the handoff."""
+    """Apply one result. A result counts once, for the current attempt, from the agent that has the handoff.
+
+    A result with another token than that of the handoff changes nothing: its sender was not handed the attempt.
+    """
     state, result = decision.state, received.result
+    if not has_token(state, received):
+        return None
     if result.workflow_id != state.workflow_id:
         return _ignore_result(
             decision, received, "other_workflow", f"the result belongs to the workflow {result.workflow_id}"
@@ -164,4 +176,4 @@ def _on_review(decision: Decision, stage: Task, judge: Task, received: ResultRec
     assert stage.result is not None
     if (error := review_error(stage, judge, review)) is not None:
         return handle_attempt_failure(decision, stage, error, stage.event_id, stage.result)
-    return _complete_task(decision, stage, ResultReceived(stage.event_id, stage.result))
+    return _complete_task(decision, stage, ResultReceived(stage.event_id, stage.result, ""))

@@ -48,7 +48,7 @@ def resume_workflow(decision: Decision, received: ControlReceived) -> None:
             round=state.round + 1,
             tasks=again,
             deadline=decision.now + state.time_limit,
-            by=control.by,
+            by=received.actor,
             reason=control.reason,
         )
     )

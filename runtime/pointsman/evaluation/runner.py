@@ -299,7 +299,7 @@ def _confusion_cells(each: CaseResult) -> list[tuple[str, str]]:
 async def _ask_agent(client: Client, agent: str, workflow: str, input: JsonValue, timeout: float) -> Result:
     """Hand `input` to `agent` without a supervisor, and return the result."""
     subjects, now = client.subjects, datetime.now(UTC)
-    back = subjects.result("eval", workflow, agent, "T1", 1)
+    back = subjects.result("eval", agent, workflow, "T1", 1, uuid4().hex)
     handoff = Handoff(
         workflow_id=workflow,
         task_id="T1",
@@ -316,9 +316,9 @@ async def _ask_agent(client: Client, agent: str, workflow: str, input: JsonValue
         id=workflow, type=Handoff.event_type, source=client.source, time=now, subject=workflow, correlation_id=workflow
     )
     async with asyncio.timeout(timeout):
-        to = subjects.handoff(agent, workflow, "T1", 1)
+        to = subjects.handoff(agent, "eval", workflow, "T1", 1)
         await publish_with_retry(client.bus, to, dump(handoff), encode(envelope), message_id=workflow)
-        stored = await wait_for_message(client.bus, "work", back)
+        stored = await wait_for_message(client.bus, "results", back)
     return parse(Result, decode(stored.headers, stored.body)[1])
 
 

@@ -29,7 +29,7 @@ __all__ = [
     "TraceHopStep",
 ]
 
-StreamKind = Literal["work", "handoffs", "log", "dead", "limits", "artifacts"]
+StreamKind = Literal["requests", "controls", "results", "work", "handoffs", "log", "dead", "limits", "artifacts"]
 
 
 class Server(NamedTuple):
@@ -54,6 +54,8 @@ class StoredMessage:
         headers: The headers as the publisher sent them.
         sequence: The sequence number in the stream.
         at: The time at which the broker stored the message, by the broker's clock.
+        scheduled_by: The subject of the schedule that produced the message; empty for a message that a client
+            published. The broker sets it, and no client can.
     """
 
     subject: str
@@ -61,6 +63,7 @@ class StoredMessage:
     headers: Mapping[str, str]
     sequence: int
     at: datetime
+    scheduled_by: str = ""
 
 
 class Delivery(Protocol):
@@ -284,9 +287,10 @@ class BusObserver(Protocol):
 class Bus(Protocol):
     """The streams, subjects and consumers of one namespace.
 
-    The streams are `{ns}_WORK`, `{ns}_LOG`, `{ns}_DEAD` and `{ns}_LIMITS`; the last one keeps the newest message of
+    Each stream has one kind of writer: `{ns}_REQUESTS` callers, `{ns}_CONTROLS` operators, `{ns}_RESULTS` agents, and
+    `{ns}_WORK` and `{ns}_LOG` supervisors. `{ns}_DEAD` keeps dead letters. `{ns}_LIMITS` keeps the newest message of
     each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or in `{ns}_HANDOFFS` if the namespace was created
-    so: name their stream `handoffs`.
+    so: name their stream `handoffs`. Only these two streams accept `schedule` and `replace`.
 
     A body that does not fit into one message is stored in the object store `{ns}_ARTIFACTS` before the message that
     refers to it, and read back with the message. If the object is missing then, the message has its `ce-dataref` and no
@@ -406,6 +410,39 @@ class Bus(Protocol):
         """
         ...
 
+    def replace(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+    ) -> Coroutine[Any, Any, int]:
+        """Store one message in place of all earlier messages of `subject`, and in place of the schedule of that name.
+
+        The publish may start before the coroutine is awaited, as with `publish`.
+
+        Args:
+            subject: The subject, in a stream with schedules.
+            body: The body.
+            headers: The headers.
+            expect: Compare-and-set: the sequence of the subject's newest message.
+            message_id: An id by which the broker ignores a repeated publish within its de-duplication window.
+            ttl: The time in seconds after which the broker deletes the message; None keeps the message.
+
+        Returns:
+            The sequence of the message; for a repeated `message_id`, the sequence of the first.
+
+        Raises:
+            ConflictError: the subject does not end at `expect`. Nothing was stored or deleted.
+            PeerError: the stream of `subject` accepts no replacements.
+            OversizeEventError: headers and body exceed `max_body`. Nothing was sent.
+            PublishOutcomeUnknownError: no answer in time; the message may have been stored.
+        """
+        ...
+
     def schedule(
         self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
     ) -> Coroutine[Any, Any, bool]:
@@ -420,15 +457,9 @@ class Bus(Protocol):
 
         Returns:
             False if `target` holds a message already.
-        """
-        ...
 
-    async def purge(self, stream: StreamKind, subject: str) -> None:
-        """Delete all messages of a subject, and the schedule of that name.
-
-        Args:
-            stream: The stream.
-            subject: The subject.
+        Raises:
+            PeerError: the stream of `name` has no schedules.
         """
         ...
 

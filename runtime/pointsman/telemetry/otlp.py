@@ -49,6 +49,7 @@ class _Writer:
     workflow_id: str
     trace_id: str
     now: datetime
+    team: str = ""
     used: set[str] = field(default_factory=set)
 
     def spans(self, node: TraceNode, parent: str) -> Iterator[JsonValue]:
@@ -95,7 +96,8 @@ class _Writer:
         ids: dict[str, Any] = {"workflow_id": self.workflow_id, "task_id": node.task_id or ""}
         match node.kind:
             case "publish":
-                name, found = semconv.publish_request(self.namespace, what.partition(".")[2])
+                self.team, _, caller = what.partition(".")[2].partition(".")
+                name, found = semconv.publish_request(self.namespace, self.team, caller)
                 return name, _PRODUCER, found
             case "workflow":
                 name, found = semconv.invoke_workflow(what, workflow_id=self.workflow_id, status=node.status)
@@ -104,7 +106,8 @@ class _Writer:
                 _, found = semconv.task(str(node.role), what, attempts=node.attempt, status=node.status, **ids)
                 return node.name, _INTERNAL if node.role == "plan" else _CLIENT, found
             case "attempt":
-                subject = f"{self.namespace}.handoff.{node.agent}.{self.workflow_id}.{node.task_id}.{node.attempt}"
+                address = (node.agent, self.team, self.workflow_id, node.task_id, node.attempt)
+                subject = ".".join([self.namespace, "handoff", *map(str, address)])
                 agent, attempt = node.agent or "", node.attempt or 1
                 name, found = semconv.process_handoff(self.namespace, agent, subject=subject, attempt=attempt, **ids)
                 return name, _CONSUMER, found

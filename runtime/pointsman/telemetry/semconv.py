@@ -118,7 +118,7 @@ DELIVERED: Final = "pointsman.delivered"
 BROKER_PEER: Final = "pointsman.broker.peer"
 """The connection, server or stream at the other end of a step inside the broker."""
 QUEUE: Final = "pointsman.queue"
-"""A durable consumer: `agent-NAME`, `request-TEAM` or `inbox-TEAM`."""
+"""A durable consumer: `agent-NAME`, `request-TEAM`, `control-TEAM`, `result-TEAM` or `timer-TEAM`."""
 QUEUE_STATE: Final = "pointsman.queue.state"
 """`waiting` or `in_flight`."""
 SIGNAL: Final = "pointsman.signal"
@@ -161,29 +161,42 @@ RETRIES: Final = "pointsman.retries"
 DEAD_LETTERS: Final = "pointsman.dead_letters"
 COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
 
-# By kind of subject: whether the third token (a team or an agent) stays in the template, and the text after that token
+# By kind of subject: whether the third token (a team, an agent or an action) stays in the template, and what follows
 _DESTINATIONS: Final = {
-    "request": (True, ""),
-    "handoff": (True, ".{workflow}.{task}.{attempt}"),
+    "request": (True, ".{caller}"),
+    "control": (True, ".{workflow}.{action}.{actor}.{id}"),
+    "audit": (True, ".{actor}.{id}"),
+    "result": (True, ".{agent}.{workflow}.{task}.{attempt}.{token}"),
+    "step": (True, ".{team}.{workflow}.{task}.{attempt}.{name}"),
+    "event": (True, ".{workflow}.{agent}.{name}"),
+    "handoff": (True, ".{team}.{workflow}.{task}.{attempt}"),
     "handed": (False, ".{instance}.{subject}"),
-    "step": (False, ".{workflow}.{task}.{attempt}.{name}"),
-    "inbox": (True, ".{workflow}.{kind}.{name}"),
-    "schedule": (False, ".{workflow}.{name}"),
+    "timer": (True, ".{workflow}.{name}"),
+    "schedule": (True, ".{workflow}.{kind}.{name}"),
     "log": (True, ".{workflow}"),
-    "event": (False, ".{workflow}.{name}"),
-    "live": (False, ".{workflow}.{name}"),
-    "limit": (False, ".{id}"),
     "outcome": (True, ".{workflow}"),
+    "question": (True, ".{workflow}.{id}"),
     "dead": (True, ".{workflow}.{id}"),
+    "limit": (False, ".{id}"),
+    "circuits": (False, ""),
+    "cancelled": (True, ".{workflow}"),
+    "delta": (True, ".{workflow}.{agent}"),
 }
 _KEYS: Final = {"$O": "{object}", "$KV": "{instance}"}  # last token of the subjects of artifacts, and of agents' cards
-_QUEUES: Final = {"request": "request", "inbox": "inbox", "handoff": "agent"}  # prefixes of the durable consumers
+_QUEUES: Final = {
+    "request": "request",
+    "control": "control",
+    "result": "result",
+    "timer": "timer",
+    "handoff": "agent",
+}  # prefixes of the durable consumers
 _NATS: Final = "nats"  # not among the systems of the conventions yet; they allow other values
 
 
 def publish_request(
     namespace: str,
     team: str,
+    caller: str,
     *,
     message_id: str | None = None,
     source: str | None = None,
@@ -191,8 +204,8 @@ def publish_request(
     server: Server | None = None,
 ) -> tuple[str, Attributes]:
     """Return the span of a caller that publishes a request. Kind: producer."""
-    subject = f"{namespace}.request.{team}"
-    return f"publish {subject}", {
+    subject = f"{namespace}.request.{team}.{caller}"
+    return f"publish {namespace}.request.{team}", {
         **_messaging("publish", "send", subject, server, message_id=message_id, correlation_id=correlation_id),
         **_cloudevent(message_id, source, "io.pointsman.request.v1"),
         TEAM: team,

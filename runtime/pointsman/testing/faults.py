@@ -378,6 +378,21 @@ class FaultyBus(Bus):
 
         return await self._store(f"publish {subject}", subject, store, expect)
 
+    async def replace(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+    ) -> int:
+        def store() -> Awaitable[int]:
+            return self._bus.replace(subject, body, headers, expect=expect, message_id=message_id, ttl=ttl)
+
+        return await self._store(f"replace {subject}", subject, store, expect)
+
     async def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
         def store() -> Awaitable[bool]:
             return self._bus.schedule(name, at, target, body, headers)
@@ -438,9 +453,6 @@ class FaultyBus(Bus):
 
     async def delete(self, stream: StreamKind, sequence: int) -> bool:
         return await self.call(f"delete {stream} {sequence}", lambda: self._bus.delete(stream, sequence))
-
-    async def purge(self, stream: StreamKind, subject: str) -> None:
-        await self.call(f"purge {stream} {subject}", lambda: self._bus.purge(stream, subject))
 
     async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
         await self.call(f"trim {stream} {subject}", lambda: self._bus.trim(stream, subject, last))

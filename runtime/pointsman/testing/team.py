@@ -63,7 +63,7 @@ async def running_team(
     broker, stop = MemoryBroker(chosen.namespace, max_body=chosen.max_body), asyncio.Event()
     worker = Worker(broker.connect(), agents, chosen, interceptors=interceptors, lifespans=lifespans)
     supervisors = [SupervisorEngine(broker.connect(), each, chosen, SystemClock()) for each in teams]
-    client = Client(broker.connect(), namespace=chosen.namespace)
+    client = Client(broker.connect(), namespace=chosen.namespace, user=chosen.user or "anonymous")
     tasks = [asyncio.create_task(worker.run(stop)), *(asyncio.create_task(each.run(stop)) for each in supervisors)]
     try:
         while not names <= {card.name for card in await client.bus.registry.cards()}:

@@ -5,7 +5,7 @@
 | `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page, which is drawn from the streams |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
 | `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
-| `/api/events/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
+| `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
 | `/api/workflows/ID/export` | the file that the command `export` writes |
 | POST `/api/requests`, `/api/workflows/ID/cancel` | the action of the commands `submit` and `cancel` |
 | POST `/api/workflows/ID/resume` | the action of the command `resume` |
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from pointsman.engine.operations.dead_letters import (
     NotReplayableError,
 )
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
-from pointsman.ports.bus import StoredMessage
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.web import views
 from pointsman.web.auth import SESSION_COOKIE, AccessGuard, LoginThrottle, is_plain_http, user_of
 from pointsman.web.projections.dead_letters import LetterIndex
@@ -54,6 +54,10 @@ __all__ = ["Dashboard"]
 
 _REQUEST_FIELDS = ("team", "input", "request_id", "correlation_id", "deadline", "budget", "metadata")
 _STATIC = Path(__file__).with_name("static")
+
+
+_EVENT_STREAMS: Mapping[str, StreamKind] = {"log": "log", "results": "results"}
+"""The streams whose events a page shows, by their token in a path."""
 
 
 class Dashboard:
@@ -109,7 +113,7 @@ class Dashboard:
             Route("/api/live/agents", self._event_stream(streams.agents)),
             Route("/api/live/questions", self._event_stream(streams.questions)),
             Route("/api/live/dead-letters", self._event_stream(streams.dead_letters)),
-            Route("/api/events/{sequence:int}", self._event),
+            Route("/api/events/{stream}/{sequence:int}", self._event),
             Route("/api/dead-letters/{id}", self._letter),
             Route("/api/requests", self._submit, methods=["POST"]),
             Route("/api/workflows/{id}/export", self._export),
@@ -180,10 +184,10 @@ class Dashboard:
     # One complete event, dead letter or workflow
 
     async def _event(self, request: Request) -> Response:
-        sequence = request.path_params["sequence"]
-        stored = await self.client.bus.get("log", sequence) if 0 < sequence < 2**63 else None
+        stream, sequence = _EVENT_STREAMS.get(request.path_params["stream"]), request.path_params["sequence"]
+        stored = await self.client.bus.get(stream, sequence) if stream and 0 < sequence < 2**63 else None
         if stored is None:
-            raise NotFoundError(f"the log has no message {sequence}: it may have expired")
+            raise NotFoundError(f"the stream has no message {sequence}: it may have expired")
         return json_response(
             {"subject": stored.subject, "at": stored.at, "headers": stored.headers, **_event_json(stored)}
         )
@@ -216,7 +220,7 @@ class Dashboard:
     async def _cancel(self, request: Request) -> Response:
         given = await read_json_object(request, ("reason",))
         workflow = await self.client.workflow(request.path_params["id"])
-        ended = await workflow.cancel(str(given.get("reason", "")), by=self._actor(request))
+        ended = await workflow.cancel(str(given.get("reason", "")), actor=self._actor(request))
         self._streams.refresh()
         if ended is not None:
             return json_response({"error": f"the workflow has ended already: {ended.status}"}, 409)
@@ -227,7 +231,7 @@ class Dashboard:
         name = request.path_params["id"]
         token(name, "workflow")
         resumed = await self.client.operations.resume(
-            name, reason=str(given.get("reason", "")), by=self._actor(request)
+            name, reason=str(given.get("reason", "")), actor=self._actor(request)
         )
         self._streams.refresh()
         return json_response(resumed)
@@ -237,12 +241,12 @@ class Dashboard:
         question, actor, operations = request.path_params["id"], self._actor(request), self.client.operations
         match request.path_params["action"]:
             case "approve":
-                answer = await operations.approve(question, input=given.get("input"), by=actor)
+                answer = await operations.approve(question, input=given.get("input"), actor=actor)
             case "answer":
-                answer = await operations.answer(question, given.get("answer"), by=actor)
+                answer = await operations.answer(question, given.get("answer"), actor=actor)
             case "reject":
                 reason = str(given.get("reason", ""))
-                answer = await operations.reject(question, reason=reason, by=actor)
+                answer = await operations.reject(question, reason=reason, actor=actor)
             case other:
                 raise NotFoundError(f"{other!r} is not an answer; expected approve, reject or answer")
         self._streams.refresh()

@@ -19,7 +19,7 @@ from starlette.requests import Request
 
 from pointsman.client.client import Client
 from pointsman.core.model.agent_health import open_circuits
-from pointsman.engine.log.reader import as_async_generator, read_commit
+from pointsman.engine.log.reader import follow_workflow, read_commit
 from pointsman.errors import ContractError, PointsmanError
 from pointsman.http.sse import KEEPALIVE_INTERVAL_S, format_event
 from pointsman.ports.bus import QueueDepth, StoredMessage
@@ -157,7 +157,7 @@ class EventStreams:
         entries: list[Entry] = []
         reports: list[Progress] = []
         known = None
-        followed = as_async_generator(bus.follow("log", [subjects.workflow_log(name), subjects.workflow_events(name)]))
+        followed = follow_workflow(bus, subjects, name)
         async with aclosing(batches(followed, lambda: pause, lambda: quiet)) as grouped:
             async for batch in grouped:
                 lines = []
@@ -167,8 +167,8 @@ class EventStreams:
                     except ContractError as error:
                         yield format_event("broken", {"error": str(error)})
                         return
-                if new := [line for line in lines if line.sequence > seen]:
-                    yield format_event("lines", new, id=batch[-1].sequence)
+                if new := [line for line in lines if line.order > seen]:
+                    yield format_event("lines", new, id=max(line.order for line in lines))
                 began = monotonic()
                 alive = await self._client.operations.live_names()
                 begins = entries and isinstance(entries[0], WorkflowStarted)
@@ -224,7 +224,7 @@ class EventStreams:
     def _apply_messages(
         self, stored: StoredMessage, story: TimelineRows, entries: list[Entry], reports: list[Progress]
     ) -> list[TimelineRow]:
-        if stored.subject.startswith(f"{self._client.subjects.namespace}.event."):
+        if self._client.subjects.kind_of(stored.subject) == "event":
             report = _report(stored)
             if report is None:
                 return []

@@ -42,7 +42,7 @@ async def test_a_message_that_was_stored_is_so_though_the_watcher_fails(monkeypa
     bus = watched(monkeypatch, {"stream": "POINTSMAN_WORK", "seq": 7})
 
     with capture_logs() as lines:
-        assert await bus.publish("pointsman.request.crew", b"{}", {}) == 7
+        assert await bus.publish("pointsman.request.crew.anonymous", b"{}", {}) == 7
 
     assert [line["event"] for line in lines] == ["bus_observer_failed"]
 
@@ -51,7 +51,7 @@ async def test_the_error_of_a_message_that_was_refused_is_not_the_watchers(monke
     bus = watched(monkeypatch, {"error": {"code": 400, "err_code": 10_999, "description": "no"}})
 
     with pytest.raises(PeerError):
-        await bus.publish("pointsman.request.crew", b"{}", {})
+        await bus.publish("pointsman.request.crew.anonymous", b"{}", {})
 
 
 def test_error_of_an_observer_is_not_raised() -> None:

@@ -69,7 +69,7 @@ class AbsentBus(MemoryBus):
 
 async def requests(bus: MemoryBus) -> list[tuple[Envelope, Request]]:
     found = []
-    async for stored in bus.read("work", "pointsman.request.*"):
+    async for stored in bus.read("requests", "pointsman.request.*.*"):
         envelope, body = decode(stored.headers, stored.body)
         assert envelope is not None
         found.append((envelope, parse(Request, body)))
@@ -82,17 +82,17 @@ async def publish(bus: MemoryBus, subject: str, event: Event) -> None:
 
 
 async def report(bus: MemoryBus, progress: Progress) -> None:
-    await publish(bus, f"pointsman.event.{WORKFLOW}.{progress.kind}", progress)
+    await publish(bus, f"pointsman.event.crew.{WORKFLOW}.a.{progress.kind}", progress)
 
 
 async def test_bare_request_is_found_by_its_sequence(bus: MemoryBus, client: Client) -> None:
-    first = await bus.publish("pointsman.request.crew", b'{"input": "mend it"}', {})
-    second = await bus.publish("pointsman.request.crew", b'{"input": "mend it"}', {"Nats-Msg-Id": "r-2"})
+    first = await bus.publish("pointsman.request.crew.anonymous", b'{"input": "mend it"}', {})
+    second = await bus.publish("pointsman.request.crew.anonymous", b'{"input": "mend it"}', {"Nats-Msg-Id": "r-2"})
 
     found = [await client.workflow_from_sequence(first), await client.workflow_from_sequence(second)]
 
     assert [workflow.team for workflow in found] == ["crew", "crew"]
-    assert found[0].id != found[1].id == workflow_id_for("pointsman.request.crew", "r-2")
+    assert found[0].id != found[1].id == workflow_id_for("pointsman.request.crew.anonymous", "r-2")
     with pytest.raises(NotFoundError, match="no request has the sequence 3"):
         await client.workflow_from_sequence(3)
 
@@ -101,7 +101,7 @@ async def test_a_request_is_one_cloudevent_and_its_workflow_is_known_at_once(bus
     workflow = await client.submit("crew", "mend it", request_id="r-1", correlation_id="order 7", deadline=5)
 
     [(envelope, request)] = await requests(bus)
-    assert workflow.id == workflow_id_for("pointsman.request.crew", "r-1", client.source)
+    assert workflow.id == workflow_id_for("pointsman.request.crew.anonymous", "r-1", client.source)
     assert (envelope.id, envelope.type) == ("r-1", "io.pointsman.request.v1")
     assert envelope.source == "/pointsman/client/python"
     assert (envelope.subject, envelope.correlation_id) == (workflow.id, "order 7")
@@ -210,7 +210,7 @@ async def test_events_are_entries_and_reports_in_order_until_the_workflow_ends(b
 
 
 async def test_domain_events_of_another_shape_are_left_out(bus: MemoryBus, client: Client) -> None:
-    await bus.publish(f"pointsman.event.{WORKFLOW}.stock_changed", b'{"bolts": 3}', {})
+    await bus.publish(f"pointsman.event.crew.{WORKFLOW}.a.stock_changed", b'{"bolts": 3}', {})
     await store(bus, *completed())
 
     async with asyncio.timeout(5):
@@ -248,7 +248,7 @@ async def test_cancel_is_a_control_event_in_the_teams_inbox(bus: MemoryBus, clie
 
     answer = await (await client.workflow(WORKFLOW)).cancel("no longer needed")
 
-    stored = await bus.last("work", f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")
+    stored = await bus.last("controls", f"pointsman.control.{TEAM}.{WORKFLOW}.*.*.*")
     assert answer is None
     assert stored is not None
     control = parse(Control, stored.body)
@@ -263,7 +263,7 @@ async def test_cancel_of_an_ended_workflow_sends_nothing_and_returns_its_outcome
     outcome = await (await client.workflow(WORKFLOW)).cancel()
 
     assert outcome == ended("completed", 6).outcome
-    assert await bus.last("work", f"pointsman.inbox.{TEAM}.>") is None
+    assert await bus.last("controls", f"pointsman.control.{TEAM}.>") is None
 
 
 def short(number: int, *, done: bool, team: str = TEAM) -> list[Entry]:
@@ -282,7 +282,7 @@ async def asking(bus: MemoryBus, expires_at: datetime, *more: Entry) -> None:
     await store(bus, started(), question, *more, open_questions=(TOKEN,))
     asked = Question(id=TOKEN, workflow_id=WORKFLOW, team=TEAM, about="plan", asked_at=at(1), expires_at=expires_at,
                      reply_to="x")  # fmt: skip
-    await publish(bus, f"pointsman.event.{WORKFLOW}.question.{TOKEN}", asked)
+    await publish(bus, f"pointsman.question.crew.{WORKFLOW}.{TOKEN}", asked)
 
 
 async def test_open_approval_is_listed_until_it_expires() -> None:
@@ -311,7 +311,7 @@ async def test_an_answer_that_cannot_count_is_not_sent_and_says_why(
     answer = await client.operations.approve(TOKEN, timeout=0)
 
     assert (answer.counted, answer.message) == (False, said)
-    assert [stored.subject async for stored in bus.read("work", "pointsman.>")] == []
+    assert [stored.subject async for stored in bus.read("controls", "pointsman.>")] == []
 
 
 async def test_list_is_newest_first_and_marks_running_workflows(bus: MemoryBus, client: Client) -> None:

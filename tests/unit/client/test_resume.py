@@ -71,7 +71,7 @@ async def test_resumed_workflow_gets_a_second_outcome_and_loses_its_letters(supe
         assert len(await client.operations.dead_letters(workflow=workflow.id)) == 1
         bad.repaired = True
 
-        resumed = await workflow.resume("it is repaired", by="ops")
+        resumed = await workflow.resume("it is repaired", actor="ops")
         outcome = await workflow.outcome(20)
 
         assert (resumed.round, resumed.tasks, resumed.by) == (2, ("bad",), "ops")
@@ -90,7 +90,7 @@ async def test_resumes_at_once_begin_one_round() -> None:
         workflow = await ended(client)
         bad.repaired = True
 
-        all_of_them = await asyncio.gather(*(client.operations.resume(workflow.id, by=f"p{n}") for n in range(5)))
+        all_of_them = await asyncio.gather(*(client.operations.resume(workflow.id, actor=f"p{n}") for n in range(5)))
         await (await client.workflow(workflow.id)).outcome(20)
 
         assert {(done.round, done.by) for done in all_of_them} == {(2, all_of_them[0].by)}

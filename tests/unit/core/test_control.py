@@ -43,7 +43,7 @@ def test_a_cancel_ends_the_workflow_in_any_phase(begin: Callable[[], WorkflowDri
     story = begin()
     open_tasks = {each.id for each in story.state.tasks.values() if not each.settled}
 
-    story.control("cancel", by="ops", reason="not needed")
+    story.control("cancel", actor="ops", reason="not needed")
 
     assert (story.outcome.status, story.outcome.reason) == ("cancelled", "cancelled by ops: not needed")
     assert {entry.task_id for entry in story.entries_of(TaskAbandoned)} == open_tasks
@@ -52,33 +52,35 @@ def test_a_cancel_ends_the_workflow_in_any_phase(begin: Callable[[], WorkflowDri
 
 def test_many_cancels_are_one() -> None:
     story = running()
-    cancels = [ControlReceived(f"cancel-{number}", Control(action="cancel")) for number in range(5)]
+    cancels = [ControlReceived(f"cancel-{number}", Control(action="cancel"), "ada") for number in range(5)]
 
     story.decide_and_apply(*cancels)
     story.decide_and_apply(*cancels)
 
     assert len(story.entries_of(WorkflowEnded)) == 1
-    assert story.outcome.reason == "cancelled"
+    assert story.outcome.reason == "cancelled by ada"
 
 
 def test_cancel_wins_over_a_result_beyond_a_limit() -> None:
     story = WorkflowDriver(limits=Limits(calls=4)).planned(task("a"))
 
-    story.decide_and_apply(story.result("a", usage=Usage(calls=9)), ControlReceived("cancel", Control(action="cancel")))
+    story.decide_and_apply(
+        story.result("a", usage=Usage(calls=9)), ControlReceived("cancel", Control(action="cancel"), "ada")
+    )
 
-    assert (story.outcome.status, story.outcome.reason) == ("cancelled", "cancelled")
+    assert (story.outcome.status, story.outcome.reason) == ("cancelled", "cancelled by ada")
 
 
 def test_a_control_for_a_workflow_that_never_began_is_nothing() -> None:
-    assert WorkflowDriver().decide_and_apply(ControlReceived("cancel", Control(action="cancel"))) == ()
+    assert WorkflowDriver().decide_and_apply(ControlReceived("cancel", Control(action="cancel"), "ada")) == ()
 
 
 def test_only_a_cancel_keeps_a_request_that_it_came_with_from_beginning() -> None:
     begun, unwanted = WorkflowDriver(), WorkflowDriver()
     request = RequestReceived(admission(begun.strategy, begun.limits), Request(input="do it"))
 
-    begun.decide_and_apply(ControlReceived("answer", Control(action="approve", question="no-such")), request)
-    unwanted.decide_and_apply(ControlReceived("cancel", Control(action="cancel")), request)
+    begun.decide_and_apply(ControlReceived("answer", Control(action="approve", question="no-such"), "ada"), request)
+    unwanted.decide_and_apply(ControlReceived("cancel", Control(action="cancel"), "ada"), request)
 
     assert begun.handoff("plan-1").to_agent == "planner"
     assert (unwanted.outcome.status, unwanted.outcome.tasks) == ("cancelled", ())
@@ -97,7 +99,7 @@ def broken() -> WorkflowDriver:
 def test_replayed_task_has_one_more_attempt_and_its_dependents_wait() -> None:
     story = broken()
 
-    story.control("replay", task_id="a", by="ops")
+    story.control("replay", task_id="a", actor="ops")
 
     assert story.statuses() == {"a": "running", "b": "waiting", "c": "waiting", "x": "running", "y": "waiting"}
     assert story.handoff("a").attempt == 2

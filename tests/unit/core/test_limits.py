@@ -228,8 +228,8 @@ def test_the_armed_timer_is_a_message_for_later() -> None:
 
     (message,) = [each for each in messages(story.state) if isinstance(each.event, Timer)]
 
-    assert message.subject == "pointsman.inbox.team.wf_1.timer.wake-1"
-    assert message.schedule == "pointsman.schedule.wf_1.wake-1"
+    assert message.subject == "pointsman.timer.team.wf_1.wake-1"
+    assert message.schedule == "pointsman.schedule.team.wf_1.timer.wake-1"
     assert message.due == T0 + timedelta(seconds=121)
 
 

@@ -47,7 +47,7 @@ def partial(**given: object) -> WorkflowDriver:
 
 def resume(story: WorkflowDriver, number: int = 1, round: int | None = None) -> WorkflowResumed | None:
     before = len(story.entries_of(WorkflowResumed))
-    story.control("resume", event_id=f"resume-{number}", round=round, by="ops", reason="it works again")
+    story.control("resume", event_id=f"resume-{number}", round=round, actor="ops", reason="it works again")
     return story.entries_of(WorkflowResumed)[-1] if len(story.entries_of(WorkflowResumed)) > before else None
 
 
@@ -100,7 +100,7 @@ def test_redelivered_resume_changes_nothing_in_any_later_phase() -> None:
 
 def test_second_resume_of_one_round_begins_no_further_round() -> None:
     story = partial()
-    both = [ControlReceived(f"resume-{number}", Control(action="resume", round=1)) for number in range(2)]
+    both = [ControlReceived(f"resume-{number}", Control(action="resume", round=1), "ada") for number in range(2)]
 
     story.decide_and_apply(*both)
 
@@ -118,7 +118,7 @@ def test_resume_that_comes_with_the_end_does_not_hide_the_outcome() -> None:
     story = WorkflowDriver(retry=ONCE).planned(task("a"))
     last = story.result("a", error=failure())
 
-    story.decide_and_apply(last, ControlReceived("resume-1", Control(action="resume")))
+    story.decide_and_apply(last, ControlReceived("resume-1", Control(action="resume"), "ada"))
 
     assert story.entries_of(ControlIgnored)
     assert story.entries_of(WorkflowResumed) == []
@@ -166,7 +166,7 @@ def status(story: WorkflowDriver) -> str:
 
 
 def refusal(story: WorkflowDriver, kept: timedelta | None = None) -> str:
-    received = ControlReceived("resume", Control(action="resume"))
+    received = ControlReceived("resume", Control(action="resume"), "ada")
     context = DecisionContext(story.now, story.cards, retention=kept)
     decision = make_decision(story.state, [received], context)
     return "" if decision.entries else resume_refusal(decision, received)

@@ -55,7 +55,7 @@ async def test_resent_outbox_is_stored_once() -> None:
     await sender.republish_all(state)
     handed = [each.subject async for each in bus.read("handoffs", f"{SUBJECTS.namespace}.handoff.>")]
 
-    assert handed == [SUBJECTS.handoff("worker", WORKFLOW, name, 1) for name in ("a", "b")]
+    assert handed == [SUBJECTS.handoff("worker", "team", WORKFLOW, name, 1) for name in ("a", "b")]
 
 
 async def test_existing_messages_are_checked_in_parallel() -> None:

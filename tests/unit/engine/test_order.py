@@ -36,7 +36,7 @@ TASKS: list[dict[str, Any]] = [
     {"id": "t1", "agent": "a", "intent": "do the thing"},
     {"id": "t2", "agent": "a", "depends_on": ["t1"], "intent": "go on with it"},
 ]
-WORKFLOW = workflow_id_for("sim.request.crew", "r1")
+WORKFLOW = workflow_id_for("sim.request.crew.anonymous", "r1")
 SETTINGS = Settings(namespace="sim", ack_wait=3.0, heartbeat=4.0)
 STEPS = 20_000  # ten times what any of these takes
 
@@ -69,7 +69,7 @@ class Witness:
         match kind:
             case "handoff":
                 handed = {(e.agent, e.task_id, str(e.attempt)) for e in entries if isinstance(e, TaskDispatched)}
-                committed = (rest[0], rest[2], rest[3]) in handed
+                committed = (rest[0], rest[3], rest[4]) in handed
             case "outcome":
                 committed = any(entry.kind == "workflow_ended" for entry in entries)
             case "schedule":
@@ -85,14 +85,14 @@ class Witness:
         self.acknowledged.append(kind)
         if kind == "handoff":
             _, body = decode(message.headers, message.body)
-            if not self.there("work", parse(Handoff, body).return_to):
+            if not self.there("results", parse(Handoff, body).return_to):
                 self.early.append(f"{message.subject} was acknowledged before its result was there")
             return
         envelope, _ = decode(message.headers, message.body)
         state, name = state_of(self.broker), envelope.id if envelope else ""
         entries = [entry for commit in log_of(self.broker) for entry in commit.entries]
         heard = any(getattr(entry, "event_id", "") == name for entry in entries)
-        if state is None or (kind == "inbox" and ".result." in message.subject and not heard):
+        if state is None or (kind == "result" and not heard):
             self.early.append(f"{message.subject} was acknowledged before it was committed")
             return
         for each in outbox(state, SUBJECTS):
@@ -133,7 +133,7 @@ async def ended(broker: MemoryBroker) -> None:
 
 
 async def ask(broker: MemoryBroker) -> None:
-    await broker.connect().publish(SUBJECTS.request("crew"), b'{"input": "do it"}', {"Nats-Msg-Id": "r1"})
+    await broker.connect().publish(SUBJECTS.request("crew", "anonymous"), b'{"input": "do it"}', {"Nats-Msg-Id": "r1"})
 
 
 def test_commit_precedes_publish_and_publish_precedes_ack(
@@ -163,7 +163,7 @@ def test_commit_precedes_publish_and_publish_precedes_ack(
     assert witness.early == []
     assert witness.sent.count("handoff") == 4
     assert {"schedule", "outcome"} <= set(witness.sent)
-    assert {"request", "inbox", "handoff"} <= set(witness.acknowledged)
+    assert {"request", "result", "handoff"} <= set(witness.acknowledged)
 
 
 @pytest.mark.parametrize("passage", range(1, 5))

@@ -118,7 +118,7 @@ async def test_cancel_of_a_parent_cancels_its_children() -> None:
     async with factory.team([DESK, refunds], [echo("one"), two]) as client:
         workflow = await client.submit("desk", "may we?")
         await began.wait()
-        await workflow.cancel("a mistake", by="ops")
+        await workflow.cancel("a mistake", actor="ops")
         outcome = await workflow.outcome(10)
         child = await client.workflow(child_id_for("refunds", workflow.id, "refunds", 1))
         below = await child.outcome(10)
@@ -126,7 +126,7 @@ async def test_cancel_of_a_parent_cancels_its_children() -> None:
             await ended.wait()
 
     assert (outcome.status, below.status) == ("cancelled", "cancelled")
-    assert below.reason == f"cancelled by its parent {workflow.id}: cancelled by ops: a mistake"
+    assert below.reason == f"cancelled by desk: {workflow.id}: cancelled by ops: a mistake"
 
 
 async def test_a_team_that_hands_to_itself_ends_at_its_depth() -> None:
@@ -142,10 +142,11 @@ async def test_a_team_that_hands_to_itself_ends_at_its_depth() -> None:
 
 
 async def test_a_child_cancelled_before_it_began_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def lost(*_: object) -> None:
-        """A purged handoff may still be processed: its supervisor may have died before the purge."""
+    async def lost(*_: object, **__: object) -> int:
+        """A cancelled handoff may still be processed: its supervisor may have died before the cancellation."""
+        return 0
 
-    monkeypatch.setattr(MemoryBus, "purge", lost)
+    monkeypatch.setattr(MemoryBus, "replace", lost)
     ran: list[str] = []
 
     @agent(name="two", description="Should not be asked")

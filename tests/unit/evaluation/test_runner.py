@@ -201,7 +201,7 @@ async def test_an_agent_is_asked_as_a_supervisor_would_ask_it() -> None:
     )
     async with running_team(TEAM, [planner, synthesizer, seer]) as client:
         report = await evaluate(Suite(agent="seer", cases=cases, timeout=7), client, parallel=1)
-        sent = await client.bus.last("work", client.subjects.handoff("seer", seen[0].workflow_id, "T1", 1))
+        sent = await client.bus.last("work", client.subjects.handoff("seer", "eval", seen[0].workflow_id, "T1", 1))
         source = client.source
 
     assert sent is not None

@@ -110,16 +110,16 @@ def test_every_channel_is_used_and_every_event_has_a_channel() -> None:
 
 
 def test_addresses_are_the_subjects_that_the_processes_use() -> None:
-    names = {"namespace": "acme", "team": "t", "agent": "a", "workflow": "w", "task": "k", "attempt": 3}
+    names = {"namespace": "acme", "team": "t", "agent": "a", "workflow": "w", "task": "k", "attempt": 3, "token": "x"}
     made = {
-        name: channel["address"].format(**names, id="i", name="n", origin="o")
+        name: channel["address"].format(**names, id="i", name="n", origin="o", caller="c", action="cancel", actor="d")
         for name, channel in ASYNCAPI["channels"].items()
     }
     subjects = Subjects("acme")
 
-    assert made["request"] == subjects.request("t")
-    assert made["handoff"] == subjects.handoff("a", "w", "k", 3)
-    assert made["result"] == subjects.result("t", "w", "a", "k", 3)
+    assert made["request"] == subjects.request("t", "c")
+    assert made["handoff"] == subjects.handoff("a", "t", "w", "k", 3)
+    assert made["result"] == subjects.result("t", "a", "w", "k", 3, "x")
     assert made["deadLetter"] == subjects.dead_letter("o", "w", "i")
     assert made["outcome"] == subjects.outcome("t", "w")
 

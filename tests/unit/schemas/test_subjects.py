@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman_schemas.errors import ContractError, InvalidTokenError
-from pointsman_schemas.subjects import HandoffAddress, InboxAddress, Subjects
+from pointsman_schemas.subjects import (
+    ControlAddress,
+    HandoffAddress,
+    RequestAddress,
+    ResultAddress,
+    Subjects,
+    TimerAddress,
+)
 
 tokens = st.text(alphabet="abcXYZ0189_-", min_size=1, max_size=64)
 attempts = st.integers(min_value=1, max_value=10**6)
@@ -18,35 +25,37 @@ attempts = st.integers(min_value=1, max_value=10**6)
 BUILDERS = {
     name: method
     for name, method in inspect.getmembers(Subjects, inspect.isfunction)
-    if not name.startswith(("_", "parse_")) and len(inspect.signature(method).parameters) > 1
+    if not name.startswith(("_", "parse_", "kind_of")) and len(inspect.signature(method).parameters) > 1
 }
 
 
-@given(tokens, tokens, tokens, tokens, attempts)
-def test_a_handoff_reads_back(namespace: str, agent: str, workflow: str, task: str, attempt: int) -> None:
+@given(tokens, tokens, tokens, tokens, tokens, attempts)
+def test_a_handoff_reads_back(namespace: str, agent: str, team: str, workflow: str, task: str, attempt: int) -> None:
     subjects = Subjects(namespace)
 
-    assert subjects.parse_handoff(subjects.handoff(agent, workflow, task, attempt)) == HandoffAddress(
-        agent, workflow, task, attempt
+    assert subjects.parse_handoff(subjects.handoff(agent, team, workflow, task, attempt)) == HandoffAddress(
+        agent, team, workflow, task, attempt
     )
 
 
-@given(tokens, tokens, tokens, tokens, attempts)
-def test_a_result_reads_back(team: str, workflow: str, agent: str, task: str, attempt: int) -> None:
+@given(tokens, tokens, tokens, tokens, attempts, tokens)
+def test_a_result_reads_back(team: str, agent: str, workflow: str, task: str, attempt: int, last: str) -> None:
     subjects = Subjects()
 
-    address = subjects.parse_inbox(subjects.result(team, workflow, agent, task, attempt))
+    assert subjects.parse_result(subjects.result(team, agent, workflow, task, attempt, last)) == ResultAddress(
+        team, agent, workflow, task, attempt, last
+    )
 
-    assert (address.team, address.workflow, address.kind) == (team, workflow, "result")
-    assert (address.agent, address.task, address.attempt) == (agent, task, attempt)
 
-
-@given(tokens, tokens, tokens)
-def test_controls_and_timers_read_back(team: str, workflow: str, name: str) -> None:
+@given(tokens, tokens, tokens, tokens, tokens)
+def test_requests_controls_and_timers_read_back(team: str, workflow: str, action: str, actor: str, name: str) -> None:
     subjects = Subjects()
 
-    assert subjects.parse_inbox(subjects.control(team, workflow, name)) == InboxAddress(team, workflow, "control", name)
-    assert subjects.parse_inbox(subjects.timer(team, workflow, name)) == InboxAddress(team, workflow, "timer", name)
+    assert subjects.parse_request(subjects.request(team, actor)) == RequestAddress(team, actor)
+    assert subjects.parse_timer(subjects.timer(team, workflow, name)) == TimerAddress(team, workflow, name)
+    assert subjects.parse_control(subjects.control(team, workflow, action, actor, name)) == ControlAddress(
+        team, workflow, action, actor, name
+    )
 
 
 @pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
@@ -72,13 +81,13 @@ def test_a_namespace_is_one_token(namespace: str) -> None:
     [
         "",
         "pointsman",
-        "other.handoff.a.w.t.1",
-        "pointsman.handoff.a.w.t",
-        "pointsman.handoff.a.w.t.one",
-        "pointsman.handoff.a.w.t.1.2",
-        "pointsman.handoff.a..t.1",
-        "pointsman.handoff.a.w.*.1",
-        "pointsman.inbox.team.w.result.a.t.1",
+        "other.handoff.a.c.w.t.1",
+        "pointsman.handoff.a.c.w.t",
+        "pointsman.handoff.a.c.w.t.one",
+        "pointsman.handoff.a.c.w.t.1.2",
+        "pointsman.handoff.a.c..t.1",
+        "pointsman.handoff.a.c.w.*.1",
+        "pointsman.result.team.a.w.t.1.token",
     ],
 )
 def test_a_subject_that_is_no_handoff_is_a_typed_error(subject: str) -> None:
@@ -89,30 +98,38 @@ def test_a_subject_that_is_no_handoff_is_a_typed_error(subject: str) -> None:
 @pytest.mark.parametrize(
     "subject",
     [
-        "pointsman.inbox.t.w",
-        "pointsman.inbox.t.w.result.a.t",
-        "pointsman.inbox.t.w.other.x",
-        "pointsman.handoff.a.w.t.1",
+        "pointsman.request.t",
+        "pointsman.request.t.c.d",
+        "pointsman.result.t.a.w.t.1",
+        "pointsman.control.t.w.cancel.ada",
+        "pointsman.timer.t.w",
+        "pointsman.handoff.a.c.w.t.1",
+        "other.timer.t.w.n",
     ],
 )
-def test_a_subject_that_is_no_inbox_message_is_a_typed_error(subject: str) -> None:
-    with pytest.raises(ContractError):
-        Subjects().parse_inbox(subject)
+def test_a_subject_of_another_form_is_a_typed_error(subject: str) -> None:
+    subjects = Subjects()
+
+    for read in (subjects.parse_request, subjects.parse_result, subjects.parse_control, subjects.parse_timer):
+        with pytest.raises(ContractError):
+            read(subject)
 
 
 @pytest.mark.parametrize("attempt", ["0", "00", "01", "-1", "1_000", "1000000000", "9" * 64])
 def test_an_attempt_is_a_number_from_one_on_written_in_one_way(attempt: str) -> None:
-    for read, place in (
-        (Subjects().parse_handoff, "handoff.a.w.t"),
-        (Subjects().parse_inbox, "inbox.team.w.result.a.t"),
-    ):
-        with pytest.raises(ContractError, match="ATTEMPT"):
-            read(f"pointsman.{place}.{attempt}")
+    subjects = Subjects()
+
+    with pytest.raises(ContractError, match="ATTEMPT"):
+        subjects.parse_handoff(f"pointsman.handoff.a.c.w.t.{attempt}")
+    with pytest.raises(ContractError, match="ATTEMPT"):
+        subjects.parse_result(f"pointsman.result.team.a.w.t.{attempt}.token")
 
 
 @given(st.text(max_size=100))
 def test_no_text_breaks_reading(subject: str) -> None:
-    for read in (Subjects().parse_handoff, Subjects().parse_inbox):
+    subjects = Subjects()
+
+    for read in (subjects.parse_handoff, subjects.parse_result, subjects.parse_control, subjects.parse_timer):
         with pytest.raises(ContractError):
             read(subject)
 

@@ -22,7 +22,7 @@ def test_messages_are_counted_by_destination_without_workflow_ids() -> None:
         watching.on_published("ns.log.crew.w1", SERVER, 0.002, None)
         watching.on_published("ns.log.crew.w2", SERVER, 0.002, None)
         watching.on_published("ns.log.crew.w3", SERVER, 0.002, "conflict")
-        watching.on_received("ns.inbox.crew.>", SERVER, "inbox-crew", 5)
+        watching.on_received("ns.result.crew.>", SERVER, "result-crew", 5)
         seen = samples(started)
 
     sent = seen["messaging_client_sent_messages_total"]
@@ -31,7 +31,7 @@ def test_messages_are_counted_by_destination_without_workflow_ids() -> None:
     assert {labels["server_address"] for labels, _ in sent} == {"broker.example"}
     ((labels, taken),) = seen["messaging_client_consumed_messages_total"]
     assert taken == 5
-    assert labels["messaging_consumer_group_name"] == "inbox-crew"
+    assert labels["messaging_consumer_group_name"] == "result-crew"
     assert labels["messaging_system"] == "nats"
     assert sum(value for _, value in seen["messaging_client_operation_duration_seconds_count"]) == 3
 

@@ -262,7 +262,7 @@ def test_batched_inputs_are_one_span_with_links(
     trace = story.state.trace.model_copy(update={"flags": 1})
     state = replace(story.state, trace=trace)
     sent = [f"00-{trace.trace_id}-{n:016x}-01" for n in (7, 8)]
-    subject = "pointsman.inbox.crew.wf_1.result.worker.t1.1"
+    subject = "pointsman.result.crew.worker.wf_1.t1.1.token"
     together = [
         SimpleNamespace(
             message=StoredMessage(subject, b"", {"ce-traceparent": of, "traceparent": sent[0]}, n, T0), delivered=1
@@ -275,7 +275,7 @@ def test_batched_inputs_are_one_span_with_links(
     spans.export_processing(state, together[:1], T0)
 
     (span,) = exported.get_finished_spans()  # one alone needs none
-    assert (span.name, span.kind.name) == ("process pointsman.inbox.crew", "CONSUMER")
+    assert (span.name, span.kind.name) == ("process pointsman.result.crew", "CONSUMER")
     assert _ids(span)[1] == trace.span_id
     assert dict(span.attributes or {})["messaging.batch.message_count"] == 2
     assert [_id(link.context.span_id) for link in span.links] == [_id(7), _id(8)]

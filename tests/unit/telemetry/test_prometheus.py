@@ -53,7 +53,7 @@ async def test_a_run_is_measured_from_its_queues_to_its_cost(monkeypatch: pytest
                     ended
                     and idle
                     and waiting == 0
-                    and looked >= {"request-crew", "inbox-crew", "agent-shaky", "agent-thinker"}
+                    and looked >= {"request-crew", "result-crew", "agent-shaky", "agent-thinker"}
                 )
 
             await until(measured)

@@ -14,7 +14,7 @@ from pointsman_schemas.subjects import Subjects
 
 def test_no_span_name_holds_an_id() -> None:
     made = [
-        semconv.publish_request("ns", "support", message_id="MESSAGE", correlation_id="CORRELATION"),
+        semconv.publish_request("ns", "support", "ada", message_id="MESSAGE", correlation_id="CORRELATION"),
         semconv.invoke_workflow("support", workflow_id="WORKFLOW", correlation_id="CORRELATION"),
         semconv.task("plan", "planner", workflow_id="WORKFLOW", task_id="TASK"),
         semconv.task("work", "researcher", workflow_id="WORKFLOW", task_id="TASK", attempts=2),
@@ -49,9 +49,12 @@ def test_no_span_name_holds_an_id() -> None:
 @pytest.mark.parametrize(
     ("made", "needed"),
     [
-        (semconv.publish_request("ns", "t"), {"messaging.system": "nats", "messaging.operation.name": "publish"}),
         (
-            semconv.process_handoff("ns", "a", subject="ns.handoff.a.w.t.1", workflow_id="w", task_id="t", attempt=1),
+            semconv.publish_request("ns", "t", "ada"),
+            {"messaging.system": "nats", "messaging.operation.name": "publish"},
+        ),
+        (
+            semconv.process_handoff("ns", "a", subject="ns.handoff.a.c.w.t.1", workflow_id="w", task_id="t", attempt=1),
             {
                 "messaging.operation.type": "process",
                 "messaging.destination.template": "ns.handoff.a.{workflow}.{task}.{attempt}",
@@ -84,8 +87,10 @@ def test_custom_attributes_have_our_prefix() -> None:
 @pytest.mark.parametrize(
     ("subject", "consumer", "template"),
     [
-        ("ns.request.crew", "request-crew", "ns.request.crew"),
-        ("ns.inbox.crew.wf.result.a.t1.1", "inbox-crew", "ns.inbox.crew.{workflow}.{kind}.{name}"),
+        ("ns.request.crew.ada", "request-crew", "ns.request.crew.ada"),
+        ("ns.result.crew.a.wf.t1.1.x", "result-crew", "ns.result.crew.{agent}.{workflow}.{task}.{attempt}.{token}"),
+        ("ns.control.crew.wf.cancel.a.c", "control-crew", "ns.control.crew.{workflow}.{action}.{actor}.{id}"),
+        ("ns.timer.crew.wf.wake-1", "timer-crew", "ns.timer.crew.{workflow}.{name}"),
         ("ns.handoff.crew.wf.t1.1", "agent-crew", "ns.handoff.crew.{workflow}.{task}.{attempt}"),
     ],
 )
@@ -100,10 +105,10 @@ def test_inputs_name_the_queue_they_came_from(subject: str, consumer: str, templ
 def test_a_span_of_a_message_says_which_server_it_went_over() -> None:
     server = Server("broker.example", 4222)
     made = (
-        semconv.publish_request("ns", "crew", server=server),
-        semconv.process_handoff("ns", "a", subject="ns.handoff.a.w.t.1", workflow_id="w", task_id="t", attempt=1,
+        semconv.publish_request("ns", "crew", "ada", server=server),
+        semconv.process_handoff("ns", "a", subject="ns.handoff.a.c.w.t.1", workflow_id="w", task_id="t", attempt=1,
                               server=server),
-        semconv.process_inputs("ns", "crew", subject="ns.request.crew", workflow_id="w", count=1, server=server),
+        semconv.process_inputs("ns", "crew", subject="ns.request.crew.ada", workflow_id="w", count=1, server=server),
     )  # fmt: skip
 
     assert {(said["server.address"], said["server.port"]) for _, said in made} == {("broker.example", 4222)}
@@ -112,41 +117,49 @@ def test_a_span_of_a_message_says_which_server_it_went_over() -> None:
 def test_no_destination_holds_an_id() -> None:
     subjects = Subjects("ns")
     made = (
-        subjects.request("crew"),
-        subjects.handoff("writer", "WORKFLOW", "TASK", 1),
-        subjects.step("WORKFLOW", "TASK", 1, "NAME"),
-        subjects.result("crew", "WORKFLOW", "writer", "TASK", 1),
-        subjects.control("crew", "WORKFLOW", "NAME"),
+        subjects.request("crew", "CALLER"),
+        subjects.control("crew", "WORKFLOW", "ACTION", "ACTOR", "ID"),
+        subjects.audit("discard", "ACTOR", "ID"),
+        subjects.result("crew", "AGENT", "WORKFLOW", "TASK", 1, "TOKEN"),
+        subjects.step("writer", "TEAM", "WORKFLOW", "TASK", 1, "NAME"),
+        subjects.event("crew", "WORKFLOW", "AGENT", "NAME"),
+        subjects.handoff("writer", "TEAM", "WORKFLOW", "TASK", 1),
         subjects.timer("crew", "WORKFLOW", "NAME"),
-        subjects.schedule("WORKFLOW", "NAME"),
+        subjects.schedule("crew", "WORKFLOW", "NAME"),
+        subjects.retry("crew", "WORKFLOW", "NAME"),
         subjects.log("crew", "WORKFLOW"),
-        subjects.event("WORKFLOW", "NAME"),
-        subjects.question("WORKFLOW", "NAME"),
-        subjects.live("WORKFLOW", "NAME"),
-        subjects.limit("NAME"),
         subjects.outcome("crew", "WORKFLOW"),
+        subjects.question("crew", "WORKFLOW", "ID"),
         subjects.dead_letter("writer", "WORKFLOW", "NAME"),
+        subjects.limit("NAME"),
+        subjects.circuits,
+        subjects.cancelled("crew", "WORKFLOW"),
+        subjects.delta("crew", "WORKFLOW", "AGENT"),
         subjects.agent_handoffs("writer"),
-        subjects.team_inbox("crew"),
+        subjects.team_results("crew"),
     )
 
     assert [semconv.destination_template(subject) for subject in made] == [
-        "ns.request.crew",
-        "ns.handoff.writer.{workflow}.{task}.{attempt}",
-        "ns.step.{workflow}.{task}.{attempt}.{name}",
-        "ns.inbox.crew.{workflow}.{kind}.{name}",
-        "ns.inbox.crew.{workflow}.{kind}.{name}",
-        "ns.inbox.crew.{workflow}.{kind}.{name}",
-        "ns.schedule.{workflow}.{name}",
+        "ns.request.crew.{caller}",
+        "ns.control.crew.{workflow}.{action}.{actor}.{id}",
+        "ns.audit.discard.{actor}.{id}",
+        "ns.result.crew.{agent}.{workflow}.{task}.{attempt}.{token}",
+        "ns.step.writer.{team}.{workflow}.{task}.{attempt}.{name}",
+        "ns.event.crew.{workflow}.{agent}.{name}",
+        "ns.handoff.writer.{team}.{workflow}.{task}.{attempt}",
+        "ns.timer.crew.{workflow}.{name}",
+        "ns.schedule.crew.{workflow}.{kind}.{name}",
+        "ns.schedule.crew.{workflow}.{kind}.{name}",
         "ns.log.crew.{workflow}",
-        "ns.event.{workflow}.{name}",
-        "ns.event.{workflow}.{name}",
-        "ns.live.{workflow}.{name}",
-        "ns.limit.{id}",
         "ns.outcome.crew.{workflow}",
+        "ns.question.crew.{workflow}.{id}",
         "ns.dead.writer.{workflow}.{id}",
-        "ns.handoff.writer.{workflow}.{task}.{attempt}",
-        "ns.inbox.crew.{workflow}.{kind}.{name}",
+        "ns.limit.{id}",
+        "ns.circuits",
+        "ns.cancelled.crew.{workflow}",
+        "ns.delta.crew.{workflow}.{agent}",
+        "ns.handoff.writer.{team}.{workflow}.{task}.{attempt}",
+        "ns.result.crew.{agent}.{workflow}.{task}.{attempt}.{token}",
     ]
 
 

@@ -69,7 +69,7 @@ def test_many_waiters_advance_though_timers_fire_early() -> None:
         broker = MemoryBroker("sim", clock)
         bus = broker.connect()
         consumer = await bus.consumer("a", "work", "sim.handoff.a.>", ack_wait=1.0)
-        await bus.publish("sim.handoff.a.w.t.1", b"{}", {})
+        await bus.publish("sim.handoff.a.crew.w.t.1", b"{}", {})
         await consumer.take(1)  # it is due again a second later
 
         async def wait(turns: int) -> None:
@@ -120,13 +120,13 @@ def test_dead_process_has_no_effect() -> None:
             process.kill()
             await asyncio.sleep(0)
         finally:
-            await bus.publish("sim.request.team", b"{}", {})
+            await bus.publish("sim.request.team.anonymous", b"{}", {})
 
     async def main() -> int:
         process = SimulatedProcess("p")
         process.start(dying(process))
         await process.wait()
-        return broker.stream("work").end
+        return broker.stream("requests").end
 
     assert simulate(main) == 0
 
@@ -143,9 +143,9 @@ def test_a_publish_fails_in_the_way_it_was_to(fault: str, raised: type[Exception
     async def main() -> int:
         bus = FaultyBus(broker.connect(), Faults(Random(1), rates={fault: 1.0}), SimulatedProcess("p"))
         with pytest.raises(raised):
-            await bus.publish("sim.request.team", b"{}", {})
+            await bus.publish("sim.request.team.anonymous", b"{}", {})
         await asyncio.sleep(10)
-        return broker.stream("work").end
+        return broker.stream("requests").end
 
     assert simulate(main) == stored
 
@@ -155,8 +155,8 @@ def test_a_lost_acknowledgement_brings_the_message_again() -> None:
 
     async def main() -> list[int]:
         bus = FaultyBus(broker.connect(), Faults(Random(1), rates={"unsettled": 1.0}, until=1.0), SimulatedProcess("p"))
-        consumer = await bus.consumer("c", "work", "sim.request.team", ack_wait=3.0)
-        await bus.publish("sim.request.team", b"{}", {})
+        consumer = await bus.consumer("c", "requests", "sim.request.team.anonymous", ack_wait=3.0)
+        await bus.publish("sim.request.team.anonymous", b"{}", {})
         seen = []
         for _ in range(2):
             (delivery,) = await consumer.take(5)

@@ -40,7 +40,7 @@ async def test_replay_into_an_ended_workflow_is_refused_with_an_alternative() ->
 
     assert (refused.status, refused.json["kind"]) == (409, "not_replayable")
     assert (anew.status, anew.json["action"]) == (200, "request")
-    assert await bus.last("work", f"pointsman.request.{TEAM}") is not None
+    assert await bus.last("requests", f"pointsman.request.{TEAM}.*") is not None
 
 
 async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
@@ -53,9 +53,9 @@ async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
     assert (
         first.json
         == again.json
-        == {"id": workflow_id_for(f"pointsman.request.{TEAM}", "r-7", "/pointsman/client/python"), "team": TEAM}
+        == {"id": workflow_id_for(f"pointsman.request.{TEAM}.*", "r-7", "/pointsman/client/python"), "team": TEAM}
     )
-    stored = [message async for message in bus.read("work", f"pointsman.request.{TEAM}")]
+    stored = [message async for message in bus.read("requests", f"pointsman.request.{TEAM}.*")]
     assert len(stored) == 1
     assert Request.model_validate_json(stored[0].body).input == {"question": "why"}
 
@@ -74,7 +74,7 @@ async def test_a_request_that_does_not_fit_says_why(asked: object) -> None:
 
     assert answer.status == 422
     assert answer.json["error"]
-    assert await bus.last("work", "pointsman.request.*") is None
+    assert await bus.last("requests", "pointsman.request.*.*") is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def test_cancel_asks_the_supervisor_and_says_when_it_is_too_late() -> None
         late = await request(dashboard.app, "POST", f"/api/workflows/{WORKFLOW}/cancel", {})
         unknown = await request(dashboard.app, "POST", "/api/workflows/wf_nowhere/cancel", {})
 
-    stored = await bus.last("work", f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")
+    stored = await bus.last("controls", f"pointsman.control.{TEAM}.{WORKFLOW}.*.*.*")
     assert stored is not None
     assert Control.model_validate_json(stored.body) == Control(action="cancel", reason="enough", by="dashboard")
     assert (asked.status, late.status, unknown.status) == (200, 409, 404)

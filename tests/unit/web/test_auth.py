@@ -74,7 +74,7 @@ async def test_another_page_cannot_post_here(dashboard: Dashboard, origin: str) 
     answer = await request(dashboard.app, "POST", "/api/requests", {"team": "crew", "input": "x"}, origin=origin)
 
     assert answer.status == 403
-    assert await dashboard.client.bus.last("work", "pointsman.request.*") is None
+    assert await dashboard.client.bus.last("requests", "pointsman.request.*.*") is None
 
 
 async def test_posted_body_must_be_declared_as_json(dashboard: Dashboard) -> None:
@@ -83,7 +83,7 @@ async def test_posted_body_must_be_declared_as_json(dashboard: Dashboard) -> Non
     )
 
     assert answer.status == 422
-    assert await dashboard.client.bus.last("work", "pointsman.request.*") is None
+    assert await dashboard.client.bus.last("requests", "pointsman.request.*.*") is None
 
 
 @pytest.mark.parametrize("path", ["/api/requests", "/api/workflows/wf_1/cancel", "/api/dead-letters/x/replay"])

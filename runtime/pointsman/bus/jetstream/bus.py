@@ -39,10 +39,13 @@ from pointsman.bus.validation import (
     EXPECTED_SEQUENCE_HEADER,
     EXPECTED_SUBJECT_HEADER,
     MESSAGE_ID_HEADER,
+    ROLLUP_HEADER,
+    TTL_HEADER,
     check_consumer,
     check_filter,
     check_size,
     check_subject,
+    format_ttl,
     wire_headers,
 )
 from pointsman.clock import SystemClock
@@ -60,6 +63,8 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["JetStreamBus", "connect"]
 
+_AGEING_STREAMS: frozenset[StreamKind] = frozenset({"dead", "limits", "artifacts"})
+"""The streams whose oldest messages the broker may delete by age."""
 _NEARLY_FULL = 0.8  # share of the bytes that the settings allow a stream; any other limit is always reported
 
 
@@ -269,6 +274,26 @@ class JetStreamBus:
     async def _publish_large(self, name: str, subject: str, body: bytes, wire: dict[str, str]) -> int:
         return await self._writer.publish(name, *await self._claim_check.replace_large_body(subject, body, wire))
 
+    def replace(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+    ) -> Coroutine[Any, Any, int]:
+        """Send the replacement at once, as `publish` does."""
+        orders = {ROLLUP_HEADER: "sub"}
+        if expect is not None:
+            orders[EXPECTED_SEQUENCE_HEADER] = str(expect)
+        if message_id is not None:
+            orders[MESSAGE_ID_HEADER] = message_id
+        if ttl is not None:
+            orders[TTL_HEADER] = format_ttl(ttl)
+        return self._publish(subject, subject, body, headers, orders)()
+
     def schedule(
         self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]
     ) -> Coroutine[Any, Any, bool]:
@@ -290,18 +315,11 @@ class JetStreamBus:
             return False
         return True
 
-    async def purge(self, stream: StreamKind, subject: str) -> None:
-        check_subject(subject)
-        await self._purge(stream, {"filter": subject})
-
     async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
         check_filter(subject)
-        await self._purge(stream, {"filter": subject, "seq": last + 1})
-
-    async def _purge(self, stream: StreamKind, order: Mapping[str, str | int]) -> None:
-        answer = await self.api(f"STREAM.PURGE.{self._streams[stream]}", order)
+        answer = await self.api(f"STREAM.PURGE.{self._streams[stream]}", {"filter": subject, "seq": last + 1})
         if error_code(answer):
-            raise PeerError(f"the broker does not purge {order['filter']}: {error_text(answer)}")
+            raise PeerError(f"the broker does not purge {subject}: {error_text(answer)}")
 
     async def time(self) -> datetime:
         if self._leader_reads:
@@ -314,7 +332,7 @@ class JetStreamBus:
         if error_code(answer):
             raise BusUnavailableError(f"the broker does not describe {name}: {error_text(answer)}")
         config, state = answer["config"], answer["state"]
-        if (age := config.get("max_age", 0)) and stream in ("work", "handoffs", "log"):
+        if (age := config.get("max_age", 0)) and stream not in _AGEING_STREAMS:
             return f"{name} drops what is older than {age / to_nanoseconds(86_400):g} days, even if it is unread"
         # The largest message must fit, because the limit of bytes depends on the message.
         for bound, unit, room in (("max_msgs", "messages", 1), ("max_bytes", "bytes", self.max_payload)):

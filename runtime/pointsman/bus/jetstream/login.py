@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from dataclasses import dataclass
 from importlib.util import find_spec
 from urllib.parse import unquote, urlsplit
@@ -9,8 +10,13 @@ from urllib.parse import unquote, urlsplit
 from pointsman.bus.jetstream.credentials import CredentialsFile
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
+from pointsman_schemas.ids import as_token, is_token
 
-__all__ = ["Address", "Login", "addresses"]
+__all__ = ["ANONYMOUS_USER", "Address", "Login", "addresses", "user_name"]
+
+
+ANONYMOUS_USER = "anonymous"
+"""The user in subjects if neither the login nor the operating system names one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,13 @@ class Login:
         own = next((each for each in self.addresses if each.has_login and _place(each.url) == place), None)
         return own or self._of_urls
 
+    @property
+    def user(self) -> str | None:
+        """Return the name of the user at the broker; None for a login without a name."""
+        if self._settings.user is not None:
+            return self._settings.user
+        return self.credentials.user if self.credentials is not None else self.at("").user
+
     def __str__(self) -> str:
         """Describe the user without a secret, for messages."""
         settings, login = self._settings, self.at("")
@@ -86,12 +99,31 @@ class Login:
             return "the user of a token"
         if settings.tls_cert is not None:
             return f"the user of the client certificate {settings.tls_cert}"
-        lone = next((name for name in ("user", "password") if getattr(settings, name) is not None), None)
-        return "a client without a login" + (
-            f"; POINTSMAN_{lone.upper()} counts only together with POINTSMAN_{'PASSWORD' if lone == 'user' else 'USER'}"
-            if lone
-            else ""
-        )
+        if settings.password is not None:
+            return "a client without a login; POINTSMAN_PASSWORD counts only together with POINTSMAN_USER"
+        if settings.user is not None:
+            return "a client without a login; POINTSMAN_USER is a login only together with POINTSMAN_PASSWORD"
+        return "a client without a login"
+
+
+def user_name(settings: Settings) -> str:
+    """Return the name of the user in the subjects of requests and controls.
+
+    A grant of the broker allows a user only the subjects with its own name.
+
+    Args:
+        settings: The settings.
+
+    Returns:
+        The user of the login at the broker, if its name is a token of a subject; else the user of the operating system
+        as a token; else `anonymous`.
+    """
+    if (name := Login(settings).user) is not None and is_token(name):
+        return name
+    try:
+        return as_token(getpass.getuser())
+    except (KeyError, OSError):  # in a container, a user may have a number and no name
+        return ANONYMOUS_USER
 
 
 def _place(url: str) -> str:

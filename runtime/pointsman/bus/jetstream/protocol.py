@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from pointsman.bus.jetstream.reader_names import ReaderNames
 from pointsman.bus.jetstream.refusals import Refusal
-from pointsman.bus.validation import is_event_header
+from pointsman.bus.validation import SCHEDULER_HEADER, is_event_header
 from pointsman.errors import PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
 
@@ -23,6 +23,7 @@ __all__ = [
     "NOT_DELETED_CODE",
     "NO_CONSUMER_CODE",
     "NO_MESSAGE_CODE",
+    "NO_ROLLUP_CODE",
     "NO_SPACE_CODE",
     "NO_STREAM_CODE",
     "PENDING_WRITE_CODE",
@@ -51,6 +52,7 @@ _Result = TypeVar("_Result")
 PendingCall: TypeAlias = Callable[[], Coroutine[Any, Any, _Result]]
 """A call that waits for a running operation. A bare coroutine that is not awaited would make Python print a warning."""
 
+_SCHEDULER_LINE = f"\r\n{SCHEDULER_HEADER}:".encode()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_MESSAGE_CODE, NO_STREAM_CODE, NO_CONSUMER_CODE = 10037, 10059, 10014
@@ -59,6 +61,7 @@ STREAM_EXISTS_CODE = 10058  # a stream of that name exists with a different conf
 NOT_DELETED_CODE = 10057  # an internal error; also the answer if the message to delete is missing
 WRONG_SEQUENCE_CODE = 10071  # the last sequence of the subject is not the expected sequence
 PENDING_WRITE_CODE = 10164  # a replicated stream is still writing a message of the subject; the write may fail
+NO_ROLLUP_CODE = 10111  # the stream accepts no message in place of others; reported as an internal error
 NO_SPACE_CODE = 10077  # the stream cannot store the message: the stream or its disk is full
 TOO_LARGE_CODES = frozenset({10054, 10097})
 
@@ -68,7 +71,7 @@ ADVICE = {
     10002: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
     10005: "POINTSMAN_REPLICAS needs as many servers with JetStream and room",
     10026: "raise max_consumers of the account",
-    10027: "raise max_streams of the account: a namespace needs seven",
+    10027: "raise max_streams of the account: a namespace needs nine",
     10028: "raise the limits of the account, or lower POINTSMAN_STREAM_BYTES and POINTSMAN_ARTIFACTS_BYTES",
     10039: "enable JetStream for the account of this user",
     10047: "give the server, or the account, file storage; the sum of POINTSMAN_STREAM_BYTES must fit into it",
@@ -102,6 +105,13 @@ class WireMessage:
     def event_headers(self) -> dict[str, str]:
         """Return the headers that the event was sent with."""
         return header_lines(self.block, _is_event_header) if self.block else {}
+
+    @property
+    def scheduled_by(self) -> str:
+        """Return the subject of the schedule that produced the message; empty for a message of a client."""
+        if self.block is None or _SCHEDULER_LINE not in self.block:  # the usual case
+            return ""
+        return self.headers.get(SCHEDULER_HEADER, "")
 
     @property
     def status(self) -> str:
@@ -196,12 +206,15 @@ class DeliveryInfo:
 
 def to_stored_message(message: WireMessage, meta: DeliveryInfo) -> StoredMessage:
     """Return a delivered message as its stream stores it, with the event's own headers."""
-    return StoredMessage(message.subject, message.data, message.event_headers, meta.sequence, meta.at)
+    return StoredMessage(
+        message.subject, message.data, message.event_headers, meta.sequence, meta.at, message.scheduled_by
+    )
 
 
-def header_block(encoded: str) -> dict[str, str]:
-    """Return the event's own headers from the base64 of a header block."""
-    return header_lines(b64decode(encoded), _is_event_header)
+def header_block(encoded: str) -> tuple[dict[str, str], str]:
+    """Return the event's own headers from the base64 of a header block, and the schedule that produced the message."""
+    message = WireMessage("", "", b"", b64decode(encoded))
+    return message.event_headers, message.scheduled_by
 
 
 def header_bytes(headers: Mapping[str, str]) -> bytes:

@@ -10,6 +10,7 @@ from pydantic_core import from_json
 
 from pointsman.bus.jetstream.message_tracing import TRACE_DESTINATION_HEADER, is_sampled, parse_hop
 from pointsman.bus.jetstream.protocol import (
+    NO_ROLLUP_CODE,
     NO_SPACE_CODE,
     PENDING_WRITE_CODE,
     TOO_LARGE_CODES,
@@ -138,7 +139,8 @@ class StreamPublisher:
             )
         if code in TOO_LARGE_CODES:
             raise OversizeEventError(f"the broker refuses {subject}: {error_text(answer)}")
-        kind = BusUnavailableError if answer["error"].get("code", 0) >= 500 else PeerError
+        passing = answer["error"].get("code", 0) >= 500 and code != NO_ROLLUP_CODE
+        kind = BusUnavailableError if passing else PeerError
         todo = (
             "; raise the limits of its stream, with `nats stream edit`, or free the disk"
             if code == NO_SPACE_CODE

@@ -150,12 +150,14 @@ class StreamReader:
                 return None
             raise PeerError(f"the broker does not read {query} of {stream}: {error_text(answer)}")
         message = answer["message"]
+        headers, scheduled_by = header_block(message.get("hdrs", ""))
         return StoredMessage(
             message["subject"],
             b64decode(message.get("data", "")),
-            header_block(message.get("hdrs", "")),
+            headers,
             message["seq"],
             parse_time(message["time"]),
+            scheduled_by,
         )
 
     async def _read_batches(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]:

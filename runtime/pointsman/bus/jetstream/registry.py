@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from pointsman.bus.jetstream.stream_config import TOMBSTONE_TTL_S
-from pointsman.bus.validation import decode_card, encode_card
+from pointsman.bus.validation import TTL_HEADER, decode_card, encode_card, format_ttl
 from pointsman.errors import PermissionDeniedError
 from pointsman.ports.bus import StoredMessage
 from pointsman.ports.clock import Clock
@@ -43,8 +43,8 @@ class _Reader(Protocol):
 class KeyValueRegistry:
     """Cards in a key-value bucket, each with a time to live that its agent's heartbeat renews.
 
-    The broker leaves a marker when a card expires, and watchers receive it. A watcher that was disconnected for longer
-    than the marker's time to live misses it, so cards also expire here, by the time to live of their announcement.
+    The broker deletes a card that expires and tells nobody, because markers would need a bucket with rollup, and by
+    rollup each announcer could empty the bucket. So cards expire here, by the time to live of their announcement.
 
     An outage of the broker is no sign of dead agents. An agent that was live when the outage began counts as live
     until one time to live after the end of the outage. Otherwise the first plans after an outage would name agents that
@@ -77,11 +77,13 @@ class KeyValueRegistry:
         await self._writer.publish(
             self._subject(card),
             encode_card(card),
-            {"Nats-TTL": _ttl(self._time_to_live)},
+            {TTL_HEADER: format_ttl(self._time_to_live)},
         )
 
     async def withdraw(self, card: AgentCard) -> None:
-        await self._writer.publish(self._subject(card), b"", {"KV-Operation": "DEL", "Nats-TTL": _ttl(TOMBSTONE_TTL_S)})
+        await self._writer.publish(
+            self._subject(card), b"", {"KV-Operation": "DEL", TTL_HEADER: format_ttl(TOMBSTONE_TTL_S)}
+        )
 
     async def cards(self) -> Sequence[AgentCard]:
         if self._watch is None:
@@ -183,8 +185,3 @@ class KeyValueRegistry:
 
     def _subject(self, card: AgentCard) -> str:
         return f"{self._prefix}{card.name}.{token(card.instance, 'instance')}"
-
-
-def _ttl(seconds: float) -> str:
-    """Format a message's time to live, rounded up: the broker counts whole seconds and refuses less than 1."""
-    return f"{max(1, -int(-seconds // 1))}s"

@@ -51,6 +51,14 @@ _REQUIRED_FIELDS = (
 )  # the rest (age, replicas, limits) is the operator's choice
 
 
+_NO_RIGHTS_OVER_OTHERS: Mapping[str, bool] = {
+    "allow_msg_schedules": False,
+    "allow_msg_ttl": False,
+    "allow_rollup_hdrs": False,
+}
+"""Options of streams with publishers that must not act on the messages of other publishers."""
+
+
 class StreamLayout(NamedTuple):
     """The streams of a namespace as they exist: handoffs may have a separate stream, and the streams a domain."""
 
@@ -133,7 +141,7 @@ async def ensure_streams(
     apart = settings.unsynced_handoffs or not error_code(await bus.api(f"STREAM.INFO.{subjects.handoff_stream}"))
     first, *_ = stream_configs(subjects, settings, apart=apart)
     work = await found(first)
-    apart = f"{subjects.namespace}.handoff.>" not in work["subjects"]
+    apart = _handoff_subjects(subjects)[0] not in work["subjects"]
     if apart and several:
         raise ConfigurationError(_ONE_NODE)
     if create and not again and settings.unsynced_handoffs and not apart:
@@ -187,71 +195,97 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         "max_msgs_per_subject": -1,
         "allow_direct": True,
     }
-    work: dict[str, Any] = {
+    # By a schedule a publisher can store a message on any subject of the stream, and by rollup delete all messages of
+    # the stream, whatever the permissions say of subjects. So no other kind of process writes to these streams.
+    of_supervisors: dict[str, Any] = {
         **common,
         "discard": "old",  # the server requires this for schedules
-        "name": subjects.work_stream,
         "allow_msg_schedules": True,
         "allow_msg_ttl": True,
         "allow_rollup_hdrs": True,
-        # A request with more tokens would be stored and acknowledged, and no team would read it.
-        "subjects": [subjects.requests, *(f"{ns}.{kind}.>" for kind in ("handoff", "step", "inbox", "schedule"))],
     }
-    working = [work]
+    # Each subject has its exact number of tokens: a message with more tokens would be stored and acknowledged, and no
+    # consumer would read it.
+    timers = [f"{ns}.timer.*.*.*", f"{ns}.schedule.*.*.timer.*"]
+    # A schedule's message goes to the stream of the schedule, so the two kinds of schedules may have different streams.
+    handoffs = _handoff_subjects(subjects)
+    working: list[dict[str, Any]] = [
+        {**of_supervisors, "name": subjects.work_stream, "subjects": timers if apart else [*handoffs, *timers]}
+    ]
     if apart:
-        timers = f"{ns}.schedule.*.*"
-        # A schedule's message goes to the stream of the schedule, so the two kinds of schedules have different streams.
-        work["subjects"] = [subjects.requests, f"{ns}.step.>", f"{ns}.inbox.>", timers]
-        theirs = [f"{ns}.handoff.>", f"{ns}.schedule.*.try.*"]
-        working.append({**work, "name": subjects.handoff_stream, "subjects": theirs, "persist_mode": _ASYNC_PERSIST})
-    return [
-        *working,
+        working.append(
+            {
+                **of_supervisors,
+                "name": subjects.handoff_stream,
+                "subjects": handoffs,
+                "persist_mode": _ASYNC_PERSIST,
+            }
+        )
+    plain: dict[str, Any] = {**common, **_NO_RIGHTS_OVER_OTHERS}
+    inbound: list[dict[str, Any]] = [
+        {**plain, "name": subjects.request_stream, "subjects": [subjects.requests]},
         {
-            **common,
-            "name": subjects.log_stream,
-            "subjects": [f"{ns}.{kind}.>" for kind in ("log", "event", "outcome")],
+            **plain,
+            "name": subjects.control_stream,
+            "subjects": [f"{ns}.control.*.*.*.*.*", f"{ns}.audit.*.*.*"],
         },
         {
-            **common,
+            **plain,
+            "name": subjects.result_stream,
+            "subjects": [f"{ns}.result.*.*.*.*.*.*", f"{ns}.step.*.*.*.*.*.*", f"{ns}.event.*.*.*.*"],
+        },
+    ]
+    return [
+        *working,
+        *inbound,
+        {
+            **plain,
+            "name": subjects.log_stream,
+            "subjects": [f"{ns}.log.*.*", f"{ns}.outcome.*.*", f"{ns}.question.*.*.*"],
+        },
+        {
+            **plain,
             "name": subjects.dead_letter_stream,
             "max_age": kept,
             "subjects": [
-                f"{ns}.dead.>",
+                subjects.dead_letters_for(),
                 *(
                     f"{_CONSUMER_ADVISORY}.{kind}.{stream['name']}.>"
-                    for stream in working
+                    for stream in (*working, *inbound)
                     for kind in ("MAX_DELIVERIES", "MSG_TERMINATED")
                 ),
             ],
         },
         {
-            **common,
+            **plain,
             "discard": "old",
             "name": subjects.limits_stream,
             "max_age": to_nanoseconds(_DAY_S),
             "max_msgs_per_subject": 1,
-            "subjects": [f"{ns}.limit.*"],
+            "subjects": [f"{ns}.limit.*", subjects.circuits],
         },
         {
-            **common,
+            **plain,
             "name": f"OBJ_{subjects.artifacts_bucket}",
             "subjects": [f"$O.{subjects.artifacts_bucket}.{part}.>" for part in ("C", "M")],
             "max_bytes": settings.artifacts_bytes or -1,
             "discard": "new",
-            "allow_rollup_hdrs": True,
         },
         {
-            **common,
+            **plain,
             "name": f"KV_{subjects.agents_bucket}",
             "subjects": [f"$KV.{subjects.agents_bucket}.>"],
             "discard": "new",
             "max_msgs_per_subject": 1,
-            "allow_rollup_hdrs": True,
             "deny_delete": True,
             "allow_msg_ttl": True,
-            "subject_delete_marker_ttl": to_nanoseconds(TOMBSTONE_TTL_S),
         },
     ]
+
+
+def _handoff_subjects(subjects: Subjects) -> list[str]:
+    ns = subjects.namespace
+    return [f"{ns}.handoff.*.*.*.*.*", f"{ns}.schedule.*.*.handoff.*"]
 
 
 def _bounded(wanted: Mapping[str, Any], settings: Settings) -> Mapping[str, Any]:

@@ -15,9 +15,17 @@ from itertools import count
 from pointsman.bus.memory.registry import MemoryRegistry
 from pointsman.bus.memory.streams import Durable, Stream
 from pointsman.bus.memory.subscriptions import MemorySubscriptions
-from pointsman.bus.validation import EXPECTED_SEQUENCE_HEADER, MESSAGE_ID_HEADER, event_headers, matches
+from pointsman.bus.stream_names import SCHEDULING_STREAMS, STORED_KINDS, stream_kind_of
+from pointsman.bus.validation import (
+    EXPECTED_SEQUENCE_HEADER,
+    MESSAGE_ID_HEADER,
+    ROLLUP_HEADER,
+    TTL_HEADER,
+    event_headers,
+    matches,
+)
 from pointsman.clock import SystemClock
-from pointsman.errors import BusUnavailableError, ConflictError
+from pointsman.errors import BusUnavailableError, ConflictError, PeerError
 from pointsman.ports.bus import Service, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman_schemas.claim_check import MAX_BODY_BYTES
@@ -30,19 +38,6 @@ MAX_PAYLOAD_BYTES = 1_048_576  # bytes: nats-server's own default
 _CLOCK_RESOLUTION_S = (
     1e-6  # seconds: a loop fires a timer early by up to its clock's resolution, before the message is due
 )
-
-_STREAM_BY_KIND: Mapping[str, StreamKind] = {
-    "request": "work",
-    "handoff": "handoffs",
-    "step": "work",
-    "inbox": "work",
-    "schedule": "work",
-    "log": "log",
-    "event": "log",
-    "outcome": "log",
-    "dead": "dead",
-    "limit": "limits",
-}
 
 
 class Broker:
@@ -77,6 +72,9 @@ class Broker:
         self.advisories: list[tuple[str, int, str]] = []
         """Terminated messages: consumer, stream sequence, reason."""
         self._streams: dict[StreamKind, Stream] = {
+            "requests": Stream(),
+            "controls": Stream(),
+            "results": Stream(),
             "work": Stream(),
             "log": Stream(),
             "dead": Stream(),
@@ -93,10 +91,12 @@ class Broker:
         self._synced_consumers: dict[str, tuple[int, Sequence[int]]] = {}
         self._durables: dict[tuple[StreamKind, str], Durable] = {}
         self._schedules: dict[str, _Schedule] = {}
+        self._expiring: list[tuple[float, StreamKind, int]] = []  # moment, stream and sequence of messages with a TTL
         self._waiting: dict[asyncio.Future[None], Durable | None] = {}
         """Consumer that each waiter waits for, or None for any change. Waking in this order makes runs repeatable."""
         self._sequence_counter = count(1)
-        self._objects = f"$O.{Subjects(namespace).artifacts_bucket}."
+        self._subjects = Subjects(namespace)
+        self._objects = f"$O.{self._subjects.artifacts_bucket}."
 
     def stream(self, kind: StreamKind) -> Stream:
         self._publish_due()
@@ -117,12 +117,9 @@ class Broker:
         """
         if subject.startswith(self._objects):
             return "artifacts"
-        prefix = self.namespace + "."
-        name, *rest = subject[len(prefix) :].split(".") if subject.startswith(prefix) else [""]
-        kind = _STREAM_BY_KIND.get(name)
-        if kind is None or not rest or (name == "request" and len(rest) > 1):
+        if (kind := stream_kind_of(self._subjects, subject)) is None:
             raise BusUnavailableError(
-                f"no stream stores {subject}; expected {prefix} and one of {', '.join(_STREAM_BY_KIND)}"
+                f"no stream stores {subject}; expected {self.namespace}. and one of {', '.join(STORED_KINDS)}"
             )
         return self.separate_stream(kind)
 
@@ -130,6 +127,8 @@ class Broker:
         kind = self.stream_of(subject)
         stream = self.stream(kind)
         now = self.clock.monotonic()
+        if (ROLLUP_HEADER in wire or TTL_HEADER in wire) and kind not in SCHEDULING_STREAMS:
+            raise PeerError(f"the broker refuses {subject}: its stream accepts no message in place of others")
         message_id = wire.get(MESSAGE_ID_HEADER)
         if message_id is not None and (known := stream.recent(message_id, now)):
             return known
@@ -139,10 +138,20 @@ class Broker:
             raise ConflictError(
                 f"{subject} ends at {stream.last_sequence_of(subject)}, expected {expect}; read it again, then decide"
             )
-        return self._append(kind, subject, body, event_headers(wire), self.clock.now(), message_id)
+        if kind in SCHEDULING_STREAMS:
+            self._schedules.pop(subject, None)  # a message takes the place of the schedule of that name
+        if ROLLUP_HEADER in wire:
+            for stored in stream.select(subject):
+                self.delete(kind, stored.sequence)
+        sequence = self._append(kind, subject, body, event_headers(wire), self.clock.now(), message_id)
+        if (ttl := wire.get(TTL_HEADER)) is not None:
+            self._expiring.append((now + float(ttl.removesuffix("s")), kind, sequence))
+        return sequence
 
     def schedule(self, name: str, at: datetime, target: str, body: bytes, headers: Mapping[str, str]) -> bool:
-        if self.stream(self.stream_of(target)).last_sequence_of(target):
+        if (kind := self.stream_of(name)) not in SCHEDULING_STREAMS or self.stream_of(target) != kind:
+            raise PeerError(f"the broker refuses {name}: its stream has no schedules, or does not hold {target}")
+        if self.stream(kind).last_sequence_of(target):
             return False
         due = self.clock.monotonic() + max(0.0, (at - self.clock.now()).total_seconds())
         self._schedules[name] = _Schedule(due, next(self._sequence_counter), target, body, event_headers(headers))
@@ -152,8 +161,10 @@ class Broker:
     def delete(self, kind: StreamKind, sequence: int) -> bool:
         self._publish_due()
         kind = self.separate_stream(kind)
-        stored = self._streams[kind].remove(sequence)
-        if stored is None:
+        return self._remove(kind, sequence)
+
+    def _remove(self, kind: StreamKind, sequence: int) -> bool:
+        if self._streams[kind].remove(sequence) is None:
             return False
         for (of, _), durable in self._durables.items():
             if of == kind:
@@ -263,9 +274,12 @@ class Broker:
         headers: Mapping[str, str],
         at: datetime,
         message_id: str | None = None,
+        scheduled_by: str = "",
     ) -> int:
         older = self._streams[kind].last_sequence_of(subject) if kind == "limits" else 0
-        stored = self._streams[kind].append(subject, body, headers, at, message_id, self.clock.monotonic())
+        stored = self._streams[kind].append(
+            subject, body, headers, at, message_id, self.clock.monotonic(), scheduled_by
+        )
         self._streams[kind].remove(older)
         takers = [
             durable for (of, _), durable in self._durables.items() if of == kind and matches(durable.subject, subject)
@@ -284,7 +298,10 @@ class Broker:
         for name, plan in due:
             del self._schedules[name]
             at = self.clock.now() - timedelta(seconds=now - plan.due)
-            self._append(self.stream_of(plan.target), plan.target, plan.body, plan.headers, at)
+            self._append(self.stream_of(plan.target), plan.target, plan.body, plan.headers, at, scheduled_by=name)
+        for expiry in [expiry for expiry in self._expiring if expiry[0] <= now]:
+            self._expiring.remove(expiry)
+            self._remove(*expiry[1:])
         for durable in self._durables.values():
             durable.expire_deadlines(now)
 

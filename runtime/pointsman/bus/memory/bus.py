@@ -15,11 +15,14 @@ from pointsman.bus.stream_names import stream_names
 from pointsman.bus.validation import (
     EXPECTED_SEQUENCE_HEADER,
     MESSAGE_ID_HEADER,
+    ROLLUP_HEADER,
+    TTL_HEADER,
     check_consumer,
     check_filter,
     check_size,
     check_subject,
     event_headers,
+    format_ttl,
     header_size,
     matches,
     wire_headers,
@@ -125,8 +128,33 @@ class MemoryBus(Bus):
         expect: int | None = None,
         message_id: str | None = None,
     ) -> int:
+        return await self._store(subject, body, headers, expect, message_id, {})
+
+    async def replace(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        expect: int | None = None,
+        message_id: str | None = None,
+        ttl: float | None = None,
+    ) -> int:
+        lifetime = {TTL_HEADER: format_ttl(ttl)} if ttl is not None else {}
+        return await self._store(subject, body, headers, expect, message_id, {ROLLUP_HEADER: "sub", **lifetime})
+
+    async def _store(
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        expect: int | None,
+        message_id: str | None,
+        extra: dict[str, str],
+    ) -> int:
         check_subject(subject)
-        extra = {EXPECTED_SEQUENCE_HEADER: str(expect)} if expect is not None else {}
+        if expect is not None:
+            extra[EXPECTED_SEQUENCE_HEADER] = str(expect)
         if message_id is not None:
             extra[MESSAGE_ID_HEADER] = message_id
         body, wire = await self._claim_check.replace_large_body(subject, body, wire_headers(headers, extra))
@@ -144,11 +172,6 @@ class MemoryBus(Bus):
         check_size(name, header_size(wire), len(body), self.max_payload)
         self._require_open()
         return self.broker.schedule(name, at, target, body, wire)
-
-    async def purge(self, stream: StreamKind, subject: str) -> None:
-        check_subject(subject)
-        self._require_open()
-        self.broker.purge(stream, subject)
 
     async def trim(self, stream: StreamKind, subject: str, last: int) -> None:
         check_filter(subject)

@@ -39,10 +39,17 @@ class Stream:
         return sorted(subject for subject in self._by_subject if matches(pattern, subject))
 
     def append(
-        self, subject: str, body: bytes, headers: Mapping[str, str], at: datetime, message_id: str | None, now: float
+        self,
+        subject: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        at: datetime,
+        message_id: str | None,
+        now: float,
+        scheduled_by: str = "",
     ) -> StoredMessage:
         self.end += 1
-        stored = StoredMessage(subject, bytes(body), dict(headers), self.end, at)
+        stored = StoredMessage(subject, bytes(body), dict(headers), self.end, at, scheduled_by)
         self._messages[self.end] = stored
         self._by_subject.setdefault(subject, []).append(self.end)
         if message_id is not None:

@@ -66,7 +66,7 @@ def agents(
             queues = await asyncio.gather(*(client.operations.queue_depth(name) for name in grouped))
             circuits, now = await client.operations.circuits(), await client.bus.time()
             teams = group_by_name(await client.operations.teams())
-            requests = await asyncio.gather(*(client.bus.depth(f"request-{name}", "work") for name in teams))
+            requests = await asyncio.gather(*(client.bus.depth(f"request-{name}", "requests") for name in teams))
         if json:
             for (name, cards), queue in zip(grouped.items(), queues, strict=True):
                 orphaned = sum(card.orphaned_handlers for card in cards)

@@ -106,7 +106,7 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
         )
         workflow = await _publish_request(client, topology.team.name, request)
         if not json:
-            subject = client.subjects.request(topology.team.name)
+            subject = client.subjects.request(topology.team.name, client.user)
             body = shlex.quote(compact_json({"input": request}).decode())
             command = (
                 f"\nSending the request. Any NATS client can do this:\n  nats pub {subject} {escape_control(body)}\n"
@@ -132,5 +132,7 @@ async def _run_demo(text: str | None, settings: Settings, home: Path, *, json: b
 
 async def _publish_request(client: Client, team: str, request: str) -> Workflow:
     """Publish a request as any NATS client can: JSON without headers. The sequence determines the workflow's id."""
-    sequence = await client.bus.publish(client.subjects.request(team), compact_json({"input": request}), {})
+    sequence = await client.bus.publish(
+        client.subjects.request(team, client.user), compact_json({"input": request}), {}
+    )
     return await client.workflow_from_sequence(sequence)

@@ -10,11 +10,11 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from pointsman.cli.arguments import By, Json, Namespace, OfWorkflow, QuestionId, Url, read_stdin
+from pointsman.cli.arguments import Json, Namespace, OfWorkflow, QuestionId, Url, read_stdin
 from pointsman.cli.render.outcome import question_table
 from pointsman.cli.render.output import Code, console, print_error, print_json, print_table
 from pointsman.cli.support.ids import resolve_question_id, resolve_workflow_id
-from pointsman.cli.support.session import default_by, session
+from pointsman.cli.support.session import session
 from pointsman.client.client import Client
 from pointsman.client.operations import AnswerResult
 from pointsman.core.questions.answer_schema import answer_problem
@@ -54,7 +54,6 @@ def answer(
             metavar="ANSWER", help="The answer: a text, or JSON where the question asks for it; - reads standard input."
         ),
     ],
-    by: By = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -68,7 +67,7 @@ def answer(
 
     async def send(client: Client, id: str) -> AnswerResult:
         value = _value(text, await _schema(client, id))
-        return await client.operations.answer(id, value, by=default_by(by))
+        return await client.operations.answer(id, value)
 
     return asyncio.run(_send(question, send, url, namespace, json=json))
 
@@ -85,7 +84,6 @@ def approve(
             show_default=False,
         ),
     ] = None,
-    by: By = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -99,7 +97,7 @@ def approve(
     replacement = None if text is None else parse_json(text.encode())
 
     async def send(client: Client, id: str) -> AnswerResult:
-        return await client.operations.approve(id, input=replacement, by=default_by(by))
+        return await client.operations.approve(id, input=replacement)
 
     return asyncio.run(_send(question, send, url, namespace, json=json))
 
@@ -109,7 +107,6 @@ def reject(
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="The reason, for the planner or the agent and for the log.")
     ] = "",
-    by: By = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -121,7 +118,7 @@ def reject(
     """
 
     async def send(client: Client, id: str) -> AnswerResult:
-        return await client.operations.reject(id, reason=reason, by=default_by(by))
+        return await client.operations.reject(id, reason=reason)
 
     return asyncio.run(_send(question, send, url, namespace, json=json))
 

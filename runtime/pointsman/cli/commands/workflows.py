@@ -10,13 +10,13 @@ from typing import Annotated
 
 import typer
 
-from pointsman.cli.arguments import By, Json, Namespace, Since, Until, Url, WorkflowId, parse_time
+from pointsman.cli.arguments import Json, Namespace, Since, Until, Url, WorkflowId, parse_time
 from pointsman.cli.render.follow import follow, print_outcome
 from pointsman.cli.render.outcome import render_workflow, workflow_table
 from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_json, print_table
 from pointsman.cli.render.wait_notices import notices, report_missing_agents, report_outages
 from pointsman.cli.support.ids import resolve_workflow_id
-from pointsman.cli.support.session import default_by, session
+from pointsman.cli.support.session import session
 from pointsman.cli.support.teams import is_admitted, known_teams
 from pointsman.client.client import WORKFLOW_STATUSES, Client, Workflow
 from pointsman.client.operations import NotResumableError
@@ -184,7 +184,6 @@ def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, jso
 def cancel(
     workflow: WorkflowId,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the log.")] = "",
-    by: By = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -201,7 +200,7 @@ def cancel(
         async with session(url, namespace) as client:
             id = await resolve_workflow_id(client, workflow)
             found = await client.workflow(id)
-            outcome = await found.cancel(reason, by=default_by(by))
+            outcome = await found.cancel(reason)
             note = "" if outcome or await is_admitted(client, found) else await _queued_cancel_note(client, found)
         if outcome is not None:
             if json:
@@ -219,7 +218,6 @@ def cancel(
 def resume(
     workflow: WorkflowId,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the log.")] = "",
-    by: By = None,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -237,7 +235,7 @@ def resume(
         async with session(url, namespace) as client:
             id = await resolve_workflow_id(client, workflow)
             try:
-                resumed = await client.operations.resume(id, reason=reason, by=default_by(by))
+                resumed = await client.operations.resume(id, reason=reason)
             except NotResumableError as error:
                 if json:
                     print_json({"workflow_id": id, "resumed": False, "reason": str(error)})

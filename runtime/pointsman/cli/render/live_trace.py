@@ -61,8 +61,9 @@ class LiveTrace:
             if isinstance(event, TaskDispatched | RetryScheduled) and event.team:
                 id = child_id_for(event.agent, workflow.id, event.task_id, event.attempt)
                 if id not in self._records:
+                    client = self._client
                     child = Workflow(
-                        self._client.bus, self._client.subjects, id, event.agent, source=self._client.source
+                        client.bus, client.subjects, id, event.agent, source=client.source, user=client.user
                     )
                     children.append(group.create_task(self._read(child, group, children)))
 

@@ -26,6 +26,7 @@ from pointsman.core.views.formatting import format_seconds
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
 from pointsman.engine.log.reader import gather_batched
+from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
 from pointsman.engine.process.discovery import installed_agents
 from pointsman.engine.supervisor.retention import oldest_message, retention_of
 from pointsman.engine.supervisor.stream_integrity import find_lost_log, find_lost_work, stream_bounds
@@ -44,7 +45,7 @@ __all__ = ["Check", "check_requests", "check_retention", "check_supervisor", "ch
 _READING_ROLES = (GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.DASHBOARD, GrantRole.OBSERVER)
 _RECHECK_DELAY_S = 0.5  # seconds: a live supervisor takes waiting messages within milliseconds
 _MAX_COUNTED = 1_000  # dead letters that are counted; doctor reports a larger number as "or more"
-_RETAINED_STREAMS: Sequence[StreamKind] = ("work", "log")
+_RETAINED_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "log")
 _RETENTION_TOLERANCE = timedelta(days=1)  # supervisors apply the retention every hour
 _MAX_WORKFLOWS = 100  # workflows whose tasks are checked
 _LATENCY_SAMPLES = 3  # measurements of the broker's latency
@@ -274,26 +275,26 @@ async def check_supervisor(client: Client, team: str) -> Sequence[Check]:
     Returns:
         The results.
     """
-    consumers = _team_consumers(team)
-    before = [await client.bus.depth(consumer, "work") for consumer in consumers]
+    consumers = _team_consumers(client, team)
+    before = [await client.bus.depth(consumer.name, consumer.stream) for consumer in consumers]
     if any(depth and _is_stalled(depth) for depth in before):
         await asyncio.sleep(_RECHECK_DELAY_S)
     alive = sum(card.name == team for card in await client.operations.teams())
     advice = f"start the supervisor of {team}: `pointsman supervisor module:name`"
     checks = [Check("supervisor", alive > 0, f"{alive or 'none'} of {team} live", advice)]
     for consumer, first in zip(consumers, before, strict=True):
-        depth = await client.bus.depth(consumer, "work") if first and _is_stalled(first) else first
+        depth = await client.bus.depth(consumer.name, consumer.stream) if first and _is_stalled(first) else first
         if depth is None:  # no supervisor of the team has run in this namespace
             continue
-        finding = f"{consumer}: {depth.pending} waiting, {depth.in_flight} running"
+        finding = f"{consumer.name}: {depth.pending} waiting, {depth.in_flight} running"
         finding += ", and no supervisor takes them" if _is_stalled(depth) else ""
         checks.append(Check("supervisor", not _is_stalled(depth), finding, advice))
     return checks
 
 
-def _team_consumers(team: str) -> tuple[str, str]:
-    """Return the names of the consumers of a team's requests and of its results."""
-    return f"request-{team}", f"inbox-{team}"
+def _team_consumers(client: Client, team: str) -> tuple[DurableConsumer, ...]:
+    """Return the consumers of a team's requests, controls, results and timers."""
+    return request_consumer(client.subjects, team), *input_consumers(client.subjects, team)
 
 
 async def check_requests(client: Client) -> Check:
@@ -439,12 +440,12 @@ def _check_handlers(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
 async def _check_ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
     """Check that all processes that share a queue have the same acknowledgement deadline: the longest one applies."""
     teams = sorted({card.name for card in await client.operations.teams()})
-    consumers = [consumer for name in teams for consumer in _team_consumers(name)]
-    depths = await gather_batched(client.bus.depth(consumer, "work") for consumer in consumers)
+    consumers = [consumer for name in teams for consumer in _team_consumers(client, name)]
+    depths = await gather_batched(client.bus.depth(consumer.name, consumer.stream) for consumer in consumers)
     depths += await gather_batched(map(client.operations.queue_depth, alive))
     found = [
         f"{name} has {' and '.join(f'{wait:g}' for wait in depth.ack_waits)} s"
-        for name, depth in zip([*consumers, *alive], depths, strict=True)
+        for name, depth in zip([*(consumer.name for consumer in consumers), *alive], depths, strict=True)
         if depth and depth.ack_waits
     ]
     advice = "the longest one applies; start all processes that share a queue with the same POINTSMAN_ACK_WAIT"

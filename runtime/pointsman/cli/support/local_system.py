@@ -257,7 +257,7 @@ def print_ready(name: str, began: float, *, json: bool, width: int = _MIN_NAME_W
 
 
 async def _has_supervisor(client: Client, team: str) -> bool:
-    return await client.bus.depth(f"inbox-{team}", "work") is not None
+    return await client.bus.depth(f"result-{team}", "results") is not None
 
 
 async def or_child_exit(children: ChildProcesses, work: Coroutine[Any, Any, T]) -> T:

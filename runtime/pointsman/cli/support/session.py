@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +10,7 @@ from pointsman.cli.render.output import print_error
 from pointsman.client.client import Client, connect
 from pointsman.settings import Settings, misspelled_variables
 
-__all__ = ["default_by", "session", "settings_for"]
+__all__ = ["session", "settings_for"]
 
 
 def settings_for(url: str | None, namespace: str | None, *, log_level: str | None = None) -> Settings:
@@ -52,20 +51,3 @@ async def session(url: str | None, namespace: str | None, *, create: bool = Fals
             yield client
     finally:
         await observed.shutdown()
-
-
-def default_by(given: str | None) -> str:
-    """Return the name under which the log records a person's answer.
-
-    Args:
-        given: The value of `--by`, or None.
-
-    Returns:
-        The given name, or the name of the login.
-    """
-    if given:
-        return given
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # in a container, a user may have a number and no name
-        return "an unnamed user"

@@ -41,6 +41,8 @@ class Admission:
         trace: The trace context.
         parent: The task of a different team, if the handoff of that task starts the workflow.
         depth: Number of teams above the workflow.
+        caller: The caller, from the subject of the request; the team of the parent for a handoff.
+        secret: The secret of the tokens of the workflow's attempts, drawn by chance. The log keeps the first one.
         digest: Digest of the request. A different request with the same id has a different digest. Empty for a handoff.
     """
 
@@ -49,6 +51,8 @@ class Admission:
     correlation_id: str
     team: Team
     trace: TraceOrigin
+    caller: str
+    secret: str
     parent: Parent | None = None
     depth: int = 0
     digest: str = ""
@@ -76,18 +80,32 @@ class RequestRefused:
 
 @dataclass(frozen=True, slots=True)
 class ResultReceived:
-    """A result of an agent, for the attempt that the result names. The decision may ignore the result."""
+    """A result of an agent, for the attempt that the result names. The decision may ignore the result.
+
+    Attributes:
+        event_id: The id of the event.
+        result: The result.
+        token: The token of the attempt, from the subject of the result.
+    """
 
     event_id: str
     result: Result
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
 class ControlReceived:
-    """A command of an operator, a caller or a parent: cancel, replay, approve or reject."""
+    """A command of an operator, a caller or a parent: cancel, replay, approve or reject.
+
+    Attributes:
+        event_id: The id of the event.
+        control: The command.
+        actor: The user who sent it, or the team of the parent, from the subject.
+    """
 
     event_id: str
     control: Control
+    actor: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,8 @@ class State:
     budget: Budget | None
     reply_to: str | None
     trace: TraceOrigin
+    caller: str
+    secret: str
     parent: Parent | None = None
     request_digest: str = ""
     ignored_fields: tuple[str, ...] = ()

@@ -61,7 +61,7 @@ def apply_answer(decision: Decision, received: ControlReceived) -> None:
             verdict=verdict,
             input=None if verdict == "rejected" else control.input,
             reason=control.reason,
-            by=control.by,
+            by=received.actor,
         ),
     )
 

@@ -24,6 +24,7 @@ from pointsman.core.model.inputs import (
 from pointsman.core.model.state import State, in_review
 from pointsman.core.replay.decision_context import AgentCards, restore_context
 from pointsman_schemas.events import Control, Request, Result
+from pointsman_schemas.ids import attempt_token
 from pointsman_schemas.log import (
     Commit,
     Entry,
@@ -97,32 +98,27 @@ def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterato
             case "task_succeeded" | "attempt_failed" if in_review(state, entry.task_id):
                 pass  # the entry follows from the judge's result
             case "task_succeeded" | "review_requested":
-                yield ResultReceived(entry.event_id, entry.result)
+                yield _with_token(state, entry.event_id, entry.result)
             case "attempt_failed" if entry.result is not None:
-                yield ResultReceived(entry.event_id, entry.result)
+                yield _with_token(state, entry.event_id, entry.result)
             case "result_ignored":
                 yield _ignored_input(state, entry)
             case "workflow_resumed":
-                resume = Control(action="resume", round=entry.round - 1, by=entry.by, reason=entry.reason)
-                yield ControlReceived(entry.event_id, resume)
+                resume = Control(action="resume", round=entry.round - 1, reason=entry.reason)
+                yield ControlReceived(entry.event_id, resume, entry.by)
             case "task_reopened":
-                control = Control(action="replay", task_id=entry.task_id, by=entry.by)
-                yield ControlReceived(entry.event_id, control)
+                yield ControlReceived(entry.event_id, Control(action="replay", task_id=entry.task_id), entry.by)
             case "question_answered" if entry.verdict != "expired":
                 answer = Control(
-                    action=_ACTIONS[entry.verdict],
-                    question=entry.question,
-                    input=entry.input,
-                    reason=entry.reason,
-                    by=entry.by,
+                    action=_ACTIONS[entry.verdict], question=entry.question, input=entry.input, reason=entry.reason
                 )
-                yield ControlReceived(entry.event_id, answer)
+                yield ControlReceived(entry.event_id, answer, entry.by)
             case "control_ignored":
                 ignored = {"action": entry.action, "question": entry.question, "input": entry.input}
-                yield ControlReceived(entry.event_id, Control.model_validate(ignored))
+                yield ControlReceived(entry.event_id, Control.model_validate(ignored), "")
             case "workflow_ended" if entry.cancellation is not None:
-                control = Control(action="cancel", by=entry.cancellation.by, reason=entry.cancellation.reason)
-                yield ControlReceived("cancel", control)
+                control = Control(action="cancel", reason=entry.cancellation.reason)
+                yield ControlReceived("cancel", control, entry.cancellation.by)
             case _:
                 pass
         state = evolve(state, entry)
@@ -153,6 +149,8 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
         correlation_id=started.correlation_id,
         team=team,
         trace=started.trace,
+        caller=started.caller,
+        secret=started.secret,
         parent=started.parent,
         depth=started.depth,
         digest=started.request_digest,
@@ -182,4 +180,9 @@ def _ignored_input(state: State | None, entry: ResultIgnored) -> ResultReceived:
         started_at=entry.at,
         ended_at=entry.at,
     )
-    return ResultReceived(entry.event_id, result)
+    return _with_token(state, entry.event_id, result)
+
+
+def _with_token(state: State | None, event_id: str, result: Result) -> ResultReceived:
+    secret = state.secret if state is not None else ""
+    return ResultReceived(event_id, result, attempt_token(secret, result.task_id, result.attempt))

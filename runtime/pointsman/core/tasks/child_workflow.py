@@ -86,8 +86,8 @@ def child_cancellation(state: State, task: Task, subjects: Subjects) -> Message:
     """Return the control that cancels the child workflow of an abandoned task."""
     child = child_id_for(task.agent, state.workflow_id, task.id, task.attempt)
     return Message(
-        subject=subjects.control(task.agent, child, PARENT_CONTROL),
-        event=Control(action="cancel", reason=task.reason, by=f"its parent {state.workflow_id}"),
+        subject=subjects.control(task.agent, child, "cancel", state.team, PARENT_CONTROL),
+        event=Control(action="cancel", reason=f"{state.workflow_id}: {task.reason}"),
         id=f"{child}-{PARENT_CONTROL}",
         at=task.ended_at or state.started_at,
         commit=state.commits,

@@ -1,6 +1,6 @@
 """Build the trace of a workflow from its log alone: the tree of its spans, without a telemetry backend.
 
-publish request.{team}
+publish request.{team}.{caller}
 └ invoke_workflow {team}
   ├ plan {planner}                attempts, with the model calls and tools of each, as below
   ├ invoke_agent {agent}          a task: dispatch to result, all attempts
@@ -436,7 +436,7 @@ class _TraceBuilder:
             children=tuple(children),
         )
         return TraceNode(
-            name=f"publish request.{started.team}",
+            name=f"publish request.{started.team}.{started.caller}",
             kind="publish",
             status=status,
             started_at=started.at,

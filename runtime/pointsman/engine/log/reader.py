@@ -8,12 +8,12 @@ from contextlib import aclosing, suppress
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from pointsman.errors import BusUnavailableError, NotFoundError, PeerError, UnknownEventTypeError
+from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, PeerError, UnknownEventTypeError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.ids import outcome_round
-from pointsman_schemas.log import Commit, Entry, WorkflowStarted
+from pointsman_schemas.log import Commit, Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
@@ -23,6 +23,7 @@ __all__ = [
     "NewestCommit",
     "as_async_generator",
     "check_not_imported",
+    "follow_workflow",
     "gather_batched",
     "imported_from",
     "is_imported",
@@ -201,6 +202,74 @@ async def as_async_generator(messages: AsyncIterator[T]) -> AsyncGenerator[T, No
     finally:
         if isinstance(messages, AsyncGenerator):
             await messages.aclose()
+
+
+async def follow_workflow(
+    bus: Bus, subjects: Subjects, workflow: str, *, team: str | None = None, present_only: bool = False
+) -> AsyncGenerator[StoredMessage, None]:
+    """Yield the commits of a workflow and the reports of its agents in the order of their time, and wait for more.
+
+    The two have different streams, because they have different writers. The reports that are stored before the end of
+    the workflow come before the commit that ends it.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        workflow: The workflow.
+        team: The team; None for a workflow whose team is unknown.
+        present_only: True to yield only what is stored now. Default: False.
+
+    Yields:
+        The messages.
+    """
+    log = subjects.log(team, workflow) if team is not None else subjects.workflow_log(workflow)
+    wanted: dict[StreamKind, str] = {"log": log, "results": subjects.workflow_events(workflow, team)}
+    seen: dict[StreamKind, int] = dict.fromkeys(wanted, 0)
+    present: list[StoredMessage] = []
+    for stream, subject in wanted.items():  # the log first: the reports of its tasks are stored before its end
+        found = [stored async for stored in bus.read(stream, subject)]
+        seen[stream] = found[-1].sequence if found else 0
+        present += found
+    for stored in sorted(present, key=lambda stored: stored.at):
+        yield stored
+    if present_only:
+        return
+    arrived: asyncio.Queue[tuple[StreamKind, StoredMessage] | Exception] = asyncio.Queue(_MAX_CONCURRENT)
+
+    async def follow(stream: StreamKind) -> None:
+        try:
+            async with aclosing(
+                as_async_generator(bus.follow(stream, [wanted[stream]], after=seen[stream]))
+            ) as messages:
+                async for stored in messages:
+                    await arrived.put((stream, stored))
+        except Exception as error:
+            await arrived.put(error)
+
+    tasks = [asyncio.create_task(follow(stream)) for stream in wanted]
+    try:
+        while True:
+            if isinstance(new := await arrived.get(), Exception):
+                raise new
+            stream, stored = new
+            if stored.sequence <= seen[stream]:  # read before the commit that ended the workflow
+                continue
+            if stream == "log" and _ends_workflow(stored):
+                async for report in bus.read("results", wanted["results"], after=seen["results"]):
+                    seen["results"] = report.sequence
+                    yield report
+            seen[stream] = stored.sequence
+            yield stored
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _ends_workflow(stored: StoredMessage) -> bool:
+    with suppress(PeerError, ContractError):
+        return any(isinstance(entry, WorkflowEnded) for entry in read_commit(stored).entries)
+    return False
 
 
 def team_of(log_subject: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeAlias, assert_never
 
 from pydantic import BaseModel, ValidationError
 
@@ -25,22 +26,33 @@ from pointsman.engine.log.reader import as_async_generator
 from pointsman.engine.process.handoff_codec import decode_handoff
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.telemetry import parse_traceparent, reserve_context
+from pointsman.telemetry.trace_context import new_id
 from pointsman_schemas.envelope import Envelope, decode, read_identity
 from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Request, Result, Timer
-from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, caller_id, child_id_for, stable_digest, workflow_id_for
+from pointsman_schemas.ids import (
+    MAX_CALLER_ID_CHARS,
+    as_token,
+    caller_id,
+    child_id_for,
+    stable_digest,
+    token,
+    workflow_id_for,
+)
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.strict_json import parse, parse_json, replace_surrogate_escapes
-from pointsman_schemas.subjects import InboxAddress, Subjects
+from pointsman_schemas.subjects import ControlAddress, ResultAddress, Subjects, TimerAddress
 from pointsman_schemas.team import Team
 from pointsman_schemas.unknown_fields import find_unknown_fields
 
 __all__ = [
+    "InputAddress",
     "correlation_id_of_request",
     "failed_result_for",
     "find_request",
+    "input_address",
     "read_child_request",
-    "read_inbox",
+    "read_input",
     "read_request",
     "recent_requests",
     "workflow_id_of",
@@ -49,10 +61,13 @@ __all__ = [
 
 _MAX_IGNORED_FIELDS = 20
 _MAX_NAME_CHARS = 200
-_SEARCH_WINDOW = 50_000  # messages of the work stream in which a request is looked for: a second or so of reading
+_SEARCH_WINDOW = 20_000  # requests among which one is looked for: a second or so of reading
+
+InputAddress: TypeAlias = ResultAddress | ControlAddress | TimerAddress
+"""The parts of the subject of an input of a running workflow."""
 
 
-def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestReceived | RequestRefused:
+def read_request(stored: StoredMessage, team: Team) -> RequestReceived | RequestRefused:
     """Return the request of a message in any of its three forms: CloudEvents binary, structured, or bare JSON.
 
     A request that cannot be read is a `RequestRefused`: its workflow begins and ends at once, so that the caller
@@ -64,7 +79,8 @@ def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestRe
         envelope, body = decode(stored.headers, stored.body)
         _check_event_type(envelope, Request.event_type)
         request = parse(Request, body)
-        _check_reply_to(request.reply_to, namespace)
+        _check_reply_to(request.reply_to)
+        token(stored.subject.rpartition(".")[2], "the caller, the last token of the subject,")
         admission = _admission(stored, team, envelope, request, stable_digest(body))
         caller_id(admission.request_id, "request id")
         caller_id(admission.correlation_id, "correlation id")
@@ -73,7 +89,7 @@ def read_request(stored: StoredMessage, team: Team, namespace: str) -> RequestRe
         digest = stable_digest(str(error).encode("utf-8", "replace") + stored.body)
         admission = _readable(_admission(stored, team, envelope, None, digest, body))
         refusal = AttemptError(kind=error.kind, message=str(error))
-        return RequestRefused(admission, refusal, _readable_reply_to(body, namespace))
+        return RequestRefused(admission, refusal, _readable_reply_to(body))
     return RequestReceived(admission, request, _ignored_fields(body))
 
 
@@ -93,15 +109,16 @@ def read_child_request(
         ContractError: The handoff is unreadable, so there is no reply subject to answer on.
     """
     envelope, handoff = decode_handoff(stored, subjects)
-    sender = subjects.parse_inbox(handoff.return_to)
     admission = Admission(
         workflow_id=child_id_for(team.name, handoff.workflow_id, handoff.task_id, handoff.attempt),
         request_id=envelope.id,
         correlation_id=envelope.correlation_id or envelope.id,
         team=team,
         trace=_trace_origin(envelope, {}),
+        caller=handoff.from_agent,
+        secret=new_id(16),
         parent=Parent(
-            team=sender.team,
+            team=handoff.from_agent,
             workflow_id=handoff.workflow_id,
             task_id=handoff.task_id,
             attempt=handoff.attempt,
@@ -131,14 +148,11 @@ def _shown(value: str) -> str:
     return value.encode("utf-8", "backslashreplace").decode()[:MAX_CALLER_ID_CHARS]
 
 
-def _check_reply_to(subject: str | None, namespace: str) -> None:
-    """Raise `ContractError` if an outcome on `subject` may look like a different event, or reach broker subjects."""
-    if subject is None:
-        return
-    ours = subject.startswith(("$", "_", f"{namespace}.")) and not subject.startswith("_INBOX.")
-    if ours or not all(subject.split(".")):
+def _check_reply_to(subject: str | None) -> None:
+    """Raise `ContractError` if an outcome on `subject` may reach a subscriber other than the inbox of a caller."""
+    if subject is not None and not (subject.startswith("_INBOX.") and all(subject.split("."))):
         raise ContractError(
-            f"reply_to is {subject!r}; expected tokens parted by dots, outside {namespace}. and $, as in _INBOX.abc"
+            f"reply_to is {subject!r}; expected the inbox of the caller: _INBOX. and tokens parted by dots"
         )
 
 
@@ -159,6 +173,8 @@ def _admission(
         correlation_id=_correlation_id(stored, envelope, request, request_id, unread),
         team=team,
         trace=_trace_origin(envelope, headers),
+        caller=as_token(stored.subject.rpartition(".")[2]),
+        secret=new_id(16),
         digest=digest,
     )
 
@@ -180,11 +196,11 @@ def _text_field(body: bytes, name: str) -> str | None:
     return None
 
 
-def _readable_reply_to(body: bytes, namespace: str) -> str | None:
+def _readable_reply_to(body: bytes) -> str | None:
     """Return the reply subject of a refused request, so that its caller receives the outcome."""
     with suppress(ContractError, ValidationError):
         subject = _text_field(body, "reply_to")
-        _check_reply_to(subject, namespace)
+        _check_reply_to(subject)
         return Request(input="x", reply_to=subject).reply_to
     return None
 
@@ -231,19 +247,41 @@ def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str 
                 parent = subjects.parse_handoff(stored.subject)
                 return child_id_for(team, parent.workflow, parent.task, parent.attempt)
             case _:
-                return subjects.parse_inbox(stored.subject).workflow
+                return input_address(stored.subject, subjects).workflow
     return None
 
 
+def input_address(subject: str, subjects: Subjects) -> InputAddress:
+    """Parse the subject of a result, of a control event or of a timer.
+
+    Args:
+        subject: A subject.
+        subjects: The subjects of the namespace.
+
+    Returns:
+        The parts of the subject.
+
+    Raises:
+        ContractError: The subject is of another kind, or has another form.
+    """
+    match subjects.kind_of(subject):
+        case "result":
+            return subjects.parse_result(subject)
+        case "control":
+            return subjects.parse_control(subject)
+        case _:
+            return subjects.parse_timer(subject)
+
+
 async def recent_requests(bus: Bus, requests: str) -> AsyncGenerator[StoredMessage, None]:
-    """Yield the requests on the subject `requests` (wildcards allowed) among the last messages of the work stream.
+    """Yield the requests on the subject `requests` (wildcards allowed) among the last messages of their stream.
 
     The oldest request comes first. Put the generator into `aclosing` to leave it early.
     """
-    if (last := await bus.last("work", requests)) is None:
+    if (last := await bus.last("requests", requests)) is None:
         return
     async with aclosing(
-        as_async_generator(bus.read("work", requests, after=max(0, last.sequence - _SEARCH_WINDOW)))
+        as_async_generator(bus.read("requests", requests, after=max(0, last.sequence - _SEARCH_WINDOW)))
     ) as messages:
         async for stored in messages:
             yield stored
@@ -255,7 +293,9 @@ async def find_request(bus: Bus, requests: str, workflow: str, *, after: int | N
     Only requests `after` a sequence are compared; by default those of `recent_requests`.
     """
     found = (
-        recent_requests(bus, requests) if after is None else as_async_generator(bus.read("work", requests, after=after))
+        recent_requests(bus, requests)
+        if after is None
+        else as_async_generator(bus.read("requests", requests, after=after))
     )
     async with aclosing(found) as messages:
         async for stored in messages:
@@ -279,8 +319,8 @@ def _trace_origin(envelope: Envelope | None, headers: Mapping[str, str]) -> Trac
     )
 
 
-def read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived | ControlReceived | TimerFired:
-    """Return the result, control or timer of a message on an inbox subject.
+def read_input(stored: StoredMessage, subjects: Subjects) -> ResultReceived | ControlReceived | TimerFired:
+    """Return the result, control or timer of a message.
 
     Half of a surrogate pair in a result becomes a question mark.
 
@@ -289,42 +329,59 @@ def read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived |
         UndecodableEventError: The message disagrees with its subject, or ends before it starts.
     """
     try:
-        return _read_inbox(stored, address)
+        return _read_input(stored, subjects)
     except UndecodableEventError:
         repaired = replace_surrogate_escapes(stored.body)
-        if address.kind != "result" or repaired == stored.body:
+        if subjects.kind_of(stored.subject) != "result" or repaired == stored.body:
             raise
-    return _read_inbox(replace(stored, body=repaired), address)
+    return _read_input(replace(stored, body=repaired), subjects)
 
 
-def _read_inbox(stored: StoredMessage, address: InboxAddress) -> ResultReceived | ControlReceived | TimerFired:
+def _read_input(stored: StoredMessage, subjects: Subjects) -> ResultReceived | ControlReceived | TimerFired:
+    address = input_address(stored.subject, subjects)
     envelope, body = decode(stored.headers, stored.body)
     event_id = envelope.id if envelope else f"sequence-{stored.sequence}"
-    match address.kind:
-        case "result":
+    match address:
+        case ResultAddress():
             _check_event_type(envelope, Result.event_type)
-            result = parse(Result, body)
-            said = (result.workflow_id, result.task_id, result.attempt, result.agent)
-            addressed = (address.workflow, address.task, address.attempt, address.agent)
-            if said != addressed:
-                raise UndecodableEventError(
-                    f"the result speaks of workflow, task, attempt, agent {said}; its subject of {addressed}; "
-                    "publish on the handoff's return_to"
-                )
-            if result.ended_at < result.started_at:
-                raise UndecodableEventError(
-                    f"ended_at is {result.ended_at.isoformat()}, before started_at, {result.started_at.isoformat()}; "
-                    "take both times from one clock that does not step back"
-                )
-            return ResultReceived(event_id, result)
-        case "control":
+            return ResultReceived(event_id, _read_result(body, address), address.token)
+        case ControlAddress():
             _check_event_type(envelope, Control.event_type)
             control = parse(Control, body)
             _refuse_misnamed(Control, body)
-            return ControlReceived(event_id, control)
-        case _:
+            if control.action != address.action:
+                raise UndecodableEventError(
+                    f"the action is {control.action!r}, and {address.action!r} in the subject; publish both alike"
+                )
+            return ControlReceived(event_id, control, address.actor)
+        case TimerAddress():
             _check_event_type(envelope, Timer.event_type)
+            planned = subjects.schedule(address.team, address.workflow, address.name)
+            if stored.scheduled_by != planned:
+                raise UndecodableEventError(
+                    f"the timer comes from {stored.scheduled_by or 'a client'}; expected the schedule {planned}; only "
+                    "the broker publishes a timer, when it is due"
+                )
             return TimerFired(address.name)
+        case _:
+            assert_never(address)
+
+
+def _read_result(body: bytes, address: ResultAddress) -> Result:
+    result = parse(Result, body)
+    said = (result.workflow_id, result.task_id, result.attempt, result.agent)
+    addressed = (address.workflow, address.task, address.attempt, address.agent)
+    if said != addressed:
+        raise UndecodableEventError(
+            f"the result speaks of workflow, task, attempt, agent {said}; its subject of {addressed}; "
+            "publish on the handoff's return_to"
+        )
+    if result.ended_at < result.started_at:
+        raise UndecodableEventError(
+            f"ended_at is {result.ended_at.isoformat()}, before started_at, {result.started_at.isoformat()}; "
+            "take both times from one clock that does not step back"
+        )
+    return result
 
 
 def _refuse_misnamed(model: type[BaseModel], body: bytes) -> None:
@@ -335,7 +392,7 @@ def _refuse_misnamed(model: type[BaseModel], body: bytes) -> None:
             raise UndecodableEventError(f"a {model.__name__.lower()} event {each.message}")
 
 
-def failed_result_for(stored: StoredMessage, address: InboxAddress, error: ContractError) -> ResultReceived:
+def failed_result_for(stored: StoredMessage, address: ResultAddress, error: ContractError) -> ResultReceived:
     """Return a failed result in place of a result that cannot be read: the attempt failed by a fault of the sender."""
     failed = Result(
         workflow_id=address.workflow,
@@ -347,7 +404,7 @@ def failed_result_for(stored: StoredMessage, address: InboxAddress, error: Contr
         started_at=stored.at,
         ended_at=stored.at,
     )
-    return ResultReceived(f"sequence-{stored.sequence}", failed)
+    return ResultReceived(f"sequence-{stored.sequence}", failed, address.token)
 
 
 def _check_event_type(envelope: Envelope | None, event_type: str) -> None:

@@ -40,10 +40,13 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
     ns = subjects.namespace
     wanted: tuple[tuple[StreamKind, str], ...] = (
         ("log", subjects.log(team, workflow)),
-        ("log", subjects.workflow_events(workflow)),
+        ("log", subjects.workflow_questions(workflow, team)),
         ("log", subjects.outcome(team, workflow)),
-        ("handoffs", f"{ns}.handoff.*.{workflow}.>"),
-        ("work", f"{ns}.inbox.{team}.{workflow}.>"),
+        ("results", subjects.workflow_events(workflow, team)),
+        ("results", subjects.workflow_results(team, workflow)),
+        ("controls", subjects.workflow_controls(team, workflow)),
+        ("handoffs", subjects.workflow_handoffs(team, workflow)),
+        ("work", subjects.workflow_timers(team, workflow)),
         ("dead", subjects.dead_letters_for(workflow=workflow)),
     )
     records = [

@@ -77,7 +77,7 @@ async def import_workflow(bus: Bus, subjects: Subjects, archive: Archive) -> int
 
 
 def _messages(archive: Archive, subjects: Subjects) -> list[_Message]:
-    """Return the messages to store, in the order of their streams. The first is the first commit.
+    """Return the messages to store, in the order of their time. The first is the first commit.
 
     If two imports run at once, they detect each other by the first commit, before they store any other message.
     """
@@ -85,9 +85,10 @@ def _messages(archive: Archive, subjects: Subjects) -> list[_Message]:
     first = next(record for record in archive.records if record.subject == log)
     kept = [record for record in archive.records if is_importable(record)]
     if (sequences := [record.sequence for record in kept if record.subject == log]) == sorted(sequences):
-        # Commits and events keep the order of their stream: the reports of a task come before the workflow's end.
-        kept.sort(key=lambda record: record.sequence)
-    kept.sort(key=lambda record: (record is not first, record.stream != "log"))
+        # Commits and events keep the order of their time: the reports of a task come before the workflow's end. The
+        # commits of one log have different sequences, also where a clock gave them one time.
+        kept.sort(key=lambda record: (record.at, record.sequence))
+    kept.sort(key=lambda record: (record is not first, record.stream == "dead"))
     return [
         _Message(
             archive.workflow_id,

@@ -92,8 +92,8 @@ def commits_of(archive: Archive) -> Iterator[Commit]:
 
 
 def is_importable(record: Record) -> bool:
-    """Return True if an import stores the record: messages of the log stream and dead letters, and no work."""
-    return record.stream in ("log", "dead")
+    """Return True if an import stores the record: messages of the log stream, events and dead letters, and no work."""
+    return record.stream in ("log", "dead") or record.subject.split(".")[1] == "event"
 
 
 def _check_workflow(archive: Archive) -> None:
@@ -151,17 +151,21 @@ def _is_own(archive: Archive, record: Record, subjects: Subjects) -> bool:
 
 def _own_subjects(archive: Archive, subjects: Subjects, stream: StreamKind) -> Sequence[str]:
     """Return the subjects of the workflow that an export reads from a stream."""
-    ns, team, workflow = subjects.namespace, archive.team, archive.workflow_id
+    team, workflow = archive.team, archive.workflow_id
     match stream:
         case "log":
             log, outcome = subjects.log(team, workflow), subjects.outcome(team, workflow)
-            return log, outcome, subjects.workflow_events(workflow)
+            return log, outcome, subjects.workflow_questions(workflow, team)
         case "dead":
             return (subjects.dead_letters_for(workflow=workflow),)
+        case "results":
+            return subjects.workflow_events(workflow, team), subjects.workflow_results(team, workflow)
+        case "controls":
+            return (subjects.workflow_controls(team, workflow),)
         case "work":
-            return f"{ns}.inbox.{team}.{workflow}.>", f"{ns}.handoff.*.{workflow}.>"
+            return subjects.workflow_timers(team, workflow), subjects.workflow_handoffs(team, workflow)
         case "handoffs":
-            return (f"{ns}.handoff.*.{workflow}.>",)
+            return (subjects.workflow_handoffs(team, workflow),)
         case _:
             return ()
 

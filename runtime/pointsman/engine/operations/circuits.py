@@ -10,15 +10,12 @@ from pointsman.core.model.agent_health import Circuit, Circuits
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["CIRCUITS", "load_circuits", "read_circuits"]
-
-
-CIRCUITS = "circuits"
+__all__ = ["load_circuits", "read_circuits"]
 
 
 async def load_circuits(bus: Bus, subjects: Subjects) -> Mapping[str, Circuit]:
     """Return the agents with an open or half-open circuit."""
-    return read_circuits(await bus.last("limits", subjects.limit(CIRCUITS))).agents
+    return read_circuits(await bus.last("limits", subjects.circuits)).agents
 
 
 def read_circuits(stored: StoredMessage | None) -> Circuits:

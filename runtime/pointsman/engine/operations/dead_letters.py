@@ -5,7 +5,7 @@
 | a request | publishes it again unchanged, as a new workflow, under an id that follows from the letter |
 | a handoff, its workflow running | asks the supervisor to reopen the task: a new attempt, the same idempotency key |
 | a handoff, its workflow ended | is refused: resume the workflow; `as_new` sends the request as a new workflow |
-| any other inbox event, its workflow running | publishes the event again |
+| a result or a control, its workflow running | publishes the event again |
 
 Every new id follows from the id of the letter. So two replays of one letter make one workflow, or one new attempt.
 """
@@ -56,6 +56,7 @@ __all__ = [
 MAX_CONCURRENT_REPLAYS = 16
 """Letters that are processed at a time: a replay waits for a supervisor, and replays need not wait for each other."""
 
+_INPUT_KINDS = ("result", "control")  # a workflow arms its own timers again
 _MAX_SHOWN_CHARS = 100_000  # characters of an unreadable body that `decoded` repeats
 
 
@@ -119,11 +120,28 @@ class ReplayResult:
 
 
 class DeadLetters:
-    """The dead letters of one namespace. `patience` is in seconds: how long a supervisor may take to reopen a task."""
+    """The dead letters of one namespace.
 
-    def __init__(self, bus: Bus, subjects: Subjects, *, clock: Clock | None = None, patience: float = 5.0) -> None:
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        user: The name of the user who replays, in the subjects of controls. Default: `anonymous`.
+        clock: The clock of new events. Default: the system's clock.
+        patience: The time that a supervisor may take to reopen a task, in seconds. Default: 5.
+    """
+
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        *,
+        user: str = "anonymous",
+        clock: Clock | None = None,
+        patience: float = 5.0,
+    ) -> None:
         self._bus = bus
         self._subjects = subjects
+        self._user = user
         self._source = subjects.source("client", "dead-letters")
         self._clock: Clock = clock or SystemClock()
         self._reopen_timeout = patience
@@ -196,19 +214,22 @@ class DeadLetters:
                 f"dead letter {content.id} was imported from the namespace {letter.imported_from!r}, for reading: "
                 "replay it there; `pointsman dead discard` removes it here"
             )
-        kind = content.subject.removeprefix(self._subjects.namespace + ".").split(".")[0]
+        kind = self._subjects.kind_of(content.subject)
         if kind == "request":
             action, workflow = "request", await self._replay_request(letter)
         elif as_new:
-            action, workflow = "request", await self._resubmit_request(content, task=kind != "inbox" and not keep)
+            action, workflow = (
+                "request",
+                await self._resubmit_request(content, task=kind not in _INPUT_KINDS and not keep),
+            )
         elif kind == "handoff" or (kind == "schedule" and content.task_id):
             action, workflow = "task", await self._reopen_task(content)
-        elif kind == "inbox":
+        elif kind in _INPUT_KINDS:
             action, workflow = "event", await self._publish_event(letter)
         else:
             raise NotReplayableError(
-                f"dead letter {content.id} came from {content.subject!r}; only requests, handoffs and inbox events "
-                "of this namespace can be replayed; `pointsman dead discard` removes it"
+                f"dead letter {content.id} came from {content.subject!r}; only requests, handoffs, results and "
+                "controls of this namespace can be replayed; `pointsman dead discard` removes it"
             )
         return ReplayResult(content.id, action, workflow, removed=not keep and await self.discard(letter))
 
@@ -268,7 +289,7 @@ class DeadLetters:
             correlation_id=started.correlation_id,
             causation_id=content.id,
         )
-        subject = self._subjects.request(started.team)
+        subject = self._subjects.request(started.team, started.caller or self._user)
         await publish_with_retry(self._bus, subject, dump(request), encode(envelope), message_id=request_id)
         return workflow_id_for(subject, request_id, self._source)
 
@@ -281,7 +302,7 @@ class DeadLetters:
                 f"request of workflow {workflow} again"
             )
         name = derive_id("replay", content.id)
-        control = Control(action="replay", task_id=content.task_id, by="a replay", reason=f"dead letter {content.id}")
+        control = Control(action="replay", task_id=content.task_id, reason=f"dead letter {content.id}")
         envelope = Envelope(
             id=name,
             type=Control.event_type,
@@ -290,7 +311,7 @@ class DeadLetters:
             subject=workflow,
             causation_id=content.id,
         )
-        subject = self._subjects.control(team, workflow, name)
+        subject = self._subjects.control(team, workflow, "replay", self._user, name)
         with suppress(ConflictError):  # the letter was replayed before: the control exists and acts once
             await publish_with_retry(self._bus, subject, dump(control), encode(envelope), expect=0)
         await self._wait_until_reopened(content, self._subjects.log(team, workflow), name)

@@ -53,9 +53,9 @@ async def answer_question(
     action: Literal["approve", "reject", "answer"],
     question: str,
     *,
+    actor: str,
     input: JsonValue = None,
     reason: str = "",
-    by: str = "",
     timeout: float = 10.0,
 ) -> AnswerResult:
     """Publish the answer, unless the answer could not count. Wait for the answer that counts.
@@ -88,10 +88,10 @@ async def answer_question(
     _check_action(asked[0], action)
     if given is not None or action == "answer":
         await _check_input(bus, asked[0], given)
-    control = Control(action=action, question=question, input=given, reason=reason, by=by)
+    control = Control(action=action, question=question, input=given, reason=reason)
     source = subjects.source("client", "python")
     envelope = Envelope(id=name, type=Control.event_type, source=source, time=datetime.now(UTC), subject=workflow)
-    subject = subjects.control(team, workflow, name)
+    subject = subjects.control(team, workflow, action, actor, name)
     await publish_with_retry(bus, subject, dump(control), encode(envelope), message_id=name)
     log = bus.follow("log", (subjects.log(team, workflow),))
     with suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""Requests that no supervisor has admitted yet: they wait in the work stream and have no log."""
+"""Requests that no supervisor has admitted yet: they wait in their stream and have no log."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from pointsman.core.model.inputs import ControlReceived
 from pointsman.engine.log.reader import gather_batched
-from pointsman.engine.log.requests import find_request, recent_requests, workflow_of_request
+from pointsman.engine.log.requests import find_request, read_input, recent_requests, workflow_of_request
+from pointsman.engine.process.consumers import request_consumer
 from pointsman.ports.bus import Bus, StoredMessage
-from pointsman_schemas.envelope import decode
 from pointsman_schemas.errors import ContractError, InvalidTokenError
-from pointsman_schemas.events import Control
 from pointsman_schemas.ids import token
-from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["QueuedRequest", "find_queued_request", "list_queued_requests"]
@@ -51,24 +50,24 @@ async def find_queued_request(bus: Bus, subjects: Subjects, workflow: str) -> Qu
     """Return the queued request that starts `workflow`, if it is among the last messages of the stream."""
     if (request := await find_request(bus, subjects.requests, workflow)) is None:
         return None
-    return await _find_queued(bus, subjects, request.subject.rpartition(".")[2], workflow, request)
+    return await _find_queued(bus, subjects, request.subject.split(".")[2], workflow, request)
 
 
 async def _requested_teams(bus: Bus, subjects: Subjects) -> Sequence[str]:
     """Return the teams that requests were sent to."""
-    teams: list[str] = []
-    for subject in await bus.subjects("work", subjects.requests):
+    teams: dict[str, None] = {}
+    for subject in await bus.subjects("requests", subjects.requests):
         with suppress(InvalidTokenError):  # no team may have such a name
-            teams.append(token(subject.rpartition(".")[2], "team"))
-    return teams
+            teams[token(subject.split(".")[2], "team")] = None
+    return list(teams)
 
 
 async def _queued_for_team(bus: Bus, subjects: Subjects, team: str, limit: int | None) -> Sequence[QueuedRequest]:
-    left = await _unsettled_count(bus, team)
+    left = await _unsettled_count(bus, subjects, team)
     if left == 0:  # read no request: many may exist
         return ()
     requests: dict[str, StoredMessage] = {}
-    async for stored in recent_requests(bus, subjects.request(team)):
+    async for stored in recent_requests(bus, subjects.team_requests(team)):
         requests.setdefault(workflow_of_request(stored), stored)
     # A team's supervisor takes requests in order, so the unsettled requests are the newest requests.
     most = min(len(requests) if each is None else each for each in (left, limit))
@@ -77,9 +76,10 @@ async def _queued_for_team(bus: Bus, subjects: Subjects, team: str, limit: int |
     return [each for each in await gather_batched(looks) if each is not None]
 
 
-async def _unsettled_count(bus: Bus, team: str) -> int | None:
+async def _unsettled_count(bus: Bus, subjects: Subjects, team: str) -> int | None:
     """Return the number of requests that the team's supervisors did not acknowledge; None if no supervisor ever ran."""
-    depth = await bus.depth(f"request-{team}", "work")
+    consumer = request_consumer(subjects, team)
+    depth = await bus.depth(consumer.name, consumer.stream)
     return None if depth is None else depth.pending + depth.in_flight
 
 
@@ -88,12 +88,12 @@ async def _find_queued(
 ) -> QueuedRequest | None:
     if await bus.last("log", subjects.log(team, workflow)) is not None:
         return None
-    said = await bus.last("work", subjects.workflow_controls(team, workflow))
-    return QueuedRequest(workflow, team, request, said is not None and _is_cancellation(said))
+    said = await bus.last("controls", subjects.workflow_controls(team, workflow))
+    return QueuedRequest(workflow, team, request, said is not None and _is_cancellation(said, subjects))
 
 
-def _is_cancellation(stored: StoredMessage) -> bool:
-    try:
-        return parse(Control, decode(stored.headers, stored.body)[1]).action == "cancel"
-    except ContractError:
-        return False
+def _is_cancellation(stored: StoredMessage, subjects: Subjects) -> bool:
+    with suppress(ContractError):
+        received = read_input(stored, subjects)
+        return isinstance(received, ControlReceived) and received.control.action == "cancel"
+    return False

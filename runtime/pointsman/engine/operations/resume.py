@@ -61,8 +61,8 @@ async def resume_workflow(
     clock: Clock,
     workflow: str,
     *,
+    actor: str,
     reason: str = "",
-    by: str = "",
     timeout: float = 10.0,
 ) -> ResumeResult:
     """Ask the supervisor of an ended workflow for a new round, and wait until the round has begun.
@@ -92,7 +92,7 @@ async def resume_workflow(
     last = await bus.last("log", log)
     after = last.sequence - 1 if last is not None else 0
     name = derive_id("resume", workflow, str(ended_round))
-    control = Control(action="resume", round=ended_round, reason=reason, by=by)
+    control = Control(action="resume", round=ended_round, reason=reason)
     envelope = Envelope(
         id=name,
         type=Control.event_type,
@@ -102,7 +102,11 @@ async def resume_workflow(
     )
     with suppress(ConflictError):  # the round was resumed before: the control exists and acts once
         await publish_with_retry(
-            bus, subjects.control(newest.team, workflow, name), dump(control), encode(envelope), expect=0
+            bus,
+            subjects.control(newest.team, workflow, "resume", actor, name),
+            dump(control),
+            encode(envelope),
+            expect=0,
         )
     try:
         async with asyncio.timeout(timeout):

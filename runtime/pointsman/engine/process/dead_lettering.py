@@ -6,6 +6,7 @@ import base64
 from collections.abc import Mapping
 from hashlib import sha256
 
+from pointsman.bus.stream_names import stream_kind_of
 from pointsman.bus.validation import printable
 from pointsman.errors import ConflictError, OversizeEventError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
@@ -45,7 +46,7 @@ async def dead_letter(
         BusUnavailableError: The letter may not be stored: do not acknowledge the original.
     """
     name = dead_letter_id_of(bus, subjects, stored, workflow)
-    if stored.subject.startswith(subjects.requests.removesuffix("*")):  # it may come more than once under its id
+    if subjects.kind_of(stored.subject) == "request":  # it may come more than once under its id
         name = dead_letter_id(workflow or "none", cause.message, sha256(stored.body).hexdigest())
     letter = DeadLetter(
         id=name,
@@ -74,8 +75,8 @@ async def dead_letter(
 
 
 def stream_of(subjects: Subjects, subject: str) -> StreamKind:
-    """Return the kind of the stream that holds `subject`."""
-    return "handoffs" if subject.startswith(f"{subjects.namespace}.handoff.") else "work"
+    """Return the kind of the stream that holds `subject`, on which an event was received."""
+    return stream_kind_of(subjects, subject) or "work"
 
 
 def dead_letter_id_of(bus: Bus, subjects: Subjects, stored: StoredMessage, workflow: str | None) -> str:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.envelope import Envelope, decode
 from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
-from pointsman_schemas.events import Handoff
-from pointsman_schemas.ids import token
+from pointsman_schemas.events import Cancellation, Handoff
+from pointsman_schemas.ids import delayed_handoff_id
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["RESENT_HEADER", "consumer_name", "decode_handoff"]
+__all__ = ["RESENT_HEADER", "decode_handoff", "is_cancellation"]
 
 RESENT_HEADER = "pointsman-resent"
 """The header of a handoff that may be the second handoff of its attempt. The broker may have lost a first handoff, and
 a worker may have answered the lost handoff. A worker looks for a result before it starts such a handoff."""
 
 
-def consumer_name(agent: str) -> str:
-    """Return the durable consumer that all workers of an agent share; an autoscaler reads its queue."""
-    return f"agent-{token(agent, 'agent')}"
+def is_cancellation(message: StoredMessage) -> bool:
+    """Return True if a message on the subject of a handoff is a cancellation in place of the handoff."""
+    return message.headers.get("ce-type") == Cancellation.event_type
 
 
 def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope, Handoff]:
@@ -36,26 +36,23 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
         raise UndecodableEventError(f"the message on {message.subject} has no ce- headers; a handoff is a CloudEvent")
     if envelope.type != Handoff.event_type:
         raise UnknownEventTypeError(f"the event type is {envelope.type[:80]!r}; expected {Handoff.event_type!r}")
-    handoff = parse(Handoff, data)
-    said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
-    if said != (address.agent, address.workflow, address.task, address.attempt):
+    planned = subjects.retry(address.team, address.workflow, delayed_handoff_id(address.task, address.attempt))
+    if message.scheduled_by not in ("", planned):
         raise ContractError(
-            f"the subject is {message.subject}, but the body is for agent, workflow, task and attempt "
+            f"the message on {message.subject} comes from the schedule {message.scheduled_by}; expected {planned}, or "
+            "none; only the supervisors of the team schedule its handoffs"
+        )
+    handoff = parse(Handoff, data)
+    said = (handoff.to_agent, handoff.from_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
+    if said != (address.agent, address.team, address.workflow, address.task, address.attempt):
+        raise ContractError(
+            f"the subject is {message.subject}, but the body is for agent, team, workflow, task and attempt "
             f"{said}; publish a handoff on its own subject"
         )
-    agent, workflow, task, attempt = said
-    usual = f"{subjects.namespace}.inbox.{handoff.from_agent}.{workflow}.result.{agent}.{task}.{attempt}"
-    if handoff.return_to != usual:
-        _check_return_subject(handoff, message, subjects)
-    return envelope, handoff
-
-
-def _check_return_subject(handoff: Handoff, message: StoredMessage, subjects: Subjects) -> None:
-    """Raise `ContractError` unless the reply subject is an inbox for this result. Any team may own this inbox."""
-    said = (handoff.to_agent, handoff.workflow_id, handoff.task_id, handoff.attempt)
-    inbox = subjects.parse_inbox(handoff.return_to)
-    if inbox.kind != "result" or said != (inbox.agent, inbox.workflow, inbox.task, inbox.attempt):
+    answer = subjects.parse_result(handoff.return_to)
+    if said != (answer.agent, answer.team, answer.workflow, answer.task, answer.attempt):
         raise ContractError(
             f"return_to is {handoff.return_to!r}, which is not where the result of {message.subject} "
             "belongs; nothing is published elsewhere"
         )
+    return envelope, handoff

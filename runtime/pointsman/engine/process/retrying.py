@@ -71,7 +71,7 @@ async def start_with_retry(start: Callable[[], Awaitable[T]], bus: Bus, clock: C
 async def publish_once(
     bus: Bus, clock: Clock, subject: str, body: bytes, headers: Mapping[str, str]
 ) -> StoredMessage | None:
-    """Store a message on `subject` unless the work stream has a message on `subject`.
+    """Store a message on `subject` unless the stream of results has a message on `subject`.
 
     An existing message may be an earlier try of this call that was not answered.
 
@@ -84,7 +84,7 @@ async def publish_once(
             await bus.publish(subject, body, headers, expect=0)
         except ConflictError:
             # A replicated stream also answers this while an earlier publish is pending: read first, then decide.
-            if (there := await bus.last("work", subject)) is None:
+            if (there := await bus.last("results", subject)) is None:
                 raise BusUnavailableError(f"{subject} was refused and is still empty; it is tried again") from None
             return there
         return None

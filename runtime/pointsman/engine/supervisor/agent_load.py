@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pointsman.core.model.agent_health import Load
 from pointsman.core.model.state import State, in_review
-from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.engine.process.consumers import consumer_name
 from pointsman.errors import PeerError
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock

@@ -24,7 +24,7 @@ from pointsman.core.model.agent_health import (
     start_probe,
 )
 from pointsman.core.model.state import State, in_review
-from pointsman.engine.operations.circuits import CIRCUITS, read_circuits
+from pointsman.engine.operations.circuits import read_circuits
 from pointsman.engine.process.retrying import retry_while_unavailable
 from pointsman.errors import BusUnavailableError, ConflictError, PeerError
 from pointsman.ports.bus import Bus, StoredMessage
@@ -58,7 +58,7 @@ class CircuitBreaker:
 
     def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, *, failures: int, seconds: float) -> None:
         self._bus = bus
-        self._subject = subjects.limit(CIRCUITS)
+        self._subject = subjects.circuits
         self._clock = clock
         self._failures = failures
         self._seconds = seconds

@@ -11,14 +11,22 @@ from dataclasses import dataclass
 
 from pointsman.core.model.inputs import ControlReceived, RequestReceived, RequestRefused, TimerFired
 from pointsman.core.tasks.child_workflow import PARENT_CONTROL
-from pointsman.engine.log.requests import failed_result_for, find_request, read_child_request, read_inbox, read_request
+from pointsman.engine.log.requests import (
+    failed_result_for,
+    find_request,
+    input_address,
+    read_child_request,
+    read_input,
+    read_request,
+)
+from pointsman.engine.process.consumers import request_consumer
 from pointsman.engine.supervisor.inbound import InboundInput, is_cancellation
 from pointsman.errors import ContractError
 from pointsman.ports.bus import Bus, Delivery
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.events import AttemptError
-from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.subjects import ResultAddress, Subjects
 from pointsman_schemas.team import Team
 
 __all__ = ["InboundDecoder", "UnreadableInput"]
@@ -73,7 +81,7 @@ class InboundDecoder:
                 return self._decode_input(delivery)
 
     def _decode_request(self, delivery: Delivery) -> tuple[str, InboundInput]:
-        received = read_request(delivery.message, self._team, self._subjects.namespace)
+        received = read_request(delivery.message, self._team)
         refusal = received.error if isinstance(received, RequestRefused) else None
         if isinstance(received, RequestReceived) and received.ignored_fields:
             _log.warning(
@@ -100,18 +108,18 @@ class InboundDecoder:
 
     def _decode_input(self, delivery: Delivery) -> tuple[str, InboundInput] | UnreadableInput:
         try:
-            address = self._subjects.parse_inbox(delivery.message.subject)
+            address = input_address(delivery.message.subject, self._subjects)
         except ContractError as error:
             return UnreadableInput(None, error)
         refusal = None
         try:
-            received = read_inbox(delivery.message, address)
+            received = read_input(delivery.message, self._subjects)
         except ContractError as error:
-            if address.kind != "result":
+            if not isinstance(address, ResultAddress):
                 return UnreadableInput(address.workflow, error)
             received = failed_result_for(delivery.message, address, error)
             refusal = AttemptError(kind=error.kind, message=str(error))
-        event_id = address.name if isinstance(received, TimerFired) else received.event_id
+        event_id = received.name if isinstance(received, TimerFired) else received.event_id
         return address.workflow, InboundInput(received, delivery, event_id, refusal)
 
     async def is_cancelled_while_queued(self, workflow: str, inbound: Sequence[InboundInput]) -> bool:
@@ -128,14 +136,14 @@ class InboundDecoder:
         """
         for inbound_input in inbound:
             if isinstance(inbound_input.input, ControlReceived) and is_cancellation(workflow, inbound_input.input):
-                team = self._team.name
-                depth = await self._bus.depth(f"request-{team}", "work")
+                requests = request_consumer(self._subjects, self._team.name)
+                depth = await self._bus.depth(requests.name, requests.stream)
                 after = (
                     depth.settled_through if depth else 0
                 )  # a waiting request is not settled, however long the queue is
-                request = await find_request(self._bus, self._subjects.request(team), workflow, after=after)
+                request = await find_request(self._bus, requests.subject, workflow, after=after)
                 if request is not None:
-                    inbound_input.related_inputs = (read_request(request, self._team, self._subjects.namespace),)
+                    inbound_input.related_inputs = (read_request(request, self._team),)
                 return request is not None
         return False
 
@@ -147,8 +155,9 @@ class InboundDecoder:
             inbound: The inputs.
         """
         for inbound_input in inbound:
-            if not isinstance(inbound_input.input, RequestReceived) or inbound_input.input.admission.parent is None:
+            received = inbound_input.input
+            if not isinstance(received, RequestReceived) or (parent := received.admission.parent) is None:
                 continue
-            subject = self._subjects.control(self._team.name, workflow, PARENT_CONTROL)
-            if (control := await self._bus.last("work", subject)) is not None:
-                inbound_input.related_inputs = (read_inbox(control, self._subjects.parse_inbox(subject)),)
+            subject = self._subjects.control(self._team.name, workflow, "cancel", parent.team, PARENT_CONTROL)
+            if (control := await self._bus.last("controls", subject)) is not None:
+                inbound_input.related_inputs = (read_input(control, self._subjects),)

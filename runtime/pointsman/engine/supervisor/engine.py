@@ -22,8 +22,9 @@ from pointsman.engine.log.reader import ImportedLogError, is_outcome, round_of_o
 from pointsman.engine.log.requests import workflow_id_of
 from pointsman.engine.log.workflow_log import CorruptLogError, LogHead, WorkflowLog
 from pointsman.engine.process.broker_clock import BrokerClock
+from pointsman.engine.process.consumers import DurableConsumer, agent_consumer, input_consumers, request_consumer
 from pointsman.engine.process.fault_injection import fault_point
-from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.engine.process.handoff_codec import is_cancellation
 from pointsman.engine.process.heartbeat import announce_periodically, team_card
 from pointsman.engine.process.retrying import start_with_retry
 from pointsman.engine.supervisor.acknowledger import Acknowledger
@@ -40,6 +41,7 @@ from pointsman.engine.supervisor.inbound import (
     is_late_timer,
     is_request,
     request_id_conflict,
+    result_forgery,
 )
 from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
 from pointsman.engine.supervisor.ownership import Ownership
@@ -50,7 +52,7 @@ from pointsman.engine.supervisor.spans import SupervisorSpans, log_context
 from pointsman.engine.supervisor.startup_backlog import StartupBacklog
 from pointsman.engine.supervisor.stream_integrity import LogWatch, find_lost_log, find_lost_work, stream_bounds
 from pointsman.errors import BusUnavailableError, ConfigurationError, InvariantError, PermissionDeniedError
-from pointsman.ports.bus import Bus, Consumer, Delivery, StoredMessage, StreamKind
+from pointsman.ports.bus import Bus, Consumer, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.telemetry import bind, get_logger, metrics, tracing_enabled
@@ -117,7 +119,10 @@ class SupervisorEngine:
         self._admission = AdmissionControl(bus, self._subjects, clock, team.name, settings.max_running)
         self._ownership = Ownership(bus, clock, team.name, self.instance, settings.heartbeat)
         self._consumers: dict[str, Consumer] = {}
-        self._backlog = StartupBacklog(bus, clock, f"inbox-{team.name}", settings.ack_wait)
+        self._requests = request_consumer(self._subjects, team.name)
+        self._inputs = input_consumers(self._subjects, team.name)
+        self._handoffs = agent_consumer(self._subjects, team.name)
+        self._backlogs = [StartupBacklog(bus, clock, inputs, settings.ack_wait) for inputs in self._inputs]
 
     @property
     def ready(self) -> bool:
@@ -126,10 +131,10 @@ class SupervisorEngine:
 
     @property
     def waiting_for(self) -> list[str]:
-        """Return the consumers that the broker does not serve; then the backlog of the inbox until it is processed."""
-        names = (f"request-{self._team.name}", f"inbox-{self._team.name}", consumer_name(self._team.name))
+        """Return the consumers that the broker does not serve; then those with a backlog of the start."""
+        names = [each.name for each in (self._requests, *self._inputs, self._handoffs)]
         unserved = [name for name in names if (open := self._consumers.get(name)) is None or not open.bound]
-        return unserved or ([f"backlog of inbox-{self._team.name}"] if self._backlog else [])
+        return unserved or [f"backlog of {backlog.name}" for backlog in self._backlogs if backlog]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Supervise until `stop`; then take no new inputs, finish those in progress, and return.
@@ -144,7 +149,8 @@ class SupervisorEngine:
         """
         if (card := await start_with_retry(self._start, self._bus, self._clock, stop)) is None:
             return
-        name, (requests, inbox, handoffs) = self._team.name, self._consumers.values()
+        name, requests = self._team.name, self._consumers[self._requests.name]
+        others = [self._consumers[each.name] for each in (*self._inputs, self._handoffs)]
         ended = self._subjects.team_outcomes(name)
         async with (
             await self._bus.listen(ended, self._on_outcome),
@@ -153,8 +159,7 @@ class SupervisorEngine:
         ):
             endless = [
                 asyncio.create_task(self._pull_requests(requests, turns)),
-                asyncio.create_task(self._pull(inbox, turns)),
-                asyncio.create_task(self._pull(handoffs, turns)),
+                *(asyncio.create_task(self._pull(consumer, turns)) for consumer in others),
                 asyncio.create_task(self._log_watch.run()),
                 asyncio.create_task(self._circuits.run()),
                 asyncio.create_task(self._recovery.run()),
@@ -166,7 +171,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._extend_ack_deadlines()),
             ]
             if metrics.metrics_enabled():
-                endless.append(asyncio.create_task(publish_queue_gauges(self._bus, self._clock, name)))
+                endless.append(asyncio.create_task(publish_queue_gauges(self._bus, self._subjects, self._clock, name)))
             stopped = asyncio.create_task(stop.wait())
             try:
                 done, _ = await asyncio.wait([*endless, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -178,7 +183,7 @@ class SupervisorEngine:
             with contextlib.suppress(BusUnavailableError, TimeoutError):
                 async with asyncio.timeout(_WITHDRAW_TIMEOUT_S):
                     await self._bus.registry.withdraw(card)
-            await asyncio.gather(requests.close(), inbox.close(), handoffs.close())
+            await asyncio.gather(*(consumer.close() for consumer in self._consumers.values()))
         if failures:
             raise failures[0]
         _log.info("supervisor_stopped", team=name)
@@ -187,15 +192,15 @@ class SupervisorEngine:
         """Set up the streams and open the team's consumers. Safe to repeat after a failure."""
         await self._bus.set_up()
         await self._clock.synchronize(self._bus)
-        name, subjects = self._team.name, self._subjects
-        inputs, tasks = subjects.team_inbox(name), consumer_name(name)
-        await self._open_consumer(f"request-{name}", "work", subjects.request(name), ranked=True)
-        await self._open_consumer(f"inbox-{name}", "work", inputs, ranked=True)
-        await self._open_consumer(tasks, "handoffs", subjects.agent_handoffs(name))
+        name = self._team.name
+        for each in (self._requests, *self._inputs):
+            await self._open_consumer(each, ranked=True)
+        await self._open_consumer(self._handoffs)
         cards = await self._bus.registry.cards()
         if any(card.name == name and not card.team for card in cards):
             raise ConfigurationError(f"an agent called {name} is running; a team is an agent, too: rename one of them")
-        await self._backlog.measure(inputs)
+        for backlog in self._backlogs:
+            await backlog.measure()
         await self._refresh_membership()
         await self._check_stream_integrity()
         await self._circuits.load()
@@ -205,10 +210,11 @@ class SupervisorEngine:
             _log.info("agents_missing", team=name, agents=absent, hint=hint)
         return team_card(self._team, self._clock.now(), self.instance)
 
-    async def _open_consumer(self, name: str, stream: StreamKind, subject: str, *, ranked: bool = False) -> None:
-        if name not in self._consumers:
-            wait = self._settings.ack_wait
-            self._consumers[name] = await self._bus.consumer(name, stream, subject, ack_wait=wait, ranked=ranked)
+    async def _open_consumer(self, each: DurableConsumer, *, ranked: bool = False) -> None:
+        if each.name not in self._consumers:
+            self._consumers[each.name] = await self._bus.consumer(
+                *each, ack_wait=self._settings.ack_wait, ranked=ranked
+            )
 
     async def _check_stream_integrity(self) -> None:
         """Log each loss and each bound of the streams, and republish the messages that follow from the log."""
@@ -221,7 +227,9 @@ class SupervisorEngine:
         lost = await find_lost_work(self._bus, self._subjects, self._team.name, self._clock, kept)
         for loss in lost:
             _log.error(
-                "work_stream_rolled_back", reason=loss, hint="the messages that follow from the log are published again"
+                "result_stream_rolled_back",
+                reason=loss,
+                hint="the messages that follow from the log are published again",
             )
         if lost and not self._bus.handoffs_unsynced:  # with unsynced handoffs, recovery starts with that
             await self._recovery.resend_running()
@@ -260,7 +268,8 @@ class SupervisorEngine:
                     await delivery.in_progress()
             earlier = {_identity(delivery) for delivery in in_hand}
             with contextlib.suppress(BusUnavailableError):
-                await self._backlog.refresh(delivery.message.sequence for delivery in in_hand)
+                for backlog in self._backlogs:
+                    await backlog.refresh(delivery.message for delivery in in_hand)
             in_hand.clear()  # frees the deliveries until the next turn
 
     # Receiving
@@ -276,7 +285,7 @@ class SupervisorEngine:
             await self._route(await consumer.take(min(self._admission.free_slots, _BATCH_SIZE)), turns)
 
     async def _pull(self, consumer: Consumer, turns: asyncio.TaskGroup) -> None:
-        """Take inputs of the inbox, and handoffs of other teams. Handoffs need no slot: their workflows have a slot."""
+        """Take controls, results, timers, and handoffs of other teams. Only requests need a slot."""
         while True:
             await self._route(await consumer.take(_BATCH_SIZE), turns)
             if self._ownership.balanced and len(self._queued) > 1:
@@ -302,6 +311,9 @@ class SupervisorEngine:
         self._accept_delivery(delivery, turns)
 
     def _accept_delivery(self, delivery: Delivery, turns: asyncio.TaskGroup) -> None:
+        if is_cancellation(delivery.message):  # in place of a handoff to the team; a control cancels its workflow
+            turns.create_task(_acknowledge(delivery))
+            return
         try:
             received = self._decoder.decode(delivery)
         except (
@@ -444,7 +456,11 @@ class SupervisorEngine:
         if started is not None:
             self._spans.export_processing(head.state, [inbound_input.delivery for inbound_input in inbound], started)
         for inbound_input in inbound:
-            inbound_input.refusal = inbound_input.refusal or request_id_conflict(head.state, inbound_input.input)
+            inbound_input.refusal = (
+                inbound_input.refusal
+                or request_id_conflict(head.state, inbound_input.input)
+                or result_forgery(head.state, inbound_input.input)
+            )
         await self._acknowledger.acknowledge(workflow, inbound, head.state)
         fault_point("supervisor.acked")
         self._log_entries(head.state, entries)
@@ -479,6 +495,10 @@ def _entry_ids(entry: Entry) -> dict[str, object]:
     return {
         name: value for name in ("task_id", "attempt", "agent") if (value := getattr(entry, name, None)) is not None
     }
+
+
+async def _acknowledge(delivery: Delivery) -> None:
+    await delivery.ack()
 
 
 def _identity(delivery: Delivery) -> tuple[str, int, int]:

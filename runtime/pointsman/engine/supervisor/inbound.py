@@ -17,6 +17,7 @@ from pointsman.core.model.inputs import (
     is_first_round,
 )
 from pointsman.core.model.state import State
+from pointsman.core.results import has_token
 from pointsman.core.tasks.child_workflow import PARENT_CONTROL
 from pointsman.errors import InvariantError, OversizeEventError
 from pointsman.ports.bus import Delivery
@@ -32,6 +33,7 @@ __all__ = [
     "is_request",
     "refuse_oversized",
     "request_id_conflict",
+    "result_forgery",
 ]
 
 
@@ -80,6 +82,19 @@ def request_id_conflict(state: State, each: Input) -> AttemptError | None:
     )
 
 
+def result_forgery(state: State, each: Input) -> AttemptError | None:
+    """Return an error for a result whose token is not that of the handoff; None for any other input."""
+    if not isinstance(each, ResultReceived) or has_token(state, each):
+        return None
+    return AttemptError(
+        kind="wrong_token",
+        message=(
+            f"the token of the result of {each.result.task_id} is not the token of attempt {each.result.attempt}; "
+            "publish a result on the return_to of its handoff; nothing has changed"
+        ),
+    )
+
+
 def is_cancellation(workflow: str, received: ControlReceived) -> bool:
     """Return True if a person or a caller cancels the workflow. A parent cancels a child; a child has no request."""
     return received.control.action == "cancel" and received.event_id != f"{workflow}-{PARENT_CONTROL}"
@@ -106,6 +121,6 @@ def refuse_oversized(inbound_input: InboundInput, error: OversizeEventError) -> 
             inbound_input.refusal = failure
         case ResultReceived() as received if received.result.output is not None:
             result = received.result.model_copy(update={"status": "failed", "output": None, "error": failure})
-            inbound_input.input = ResultReceived(received.event_id, result)
+            inbound_input.input = ResultReceived(received.event_id, result, received.token)
         case _:
             raise InvariantError(f"an input without a large body does not fit into a commit: {error}") from error

@@ -22,7 +22,7 @@ from pointsman.engine.process.dead_lettering import store_dead_letter
 from pointsman.engine.process.fault_injection import fault_point
 from pointsman.engine.process.handoff_codec import RESENT_HEADER
 from pointsman.engine.supervisor.spans import log_context
-from pointsman.engine.supervisor.stale_messages import is_outcome_of, remove_foreign
+from pointsman.engine.supervisor.stale_messages import delete_messages, find_foreign, is_outcome_of
 from pointsman.errors import ConflictError, OversizeEventError, PointsmanError
 from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
@@ -35,6 +35,9 @@ from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["EncodedMessage", "OutboxPublisher"]
+
+_ENDED_SCHEDULE_TTL_S = 60.0
+"""Lifetime of the message that ends a schedule. The broker needs the message only to end the schedule."""
 
 _log = get_logger(__name__)
 
@@ -218,9 +221,14 @@ class OutboxPublisher:
 
     async def _replace_foreign(self, state: State, ready: EncodedMessage) -> bool:
         """Replace a foreign message on the subject of `ready`. Return True if a message was replaced."""
-        if not await remove_foreign(self._bus, state, ready.message, ready.headers, self._clock_offset):
+        foreign = await find_foreign(self._bus, state, ready.message, ready.headers, self._clock_offset)
+        if foreign is None:
             return False
         with contextlib.suppress(ConflictError):  # another supervisor was faster
+            if isinstance(ready.message.event, Handoff) and ready.message.schedule is None:
+                await self._bus.replace(foreign.subject, ready.body, ready.headers, expect=foreign.sequence)
+                return True
+            await delete_messages(self._bus, foreign.subject, ready.message)
             return await self._start_publish(ready) is not False
         return False
 
@@ -282,22 +290,39 @@ class OutboxPublisher:
             await self._bus.publish(subject, dump(result), encode(envelope), expect=0)
 
     async def _cancel_tasks(self, state: State, abandoned: Sequence[Task]) -> None:
-        """Broadcast the cancellation of abandoned tasks, and delete their queued and scheduled handoffs.
+        """Broadcast the cancellation of abandoned tasks, and replace their queued and scheduled handoffs.
 
         A worker that misses the broadcast does no harm: its result is ignored.
         """
-        handed = [task for task in abandoned if task.attempt]
-        if not handed:
-            return
-        cancelled = Cancellation(
-            tasks=tuple(task.id for task in handed), attempts=tuple(task.attempt for task in handed)
+        if handed := [task for task in abandoned if task.attempt]:
+            cancelled = Cancellation(
+                tasks=tuple(task.id for task in handed), attempts=tuple(task.attempt for task in handed)
+            )
+            body = dump(cancelled)
+            await self._bus.broadcast(self._subjects.cancelled(state.team, state.workflow_id), body, {})
+            await asyncio.gather(*(self._replace_handoff(state, task) for task in handed))
+
+    async def _replace_handoff(self, state: State, task: Task) -> None:
+        """Store a cancellation in place of the task's handoff, whether that is queued, scheduled or taken.
+
+        The cancellation also keeps away a handoff that another supervisor publishes late.
+        """
+        if task.not_before is not None:  # any message on the subject of a schedule ends the schedule
+            schedule = retry_schedule(state, task, self._subjects)
+            await self._bus.replace(schedule, b"", {}, ttl=_ENDED_SCHEDULE_TTL_S)
+        subject = self._subjects.handoff(task.agent, state.team, state.workflow_id, task.id, task.attempt)
+        name = f"{state.workflow_id}-{task.id}-{task.attempt}-cancelled"
+        envelope = Envelope(
+            id=name,
+            type=Cancellation.event_type,
+            source=self._source,
+            time=self._clock.now(),
+            subject=state.workflow_id,
+            correlation_id=state.correlation_id,
+            causation_id=f"{state.workflow_id}-{state.commits}",
         )
-        body = dump(cancelled)
-        await self._bus.broadcast(self._subjects.live(state.workflow_id, "cancelled"), body, {})
-        waiting = [retry_schedule(state, task, self._subjects) for task in handed if task.not_before is not None]
-        await asyncio.gather(*(self._bus.purge("handoffs", name) for name in waiting))
-        queued = [self._subjects.handoff(task.agent, state.workflow_id, task.id, task.attempt) for task in handed]
-        await asyncio.gather(*(self._bus.purge("handoffs", subject) for subject in queued))
+        body = dump(Cancellation(tasks=(task.id,), attempts=(task.attempt,)))
+        await self._bus.replace(subject, body, encode(envelope), message_id=name)
 
 
 def _mark_resent(messages: Iterable[EncodedMessage]) -> None:

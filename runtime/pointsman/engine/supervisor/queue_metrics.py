@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.engine.process.consumers import DurableConsumer, agent_consumer, input_consumers, request_consumer
 from pointsman.errors import PeerError
 from pointsman.ports.bus import Bus, QueueDepth
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import metrics, semconv
+from pointsman_schemas.subjects import Subjects
 
 __all__ = ["publish_queue_gauges"]
 
@@ -16,31 +17,34 @@ _INTERVAL_S = 10.0
 """Time between two measurements: each is one request for each agent. Metrics are collected every 15 to 60 s."""
 
 
-async def publish_queue_gauges(bus: Bus, clock: Clock, team: str) -> None:
+async def publish_queue_gauges(bus: Bus, subjects: Subjects, clock: Clock, team: str) -> None:
     """Publish the depth of the team's queues and of every agent's queue, also of a stopped agent with work left.
 
     Every supervisor publishes the same figures: take their maximum, not their sum. Never returns.
 
     Args:
         bus: The bus.
+        subjects: The subjects of the namespace.
         clock: The clock.
         team: The team.
     """
-    own: dict[str, str | None] = {f"request-{team}": None, f"inbox-{team}": None}
+    own: dict[DurableConsumer, str | None] = dict.fromkeys(
+        (request_consumer(subjects, team), *input_consumers(subjects, team))
+    )
     queues = dict(own)
     while True:
         live = dict(queues)  # all known queues, while the registry cannot be read
         with suppress(PeerError):
-            live = own | {consumer_name(card.name): card.name for card in await bus.registry.cards()}
+            live = own | {agent_consumer(subjects, card.name): card.name for card in await bus.registry.cards()}
         queues |= live
         for queue, agent in list(queues.items()):
             depth: QueueDepth | None = None
             with suppress(PeerError):  # a missing figure stays missing
-                depth = await bus.depth(queue, "work" if queue in own else "handoffs")
+                depth = await bus.depth(queue.name, queue.stream)
             if queue not in live and (depth is None or not depth.pending + depth.in_flight):
                 depth = None
                 del queues[queue]
-            _set_gauges(queue, agent, depth)
+            _set_gauges(queue.name, agent, depth)
         await clock.sleep(_INTERVAL_S)
 
 

@@ -1,8 +1,8 @@
 """Retention: delete messages of ended workflows after their retention period; never delete unsettled ones.
 
-The work and log streams have no maximum age, because the broker would delete a request that no supervisor has admitted,
-or the log of a workflow that waits for a person. Supervisors delete the rest. Messages of teams without a supervisor
-stay.
+The streams of requests, controls, results, work and logs have no maximum age, because the broker would delete a request
+that no supervisor has admitted, or the log of a workflow that waits for a person. Supervisors delete the rest. Messages
+of teams without a supervisor stay.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pointsman.engine.log.reader import (
     round_of_outcome,
 )
 from pointsman.engine.log.requests import workflow_of_request
+from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
@@ -31,7 +32,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["RetentionJob", "oldest_message", "retention_of"]
 
 _WORK_RETENTION = timedelta(days=7)
-"""Retention of processed messages in the work stream, to refuse second copies. The period covers a long weekend."""
+"""Retention of processed requests, controls, results and work, to refuse second copies: a long weekend and more."""
 _BODY_RETENTION = timedelta(days=3)
 """Greatest age of a body relative to the message that refers to the body. A body is written again after a day, its
 message may be scheduled a day later, and one day is a margin."""
@@ -39,9 +40,21 @@ _INTERVAL_S = 3600.0
 _BATCH_SIZE = 500
 """Messages that one request deletes. The stream stores no message meanwhile."""
 
+_WORKING_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "handoffs")
 _DISTANT_PAST, _NEVER = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
 
-_WORKFLOW_TOKEN_INDEX = {"handoff": 1, "inbox": 1, "log": 1, "outcome": 1, "event": 0, "schedule": 0, "step": 0}
+_WORKFLOW_TOKEN_INDEX = {
+    "control": 1,
+    "event": 1,
+    "timer": 1,
+    "schedule": 1,
+    "log": 1,
+    "outcome": 1,
+    "question": 1,
+    "result": 2,
+    "step": 2,
+    "handoff": 2,
+}
 """The position of the workflow among the tokens after the kind of a subject."""
 
 _log = get_logger(__name__)
@@ -55,7 +68,7 @@ def retention_of(stream: StreamKind, retention_days: float) -> timedelta:
         retention_days: The configured retention, in days.
     """
     kept = timedelta(days=retention_days)
-    return min(_WORK_RETENTION, kept) if stream in ("work", "handoffs") else kept
+    return min(_WORK_RETENTION, kept) if stream in _WORKING_STREAMS else kept
 
 
 async def oldest_message(bus: Bus, stream: StreamKind) -> StoredMessage | None:
@@ -114,28 +127,32 @@ class RetentionJob:
         """
         # Messages that arrive from now on have not expired, even if a consumer had nothing left before.
         self._began, self._ends, self._teams = self._clock.now(), {}, {}
-        ns = self._subjects.namespace
-        asked = await self._bus.subjects("work", self._subjects.requests)
-        teams = sorted({self._team, *(subject.rpartition(".")[2] for subject in asked)})
+        ns, subjects = self._subjects.namespace, self._subjects
+        asked = await self._bus.subjects("requests", subjects.requests)
+        teams = sorted({self._team, *(subject.split(".")[2] for subject in asked)})
         for team in teams:
-            requests, untaken = f"{ns}.request.{team}", await self._first_unsettled("request", team)
-            await self._trim_subject("work", requests, untaken=untaken)
+            requests = f"{ns}.request.{team}.*"
+            untaken = await self._first_unsettled(request_consumer(subjects, team)) if is_token(team) else sys.maxsize
+            await self._trim_subject("requests", requests, untaken=untaken)
             await self._keep_unsettled_requests(requests, untaken)
         # Results go after their handoffs and steps: a worker that gets a handoff again looks for them.
-        await self._trim_subject("handoffs", f"{ns}.schedule.*.try.*")
+        await self._trim_subject("handoffs", f"{ns}.schedule.*.*.handoff.*")
         await self._trim_subject("handoffs", f"{ns}.handoff.>")
-        await self._trim_subject("work", f"{ns}.schedule.*.*")
-        await self._trim_subject("work", f"{ns}.step.>")
-        for team in teams:
-            await self._trim_subject("work", f"{ns}.inbox.{team}.>", untaken=await self._first_unsettled("inbox", team))
+        await self._trim_subject("work", f"{ns}.schedule.*.*.timer.*")
+        await self._trim_subject("results", f"{ns}.step.>")
+        for team in filter(is_token, teams):
+            for inputs in input_consumers(subjects, team):
+                untaken = await self._first_unsettled(inputs)
+                await self._trim_subject(inputs.stream, inputs.subject, untaken=untaken)
+        kept = timedelta(days=self._retention)  # of what is read together with the log
+        await self._trim_subject("results", f"{ns}.event.>", kept=kept)
+        await self._trim_subject("controls", f"{ns}.audit.>", kept=kept)
         await self._trim_subject("log", ">")
         await self._remove_unreferenced_bodies()
 
-    async def _first_unsettled(self, kind: str, team: str) -> int:
-        """Return the first sequence that the team's consumer may not have settled; 0 if the consumer never existed."""
-        if not is_token(team):  # not a valid team name, so no team consumes it
-            return sys.maxsize
-        depth = await self._bus.depth(f"{kind}-{team}", "work")
+    async def _first_unsettled(self, consumer: DurableConsumer) -> int:
+        """Return the first sequence that a consumer may not have settled; 0 if the consumer never existed."""
+        depth = await self._bus.depth(consumer.name, consumer.stream)
         if depth is None:
             return 0
         return depth.settled_through + 1 if depth.pending + depth.in_flight else sys.maxsize
@@ -146,16 +163,18 @@ class RetentionJob:
         Its supervisor may have crashed as the workflow ended, or a caller sent the same request twice.
         """
         if untaken < sys.maxsize:
-            async for stored in self._bus.read("work", requests, after=max(0, untaken - 1)):
+            async for stored in self._bus.read("requests", requests, after=max(0, untaken - 1)):
                 self._ends[workflow_of_request(stored)] = _NEVER
 
-    async def _trim_subject(self, stream: StreamKind, subject: str, *, untaken: int = sys.maxsize) -> None:
+    async def _trim_subject(
+        self, stream: StreamKind, subject: str, *, untaken: int = sys.maxsize, kept: timedelta | None = None
+    ) -> None:
         """Delete messages of `subject` up to the first that must stay.
 
         A message stays if it has not expired, if its sequence is `untaken` or greater (a consumer has not settled it),
         or if its workflow runs or ended less than the retention period ago.
         """
-        until = self._began - retention_of(stream, self._retention)
+        until = self._began - (kept or retention_of(stream, self._retention))
         over = last = 0
         async with aclosing(as_async_generator(self._bus.read(stream, subject))) as messages:
             async for stored in messages:
@@ -229,7 +248,7 @@ class RetentionJob:
 
     async def _remove_unreferenced_bodies(self) -> None:
         """Delete the bodies that no message refers to: the bodies that are older than every stored message."""
-        referring: Sequence[StreamKind] = ("work", "handoffs", "log", "dead")
+        referring: Sequence[StreamKind] = (*_WORKING_STREAMS, "log", "dead")
         oldest = [first.at for stream in referring if (first := await oldest_message(self._bus, stream))]
         until = min((self._began, *oldest)) - _BODY_RETENTION
         last = 0

@@ -1,7 +1,7 @@
-"""Remove foreign messages from subjects that a workflow is about to publish on.
+"""Find foreign messages on subjects that a workflow is about to publish on.
 
-Every publisher of the namespace can leave a message on such a subject. An earlier workflow of the same id can also
-leave a message, if the log of this workflow was removed by age or by hand.
+Only supervisors publish there. But an earlier workflow of the same id leaves messages, if its log was removed by age or
+by hand.
 """
 
 from __future__ import annotations
@@ -13,20 +13,22 @@ from pointsman.core.model.inputs import CLOCK_SKEW
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State
 from pointsman.engine.log.reader import is_outcome, round_of_outcome
-from pointsman.engine.process.handoff_codec import RESENT_HEADER
-from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.engine.process.handoff_codec import RESENT_HEADER, is_cancellation
+from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman.telemetry import get_logger
 from pointsman_schemas.events import Handoff, Outcome, Timer
 
-__all__ = ["is_outcome_of", "remove_foreign"]
+__all__ = ["delete_messages", "find_foreign", "is_outcome_of"]
 
 _DECIDED_AT_HEADER = "ce-time"  # of a handoff and of an outcome: the time of the decision, as in the log
 
 _log = get_logger(__name__)
 
 
-async def remove_foreign(bus: Bus, state: State, message: Message, headers: dict[str, str], ahead: timedelta) -> bool:
-    """Delete a foreign message that occupies the subject of `message`.
+async def find_foreign(
+    bus: Bus, state: State, message: Message, headers: dict[str, str], ahead: timedelta
+) -> StoredMessage | None:
+    """Find a foreign message that occupies the subject of `message`.
 
     Args:
         bus: The bus.
@@ -36,20 +38,34 @@ async def remove_foreign(bus: Bus, state: State, message: Message, headers: dict
         ahead: The broker's time minus the time of this machine.
 
     Returns:
-        True if a foreign message was deleted.
+        The foreign message; None if there is none.
 
     Raises:
         BusUnavailableError: the broker does not answer.
     """
     match message.event:
         case Timer() if message.due is not None:
-            return await _foreign_timer(bus, message.subject, message.due + ahead)
-        case Handoff() as handoff:
-            return await _foreign_handoff(bus, message.subject, handoff, headers)
+            return await _foreign_timer(bus, message, message.due + ahead)
+        case Handoff():
+            return await _foreign_handoff(bus, message.subject, state, headers)
         case Outcome():
             return await _foreign_outcome(bus, message.subject, state, headers)
         case _:
-            return False
+            return None
+
+
+async def delete_messages(bus: Bus, subject: str, message: Message) -> None:
+    """Delete the messages on the subject of `message`: a timer, a delayed handoff or an outcome."""
+    stream: StreamKind
+    match message.event:
+        case Timer():
+            stream = "work"
+        case Handoff():
+            stream = "handoffs"
+        case _:
+            stream = "log"
+    for stored in [stored async for stored in bus.read(stream, subject)]:
+        await bus.delete(stream, stored.sequence)
 
 
 def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]) -> bool:
@@ -67,41 +83,38 @@ def is_outcome_of(there: StoredMessage, state: State, headers: Mapping[str, str]
     return same or there.at - state.started_at >= -CLOCK_SKEW
 
 
-async def _foreign_timer(bus: Bus, target: str, due: datetime) -> bool:
-    # A stored timer fired, unless it was stored before its time. A timer that was stored before its time comes from
-    # another process, and the workflow would never get its own timer.
-    there = await bus.last("work", target)
-    if there is not None and due - there.at <= CLOCK_SKEW:
-        return False
+async def _foreign_timer(bus: Bus, message: Message, due: datetime) -> StoredMessage | None:
+    # A stored timer fired, unless it was stored before its time, or comes from another schedule or a client. With such
+    # a message, the workflow would never get its own timer.
+    there = await bus.last("work", message.subject)
+    if there is None or (there.scheduled_by == message.schedule and due - there.at <= CLOCK_SKEW):
+        return None
     _log.warning(
         "timer_replaced",
-        subject=target,
+        subject=message.subject,
         hint="another process published it; only the broker may, when the timer is due",
     )
-    await bus.purge("work", target)
-    return True
+    return there
 
 
-async def _foreign_handoff(bus: Bus, target: str, handoff: Handoff, headers: dict[str, str]) -> bool:
-    # Results for the earlier handoff may also be stored: the broker would never deliver these results again.
+async def _foreign_handoff(bus: Bus, target: str, state: State, headers: dict[str, str]) -> StoredMessage | None:
     there = await bus.last("handoffs", target)
     if there is None or there.headers.get(_DECIDED_AT_HEADER) == headers[_DECIDED_AT_HEADER]:
-        return False
+        return None
+    if is_cancellation(there) and there.at - state.started_at >= -CLOCK_SKEW:
+        return None  # another supervisor has abandoned the task since this process read the log
     _log.warning(
         "handoff_replaced", subject=target, hint="it belongs to an earlier workflow of this id whose log was removed"
     )
-    await bus.purge("work", handoff.return_to)
-    await bus.purge("handoffs", target)
     headers[RESENT_HEADER] = "true"
-    return True
+    return there
 
 
-async def _foreign_outcome(bus: Bus, target: str, state: State, headers: dict[str, str]) -> bool:
+async def _foreign_outcome(bus: Bus, target: str, state: State, headers: dict[str, str]) -> StoredMessage | None:
     there = await bus.last("log", target)
     if there is None or is_outcome_of(there, state, headers):
-        return False
+        return None
     _log.warning(
         "outcome_replaced", subject=target, hint="another process published it; only the team's supervisors may"
     )
-    await bus.purge("log", target)
-    return True
+    return there

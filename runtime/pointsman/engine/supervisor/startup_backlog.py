@@ -1,10 +1,12 @@
-"""Track the backlog of a team's inbox at start. The supervisor is ready once the backlog is processed."""
+"""Track the backlog of a team's consumer at start. The supervisor is ready once the backlog is processed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pointsman.ports.bus import Bus
+from pointsman.bus.validation import matches
+from pointsman.engine.process.consumers import DurableConsumer
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 
 __all__ = ["StartupBacklog"]
@@ -14,7 +16,7 @@ _REDELIVERY_FACTOR = 2
 
 
 class StartupBacklog:
-    """The messages that the team's inbox held at start and that are not processed yet.
+    """The messages of a consumer that its stream held at start and that are not processed yet.
 
     A message of a crashed supervisor is delivered again, and then processed or dead-lettered. A timer that raises in
     the engine is delivered again without end, so the wait ends when every message has been delivered again and none was
@@ -23,14 +25,14 @@ class StartupBacklog:
     Args:
         bus: The bus.
         clock: The clock.
-        inbox: The team's durable consumer.
+        consumer: The team's durable consumer.
         ack_wait: The acknowledgement deadline, in seconds.
     """
 
-    def __init__(self, bus: Bus, clock: Clock, inbox: str, ack_wait: float) -> None:
+    def __init__(self, bus: Bus, clock: Clock, consumer: DurableConsumer, ack_wait: float) -> None:
         self._bus = bus
         self._clock = clock
-        self._inbox = inbox
+        self._consumer = consumer
         self._ack_wait = ack_wait
         self._newest: int | None = None  # not known yet
         self._settled = 0
@@ -39,26 +41,27 @@ class StartupBacklog:
     def __bool__(self) -> bool:
         return self._newest != 0
 
-    async def measure(self, inputs: str) -> None:
-        """Measure the backlog.
+    @property
+    def name(self) -> str:
+        """The name of the consumer."""
+        return self._consumer.name
 
-        Args:
-            inputs: The subjects of the inbox.
-        """
-        newest = await self._bus.last("work", inputs)
+    async def measure(self) -> None:
+        """Measure the backlog."""
+        newest = await self._bus.last(self._consumer.stream, self._consumer.subject)
         self._newest = newest.sequence if newest is not None else 0
         await self.refresh()
 
-    async def refresh(self, in_hand: Iterable[int] = ()) -> None:
+    async def refresh(self, in_hand: Iterable[StoredMessage] = ()) -> None:
         """Check whether the backlog is processed.
 
         Args:
-            in_hand: The sequences of the messages that this process works on.
+            in_hand: The messages that this process works on, also those of other consumers.
         """
         newest, asked = self._newest, self._clock.monotonic()
         if not newest:
             return
-        depth = await self._bus.depth(self._inbox, "work")
+        depth = await self._bus.depth(self._consumer.name, self._consumer.stream)
         if depth is None:  # the consumer was deleted, and is created again
             return
         if depth.settled_through >= newest or depth.pending + depth.in_flight == 0:
@@ -69,7 +72,7 @@ class StartupBacklog:
             away
             or depth.pending
             or depth.settled_through != self._settled
-            or any(sequence <= newest for sequence in in_hand)
+            or any(stored.sequence <= newest and matches(self._consumer.subject, stored.subject) for stored in in_hand)
         ):
             self._last_progress = asked
         elif asked - self._last_progress > _REDELIVERY_FACTOR * self._ack_wait:

@@ -28,7 +28,7 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["LogWatch", "find_lost_log", "find_lost_work", "running_workflows", "stream_bounds"]
 
 _WITNESS_SHARE = 6 / 7
-"""Greatest age of a commit that proves its result, as a share of the retention of the work stream. The rest is a margin
+"""Greatest age of a commit that proves its result, as a share of the retention of results. The rest is a margin
 for late checks."""
 _DAY_S = 86_400.0
 _LEADER_CHANGE_PAUSE_S = 2.0
@@ -45,7 +45,9 @@ async def stream_bounds(bus: Bus) -> Sequence[str]:
     Returns:
         One sentence for each bound.
     """
-    kinds: Sequence[StreamKind] = ("work", "handoffs", "log") if bus.handoffs_unsynced else ("work", "log")
+    kinds: list[StreamKind] = ["requests", "controls", "results", "work", "log"]
+    if bus.handoffs_unsynced:
+        kinds.append("handoffs")
     return [bound for kind in kinds if (bound := await bus.capacity_problem(kind))]
 
 
@@ -157,7 +159,7 @@ class LogWatch:
 
 
 async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, retention_days: float) -> Sequence[str]:
-    """Find results that the work stream must have held and does not hold.
+    """Find results that the stream of results must have held and does not hold.
 
     Args:
         bus: The bus.
@@ -172,7 +174,7 @@ async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, 
     stored = await bus.last("log", subjects.team_logs(team))
     if stored is None or is_imported(stored):  # the result of an imported commit was never stored here
         return ()
-    if clock.now() - stored.at > _WITNESS_SHARE * retention_of("work", retention_days):
+    if clock.now() - stored.at > _WITNESS_SHARE * retention_of("results", retention_days):
         return ()
     workflow = stored.subject.rpartition(".")[2]
     try:
@@ -181,8 +183,8 @@ async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, 
         return ()
     for entry in entries:
         if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewRequested) and entry.result is not None:
-            subject = subjects.result(team, workflow, entry.result.agent, entry.task_id, entry.attempt)
-            if await bus.last("work", subject) is None:
-                return (f"{workflow} has accepted {subject}, which {subjects.work_stream} does not hold: "
+            subject = subjects.attempt_results(team, entry.result.agent, workflow, entry.task_id, entry.attempt)
+            if await bus.last("results", subject) is None:
+                return (f"{workflow} has accepted {subject}, which {subjects.result_stream} does not hold: "
                         "the end of the stream is lost",)  # fmt: skip
     return ()

@@ -25,7 +25,8 @@ from pointsman.authoring.interceptor import Interceptor
 from pointsman.authoring.lifespan import Lifespan
 from pointsman.clock import SystemClock
 from pointsman.engine.process.broker_clock import BrokerClock
-from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.engine.process.consumers import consumer_name
+from pointsman.engine.process.handoff_codec import is_cancellation
 from pointsman.engine.process.heartbeat import announce_periodically, checked_card
 from pointsman.engine.process.retrying import start_with_retry
 from pointsman.engine.worker.agent_slots import AgentSlots, create_slots
@@ -254,6 +255,13 @@ class Worker:
             slots.release()
             await delivery.nak()
             return
+        if is_cancellation(delivery.message):  # stored in place of a handoff
+            slots.release()
+            with suppress(ContractError):
+                address = self._subjects.parse_handoff(delivery.message.subject)
+                self._cancel_tasks(delivery.message, address.workflow)
+            await delivery.ack()
+            return
         name = self._handoff_key(delivery.message)
         if (running := self._in_flight.get(name)) is not None:
             running.delivery = delivery  # from now on, this delivery is extended and settled
@@ -320,8 +328,11 @@ class Worker:
             await self._bus.restarted(seen)
 
     async def _on_cancellation(self, message: StoredMessage) -> None:
+        """Apply the broadcast of cancelled tasks."""
+        self._cancel_tasks(message, message.subject.rpartition(".")[2])
+
+    def _cancel_tasks(self, message: StoredMessage, workflow: str) -> None:
         """Stop the running attempts of cancelled tasks, and prevent the start of their queued handoffs."""
-        workflow = message.subject.split(".")[2]
         try:
             cancelled = _newest_cancelled(workflow, parse(Cancellation, message.body))
         except ContractError as error:

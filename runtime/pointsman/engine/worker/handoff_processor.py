@@ -20,9 +20,10 @@ from functools import lru_cache, partial
 from typing import Any
 
 from pointsman.authoring.interceptor import Interceptor
+from pointsman.engine.process.consumers import consumer_name
 from pointsman.engine.process.dead_lettering import dead_letter
 from pointsman.engine.process.fault_injection import fault_point
-from pointsman.engine.process.handoff_codec import RESENT_HEADER, consumer_name, decode_handoff
+from pointsman.engine.process.handoff_codec import RESENT_HEADER, decode_handoff
 from pointsman.engine.process.retrying import publish_once, retry_while_unavailable
 from pointsman.engine.worker.agent_slots import AgentSlots
 from pointsman.engine.worker.attempt import Attempt
@@ -233,6 +234,7 @@ class HandoffProcessor:
         reporter = BusProgressPublisher(
             self._bus,
             self._subjects,
+            team=handoff.from_agent,
             source=slots.source,
             correlation_id=envelope.correlation_id,
             causation_id=envelope.id,
@@ -338,7 +340,7 @@ class HandoffProcessor:
 
     async def _has_result(self, handoff: Handoff) -> bool:
         async def look() -> bool:
-            return await self._bus.last("work", handoff.return_to) is not None
+            return await self._bus.last("results", handoff.return_to) is not None
 
         return await retry_while_unavailable(look, self._clock)
 

@@ -31,10 +31,19 @@ class BusProgressPublisher:
     """`Reporter` of one attempt. Reports may come from any thread; all are published on the loop of the constructor."""
 
     def __init__(
-        self, bus: Bus, subjects: Subjects, *, source: str, correlation_id: str | None, causation_id: str, clock: Clock
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        *,
+        team: str,
+        source: str,
+        correlation_id: str | None,
+        causation_id: str,
+        clock: Clock,
     ) -> None:
         self._bus = bus
         self._subjects = subjects
+        self._team = team
         self._source = source
         self._correlation_id = correlation_id
         self._causation_id = causation_id
@@ -46,7 +55,7 @@ class BusProgressPublisher:
 
     def report(self, progress: Progress) -> None:
         try:
-            subject = self._subjects.event(progress.workflow_id, progress.task_id)
+            subject = self._subjects.event(self._team, progress.workflow_id, progress.agent, progress.task_id)
             body, headers = dump(progress), self._headers(progress, uuid4().hex)
             self._loop.call_soon_threadsafe(self._publish_best_effort, subject, body, headers)
         except (ValueError, RuntimeError) as error:  # the text cannot be encoded, or the loop of the worker is closed
@@ -57,7 +66,7 @@ class BusProgressPublisher:
             self._loop.call_soon_threadsafe(self._broadcast_later, delta)
 
     async def emit(self, event: Progress, event_id: str) -> None:
-        subject = self._subjects.event(event.workflow_id, event.name)
+        subject = self._subjects.event(self._team, event.workflow_id, event.agent, event.name)
         storing = self._store(subject, dump(event), self._headers(event, event_id), event_id)
         await run_on_loop(self._loop, storing)
 
@@ -97,7 +106,7 @@ class BusProgressPublisher:
             )
         )
         task = self._loop.create_task(
-            self._publish_later(self._subjects.live(whole.workflow_id, "delta"), body, headers)
+            self._publish_later(self._subjects.delta(self._team, whole.workflow_id, whole.agent), body, headers)
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -59,14 +59,17 @@ class BusStepJournal:
         handoff = self._handoff
         steps: dict[str, Step] = {}
         for attempt in (*handoff.continued_attempts, handoff.attempt):
-            filter = self._subjects.attempt_steps(handoff.workflow_id, handoff.task_id, attempt)
+            filter = self._subjects.attempt_steps(
+                handoff.to_agent, handoff.from_agent, handoff.workflow_id, handoff.task_id, attempt
+            )
             steps |= {
-                step.name: step async for stored in self._bus.read("work", filter) if (step := _parse_step(stored))
+                step.name: step async for stored in self._bus.read("results", filter) if (step := _parse_step(stored))
             }
         return steps
 
     async def _append(self, step: Step) -> Step:
-        subject = self._subjects.step(step.workflow_id, step.task_id, step.attempt, step.name)
+        agent, team = self._handoff.to_agent, self._handoff.from_agent
+        subject = self._subjects.step(agent, team, step.workflow_id, step.task_id, step.attempt, step.name)
         body = dump(step)
         there = await publish_once(self._bus, self._clock, subject, body, self._headers(step))
         if there is None or there.body == body:

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from pointsman.core.views import timeline
 from pointsman.core.views.timeline import Tone
-from pointsman.ports.bus import StoredMessage
+from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman_schemas.events import Progress
 from pointsman_schemas.log import Entry
 
 __all__ = ["TimelineRow", "TimelineRows"]
 
 _MAX_LINE_CHARS = 300  # characters of a line; the body of the event has the whole text
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _CALL_KINDS = {"tool": "tool_called", "chat": "model_called"}
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One line: entry number `part` of the message `sequence`, or a report of an agent."""
+    """One line: entry number `part` of the message `sequence` of `stream`, or a report of an agent.
 
+    Lines come from two streams. `order` is the time of the message in microseconds, by which lines are sorted.
+    """
+
+    order: int
+    stream: StreamKind
     sequence: int
     part: int
     at: datetime
@@ -41,12 +47,15 @@ class TimelineRows:
     def from_commit(self, stored: StoredMessage, entries: Iterable[Entry]) -> Iterator[TimelineRow]:
         for part, entry in enumerate(entries):
             task = getattr(entry, "task_id", None) or ""
-            yield self._line(stored, part, self._timeline.render(entry), entry.kind, task)
+            yield self._line("log", stored, part, self._timeline.render(entry), entry.kind, task)
 
     def from_report(self, stored: StoredMessage, report: Progress) -> TimelineRow:
         kind = _CALL_KINDS.get(report.kind, report.kind)
-        return self._line(stored, 0, self._timeline.render(report), kind, report.task_id)
+        return self._line("results", stored, 0, self._timeline.render(report), kind, report.task_id)
 
-    def _line(self, stored: StoredMessage, part: int, line: timeline.TimelineLine, kind: str, task: str) -> TimelineRow:
+    def _line(
+        self, stream: StreamKind, stored: StoredMessage, part: int, line: timeline.TimelineLine, kind: str, task: str
+    ) -> TimelineRow:
         text = f"{line.text} {line.detail}".strip(" :")[:_MAX_LINE_CHARS]
-        return TimelineRow(stored.sequence, part, line.at, kind, line.tone, line.actor, text, task)
+        order = (stored.at - _EPOCH) // timedelta(microseconds=1)
+        return TimelineRow(order, stream, stored.sequence, part, line.at, kind, line.tone, line.actor, text, task)

@@ -71,7 +71,7 @@ function lineElement(line, start) {
   element.addEventListener("toggle", async () => {
     if (!element.open || body.textContent) return;
     body.textContent = "Loading";
-    const whole = await get(`/api/events/${line.sequence}`);
+    const whole = await get(`/api/events/${line.stream}/${line.sequence}`);
     if (!whole) { body.textContent = ""; element.open = false; return; }
     const entries = whole.body && whole.body.entries;
     body.textContent = pretty(entries ? entries[line.part] : whole.body);

@@ -63,7 +63,7 @@ async def test_delivery_from_before_a_broker_start_is_settled_only_if_still_vali
         broker.restarts += 1
         await received[0].ack()
 
-    assert received[0].message.subject == "own.handoff.a.w.t.1"
+    assert received[0].message.subject == "own.handoff.a.crew.w.t.1"
     assert broker.settled == [(reply, b"-NAK"), *([(reply, b"+ACK")] if settles else [])]
 
 

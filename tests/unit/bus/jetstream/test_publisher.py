@@ -111,10 +111,10 @@ async def test_a_message_under_way_is_a_conflict_only_once_it_is_there(
 
     with pytest.raises(raised):
         await writer(stream).publish(
-            "ns.schedule.w.a", b"", {EXPECTED_SEQUENCE_HEADER: "0", EXPECTED_SUBJECT_HEADER: "ns.inbox.a.w.timer.a"}
+            "ns.schedule.w.a", b"", {EXPECTED_SEQUENCE_HEADER: "0", EXPECTED_SUBJECT_HEADER: "ns.timer.a.w.a"}
         )
 
-    assert stream.asked == ["ns.inbox.a.w.timer.a"]
+    assert stream.asked == ["ns.timer.a.w.a"]
 
 
 @pytest.mark.parametrize(("spare", "asks"), [(0, True), (-1, False)])

@@ -35,7 +35,9 @@ class Broker:
 )
 async def test_a_number_that_may_be_another_message_by_now_is_not_settled(since: int | None, settles: bool) -> None:
     broker = Broker(restarts=3)
-    delivery = PullDelivery(cast(ForwardingConnection, broker), WireMessage("own.handoff.a.w.t.1", REPLY, b""), since)
+    delivery = PullDelivery(
+        cast(ForwardingConnection, broker), WireMessage("own.handoff.a.crew.w.t.1", REPLY, b""), since
+    )
 
     await delivery.ack()
     await delivery.nak()
@@ -54,7 +56,9 @@ async def test_a_number_that_may_be_another_message_by_now_is_not_settled(since:
 )
 async def test_sequence_that_may_be_reused_is_not_forwarded(since: int | None, handed: bool) -> None:
     broker = Broker(restarts=3)
-    delivery = PullDelivery(cast(ForwardingConnection, broker), WireMessage("own.handoff.a.w.t.1", REPLY, b""), since)
+    delivery = PullDelivery(
+        cast(ForwardingConnection, broker), WireMessage("own.handoff.a.crew.w.t.1", REPLY, b""), since
+    )
 
     assert await delivery.forward("two") is handed
     assert broker.handed == (["two"] if handed else [])
@@ -67,6 +71,8 @@ async def test_unsynced_delivery_is_not_settled_while_the_broker_is_unknown(
     broker = Broker(restarts=3)
     broker.connected = False
 
-    await PullDelivery(cast(ForwardingConnection, broker), WireMessage("own.handoff.a.w.t.1", REPLY, b""), since).ack()
+    await PullDelivery(
+        cast(ForwardingConnection, broker), WireMessage("own.handoff.a.crew.w.t.1", REPLY, b""), since
+    ).ack()
 
     assert broker.heard == words

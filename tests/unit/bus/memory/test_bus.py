@@ -15,7 +15,7 @@ async def test_a_message_is_delivered_again_when_its_deadline_passes() -> None:
     clock = VirtualClock()
     bus = MemoryBus(clock=clock)
     consumer = await bus.consumer("writer", "work", "pointsman.handoff.writer.>", ack_wait=30)
-    await bus.publish("pointsman.handoff.writer.w.t.1", b"", {})
+    await bus.publish("pointsman.handoff.writer.crew.w.t.1", b"", {})
     [first] = await consumer.take(1)
     again = asyncio.create_task(consumer.take(1))
 
@@ -34,7 +34,7 @@ async def test_schedules_fire_in_order_and_at_their_time() -> None:
     start = clock.now()
     for name, seconds in (("late", 60), ("early", 20)):
         await bus.schedule(f"pointsman.schedule.w.{name}", start + timedelta(seconds=seconds),
-                           f"pointsman.inbox.team.w.timer.{name}", name.encode(), {})  # fmt: skip
+                           f"pointsman.timer.team.w.{name}", name.encode(), {})  # fmt: skip
 
     await clock.advance(3600)
 
@@ -72,7 +72,7 @@ async def test_waiting_leaves_no_tasks_behind() -> None:
     clock = VirtualClock()
     bus = MemoryBus(clock=clock)
     consumer = await bus.consumer("writer", "work", "pointsman.handoff.writer.>", ack_wait=30)
-    await bus.publish("pointsman.handoff.writer.w.t.1", b"", {})
+    await bus.publish("pointsman.handoff.writer.crew.w.t.1", b"", {})
     await consumer.take(1)
     waiting = asyncio.create_task(consumer.take(1))
     await clock.settle()

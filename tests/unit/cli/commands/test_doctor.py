@@ -166,7 +166,7 @@ def test_doctor_fails_on_an_open_circuit_of_a_live_agent(
 ) -> None:
     now = datetime.now(UTC)
     circuit = Circuit(since=now, until=now + timedelta(seconds=left), probe=probe)
-    asyncio.run(client.bus.publish(client.subjects.limit("circuits"), dump(Circuits(agents={"tea": circuit})), {}))
+    asyncio.run(client.bus.publish(client.subjects.circuits, dump(Circuits(agents={"tea": circuit})), {}))
     if alive:
         asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update={"instance": "i1"})))
 

@@ -56,7 +56,7 @@ async def test_suite_for_a_missing_target_sends_nothing(
         await evaluate._wait_until_served(client, suite)
 
     assert capsys.readouterr().err == (f"pointsman: waiting for {who}; check with `{looks}`, or use --embedded\n")
-    assert await client.bus.last("work", client.subjects.requests) is None
+    assert await client.bus.last("requests", client.subjects.requests) is None
 
 
 HOUSE = """

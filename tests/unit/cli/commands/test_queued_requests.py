@@ -63,7 +63,7 @@ def test_list_and_show_use_one_term_for_queued_requests(
 
 
 def test_unreadable_queued_requests_do_not_hide_the_others(client: Client) -> None:
-    asyncio.run(client.bus.publish("pointsman.request.shop", b"{", {}))
+    asyncio.run(client.bus.publish("pointsman.request.shop.anonymous", b"{", {}))
     asyncio.run(client.bus.publish("pointsman.request.sh\u00f6p", b"{}", {}))
 
     (unread,) = asyncio.run(client.list())
@@ -88,7 +88,7 @@ def test_doctor_counts_queued_requests_of_a_team_without_a_supervisor(client: Cl
 def test_queued_request_with_a_cancel_passes_doctor(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     workflow = asked(client)
 
-    code = workflows.cancel(workflow.id, reason="", by=None, **HERE)  # type: ignore[arg-type]
+    code = workflows.cancel(workflow.id, reason="", **HERE)  # type: ignore[arg-type]
 
     told = capsys.readouterr()
     assert code == Code.OK

@@ -141,27 +141,9 @@ def test_id_is_printed_unchanged(
 
     monkeypatch.setattr(client.operations, "approve", approve)
 
-    questions.approve("wf_83a2-q1", by=None, **NOWHERE)  # type: ignore[arg-type]
+    questions.approve("wf_83a2-q1", **NOWHERE)  # type: ignore[arg-type]
 
     assert capsys.readouterr().out == "wf_83a2-q1 is approved.\n"
-
-
-@pytest.mark.parametrize(("given", "kept"), [(None, "ada"), ("the night shift", "the night shift")])
-def test_answer_is_stored_under_the_name_of_its_author(
-    client: Client, monkeypatch: pytest.MonkeyPatch, given: str | None, kept: str
-) -> None:
-    said: list[object] = []
-
-    async def reject(approval: str, *, by: str, **_: object) -> AnswerResult:
-        said.append(by)
-        return AnswerResult(True, f"{approval} is rejected")
-
-    monkeypatch.setattr(client.operations, "reject", reject)
-    monkeypatch.setattr("getpass.getuser", lambda: "ada")
-
-    questions.reject("wf_1-q1", by=given, **NOWHERE)  # type: ignore[arg-type]
-
-    assert said == [kept]
 
 
 def test_piped_row_is_not_shortened(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,7 +286,9 @@ def test_task_is_running_in_show_once_its_worker_began(client: Client, capsys: p
     begun = tool(ATTEMPT_STARTED, 2, 2, kind="progress")
     envelope = Envelope(id="p1", type=Progress.event_type, source="test", time=at(2), subject=WORKFLOW)
     asyncio.run(store(client.bus, started(), dispatched("t1", "fitter", 1)))
-    asyncio.run(client.bus.publish(client.subjects.event(WORKFLOW, "t1"), dump(begun), encode(envelope)))
+    asyncio.run(
+        client.bus.publish(client.subjects.event("crew", WORKFLOW, "fitter", "t1"), dump(begun), encode(envelope))
+    )
     asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
 
     workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]

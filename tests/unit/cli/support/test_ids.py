@@ -54,7 +54,7 @@ def test_id_prefix_works_for_export_and_cancel(client: Client, capsys: pytest.Ca
 
     archive.export(WORKFLOW[:9], Path("-"), url=None, namespace=None, json=False)
     exported = capsys.readouterr().out
-    code = workflows.cancel(WORKFLOW[:9], reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
+    code = workflows.cancel(WORKFLOW[:9], reason="", **NOWHERE)  # type: ignore[arg-type]
 
     assert json.loads(exported)["workflow_id"] == WORKFLOW
     assert (code, capsys.readouterr().out) == (0, f"Cancellation of {WORKFLOW} sent.\n")
@@ -67,7 +67,7 @@ def test_beginning_of_several_ids_cancels_no_workflow(client: Client) -> None:
     digit = next(each[3] for each in ids if sum(other[3] == each[3] for other in ids) > 1)  # of 16 there are
 
     with pytest.raises(ConfigurationError, match="give more of the id"):
-        workflows.cancel(f"wf_{digit}", reason="", by=None, **NOWHERE)  # type: ignore[arg-type]
+        workflows.cancel(f"wf_{digit}", reason="", **NOWHERE)  # type: ignore[arg-type]
 
     assert {each.status for each in asyncio.run(client.list())} == {"waiting for admission"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 from unittest.mock import Mock
@@ -322,7 +323,7 @@ class Thrifty(World):
             input_tokens=self.chance.randint(0, 500 if may.tokens is None else may.tokens),
             cost=self.chance.uniform(0, 1 if may.cost is None else may.cost),
         )
-        return type(answer)(answer.event_id, answer.result.model_copy(update={"usage": used}))
+        return replace(answer, result=answer.result.model_copy(update={"usage": used}))
 
 
 def _holds(state: State, limits: Limits) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.core import SUBJECTS, T0, WorkflowDriver, card, failure, plan, task
+from support.core import SECRET, SUBJECTS, T0, WorkflowDriver, card, failure, plan, task
 
 from pointsman.core.budget.team_quota import plan_usage
 from pointsman.core.decide import decide
@@ -25,7 +25,7 @@ from pointsman.core.replay.replayer import replay_log
 from pointsman.core.tasks.child_workflow import child_request
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Budget, Handoff, PlanUsage, Request, Result, Usage
-from pointsman_schemas.ids import child_id_for
+from pointsman_schemas.ids import attempt_token, child_id_for
 from pointsman_schemas.log import BudgetAwaited, LimitReached, Parent, TraceOrigin
 from pointsman_schemas.team import (
     Adaptive,
@@ -280,7 +280,7 @@ class Tree:
 
     def _admission(self, workflow: str, team: str, **more: Any) -> Admission:
         trace = TraceOrigin(trace_id="0" * 31 + "1", span_id="0" * 15 + "1")
-        return Admission(workflow, workflow, workflow, self.teams[team], trace, **more)
+        return Admission(workflow, workflow, workflow, self.teams[team], trace, "ada", SECRET, **more)
 
     def _feed(self, workflow: str, given: Input) -> None:
         before = self.flows.get(workflow)
@@ -295,7 +295,7 @@ class Tree:
             if isinstance(message.event, Handoff):
                 self.asked.append(message.event)
             elif isinstance(message.event, Result):
-                self.coming.append((message.event.workflow_id, ResultReceived(message.id, message.event)))
+                self.coming.append((message.event.workflow_id, _received(message.id, message.event)))
 
     def turn(self) -> None:
         chance = self.chance
@@ -347,7 +347,11 @@ class Tree:
             error=failure(retryable=chance.random() < 0.5) if fails else None, usage=Usage(calls=1),
             replan_hint="there is a better way" if chance.random() < 0.2 else None, started_at=now, ended_at=now,
         )  # fmt: skip
-        return ResultReceived(f"{handoff.workflow_id}-{handoff.task_id}-{handoff.attempt}-r", result)
+        return _received(f"{handoff.workflow_id}-{handoff.task_id}-{handoff.attempt}-r", result)
+
+
+def _received(event_id: str, result: Result) -> ResultReceived:
+    return ResultReceived(event_id, result, attempt_token(SECRET, result.task_id, result.attempt))
 
 
 def planned_by_all(tree: Tree) -> PlanUsage:

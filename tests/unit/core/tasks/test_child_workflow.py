@@ -27,7 +27,7 @@ PARENT = Parent(
     workflow_id="wf_parent",
     task_id="t1",
     attempt=2,
-    return_to=SUBJECTS.result("desk", "wf_parent", "team", "t1", 2),
+    return_to=SUBJECTS.result("desk", "team", "wf_parent", "t1", 2, "token"),
     deadline=T0 + timedelta(seconds=60),
 )
 
@@ -201,7 +201,7 @@ def test_team_that_plans_beyond_its_quota_ends_the_work_with_the_limit() -> None
 
 def test_cancelled_child_says_so_and_no_fallback_runs() -> None:
     below = child()
-    below.control("cancel", by="ops", reason="a mistake")
+    below.control("cancel", actor="ops", reason="a mistake")
     told = result_of(below).error
     story = WorkflowDriver(
         cards=(card("refunds", team=True, fallback="worker"), card("worker")), agents=("refunds", "worker")
@@ -236,14 +236,14 @@ def test_a_parent_that_is_cancelled_cancels_the_children_it_has() -> None:
     story = WorkflowDriver(cards=(REFUNDS, card("worker")), agents=("refunds", "worker"))
     story.planned(task("t1", "refunds"), task("t2", "worker"), task("t3", "refunds", needs=["t1"]))
 
-    story.control("cancel", by="ops", reason="a mistake")
+    story.control("cancel", actor="ops", reason="a mistake")
 
     started = child_id_for("refunds", WORKFLOW, "t1", 1)
     told = [(message.subject, message.event) for message in messages(story.state) if isinstance(message.event, Control)]
     assert told == [
         (
-            SUBJECTS.control("refunds", started, "parent"),
-            Control(action="cancel", reason="cancelled by ops: a mistake", by="its parent wf_1"),
+            SUBJECTS.control("refunds", started, "cancel", "team", "parent"),
+            Control(action="cancel", reason="wf_1: cancelled by ops: a mistake"),
         )
     ]
 

@@ -46,7 +46,7 @@ def test_the_tree_is_request_workflow_tasks_attempts_in_order_of_their_start() -
     root = build_trace(completed())
 
     assert names(root) == [
-        "publish request.crew",
+        "publish request.crew.ada",
         [
             "invoke_workflow crew",
             ["plan planner", ["attempt 1"]],

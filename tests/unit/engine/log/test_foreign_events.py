@@ -16,7 +16,7 @@ import pytest
 from pointsman.core.model.inputs import RequestReceived, RequestRefused, ResultReceived
 from pointsman.engine.log.requests import (
     correlation_id_of_request,
-    read_inbox,
+    read_input,
     read_request,
     workflow_of_request,
 )
@@ -31,7 +31,7 @@ from pointsman_schemas.team import PlanAndExecute, Team
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TEAM = Team(name="team", strategy=PlanAndExecute())
 SUBJECTS = Subjects()
-SUBJECT = SUBJECTS.request("team")
+SUBJECT = SUBJECTS.request("team", "ada")
 STRUCTURED = {"Content-Type": "application/cloudevents+json"}
 EVENT: dict[str, Any] = {
     "specversion": "1.0", "id": "order 1", "source": "/shop", "type": Request.event_type, "correlationid": "c-1",
@@ -53,7 +53,7 @@ def message(event: dict[str, Any], headers: dict[str, str]) -> StoredMessage:
 def test_a_structured_event_is_read_with_and_without_its_content_type(headers: dict[str, str]) -> None:
     stored = message(DAPR, headers)
 
-    received = read_request(stored, TEAM, "pointsman")
+    received = read_request(stored, TEAM)
 
     assert isinstance(received, RequestReceived)
     assert received.request.input == "x"
@@ -66,7 +66,7 @@ def test_a_structured_event_is_read_with_and_without_its_content_type(headers: d
 def test_a_bare_request_about_an_event_stays_a_bare_request() -> None:
     stored = message({"input": {"specversion": "1.0", "id": "1"}, "metadata": {"specversion": "1.0"}}, {})
 
-    received = read_request(stored, TEAM, "pointsman")
+    received = read_request(stored, TEAM)
 
     assert isinstance(received, RequestReceived)
     assert received.request.input == {"specversion": "1.0", "id": "1"}
@@ -76,7 +76,7 @@ def test_a_bare_request_about_an_event_stays_a_bare_request() -> None:
 def test_data_in_base64_is_read_as_json(headers: dict[str, str]) -> None:
     event = EVENT | {"data": None, "data_base64": b64encode('{"input": "é"}'.encode()).decode()}
 
-    received = read_request(message(event, headers), TEAM, "pointsman")
+    received = read_request(message(event, headers), TEAM)
 
     assert isinstance(received, RequestReceived)
     assert received.request.input == "é"
@@ -103,7 +103,7 @@ UNREADABLE: dict[str, dict[str, Any]] = {
 def test_a_refused_event_keeps_the_identity_that_can_be_read(change: dict[str, Any], headers: dict[str, str]) -> None:
     stored = message(EVENT | change, headers)
 
-    refused = read_request(stored, TEAM, "pointsman")
+    refused = read_request(stored, TEAM)
 
     assert isinstance(refused, RequestRefused)
     assert (refused.admission.request_id, refused.admission.correlation_id) == ("order 1", "c-1")
@@ -118,7 +118,7 @@ def test_a_refused_event_in_headers_keeps_its_decoded_identity(change: dict[str,
     envelope = Envelope(id="order 1", type=Request.event_type, source="/é", time=NOW, correlation_id="c 1")
     stored = StoredMessage(SUBJECT, b'{"input": "x"}', encode(envelope) | change, 7, NOW)
 
-    refused = read_request(stored, TEAM, "pointsman")
+    refused = read_request(stored, TEAM)
 
     assert isinstance(refused, RequestRefused)
     assert (refused.admission.request_id, refused.admission.correlation_id) == ("order 1", "c 1")
@@ -128,7 +128,7 @@ def test_a_refused_event_in_headers_keeps_its_decoded_identity(change: dict[str,
 def test_a_refused_bare_request_keeps_its_correlation_id_and_its_reply_subject() -> None:
     body = b'{"input": 7, "correlation_id": "c-1", "reply_to": "_INBOX.a.b"}'
 
-    refused = read_request(StoredMessage(SUBJECT, body, {}, 7, NOW), TEAM, "pointsman")
+    refused = read_request(StoredMessage(SUBJECT, body, {}, 7, NOW), TEAM)
 
     assert isinstance(refused, RequestRefused)
     assert (refused.admission.correlation_id, refused.reply_to) == ("c-1", "_INBOX.a.b")
@@ -138,7 +138,7 @@ def test_a_refused_bare_request_keeps_its_correlation_id_and_its_reply_subject()
 def test_a_refused_request_cannot_name_a_forbidden_reply_subject(subject: str) -> None:
     body = json.dumps({"input": 7, "reply_to": subject}).encode()
 
-    refused = read_request(StoredMessage(SUBJECT, body, {}, 7, NOW), TEAM, "pointsman")
+    refused = read_request(StoredMessage(SUBJECT, body, {}, 7, NOW), TEAM)
 
     assert isinstance(refused, RequestRefused)
     assert refused.reply_to is None
@@ -172,11 +172,9 @@ def test_half_a_character_in_a_result_is_replaced(structured: bool) -> None:
             Result.event_type.encode(), body,
         )  # fmt: skip
     body = body.replace(b"CUT", rb"x\ud83d")
-    subject = SUBJECTS.result("team", "wf_1", "cutter", "t1", 1)
+    subject = SUBJECTS.result("team", "cutter", "wf_1", "t1", 1, "token")
 
-    received = read_inbox(
-        StoredMessage(subject, body, STRUCTURED if structured else {}, 7, NOW), SUBJECTS.parse_inbox(subject)
-    )
+    received = read_input(StoredMessage(subject, body, STRUCTURED if structured else {}, 7, NOW), SUBJECTS)
 
     assert isinstance(received, ResultReceived)
     assert received.result.output == {"text": "x?"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,13 +14,19 @@ from hypothesis import strategies as st
 from support.mutations import at_most, mutated
 
 from pointsman.core.model.inputs import RequestReceived, RequestRefused
-from pointsman.engine.log.requests import failed_result_for, read_inbox, read_request, workflow_of_request
+from pointsman.engine.log.requests import (
+    failed_result_for,
+    input_address,
+    read_input,
+    read_request,
+    workflow_of_request,
+)
 from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import AttemptError, Control, Request, Result, Timer, Usage
 from pointsman_schemas.strict_json import dump
-from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.subjects import ResultAddress, Subjects
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 steady = settings(
@@ -33,13 +40,15 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TEAM = Team(name="team", agents="*", strategy=PlanAndExecute(), limits=Limits())
 SUBJECTS = Subjects()
 
-REQUEST = Request(input={"text": "hi", "rows": [1, 2.5, None]}, deadline=5, metadata={"a": {"b": []}}, reply_to="a.b")
+REQUEST = Request(
+    input={"text": "hi", "rows": [1, 2.5, None]}, deadline=5, metadata={"a": {"b": []}}, reply_to="_INBOX.b"
+)
 RESULT = Result(
     workflow_id="wf_1", task_id="t1", attempt=1, agent="billing", status="failed", output={"text": "é", "n": 1},
     error=AttemptError(kind="handler_error", message="no", retryable=True, retry_after=1.5), usage=Usage(calls=1),
     confidence=0.5, started_at=NOW, ended_at=NOW,
 )  # fmt: skip
-CONTROL = Control(action="cancel", task_id="t1", reason="r", by="me")
+CONTROL = Control(action="cancel", task_id="t1", reason="r")
 TIMER = Timer(name="wake-1", due=NOW)
 
 
@@ -58,9 +67,9 @@ EVENTS = tuple(
     structured(kind, each.model_dump(mode="json"))
     for kind, each in (("request", REQUEST), ("result", RESULT), ("control", CONTROL), ("timer", TIMER))
 )
-INBOX = (
-    SUBJECTS.result("team", "wf_1", "billing", "t1", 1),
-    SUBJECTS.control("team", "wf_1", "c1"),
+INPUTS = (
+    SUBJECTS.result("team", "billing", "wf_1", "t1", 1, "token"),
+    SUBJECTS.control("team", "wf_1", "cancel", "me", "c1"),
     SUBJECTS.timer("team", "wf_1", "wake-1"),
 )
 
@@ -68,7 +77,7 @@ INBOX = (
 def test_unknown_fields_of_a_request_are_named_and_ignored() -> None:
     body = json.dumps({"input": "x", "deadlin": 3, "budget": {"tokns": 1}, "later": {}}).encode()
 
-    received = read_request(StoredMessage("pointsman.request.team", body, {}, 7, NOW), TEAM, "pointsman")
+    received = read_request(StoredMessage("pointsman.request.team.ada", body, {}, 7, NOW), TEAM)
 
     assert isinstance(received, RequestReceived)
     assert received.ignored_fields == (
@@ -81,7 +90,7 @@ def test_unknown_fields_of_a_request_are_named_and_ignored() -> None:
 def test_names_of_ignored_fields_are_bounded() -> None:
     body = json.dumps({"input": "x"} | {f"{number}{'x' * 1_000}": 1 for number in range(1_000)}).encode()
 
-    received = read_request(StoredMessage("pointsman.request.team", body, {}, 7, NOW), TEAM, "pointsman")
+    received = read_request(StoredMessage("pointsman.request.team.ada", body, {}, 7, NOW), TEAM)
 
     assert isinstance(received, RequestReceived)
     assert len("".join(received.ignored_fields)) <= 4_000
@@ -90,10 +99,10 @@ def test_names_of_ignored_fields_are_bounded() -> None:
 @pytest.mark.parametrize("name", ["inptu", "Input"])
 def test_an_answer_whose_input_would_be_lost_is_refused(name: str) -> None:
     body = json.dumps({"action": "approve", "approval": "a1", name: {"amount": 1}}).encode()
-    subject = SUBJECTS.control("team", "wf_1", "c1")
+    subject = SUBJECTS.control("team", "wf_1", "approve", "ada", "c1")
 
     with pytest.raises(UndecodableEventError, match=rf"has no '{name}'; did you mean input\?"):
-        read_inbox(StoredMessage(subject, body, {}, 7, NOW), SUBJECTS.parse_inbox(subject))
+        read_input(StoredMessage(subject, body, {}, 7, NOW), SUBJECTS)
 
 
 bodies = st.binary(max_size=200) | mutated(BODIES)
@@ -109,31 +118,32 @@ mails = st.tuples(headers, bodies) | st.tuples(st.just(STRUCTURED), mutated(EVEN
 @pytest.mark.parametrize(
     "other",
     [
-        StoredMessage("tenant.request.crew", b'{"input": "x"}', {}, 7, NOW),
-        StoredMessage("pointsman.request.other", b'{"input": "x"}', {}, 7, NOW),
-        StoredMessage("pointsman.request.crew", b'{"input": "x"}', {}, 8, NOW),
+        StoredMessage("tenant.request.crew.anonymous", b'{"input": "x"}', {}, 7, NOW),
+        StoredMessage("pointsman.request.other.anonymous", b'{"input": "x"}', {}, 7, NOW),
+        StoredMessage("pointsman.request.crew.ada", b'{"input": "x"}', {}, 8, NOW),
         StoredMessage(
-            "pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW + timedelta(days=1)
+            "pointsman.request.crew.ada", b'{"input": "x"}', {}, 7, NOW + timedelta(days=1)
         ),  # the stream was made anew
     ],
     ids=["namespace", "team", "place", "stream"],
 )
 def test_bare_requests_of_different_tenants_teams_and_streams_are_different_workflows(other: StoredMessage) -> None:
-    one = StoredMessage("pointsman.request.crew", b'{"input": "x"}', {}, 7, NOW)
+    one = StoredMessage("pointsman.request.crew.ada", b'{"input": "x"}', {}, 7, NOW)
 
     assert workflow_of_request(one) == workflow_of_request(replace(one, headers={"Accept": "*/*"}))  # delivered again
     assert workflow_of_request(one) != workflow_of_request(other)
 
 
 def stored(subject: str, headers: dict[str, str], body: bytes) -> StoredMessage:
-    return StoredMessage(subject, body, headers, 7, NOW)
+    by = SUBJECTS.schedule("team", "wf_1", "wake-1") if subject == INPUTS[2] else ""
+    return StoredMessage(subject, body, headers, 7, NOW, by)
 
 
 @steady
 @given(mails, changes)
 def test_any_request_is_received_or_refused(mail: tuple[dict[str, str], bytes], changed: dict[str, str]) -> None:
     with at_most(0.2):
-        received = read_request(stored(SUBJECTS.request("team"), {**mail[0], **changed}, mail[1]), TEAM, "pointsman")
+        received = read_request(stored(SUBJECTS.request("team", "anonymous"), {**mail[0], **changed}, mail[1]), TEAM)
 
     assert isinstance(received, RequestReceived | RequestRefused)
     assert len(received.admission.request_id) <= 256
@@ -142,20 +152,20 @@ def test_any_request_is_received_or_refused(mail: tuple[dict[str, str], bytes], 
 
 
 @steady
-@given(st.sampled_from(INBOX), mails, changes)
-def test_any_inbox_message_is_read_or_is_a_contract_error(
+@given(st.sampled_from(INPUTS), mails, changes)
+def test_any_input_is_read_or_is_a_contract_error(
     subject: str, mail: tuple[dict[str, str], bytes], changed: dict[str, str]
 ) -> None:
     message = stored(subject, {**mail[0], **changed}, mail[1])
-    address = SUBJECTS.parse_inbox(subject)
+    address = input_address(subject, SUBJECTS)
 
     refusal = None
     with at_most(0.2):
         try:
-            read_inbox(message, address)
+            read_input(message, SUBJECTS)
         except ContractError as error:
             refusal = error
-            if address.kind == "result":
+            if isinstance(address, ResultAddress):
                 failed_result_for(message, address, error)
 
     assert len(str(refusal)) < 2_000
@@ -165,27 +175,27 @@ def test_any_inbox_message_is_read_or_is_a_contract_error(
     "other", [{"workflow_id": "wf_2"}, {"task_id": "t2"}, {"attempt": 2}, {"agent": "refunds"}], ids=str
 )
 def test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused(other: dict[str, Any]) -> None:
-    message = stored(INBOX[0], headers_of("result"), dump(RESULT.model_copy(update=other)))
+    message = stored(INPUTS[0], headers_of("result"), dump(RESULT.model_copy(update=other)))
 
     with pytest.raises(UndecodableEventError, match="publish on the handoff's return_to"):
-        read_inbox(message, SUBJECTS.parse_inbox(INBOX[0]))
+        read_input(message, SUBJECTS)
 
 
 @pytest.mark.parametrize("place", range(3), ids=["result", "control", "timer"])
 def test_event_of_another_type_or_version_than_its_subject_is_refused(place: int) -> None:
-    message = stored(INBOX[place], headers_of("outcome"), BODIES[place + 1])
+    message = stored(INPUTS[place], headers_of("outcome"), BODIES[place + 1])
 
     with pytest.raises(
         UnknownEventTypeError, match=r"'io\.pointsman\.outcome\.v1'; expected 'io\.pointsman\.(re|co|ti)"
     ):
-        read_inbox(message, SUBJECTS.parse_inbox(INBOX[place]))
+        read_input(message, SUBJECTS)
 
 
 @steady
-@given(st.text(max_size=60) | st.lists(st.sampled_from(("inbox", "team", "result", "²", "1", "", ">", "*", "timer")))
+@given(st.text(max_size=60) | st.lists(st.sampled_from(("control", "team", "result", "²", "1", "", ">", "*", "timer")))
        .map(lambda parts: ".".join(("pointsman", *parts))))  # fmt: skip
 def test_any_subject_is_an_address_or_a_contract_error(subject: str) -> None:
-    for parse in (SUBJECTS.parse_inbox, SUBJECTS.parse_handoff):
+    for parse in (partial(input_address, subjects=SUBJECTS), SUBJECTS.parse_handoff):
         try:
             parse(subject)
         except ContractError:
@@ -197,11 +207,11 @@ def test_examples_are_valid_before_their_mutation(body: bytes) -> None:
     kind = ("request", "result", "control", "timer")[BODIES.index(body)]
     if kind == "request":
         assert isinstance(
-            read_request(stored(SUBJECTS.request("team"), headers_of(kind), body), TEAM, "pointsman"), RequestReceived
+            read_request(stored(SUBJECTS.request("team", "anonymous"), headers_of(kind), body), TEAM), RequestReceived
         )
     else:
-        subject = next(each for each in INBOX if f".{kind}." in each)
-        assert read_inbox(stored(subject, headers_of(kind), body), SUBJECTS.parse_inbox(subject))
+        subject = next(each for each in INPUTS if f".{kind}." in each)
+        assert read_input(stored(subject, headers_of(kind), body), SUBJECTS)
 
 
 @pytest.mark.parametrize(
@@ -216,10 +226,10 @@ def test_examples_are_valid_before_their_mutation(body: bytes) -> None:
 )
 def test_result_with_impossible_numbers_fails_the_attempt(change: dict[str, Any], problem: str) -> None:
     body = json.dumps({**RESULT.model_dump(mode="json"), **change}).encode()
-    message, address = stored(INBOX[0], headers_of("result"), body), SUBJECTS.parse_inbox(INBOX[0])
+    message, address = stored(INPUTS[0], headers_of("result"), body), SUBJECTS.parse_result(INPUTS[0])
 
     with pytest.raises(UndecodableEventError) as refused:
-        read_inbox(message, address)
+        read_input(message, SUBJECTS)
 
     assert problem in str(refused.value)
     result = failed_result_for(message, address, refused.value).result

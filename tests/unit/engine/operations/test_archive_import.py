@@ -19,7 +19,7 @@ from pointsman.engine.log.reader import ImportedLogError
 from pointsman.engine.operations.archive import Archive, Record, flatten
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.archive_import import WorkflowExistsError, import_workflow
-from pointsman.engine.operations.archive_reader import read_archive
+from pointsman.engine.operations.archive_reader import is_importable, read_archive
 from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
 from pointsman.engine.supervisor.stream_integrity import find_lost_work
 from pointsman.errors import BusUnavailableError, ConfigurationError, PublishOutcomeUnknownError
@@ -41,8 +41,10 @@ def elsewhere(bus: type[MemoryBus] = MemoryBus) -> Client:
 def stored(client: Client) -> list[StoredMessage]:
     """Return every message of the client's namespace."""
     assert isinstance(client.bus, MemoryBus)
-    kinds: tuple[StreamKind, ...] = ("work", "log", "dead", "limits")
-    return [each for kind in kinds for each in client.bus.broker.stream(kind).select(">")]
+    kinds: tuple[StreamKind, ...] = ("requests", "controls", "results", "work", "log", "dead", "limits")
+    return sorted(
+        (each for kind in kinds for each in client.bus.broker.stream(kind).select(">")), key=lambda each: each.at
+    )
 
 
 def is_commit(record: Record) -> bool:
@@ -74,26 +76,28 @@ REQUEST, CANCEL = dump(Request(input="run this")), dump(Control(action="cancel",
 @pytest.mark.parametrize(
     ("stream", "subject", "body"),
     [
-        ("work", "{ns}.request.crew", REQUEST),
-        ("log", "{ns}.request.crew", REQUEST),
-        ("dead", "{ns}.request.crew", REQUEST),
-        ("work", "{ns}.inbox.crew.wf_innocent.control.c", CANCEL),
-        ("log", "{ns}.inbox.crew.wf_innocent.control.c", CANCEL),
-        ("log", "{ns}.inbox.crew.{wf}.control.c", CANCEL),
-        ("log", "{ns}.handoff.a.{wf}.t1.1", b"{}"),
-        ("handoffs", "{ns}.handoff.a.wf_innocent.t1.1", b"{}"),
-        ("work", "{ns}.schedule.{wf}.wake-1", b"{}"),
-        ("work", "{ns}.step.{wf}.t1.1.answer-1", b"{}"),
+        ("requests", "{ns}.request.crew.anonymous", REQUEST),
+        ("log", "{ns}.request.crew.anonymous", REQUEST),
+        ("dead", "{ns}.request.crew.anonymous", REQUEST),
+        ("controls", "{ns}.control.crew.wf_innocent.cancel.ada.c", CANCEL),
+        ("log", "{ns}.control.crew.wf_innocent.cancel.ada.c", CANCEL),
+        ("log", "{ns}.control.crew.{wf}.cancel.ada.c", CANCEL),
+        ("log", "{ns}.handoff.a.crew.{wf}.t1.1", b"{}"),
+        ("handoffs", "{ns}.handoff.a.crew.wf_innocent.t1.1", b"{}"),
+        ("work", "{ns}.schedule.crew.{wf}.timer.wake-1", b"{}"),
+        ("results", "{ns}.step.a.crew.{wf}.t1.1.answer-1", b"{}"),
+        ("results", "{ns}.result.crew.a.wf_innocent.t1.1.token", b"{}"),
         ("log", "{ns}.log.crew.wf_innocent", b"{}"),
         ("log", "{ns}.log.other.{wf}", b"{}"),
-        ("log", "{ns}.event.wf_innocent.news", b"{}"),
+        ("results", "{ns}.event.crew.wf_innocent.a.news", b"{}"),
+        ("log", "{ns}.event.crew.{wf}.a.news", b"{}"),
         ("log", "{ns}.outcome.crew.wf_innocent", b"{}"),
-        ("log", "other.event.{wf}.news", b"{}"),
+        ("results", "other.event.crew.{wf}.a.news", b"{}"),
         ("log", "$KV.POINTSMAN_AGENTS.a.b", b"{}"),
-        ("log", "{ns}.event.{wf}.*", b"{}"),
-        ("log", "{ns}.event.{wf}.a b", b"{}"),
+        ("results", "{ns}.event.crew.{wf}.a.*", b"{}"),
+        ("results", "{ns}.event.crew.{wf}.a.a b", b"{}"),
         ("dead", "{ns}.dead.crew.wf_innocent.dl_1", b"{}"),
-        ("limits", "{ns}.limit.circuits", b"{}"),
+        ("limits", "{ns}.circuits", b"{}"),
         ("artifacts", "$O.POINTSMAN_ARTIFACTS.C.x", b"{}"),
     ],
 )
@@ -125,7 +129,7 @@ async def test_a_record_that_cannot_be_stored_is_refused_before_anything_is(
     archive: Archive, change: Mapping[str, Any]
 ) -> None:
     client = elsewhere()
-    odd = record(archive, "log", "{ns}.event.{wf}.news", **change)
+    odd = record(archive, "results", "{ns}.event.crew.{wf}.a.news", **change)
 
     with pytest.raises(ConfigurationError):
         await import_workflow(client.bus, client.subjects, with_records(archive, (*archive.records, odd)))
@@ -235,9 +239,10 @@ async def test_work_of_the_workflow_is_in_the_archive_and_is_not_imported(archiv
 
     count = await import_workflow(client.bus, client.subjects, archive)
 
-    work = {each.subject.split(".")[1] for each in archive.records if each.stream in ("work", "handoffs")}
-    assert work == {"handoff", "inbox"}
+    work = {each.subject.split(".")[1] for each in archive.records if not is_importable(each)}
+    assert work == {"handoff", "result"}
     assert await client.bus.last("work", ">") is None
+    assert await client.bus.last("results", client.subjects.team_results("crew")) is None
     assert count == len(stored(client)) < len(archive.records)
 
 
@@ -412,7 +417,7 @@ async def test_a_supervisor_acts_on_no_input_of_an_imported_workflow(archive: Ar
         await import_workflow(client.bus, client.subjects, unfinished(archive))
         before = await client.entries(archive.workflow_id)
 
-        await client.bus.publish(client.subjects.control("crew", archive.workflow_id, "c"), CANCEL, {})
+        await client.bus.publish(client.subjects.control("crew", archive.workflow_id, "cancel", "ada", "c"), CANCEL, {})
         letters = DeadLetters(client.bus, client.subjects)
 
         async def refused() -> bool:
@@ -454,10 +459,10 @@ async def test_imported_dead_letters_are_shown_and_not_replayed(archive: Archive
 async def test_a_body_that_is_no_text_is_imported_as_it_was(archive: Archive) -> None:
     client = elsewhere()
     body = base64.b64encode(b"\xff\x00").decode()
-    odd = record(archive, "log", "{ns}.event.{wf}.news", encoding="base64").model_copy(update={"body": body})
+    odd = record(archive, "results", "{ns}.event.crew.{wf}.a.news", encoding="base64").model_copy(update={"body": body})
 
     await import_workflow(client.bus, client.subjects, with_records(archive, (*archive.records, odd)))
 
-    found = await client.bus.last("log", client.subjects.event(archive.workflow_id, "news"))
+    found = await client.bus.last("results", client.subjects.event("crew", archive.workflow_id, "a", "news"))
     assert found is not None
     assert found.body == b"\xff\x00"

@@ -14,6 +14,7 @@ from support.history import START, TEAM, WORKFLOW, at, completed, ended, failing
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.operations.dead_letters import DeadLetters, NotReplayableError
+from pointsman.engine.process.dead_lettering import stream_of
 from pointsman.errors import NotFoundError
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import AttemptError, Control, DeadLetter, Request
@@ -42,7 +43,7 @@ async def bury(bus: MemoryBus, name: str = "d1", **changes: Any) -> None:
         "origin": "fitter",
         "cause": AttemptError(kind="handler_error", message="out of bolts"),
         "attempts": 3,
-        "subject": f"pointsman.handoff.fitter.{WORKFLOW}.t1.3",
+        "subject": f"pointsman.handoff.fitter.crew.{WORKFLOW}.t1.3",
         "body": base64.b64encode(b"{}").decode(),
         "workflow_id": WORKFLOW,
         "team": TEAM,
@@ -57,13 +58,13 @@ async def bury(bus: MemoryBus, name: str = "d1", **changes: Any) -> None:
 
 async def bury_request(bus: MemoryBus, body: bytes = REQUEST, headers: Mapping[str, str] | None = None) -> None:
     await bury(
-        bus, origin=TEAM, workflow_id=None, task_id=None, subject=f"pointsman.request.{TEAM}", headers=headers or {},
-        body=base64.b64encode(body).decode(),
+        bus, origin=TEAM, workflow_id=None, task_id=None, subject=f"pointsman.request.{TEAM}.anonymous",
+        headers=headers or {}, body=base64.b64encode(body).decode(),
     )  # fmt: skip
 
 
 async def all_of(bus: MemoryBus, subject: str) -> list[Any]:
-    return [stored async for stored in bus.read("work", subject)]
+    return [stored async for stored in bus.read(stream_of(SUBJECTS, subject), subject)]
 
 
 async def test_letters_are_listed_by_origin_and_by_workflow(bus: MemoryBus, letters: DeadLetters) -> None:
@@ -121,12 +122,12 @@ async def test_replayed_request_has_an_id_derived_from_its_letter(bus: MemoryBus
 
     done = await letters.replay(await letters.get("d1"))
 
-    [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
+    [sent] = await all_of(bus, f"pointsman.request.{TEAM}.anonymous")
     envelope, body = decode(sent.headers, sent.body)
     assert envelope is not None
     assert envelope.id != "r-1"
     assert (envelope.source, envelope.correlation_id, body) == ("/shop", "order 7", REQUEST)
-    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), envelope.id, envelope.source)
+    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM, "anonymous"), envelope.id, envelope.source)
     assert (done.action, done.removed) == ("request", True)
     assert await letters.list() == ()
 
@@ -136,9 +137,9 @@ async def test_a_bare_request_is_identified_by_its_message_id(bus: MemoryBus, le
 
     done = await letters.replay(await letters.get("d1"))
 
-    [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
+    [sent] = await all_of(bus, f"pointsman.request.{TEAM}.anonymous")
     message_id = "replay-" + derive_id("replay", "d1")
-    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), message_id)
+    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM, "anonymous"), message_id)
     assert not [name for name in sent.headers if name.lower().startswith("ce-")]
 
 
@@ -148,15 +149,15 @@ async def test_a_structured_request_gets_its_new_id_inside(bus: MemoryBus, lette
 
     done = await letters.replay(await letters.get("d1"))
 
-    [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
-    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM), json.loads(sent.body)["id"], "/shop")
+    [sent] = await all_of(bus, f"pointsman.request.{TEAM}.anonymous")
+    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM, "anonymous"), json.loads(sent.body)["id"], "/shop")
     assert json.loads(sent.body)["data"] == {"input": "x"}
 
 
 async def test_truncated_letter_is_replayed_whole_from_its_stream_or_refused(
     bus: MemoryBus, letters: DeadLetters
 ) -> None:
-    subject = f"pointsman.request.{TEAM}"
+    subject = f"pointsman.request.{TEAM}.anonymous"
     sequence = await bus.publish(subject, REQUEST, {})
     cut: dict[str, Any] = {"body": base64.b64encode(REQUEST[:3]).decode(), "truncated": True, "sequence": sequence}
     await bury(bus, origin=TEAM, workflow_id=None, task_id=None, subject=subject, **cut)
@@ -165,7 +166,7 @@ async def test_truncated_letter_is_replayed_whole_from_its_stream_or_refused(
     await letters.replay(letter, keep=True)
 
     assert [each.body for each in await all_of(bus, subject)] == [REQUEST, REQUEST]
-    await bus.delete("work", sequence)
+    await bus.delete("requests", sequence)
     with pytest.raises(NotReplayableError, match=f"message {sequence} of .* was removed"):
         await letters.replay(letter)
 
@@ -178,7 +179,7 @@ async def test_replaying_a_request_twice_is_one_workflow(bus: MemoryBus, letters
     second = await letters.replay(letter)
 
     assert (first.workflow, first.removed, second.removed) == (second.workflow, False, True)
-    assert len(await all_of(bus, f"pointsman.request.{TEAM}")) == 1
+    assert len(await all_of(bus, f"pointsman.request.{TEAM}.anonymous")) == 1
 
 
 async def test_a_handoff_of_a_running_workflow_reopens_its_task_once(bus: MemoryBus, letters: DeadLetters) -> None:
@@ -190,7 +191,7 @@ async def test_a_handoff_of_a_running_workflow_reopens_its_task_once(bus: Memory
     done = await letters.replay(letter, keep=True)
     await letters.replay(letter)
 
-    [sent] = await all_of(bus, f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")
+    [sent] = await all_of(bus, f"pointsman.control.{TEAM}.{WORKFLOW}.*.*.*")
     control = parse(Control, sent.body)
     assert (control.action, control.task_id) == ("replay", "t1")
     assert (done.action, done.workflow) == ("task", WORKFLOW)
@@ -206,7 +207,7 @@ async def test_letter_is_kept_until_its_task_is_reopened_in_the_log(bus: MemoryB
         await letters.replay(await letters.get("d1"))
 
     assert len(await letters.list()) == 1
-    assert len(await all_of(bus, f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.*")) == 1
+    assert len(await all_of(bus, f"pointsman.control.{TEAM}.{WORKFLOW}.*.*.*")) == 1
 
 
 async def test_a_workflow_that_ends_instead_is_said_to_have_ended(bus: MemoryBus, letters: DeadLetters) -> None:
@@ -239,7 +240,7 @@ async def test_as_new_sends_the_workflows_own_request_again(bus: MemoryBus, lett
     first = await letters.replay(letter, as_new=True, keep=True)
     second = await letters.replay(letter, as_new=True)
 
-    [sent] = await all_of(bus, f"pointsman.request.{TEAM}")
+    [sent] = await all_of(bus, f"pointsman.request.{TEAM}.ada")
     envelope, body = decode(sent.headers, sent.body)
     request = parse(Request, body)
     assert envelope is not None
@@ -248,7 +249,7 @@ async def test_as_new_sends_the_workflows_own_request_again(bus: MemoryBus, lett
     assert (
         first.workflow
         == second.workflow
-        == workflow_id_for(SUBJECTS.request(TEAM), envelope.id, envelope.source)
+        == workflow_id_for(SUBJECTS.request(TEAM, "ada"), envelope.id, envelope.source)
         != WORKFLOW
     )
 
@@ -261,15 +262,15 @@ async def test_letter_for_a_dead_agent_is_not_replaced_by_a_new_workflow(bus: Me
     with pytest.raises(NotReplayableError, match=r"'fitter', and none of that name is alive.*the letter is kept"):
         await letters.replay(letter, as_new=True)
 
-    assert await all_of(bus, f"pointsman.request.{TEAM}") == []
+    assert await all_of(bus, f"pointsman.request.{TEAM}.anonymous") == []
     kept = await letters.replay(letter, as_new=True, keep=True)
     assert (kept.action, kept.removed) == ("request", False)
     assert len(await letters.list()) == 1
 
 
-async def test_an_inbox_event_of_a_running_workflow_is_published_again(bus: MemoryBus, letters: DeadLetters) -> None:
+async def test_a_result_of_a_running_workflow_is_published_again(bus: MemoryBus, letters: DeadLetters) -> None:
     await store(bus, *failing())
-    subject = f"pointsman.inbox.{TEAM}.{WORKFLOW}.result.fitter.t1.1"
+    subject = f"pointsman.result.{TEAM}.fitter.{WORKFLOW}.t1.1.token"
     await bury(bus, subject=subject, body=base64.b64encode(b'{"late": true}').decode(), headers={"ce-id": "old"})
 
     done = await letters.replay(await letters.get("d1"))

@@ -56,7 +56,7 @@ async def test_nothing_is_paid_before_a_person_allows_it() -> None:
         before = list(paid)
         (summary,) = await client.list()
 
-        said = await client.operations.approve(question.id, input={"amount": 90}, by="Ann")
+        said = await client.operations.approve(question.id, input={"amount": 90}, actor="Ann")
         outcome = await workflow.outcome(10)
 
         assert (before, paid) == ([], [{"amount": 90}])
@@ -70,10 +70,10 @@ async def test_second_answer_reports_the_first() -> None:
     async with factory.team(TEAM, [planner_of(PAY, {**PAY, "id": "again", "input": {"n": 2}}), payer([])]) as client:
         workflow = await client.submit("bank", "pay")
         first, second = await asked(client, 2)
-        await client.operations.reject(first.id, reason="no", by="Ann")
+        await client.operations.reject(first.id, reason="no", actor="Ann")
 
-        again = await client.operations.approve(first.id, by="Bo")
-        await client.operations.reject(second.id, by="Bo")
+        again = await client.operations.approve(first.id, actor="Bo")
+        await client.operations.reject(second.id, actor="Bo")
         outcome = await workflow.outcome(10)
         late = await client.operations.approve(second.id)
 
@@ -108,7 +108,8 @@ async def test_any_system_answers_by_one_message_without_headers() -> None:
         workflow = await client.submit("bank", "pay")
         (question,) = await asked(client)
 
-        await client.bus.publish(question.reply_to, dump(Control(action="approve", question=question.id)), {})
+        answer = Control(action="approve", question=question.id)
+        await client.bus.publish(f"{question.reply_to}.approve.Ann.a1", dump(answer), {})
 
         assert (await workflow.outcome(10)).status == "completed"
 
@@ -207,7 +208,7 @@ async def test_approval_is_for_one_call_and_an_equal_call_is_asked_about_again(a
         await until(again)
         (second,) = await client.operations.questions()
         before = list(paid)
-        await client.operations.reject(second.id, reason="once is enough", by="Ann")
+        await client.operations.reject(second.id, reason="once is enough", actor="Ann")
         outcome = await workflow.outcome(10)
 
     assert (first.input, second.input) == ({"amount": 9}, {"amount": 9})
@@ -364,8 +365,8 @@ async def test_questions_of_a_function_are_answered_through_a_restart_of_everyth
             await client.operations.approve(first.id)
 
     async with factory.team(TEAM, agents, broker=broker) as client:
-        said = await client.operations.answer(first.id, {"number": "17"}, by="Ann")
-        await client.operations.answer(second.id, "later", by="Bo")
+        said = await client.operations.answer(first.id, {"number": "17"}, actor="Ann")
+        await client.operations.answer(second.id, "later", actor="Bo")
         outcome = await (await client.workflow(workflow.id)).outcome(10)
 
         assert (said.counted, said.message) == (True, f"{first.id} is answered")
@@ -382,7 +383,7 @@ async def test_model_asks_a_person_and_no_model_call_is_repeated() -> None:
         workflow = await client.submit("bank", "pay")
         (question,) = await asked(client)
 
-        await client.operations.answer(question.id, "b", by="Ann")
+        await client.operations.answer(question.id, "b", actor="Ann")
         outcome = await workflow.outcome(10)
 
     assert (outcome.status, outcome.answer) == ("completed", "paid to b")

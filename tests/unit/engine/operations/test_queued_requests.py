@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.operations.queued_requests import list_queued_requests
+from pointsman.engine.process.consumers import request_consumer
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman_schemas.subjects import Subjects
 
@@ -28,9 +29,9 @@ class Counting(MemoryBus):
 async def test_only_the_requests_of_teams_with_some_to_settle_are_read() -> None:
     bus = Counting()
     for team in ("shop", "busy", "idle"):
-        await bus.publish(SUBJECTS.request(team), b'{"input": "hello"}', {})
+        await bus.publish(SUBJECTS.request(team, "anonymous"), b'{"input": "hello"}', {})
     for team in ("busy", "idle"):
-        consumer = await bus.consumer(f"request-{team}", "work", SUBJECTS.request(team), ack_wait=30)
+        consumer = await bus.consumer(*request_consumer(SUBJECTS, team), ack_wait=30)
         (delivery,) = await consumer.take(1)
         if team == "idle":
             await delivery.ack()
@@ -38,4 +39,4 @@ async def test_only_the_requests_of_teams_with_some_to_settle_are_read() -> None
     found = await list_queued_requests(bus, SUBJECTS)
 
     assert [each.team for each in found] == ["busy", "shop"]
-    assert bus.reads == [SUBJECTS.request("busy"), SUBJECTS.request("shop")]
+    assert bus.reads == [SUBJECTS.team_requests("busy"), SUBJECTS.team_requests("shop")]

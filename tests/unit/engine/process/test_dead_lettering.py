@@ -20,7 +20,7 @@ CAUSE = AttemptError(kind="undecodable", message="not JSON")
 
 
 def stored(sequence: int) -> StoredMessage:
-    return StoredMessage("pointsman.handoff.fitter.wf_1.t1.1", b"{", {}, sequence, START)
+    return StoredMessage("pointsman.handoff.fitter.crew.wf_1.t1.1", b"{", {}, sequence, START)
 
 
 async def test_a_letter_counts_once_however_often_it_is_buried() -> None:

@@ -15,7 +15,7 @@ from pointsman.authoring.agent import Agent, agent
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.core.model.agent_health import Load
-from pointsman.engine.process.handoff_codec import consumer_name
+from pointsman.engine.process.consumers import consumer_name
 from pointsman.engine.supervisor.agent_load import AgentLoads
 from pointsman.errors import BusUnavailableError
 from pointsman.ports.bus import QueueDepth, StreamKind

@@ -341,7 +341,7 @@ async def test_late_broadcast_is_ignored_and_a_missed_one_is_looked_up() -> None
 
 async def test_circuits_of_another_release_are_rewritten() -> None:
     bus = MemoryBus()
-    await bus.publish(Subjects().limit("circuits"), b'{"agents": {"worker": "ill"}}', {})
+    await bus.publish(Subjects().circuits, b'{"agents": {"worker": "ill"}}', {})
     async with sharing(bus, failures=1) as (shared,):
         assert await load_circuits(bus, Subjects()) == {}
         shared._on_failure("worker", "wf_1/t1", "", blamed=True)
@@ -400,7 +400,7 @@ async def test_the_gauge_goes_from_closed_to_open_to_half_open_and_back() -> Non
 async def test_gauge_is_half_open_when_due_and_drops_dead_agents() -> None:
     bus, clock = MemoryBus(), VirtualClock()
     circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=15))
-    await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"worker": circuit})), {})
+    await bus.publish(Subjects().circuits, dump(Circuits(agents={"worker": circuit})), {})
     card = echo("worker").card.model_copy(update={"instance": "i1"})
     await bus.registry.announce(card)
     shown: list[list[float]] = []
@@ -418,14 +418,14 @@ async def test_gauge_is_half_open_when_due_and_drops_dead_agents() -> None:
 async def test_change_of_one_circuit_reports_no_dead_agent() -> None:
     bus, clock = MemoryBus(), VirtualClock()
     circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=60))
-    await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"gone": circuit})), {})
+    await bus.publish(Subjects().circuits, dump(Circuits(agents={"gone": circuit})), {})
     await bus.registry.announce(echo("worker").card.model_copy(update={"instance": "i1"}))
 
     with exposing() as figures:
         async with sharing(bus, clock=clock):
             await clock.advance(11)
             both = Circuits(agents={"gone": circuit, "worker": circuit})
-            await bus.publish(Subjects().limit("circuits"), dump(both), {})
+            await bus.publish(Subjects().circuits, dump(both), {})
             await clock.advance(1)
             shown = samples(figures)["pointsman_circuit_state"]
 
@@ -482,7 +482,7 @@ async def test_slowly_opening_circuit_is_reported_once() -> None:
 async def test_new_supervisor_reports_open_circuits(left: int, told: list[str]) -> None:
     broker, clock = MemoryBroker(), VirtualClock()
     circuit = Circuit(since=clock.now(), until=clock.now() + timedelta(seconds=left))
-    await broker.connect().publish(Subjects().limit("circuits"), dump(Circuits(agents={"worker": circuit})), {})
+    await broker.connect().publish(Subjects().circuits, dump(Circuits(agents={"worker": circuit})), {})
     shared = CircuitBreaker(broker.connect(), Subjects(), clock, failures=3, seconds=60)
 
     with capture_logs() as logs:

@@ -119,10 +119,19 @@ async def test_supervisors_share_no_workflow_and_spread_work_only_under_load(
     assert len({writer for each in writers.values() for writer in each}) == working
 
 
-@pytest.mark.parametrize("place", ["result.a.t1.0", "result.a.t1.01", "control.c1", "timer.wake-1", "other", "result"])
-async def test_invalid_inbox_message_does_not_end_the_process(place: str) -> None:
+@pytest.mark.parametrize(
+    "place",
+    [
+        "result.crew.a.wf_1.t1.0.token",
+        "result.crew.a.wf_1.t1.01.token",
+        "control.crew.wf_1.cancel.ada.c1",
+        "control.crew.wf_1.dance.ada.c1",
+        "timer.crew.wf_1.wake-1",
+    ],
+)
+async def test_invalid_input_does_not_end_the_process(place: str) -> None:
     async with crew() as client:
-        await client.bus.publish(f"pointsman.inbox.crew.wf_1.{place}", b"{", {})
+        await client.bus.publish(f"pointsman.{place}", b"{", {})
         (letter,) = await until(lambda: _letters(client))
         outcome = await (await client.submit("crew", "hello")).outcome(10)
 
@@ -130,7 +139,7 @@ async def test_invalid_inbox_message_does_not_end_the_process(place: str) -> Non
     assert outcome.status == "completed"
 
 
-@pytest.mark.parametrize("reader", ["read_request", "read_inbox"])
+@pytest.mark.parametrize("reader", ["read_request", "read_input"])
 async def test_input_that_crashes_the_decoder_is_dead_lettered(monkeypatch: pytest.MonkeyPatch, reader: str) -> None:
     read, marked = getattr(decoder, reader), b"marked"
 
@@ -141,7 +150,9 @@ async def test_input_that_crashes_the_decoder_is_dead_lettered(monkeypatch: pyte
 
     monkeypatch.setattr(decoder, reader, stumble)
     monkeypatch.setattr(supervisor, "_MAX_DELIVERIES", 2)
-    subject = "pointsman.request.crew" if reader == "read_request" else "pointsman.inbox.crew.wf_1.control.c1"
+    subject = (
+        "pointsman.request.crew.anonymous" if reader == "read_request" else "pointsman.control.crew.wf_1.cancel.ada.c1"
+    )
     async with crew() as client:
         await client.bus.publish(subject, marked, {})
         (letter,) = await until(lambda: _letters(client))
@@ -168,7 +179,7 @@ async def test_input_is_kept_if_its_dead_letter_cannot_be_stored(
     monkeypatch.setattr("pointsman.engine.supervisor.acknowledger.dead_letter", refuse)
     monkeypatch.setattr("pointsman.engine.supervisor.acknowledger._RETRY_PAUSE_S", 0.01)
     async with crew() as client:
-        await client.bus.publish(client.subjects.control("crew", "wf_nobody", "c1"), b"not json", {})
+        await client.bus.publish(client.subjects.control("crew", "wf_nobody", "cancel", "ada", "c1"), b"not json", {})
         await until(lambda: len(tries) > 2)
         outcome = await (await client.submit("crew", "hello")).outcome(10)
 
@@ -189,12 +200,14 @@ async def test_oversized_commit_drops_its_decision_context() -> None:
     assert read_commit(first).decision_context is None
 
 
-@pytest.mark.parametrize("subject", ["a..b", ".a", "a.", "$SYS.x", "pointsman.request.crew", "_secret.x"])
+@pytest.mark.parametrize("subject", ["a..b", ".a", "a.", "$SYS.x", "pointsman.request.crew.anonymous", "_secret.x"])
 async def test_request_with_a_forbidden_reply_subject_is_refused(subject: str) -> None:
     async with crew() as client:
         body = b'{"input": "x", "reply_to": "%s"}' % subject.encode()
-        await client.bus.publish(client.subjects.request("crew"), body, {"Nats-Msg-Id": "1"})
-        outcome = await factory.workflow_of(client, workflow_id_for(client.subjects.request("crew"), "1")).outcome(10)
+        await client.bus.publish(client.subjects.request("crew", "anonymous"), body, {"Nats-Msg-Id": "1"})
+        outcome = await factory.workflow_of(
+            client, workflow_id_for(client.subjects.request("crew", "anonymous"), "1")
+        ).outcome(10)
 
     assert outcome.status == "failed"
     assert "reply_to" in outcome.reason
@@ -216,7 +229,7 @@ async def test_a_workflow_that_waits_for_admission_is_cancelled_and_takes_no_roo
     async with crew(Settings(max_running=1, ack_wait=2), a=held_by(gate)) as client:
         (engine,) = client.supervisors
         first = await client.submit("crew", "takes the only room")
-        await until(lambda: client.bus.last("work", client.subjects.handoff("a", first.id, "t1", 1)))
+        await until(lambda: client.bus.last("work", client.subjects.handoff("a", "crew", first.id, "t1", 1)))
         second = await client.submit("crew", "waits")
         asked = await asyncio.gather(*(second.cancel("enough") for _ in range(cancels)))
         cancelled = await second.outcome(10)
@@ -242,7 +255,7 @@ async def test_cancel_during_admission_by_another_supervisor_is_seen(
 ) -> None:
 
     async def admitted() -> bool:
-        depth = await client.bus.depth("request-crew", "work")
+        depth = await client.bus.depth("request-crew", "requests")
         return depth is not None and depth.settled_through > 0
 
     async with crew(a=held_by(asyncio.Event())) as client:
@@ -274,7 +287,7 @@ async def test_a_cancellation_that_comes_with_its_request_is_not_lost() -> None:
     async with crew(SETTINGS, 2, broker=broker):
         outcomes = [
             await factory.workflow_of(
-                client, workflow_id_for(client.subjects.request("crew"), f"r{number}", client.source)
+                client, workflow_id_for(client.subjects.request("crew", client.user), f"r{number}", client.source)
             ).outcome(10)
             for number in range(20)
         ]
@@ -287,7 +300,7 @@ async def test_unknown_workflow_cannot_be_cancelled() -> None:
         await client.submit("crew", "another")
         with pytest.raises(NotFoundError):
             await factory.workflow_of(client, "wf_unknown").cancel()
-        control = client.subjects.control("crew", "wf_unknown", "c1")
+        control = client.subjects.control("crew", "wf_unknown", "cancel", "ada", "c1")
         envelope = Envelope(id="c1", type=Control.event_type, source="/test", time=datetime.now(UTC))
         await client.bus.publish(control, dump(Control(action="cancel")), encode(envelope))
         await until(lambda: client.bus.last("dead", client.subjects.dead_letters))

@@ -97,9 +97,9 @@ async def test_the_others_spread_them_while_they_are_handed_something() -> None:
 @pytest.mark.parametrize(
     ("subject", "delivered", "to"),
     [
-        ("pointsman.inbox.crew.wf_1.result.a.t1.1", 1, ["m"]),
-        ("pointsman.inbox.crew.wf_1.result.a.t1.1", 2, []),
-        ("pointsman.request.crew", 1, []),  # the first has no room for it
+        ("pointsman.result.crew.a.wf_1.t1.1.token", 1, ["m"]),
+        ("pointsman.result.crew.a.wf_1.t1.1.token", 2, []),
+        ("pointsman.request.crew.anonymous", 1, []),  # the first has no room for it
     ],
 )
 async def test_followers_forward_first_deliveries_except_requests(subject: str, delivered: int, to: list[str]) -> None:

@@ -16,6 +16,7 @@ from pointsman.errors import BusUnavailableError, PeerError
 from pointsman.ports.bus import QueueDepth, StreamKind
 from pointsman.testing import VirtualClock
 from pointsman_schemas.card import AgentCard
+from pointsman_schemas.subjects import Subjects
 
 
 def depths(figures: object) -> dict[str, float]:
@@ -29,13 +30,13 @@ def depths(figures: object) -> dict[str, float]:
 async def test_queue_of_a_dead_agent_is_reported_while_messages_wait() -> None:
     bus, clock = MemoryBus(), VirtualClock()
     await bus.consumer("agent-writer", "work", "pointsman.handoff.writer.>", ack_wait=30.0)
-    consumer = await bus.consumer("request-crew", "work", "pointsman.request.crew", ack_wait=30.0)
+    consumer = await bus.consumer("request-crew", "requests", "pointsman.request.crew.*", ack_wait=30.0)
     card = AgentCard(name="writer", description="writes", instance="w1")
     await bus.registry.announce(card)
-    sequence = await bus.publish("pointsman.handoff.writer.w.t.1", b"{}", {})
+    sequence = await bus.publish("pointsman.handoff.writer.team.w.t.1", b"{}", {})
 
     with exposing() as figures:
-        showing = asyncio.create_task(publish_queue_gauges(bus, clock, "crew"))
+        showing = asyncio.create_task(publish_queue_gauges(bus, Subjects(), clock, "crew"))
         await clock.settle()
         alive = depths(figures)
         await bus.registry.withdraw(card)
@@ -68,7 +69,7 @@ async def test_unreadable_queue_is_not_reported_by_its_last_figure() -> None:
 
     bus, clock = Bus(), VirtualClock()
     with exposing() as figures:
-        showing = asyncio.create_task(publish_queue_gauges(bus, clock, "crew"))
+        showing = asyncio.create_task(publish_queue_gauges(bus, Subjects(), clock, "crew"))
         await clock.settle()
         before = depths(figures)
         bus.away = True
@@ -81,7 +82,7 @@ async def test_unreadable_queue_is_not_reported_by_its_last_figure() -> None:
         with suppress(asyncio.CancelledError):
             await showing
 
-    assert before == after == {"request-crew": 3, "inbox-crew": 3}
+    assert before == after == {"request-crew": 3, "control-crew": 3, "result-crew": 3, "timer-crew": 3}
     assert during == {}
 
 
@@ -94,10 +95,10 @@ async def test_a_queue_that_is_not_described_hides_no_other_and_ends_nothing(err
             return QueueDepth(pending=3, in_flight=1)
 
     async def shown() -> bool:
-        return showing.done() or len(samples(figures).get("pointsman_queue_depth", ())) == 2
+        return showing.done() or len(samples(figures).get("pointsman_queue_depth", ())) == 6
 
     with exposing() as figures:
-        showing = asyncio.create_task(publish_queue_gauges(Bus(), SystemClock(), "crew"))
+        showing = asyncio.create_task(publish_queue_gauges(Bus(), Subjects(), SystemClock(), "crew"))
         await until(shown)
         goes_on = not showing.done()
         showing.cancel()

@@ -22,7 +22,7 @@ from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.client.client import Client
 from pointsman.clock import SystemClock
 from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
-from pointsman.engine.process.handoff_codec import RESENT_HEADER
+from pointsman.engine.process.handoff_codec import RESENT_HEADER, is_cancellation
 from pointsman.engine.supervisor.outbox_publisher import OutboxPublisher
 from pointsman.engine.supervisor.recovery import Recovery
 from pointsman.engine.worker.engine import Worker
@@ -143,7 +143,7 @@ async def test_handoff_resent_after_its_answer_is_not_repeated() -> None:
         await desk.result(handoff)
         sent = await desk.bus.last("handoffs", desk.subjects.agent_handoffs("a"))
         assert sent is not None
-        await desk.bus.purge("handoffs", sent.subject)
+        await desk.bus.delete("handoffs", sent.sequence)
         await desk.bus.publish(sent.subject, sent.body, {**sent.headers, RESENT_HEADER: "true"}, expect=0)
         await until(lambda: desk.settled("a"))
 
@@ -158,7 +158,7 @@ async def test_rescheduled_handoff_has_the_resent_header() -> None:
     await OutboxPublisher(bus, SUBJECTS, SystemClock(), "crew").republish_scheduled(story.state)
 
     waiting = {name: RESENT_HEADER in plan.headers for name, plan in bus.broker._schedules.items()}
-    assert waiting == {name: ".try." in name for name in waiting}
+    assert waiting == {name: ".handoff." in name for name in waiting}
     assert any(waiting.values())
 
 
@@ -178,8 +178,9 @@ async def test_task_abandoned_during_a_resend_leaves_the_queue(monkeypatch: pyte
     await Recovery(bus, SUBJECTS, clock, logs, sender, "team").resend_running()
 
     assert heads == []
-    assert bus.broker.stream("handoffs").end == 1
-    assert await bus.subjects("handoffs", SUBJECTS.agent_handoffs("worker")) == []
+    assert bus.broker.stream("handoffs").end == 2
+    left = [stored async for stored in bus.read("handoffs", SUBJECTS.agent_handoffs("worker"))]
+    assert [is_cancellation(stored) for stored in left] == [True]
 
 
 async def test_supervisor_recovers_once_for_each_loss(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,11 +204,11 @@ async def test_supervisor_recovers_once_for_each_loss(monkeypatch: pytest.Monkey
 async def test_reused_sequence_is_not_settled_by_its_first_owner() -> None:
     bus = MemoryBroker(unsynced_handoffs=True).connect()
     consumer = await bus.consumer("agent-a", "handoffs", "pointsman.handoff.a.>", ack_wait=30)
-    await bus.publish("pointsman.handoff.a.w1.t.1", b"", {})
+    await bus.publish("pointsman.handoff.a.crew.w1.t.1", b"", {})
     (before,) = await consumer.take(1)
 
     bus.broker.power_cut()
-    await bus.publish("pointsman.handoff.a.w2.t.1", b"", {})
+    await bus.publish("pointsman.handoff.a.crew.w2.t.1", b"", {})
     (after,) = await consumer.take(1)
     await before.ack()
     left = await bus.depth("agent-a", "handoffs")
@@ -220,7 +221,7 @@ async def test_reused_sequence_is_not_settled_by_its_first_owner() -> None:
 async def test_reused_sequence_is_not_settled_by_its_forwarded_owner() -> None:
     bus = MemoryBroker(unsynced_handoffs=True).connect()
     consumer = await bus.consumer("agent-a", "handoffs", "pointsman.handoff.a.>", ack_wait=30)
-    await bus.publish("pointsman.handoff.a.w1.t.1", b"", {})
+    await bus.publish("pointsman.handoff.a.crew.w1.t.1", b"", {})
     (before,) = await consumer.take(1)
     received: list[Delivery] = []
 
@@ -229,7 +230,7 @@ async def test_reused_sequence_is_not_settled_by_its_forwarded_owner() -> None:
         await until(lambda: bool(received))
         bus.broker.power_cut()
         handed_after = await before.forward("two")
-        await bus.publish("pointsman.handoff.a.w2.t.1", b"", {})
+        await bus.publish("pointsman.handoff.a.crew.w2.t.1", b"", {})
         (after,) = await consumer.take(1)
         await received[0].ack()
         left = await bus.depth("agent-a", "handoffs")

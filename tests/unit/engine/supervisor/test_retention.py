@@ -21,6 +21,7 @@ from pointsman.cli.support import checks
 from pointsman.client.client import Client
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.archive_import import import_workflow
+from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
 from pointsman.engine.supervisor import retention
 from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.errors import PeerError
@@ -40,7 +41,7 @@ PATIENT = Team(
     strategy=Pipeline(stages=(Stage(agent="a"),)),
     limits=Limits(deadline=100 * DAY, task_timeout=100 * DAY),
 )
-STREAMS: Sequence[StreamKind] = ("work", "log", "artifacts")
+STREAMS: Sequence[StreamKind] = ("requests", "results", "work", "log", "artifacts")
 
 
 @agent(name="a", description="Repeats the request")
@@ -89,7 +90,7 @@ async def test_work_is_removed_after_a_week_and_logs_after_the_retention() -> No
 
     assert all(full.values())
     assert after_six == full
-    assert after_seven == after_twenty_nine == {**full, "work": 0}
+    assert after_seven == after_twenty_nine == {**full, "requests": 0, "results": 0, "work": 0}
     assert after_thirty == dict.fromkeys(STREAMS, 0)
 
 
@@ -114,13 +115,24 @@ async def test_unsettled_work_and_handoffs_to_teams_are_kept(
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     bus = broker.connect()
-    taken = {
-        "request-quick": "pointsman.request.quick",
-        "inbox-quick": "pointsman.inbox.quick.wf_1.control.c1",
-        "inbox-other": "pointsman.inbox.other.wf_1.control.c1",  # which was never sent a request
+    taken: dict[DurableConsumer, str] = {
+        request_consumer(SUBJECTS, "quick"): SUBJECTS.request("quick", "ada"),
+        **{
+            consumer: subject
+            for team in ("quick", "other")  # `other` was never sent a request
+            for consumer, subject in zip(
+                input_consumers(SUBJECTS, team),
+                (
+                    SUBJECTS.control(team, "wf_1", "cancel", "ada", "c1"),
+                    SUBJECTS.result(team, "a", "wf_1", "t1", 1, "token"),
+                    SUBJECTS.timer(team, "wf_1", "wake-1"),
+                ),
+                strict=True,
+            )
+        },
     }
     for durable, subject in taken.items():
-        consumer = await bus.consumer(durable, "work", subject, ack_wait=DAY * 100)
+        consumer = await bus.consumer(*durable, ack_wait=DAY * 100)
         await bus.publish(subject, b"{}", {})
         (delivery,) = await consumer.take(1)
         if settled:
@@ -128,8 +140,9 @@ async def test_unsettled_work_and_handoffs_to_teams_are_kept(
 
     await trimmed(broker, clock, 40)
 
-    left = await bus.subjects("work", "pointsman.>")
-    assert left == ([] if settled else sorted(taken.values()))
+    streams = {consumer.stream for consumer in taken}
+    left = [subject for stream in streams for subject in await bus.subjects(stream, "pointsman.>")]
+    assert sorted(left) == ([] if settled else sorted(taken.values()))
 
 
 async def test_workflow_longer_than_the_retention_ends_normally() -> None:
@@ -137,7 +150,7 @@ async def test_workflow_longer_than_the_retention_ends_normally() -> None:
     broker = MemoryBroker(clock=clock)
     async with supervised(broker, clock, PATIENT) as client:
         workflow = await client.submit("patient", "hello")
-        await until(lambda: client.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>"))
+        await until(lambda: client.bus.last("work", f"pointsman.handoff.a.patient.{workflow.id}.>"))
     async with supervised(broker, clock, QUICK, repeats):
         assert await complete(client, clock, "later") == "completed"
     begun = [stored.sequence async for stored in client.bus.read("log", SUBJECTS.team_logs("patient"))]
@@ -167,7 +180,7 @@ async def test_only_unsettled_work_is_reported_as_retained_too_long(monkeypatch:
     broker = MemoryBroker(clock=clock)
     async with supervised(broker, clock, PATIENT) as client:
         workflow = await client.submit("patient", "hello")
-        await until(lambda: client.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>"))
+        await until(lambda: client.bus.last("work", f"pointsman.handoff.a.patient.{workflow.id}.>"))
 
     with capture_logs() as running:
         await trimmed(broker, clock, 40)
@@ -186,7 +199,7 @@ async def test_log_is_kept_while_its_request_may_be_repeated() -> None:
     async with supervised(broker, clock, QUICK, repeats) as client:
         assert await complete(client, clock, "hello") == "completed"
         before = await held(client)
-    requests = broker.find_durable("work", "request-quick")
+    requests = broker.find_durable("requests", "request-quick")
     assert requests is not None
     requests.restore_pending([1])  # the supervisor died before it was acknowledged
 
@@ -227,7 +240,10 @@ async def test_team_handoff_is_kept_until_the_teams_outcome(has_told: bool) -> N
         await in_time(clock, workflow.outcome(20))
         told = await bus.last("log", SUBJECTS.outcome("quick", workflow.id))
     assert told
-    handoff, child = SUBJECTS.handoff("below", workflow.id, "t1", 1), child_id_for("below", workflow.id, "t1", 1)
+    handoff, child = (
+        SUBJECTS.handoff("below", "crew", workflow.id, "t1", 1),
+        child_id_for("below", workflow.id, "t1", 1),
+    )
     await bus.publish(handoff, b"{}", {})
     begun, *_ = [stored async for stored in bus.read("log", SUBJECTS.log("quick", workflow.id))]
     await bus.publish(SUBJECTS.log("below", child), begun.body, begun.headers)
@@ -289,16 +305,16 @@ async def test_foreign_and_teamless_messages_expire() -> None:
     elsewhere, broker = MemoryBroker(clock=clock), MemoryBroker(clock=clock)
     async with supervised(elsewhere, clock, PATIENT) as there:
         workflow = await there.submit("patient", "hello")
-        await until(lambda: there.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>"))
+        await until(lambda: there.bus.last("work", f"pointsman.handoff.a.patient.{workflow.id}.>"))
     bus = broker.connect()
     await import_workflow(bus, SUBJECTS, await export_workflow(there.bus, SUBJECTS, workflow.id, clock.now()))
-    await bus.publish("pointsman.request.sh\u00f6p", b"{}", {})
-    await bus.publish("pointsman.handoff.a", b"{}", {})
-    await bus.publish("pointsman.step.w\u00f6.t.1.s", b"{}", {})
+    await bus.publish("pointsman.request.sh\u00f6p.ada", b"{}", {})
+    await bus.publish("pointsman.handoff.a.crew.w\u00f6.t.1", b"{}", {})
+    await bus.publish("pointsman.step.a.crew.w\u00f6.t.1.s", b"{}", {})
 
     await trimmed(broker, clock, 31)
 
-    assert [await bus.subjects(stream, ">") for stream in STREAMS] == [[], [], []]
+    assert [await bus.subjects(stream, ">") for stream in STREAMS] == [[]] * len(STREAMS)
 
 
 async def test_much_is_removed_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,9 +323,9 @@ async def test_much_is_removed_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch
     broker = MemoryBroker(clock=clock)
     bus = broker.connect()
     for number in range(5):
-        await bus.publish(f"pointsman.step.wf_1.t.1.{number}", b"{}", {})
+        await bus.publish(f"pointsman.step.a.crew.wf_1.t.1.{number}", b"{}", {})
     await clock.advance(8 * DAY)
-    await bus.publish("pointsman.step.wf_1.t.1.new", b"{}", {})
+    await bus.publish("pointsman.step.a.crew.wf_1.t.1.new", b"{}", {})
 
     trim, upto = broker.trim, list[int]()
 
@@ -320,7 +336,7 @@ async def test_much_is_removed_a_piece_at_a_time(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(broker, "trim", seen)
     await trimmed(broker, clock)
 
-    assert await bus.subjects("work", "pointsman.>") == ["pointsman.step.wf_1.t.1.new"]
+    assert await bus.subjects("results", "pointsman.>") == ["pointsman.step.a.crew.wf_1.t.1.new"]
     assert upto == [2, 4, 5]
 
 
@@ -330,7 +346,7 @@ async def test_a_broker_that_lets_nothing_be_removed_is_asked_again(
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock)
     bus = broker.connect()
-    await bus.publish("pointsman.step.wf_1.t.1.s", b"{}", {})
+    await bus.publish("pointsman.step.a.crew.wf_1.t.1.s", b"{}", {})
     await clock.advance(8 * DAY)
     trim, refused = bus.trim, list[str]()
 
@@ -347,7 +363,7 @@ async def test_a_broker_that_lets_nothing_be_removed_is_asked_again(
     trimming_on.cancel()
 
     assert [line["event"] for line in lines] == ["retention_failed"]
-    assert await nothing_in(Client(bus), "work")
+    assert await nothing_in(Client(bus), "results")
 
 
 async def test_doctor_reports_messages_kept_too_long() -> None:
@@ -362,5 +378,5 @@ async def test_doctor_reports_messages_kept_too_long() -> None:
     for_long = await checks.check_retention(client, SETTINGS)
 
     assert (nothing.ok, held_up.ok, for_long.ok) == (True, True, False)
-    assert "POINTSMAN_WORK holds pointsman.request.quick since " in held_up.finding
-    assert "POINTSMAN_WORK holds pointsman.request.quick since " in for_long.finding
+    assert "POINTSMAN_REQUESTS holds pointsman.request.quick.anonymous since " in held_up.finding
+    assert "POINTSMAN_REQUESTS holds pointsman.request.quick.anonymous since " in for_long.finding

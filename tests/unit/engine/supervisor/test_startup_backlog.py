@@ -1,15 +1,17 @@
-"""A supervisor is not ready before it has processed the backlog of its inbox."""
+"""A supervisor is not ready before it has processed the backlog of its consumers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import cast
 
+from pointsman.engine.process.consumers import DurableConsumer
 from pointsman.engine.supervisor.startup_backlog import StartupBacklog
 from pointsman.ports.bus import Bus, QueueDepth, StoredMessage
 from pointsman.testing.clock import VirtualClock
 
 NEWEST, ACK_WAIT, LOOK = 10, 2.0, 0.5
+RESULTS = DurableConsumer("result-crew", "results", "ns.result.crew.>")
 
 
 @dataclass
@@ -26,13 +28,15 @@ class Inbox:
         return self.depth_now
 
     def backlog(self) -> StartupBacklog:
-        return StartupBacklog(cast(Bus, self), self.clock, "inbox-crew", ACK_WAIT)
+        return StartupBacklog(cast(Bus, self), self.clock, RESULTS, ACK_WAIT)
 
     async def looked_at(self, backlog: StartupBacklog, seconds: float, *in_hand: int) -> bool:
         """Return True if a backlog remains after polls for that long."""
         for _ in range(int(seconds / LOOK)):
             await self.clock.advance(LOOK)
-            await backlog.refresh(in_hand)
+            await backlog.refresh(
+                StoredMessage("ns.result.crew.a", b"", {}, each, self.clock.now()) for each in in_hand
+            )
         return bool(backlog)
 
 
@@ -42,7 +46,7 @@ async def test_nothing_is_known_to_be_dealt_with_before_it_was_looked_at() -> No
 
     before = bool(backlog)
     inbox.depth_now = QueueDepth(0, 0, NEWEST)
-    await backlog.measure("inputs")
+    await backlog.measure()
 
     assert (before, bool(backlog)) == (True, False)
 
@@ -50,7 +54,7 @@ async def test_nothing_is_known_to_be_dealt_with_before_it_was_looked_at() -> No
 async def test_stuck_backlog_is_awaited_until_all_messages_are_redelivered() -> None:
     inbox = Inbox()
     backlog = inbox.backlog()
-    await backlog.measure("inputs")
+    await backlog.measure()
 
     soon = await inbox.looked_at(backlog, 2 * ACK_WAIT)
     later = await inbox.looked_at(backlog, LOOK)
@@ -61,7 +65,7 @@ async def test_stuck_backlog_is_awaited_until_all_messages_are_redelivered() -> 
 async def test_moving_or_processed_backlog_is_awaited() -> None:
     inbox = Inbox()
     backlog = inbox.backlog()
-    await backlog.measure("inputs")
+    await backlog.measure()
 
     unmoved = await inbox.looked_at(backlog, 2 * ACK_WAIT)
     inbox.depth_now = QueueDepth(0, 1, 9)
@@ -75,10 +79,22 @@ async def test_moving_or_processed_backlog_is_awaited() -> None:
 async def test_the_time_in_which_the_broker_is_away_does_not_count() -> None:
     inbox = Inbox()
     backlog = inbox.backlog()
-    await backlog.measure("inputs")
+    await backlog.measure()
 
     before = await inbox.looked_at(backlog, 2 * ACK_WAIT)
     await inbox.clock.advance(ACK_WAIT + LOOK)  # in which no look was answered
     after = await inbox.looked_at(backlog, 2 * ACK_WAIT)
 
     assert (before, after) == (True, True)
+
+
+async def test_message_in_hand_of_another_consumer_does_not_count() -> None:
+    inbox = Inbox()
+    backlog = inbox.backlog()
+    await backlog.measure()
+
+    for _ in range(int(2 * ACK_WAIT / LOOK) + 1):
+        await inbox.clock.advance(LOOK)
+        await backlog.refresh([StoredMessage("ns.control.crew.w", b"", {}, NEWEST, inbox.clock.now())])
+
+    assert not backlog

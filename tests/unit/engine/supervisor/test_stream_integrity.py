@@ -17,10 +17,10 @@ async def test_missing_result_under_review_is_detected() -> None:
     bus, story = MemoryBus(), judged_stage()
     story.complete_task("write")
     await bus.publish(SUBJECTS.log("team", WORKFLOW), dump(story.commits[-1]), {})
-    subject = SUBJECTS.result("team", WORKFLOW, "write", "write", 1)
+    subject = SUBJECTS.attempt_results("team", "write", WORKFLOW, "write", 1)
 
     lost = await find_lost_work(bus, SUBJECTS, "team", SystemClock(), 30)
-    await bus.publish(subject, b"{}", {})
+    await bus.publish(subject.replace("*", "token"), b"{}", {})
     there = await find_lost_work(bus, SUBJECTS, "team", SystemClock(), 30)
 
     assert [subject in loss for loss in lost] == [True]

@@ -20,6 +20,7 @@ from pointsman.client.client import Client, Workflow
 from pointsman.clock import SystemClock
 from pointsman.core.model.inputs import ResultReceived, TimerFired
 from pointsman.engine.operations.dead_letters import DeadLetters
+from pointsman.engine.process.handoff_codec import is_cancellation
 from pointsman.engine.supervisor import engine as supervisor
 from pointsman.engine.supervisor.committer import Committer
 from pointsman.engine.supervisor.decoder import InboundDecoder
@@ -30,9 +31,9 @@ from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import Envelope, encode
-from pointsman_schemas.events import Outcome, Timer
+from pointsman_schemas.events import Cancellation, Outcome, Timer
 from pointsman_schemas.ids import workflow_id_for
-from pointsman_schemas.strict_json import dump
+from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
@@ -79,7 +80,7 @@ async def begun(client: Client, id: str) -> Workflow:
     workflow = await client.submit("crew", "hello", request_id=id)
 
     async def at_work() -> bool:
-        return await client.bus.last("work", f"pointsman.handoff.a.{workflow.id}.>") is not None
+        return await client.bus.last("work", f"pointsman.handoff.a.crew.{workflow.id}.>") is not None
 
     await until(at_work)
     return workflow
@@ -110,7 +111,9 @@ async def test_message_in_hand_beyond_the_ack_deadline_is_not_redelivered(
     monkeypatch.setattr(InboundDecoder, "decode", counted)
     async with crew(clock, LATER.model_copy(update={"limits": Limits(deadline=60)})) as client:
         workflow = await client.submit("crew", "hello")
-        await in_time(clock, until(lambda: client.bus.last("work", SUBJECTS.handoff("a", workflow.id, "t1", 1))))
+        await in_time(
+            clock, until(lambda: client.bus.last("work", SUBJECTS.handoff("a", "crew", workflow.id, "t1", 1)))
+        )
         await workflow.cancel("enough")
         outcome = await in_time(clock, workflow.outcome(20))
 
@@ -119,21 +122,21 @@ async def test_message_in_hand_beyond_the_ack_deadline_is_not_redelivered(
 
 
 async def test_supervisor_is_ready_once_its_predecessors_messages_are_processed() -> None:
-    clock, names = VirtualClock(), SUBJECTS.team_inbox("crew")
+    clock, controls = VirtualClock(), SUBJECTS.team_controls("crew")
     broker = MemoryBroker(clock=clock)
     client = Client(broker.connect())
-    predecessor = await client.bus.consumer("inbox-crew", "work", names, ack_wait=2, ranked=True)
-    await client.bus.publish(SUBJECTS.control("crew", "wf_1", "c1"), b"{", {})
+    predecessor = await client.bus.consumer("control-crew", "controls", controls, ack_wait=2, ranked=True)
+    await client.bus.publish(SUBJECTS.control("crew", "wf_1", "cancel", "ada", "c1"), b"{", {})
     await predecessor.take(1)
     engine = factory.supervisor(broker.connect(), LATER, settings=SETTINGS, clock=clock)
 
     async with factory.running(engine, clock=clock, ready=False):
-        await until(lambda: "inbox-crew" not in engine.waiting_for)
+        await until(lambda: "control-crew" not in engine.waiting_for)
         missing = engine.waiting_for
         await in_time(clock, until(lambda: engine.ready))
         ready_at = clock.monotonic()
 
-    assert missing == ["backlog of inbox-crew"]
+    assert missing == ["backlog of control-crew"]
     assert 2 <= ready_at < 2.5
 
 
@@ -141,7 +144,11 @@ async def test_timers_published_early_by_others_delay_nothing() -> None:
     clock = VirtualClock()
     async with crew(clock, LATER) as client:
         for number in range(1, 5):
-            await forge(client, workflow_id_for(client.subjects.request("crew"), "r1", client.source), f"wake-{number}")
+            await forge(
+                client,
+                workflow_id_for(client.subjects.request("crew", client.user), "r1", client.source),
+                f"wake-{number}",
+            )
 
         outcome = await ended(clock, client)
 
@@ -286,11 +293,10 @@ async def test_nothing_of_a_cancelled_workflow_is_left_to_start() -> None:
     await sender(bus).publish_new(story.state, added)
 
     assert len(waiting) == 2  # the wake-up and the second attempt
-    assert [name for name in bus.broker._schedules if ".try" in name] == []
-    assert await bus.last("work", SUBJECTS.agent_handoffs("worker")) is None
-    depth = await bus.depth("agent-worker", "work")
-    assert depth is not None
-    assert depth.pending == 0
+    assert [name for name in bus.broker._schedules if ".handoff." in name] == []
+    left = [stored async for stored in bus.read("work", SUBJECTS.agent_handoffs("worker"))]
+    assert [is_cancellation(stored) for stored in left] == [True, True]
+    assert {parse(Cancellation, each.message.body).tasks for each in await consumer.take(9)} == {("a",), ("b",)}
     await consumer.close()
 
 
@@ -299,12 +305,13 @@ async def test_fired_retry_of_a_cancelled_workflow_leaves_the_queue() -> None:
     story = WorkflowDriver().planned(task("a"))  # long ago, so what it schedules fires at once
     story.fail_task("a", failure(retryable=True))
     await sender(bus).republish_all(story.state)
-    assert await bus.last("work", SUBJECTS.handoff("worker", story.state.workflow_id, "a", 2))
+    assert await bus.last("work", SUBJECTS.handoff("worker", "team", story.state.workflow_id, "a", 2))
 
     story.control("cancel")
     await sender(bus).republish_all(story.state)  # by whoever recovers it
 
-    assert await bus.last("work", SUBJECTS.agent_handoffs("worker")) is None
+    left = [stored async for stored in bus.read("work", SUBJECTS.agent_handoffs("worker"))]
+    assert [is_cancellation(stored) for stored in left] == [True]
 
 
 def test_results_that_come_together_with_the_plan_count() -> None:

@@ -265,7 +265,7 @@ async def test_cancelled_tasks_stop_running_and_do_not_start() -> None:
             await desk.publish_handoff("slow", "yes", workflow="wf_2"),
         ]
         await started.wait()
-        cancelled = desk.subjects.live("wf_1", "cancelled")
+        cancelled = desk.subjects.cancelled("team", "wf_1")
         await desk.bus.broadcast(cancelled, b"not json", {})
         await desk.bus.broadcast(cancelled, dump(Cancellation(tasks=("T1", "T2", "T9"))), {})
         results = [await desk.result(handoff) for handoff in (runs, waits, *others)]

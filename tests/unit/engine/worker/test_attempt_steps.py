@@ -62,8 +62,10 @@ async def test_step_is_an_event_with_the_broker_time() -> None:
     await done.model_reply(1, giving(tool_reply(("look", {"what": "tea"}))))
     await done.record_result(1, 0, "there", False)
 
-    filter = desk.subjects.attempt_steps(handoff.workflow_id, handoff.task_id, handoff.attempt)
-    stored = [decode(each.headers, each.body)[0] async for each in desk.bus.read("work", filter)]
+    filter = desk.subjects.attempt_steps(
+        handoff.to_agent, handoff.from_agent, handoff.workflow_id, handoff.task_id, handoff.attempt
+    )
+    stored = [decode(each.headers, each.body)[0] async for each in desk.bus.read("results", filter)]
 
     said = [(each.type, each.time, each.correlation_id, each.causation_id) for each in stored if each is not None]
     assert said == [(Step.event_type, at, "correlation", "c")] * 2
@@ -104,7 +106,7 @@ async def test_journal_uses_its_own_loop_and_reads_only_possible_steps() -> None
 async def test_a_step_that_cannot_be_read_is_named() -> None:
     desk = SupervisorDouble(MemoryBus())
     handoff = desk.handoff("shop")
-    subject = desk.subjects.step(handoff.workflow_id, handoff.task_id, handoff.attempt, "answer-1")
+    subject = desk.subjects.step("shop", "team", handoff.workflow_id, handoff.task_id, handoff.attempt, "answer-1")
     await desk.bus.publish(subject, b"{}", {})
 
     with pytest.raises(ContractError, match=f"the step on {re.escape(subject)} cannot be read: "):

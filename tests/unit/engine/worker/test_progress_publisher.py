@@ -52,7 +52,7 @@ async def test_reports_from_any_thread_are_bounded_and_drops_counted(
     bus = Slow()
     subjects = Subjects("pointsman")
     reporter = BusProgressPublisher(
-        bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock()
+        bus, subjects, team="team", source="/test", correlation_id=None, causation_id="c", clock=SystemClock()
     )
 
     def many() -> None:
@@ -70,7 +70,7 @@ async def test_reports_from_any_thread_are_bounded_and_drops_counted(
         await asyncio.sleep(0)  # a report is taken up in the loop's next turn
         await reporter.flush()
 
-    stored = [each async for each in bus.read("log", subjects.workflow_events("wf_1"))]
+    stored = [each async for each in bus.read("results", subjects.workflow_events("wf_1"))]
     assert len(stored) == AT_A_TIME + 1
     assert [line["count"] for line in lines if line["event"] == "reports_dropped"] == [100, 100]
 
@@ -78,14 +78,14 @@ async def test_reports_from_any_thread_are_bounded_and_drops_counted(
 async def test_streamed_text_is_broadcast_in_pieces_and_not_stored() -> None:
     bus, subjects = MemoryBus(), Subjects("pointsman")
     reporter = BusProgressPublisher(
-        bus, subjects, source="/test", correlation_id=None, causation_id="c", clock=SystemClock()
+        bus, subjects, team="team", source="/test", correlation_id=None, causation_id="c", clock=SystemClock()
     )
     heard: list[str] = []
 
     async def hear(stored: StoredMessage) -> None:
         heard.append(parse(Delta, stored.body).text)
 
-    async with await bus.listen(subjects.live("wf_1", "delta"), hear):
+    async with await bus.listen(subjects.workflow_deltas("team", "wf_1"), hear):
         for letter in "It was a dark and stormy night":
             reporter.stream_text(Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="busy", text=letter))
         await asyncio.sleep(0)

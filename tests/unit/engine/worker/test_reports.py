@@ -25,7 +25,7 @@ from pointsman_schemas.strict_json import parse
 
 
 async def reports(desk: SupervisorDouble, workflow: str = "wf_1") -> list[Progress]:
-    found = [stored async for stored in desk.bus.read("log", desk.subjects.workflow_events(workflow))]
+    found = [stored async for stored in desk.bus.read("results", desk.subjects.workflow_events(workflow))]
     return [parse(Progress, stored.body) for stored in found]
 
 
@@ -59,7 +59,7 @@ async def test_reports_tools_events_and_usage_travel_with_the_work(own_loop: boo
         "tool": ("search", "", None),
         "found": ("found", "", {"what": "TEA"}),
     }
-    assert await desk.bus.last("log", desk.subjects.event("wf_1", "found")) is not None
+    assert await desk.bus.last("results", desk.subjects.event("team", "wf_1", "busy", "found")) is not None
 
 
 async def test_worker_reports_a_begin_unless_the_attempt_ends_at_once() -> None:
@@ -102,7 +102,7 @@ async def test_reports_have_the_brokers_time() -> None:
     async with factory.running(factory.worker(desk.bus, busy)):
         await desk.result(await desk.publish_handoff("busy"))
 
-    said = [stored async for stored in desk.bus.read("log", desk.subjects.workflow_events("wf_1"))]
+    said = [stored async for stored in desk.bus.read("results", desk.subjects.workflow_events("wf_1"))]
     times = [report.started_at for report in await reports(desk)]
     times += [envelope.time for stored in said if (envelope := decode(stored.headers, stored.body)[0]) is not None]
     assert len(times) == 6

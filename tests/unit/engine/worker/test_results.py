@@ -51,7 +51,7 @@ async def test_result_names_its_cause() -> None:
         handoff = await desk.publish_handoff("echo", "hello")
         await desk.result(handoff)
 
-    stored = await desk.bus.last("work", handoff.return_to)
+    stored = await desk.bus.last("results", handoff.return_to)
     assert stored is not None
     envelope, _ = decode(stored.headers, stored.body)
     assert envelope is not None
@@ -216,6 +216,6 @@ async def test_first_result_stands() -> None:
         release.set()
         await until(lambda: desk.settled("slow"))
 
-    stored = await desk.bus.last("work", handoff.return_to)
+    stored = await desk.bus.last("results", handoff.return_to)
     assert stored is not None
     assert stored.sequence == first

@@ -69,8 +69,10 @@ class Shop:
 
 
 async def steps(desk: SupervisorDouble, handoff: Handoff) -> list[Step]:
-    filter = desk.subjects.attempt_steps(handoff.workflow_id, handoff.task_id, handoff.attempt)
-    return [parse(Step, stored.body) async for stored in desk.bus.read("work", filter)]
+    filter = desk.subjects.attempt_steps(
+        handoff.to_agent, handoff.from_agent, handoff.workflow_id, handoff.task_id, handoff.attempt
+    )
+    return [parse(Step, stored.body) async for stored in desk.bus.read("results", filter)]
 
 
 async def interrupted(

@@ -46,7 +46,7 @@ async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -
     bus = MemoryBus()
     await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1", version="2.1.0"))
     await bus.consumer("agent-fitter", "work", "pointsman.handoff.fitter.>", ack_wait=10)
-    await bus.publish("pointsman.handoff.fitter.wf.t.1", b"{}", {})
+    await bus.publish("pointsman.handoff.fitter.crew.wf.t.1", b"{}", {})
     await store(bus, *completed())
     agents = {agent["name"]: agent for agent in (await told(bus))["agents"]}
 
@@ -84,7 +84,7 @@ def test_agent_health_follows_from_queue_liveness_and_results(
 async def test_circuit_is_shown_while_open_for_a_live_agent(alive: bool, left: int, shown: bool) -> None:
     bus, now = MemoryBus(), datetime.now(UTC)
     circuit = Circuit(since=now, until=now + timedelta(seconds=left))
-    await bus.publish(Subjects().limit("circuits"), dump(Circuits(agents={"fitter": circuit})), {})
+    await bus.publish(Subjects().circuits, dump(Circuits(agents={"fitter": circuit})), {})
     if alive:
         await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1"))
     await store(bus, *completed())
@@ -97,7 +97,7 @@ async def test_circuit_is_shown_while_open_for_a_live_agent(alive: bool, left: i
 async def test_stuck_and_failed_work_is_counted_on_every_page() -> None:
     bus = MemoryBus()
     await bus.consumer("agent-fitter", "work", "pointsman.handoff.fitter.>", ack_wait=10)
-    await bus.publish("pointsman.handoff.fitter.wf.t.1", b"{}", {})
+    await bus.publish("pointsman.handoff.fitter.crew.wf.t.1", b"{}", {})
     await bus.registry.announce(AgentCard(name="tester", description="tests", instance="i1", version="1"))
     failures = [failed("tester", attempt, AttemptError(kind="handler", message="no")) for attempt in range(1, 5)]
     await store(bus, *completed()[:-1], *failures)

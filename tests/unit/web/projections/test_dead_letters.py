@@ -41,7 +41,7 @@ async def bury(bus: MemoryBus, *names: str, origin: str = TEAM, message: str = "
     for name in names:
         letter = DeadLetter(
             id=name, origin=origin, workflow_id=WORKFLOW, cause=AttemptError(kind="undecodable", message=message),
-            attempts=1, subject=f"pointsman.inbox.{TEAM}.{WORKFLOW}.control.c", body="e30=", at=at(0),
+            attempts=1, subject=f"pointsman.control.{TEAM}.{WORKFLOW}.cancel.ada.c", body="e30=", at=at(0),
         )  # fmt: skip
         envelope = Envelope(id=name, type=letter.event_type, source="test", time=at(0))
         await bus.publish(f"pointsman.dead.{origin}.{WORKFLOW}.{name}", dump(letter), encode(envelope))

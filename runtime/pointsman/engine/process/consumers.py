@@ -1,0 +1,49 @@
+"""The durable consumers of a team and of an agent: their names, streams and filters."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pointsman.ports.bus import StreamKind
+from pointsman_schemas.ids import token
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["DurableConsumer", "agent_consumer", "consumer_name", "input_consumers", "request_consumer"]
+
+
+class DurableConsumer(NamedTuple):
+    """A durable consumer with one filter.
+
+    Attributes:
+        name: The name.
+        stream: The stream.
+        subject: The filter.
+    """
+
+    name: str
+    stream: StreamKind
+    subject: str
+
+
+def consumer_name(agent: str) -> str:
+    """Return the durable consumer that all workers of an agent share; an autoscaler reads its queue."""
+    return f"agent-{token(agent, 'agent')}"
+
+
+def agent_consumer(subjects: Subjects, agent: str) -> DurableConsumer:
+    """Return the consumer of the handoffs to an agent, or to a team."""
+    return DurableConsumer(consumer_name(agent), "handoffs", subjects.agent_handoffs(agent))
+
+
+def request_consumer(subjects: Subjects, team: str) -> DurableConsumer:
+    """Return the consumer of the requests to a team."""
+    return DurableConsumer(f"request-{token(team, 'team')}", "requests", subjects.team_requests(team))
+
+
+def input_consumers(subjects: Subjects, team: str) -> tuple[DurableConsumer, DurableConsumer, DurableConsumer]:
+    """Return the consumers of the inputs of a team's running workflows: controls, results and timers."""
+    return (
+        DurableConsumer(f"control-{token(team, 'team')}", "controls", subjects.team_controls(team)),
+        DurableConsumer(f"result-{team}", "results", subjects.team_results(team)),
+        DurableConsumer(f"timer-{team}", "work", subjects.team_timers(team)),
+    )
