@@ -40,6 +40,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "up": Entry("up:up", "Run a broker and a team for development until Ctrl-C."),
     "dashboard": Entry("serve:dashboard", "Serve the dashboard until SIGTERM or Ctrl-C."),
     "dashboard-user": Entry("dashboard_user:dashboard_user", "Add or remove a user of the dashboard."),
+    "provision": Entry("provision:provision", "Create the streams and the durable consumers of a namespace."),
     "supervisor": Entry("serve:supervisor", "Run the supervisor of a team until SIGTERM or Ctrl-C."),
     "worker": Entry("serve:worker", "Run agents in this process until SIGTERM or Ctrl-C."),
     "mcp": Entry("mcp_server:mcp", "Offer a team as an MCP tool on standard input and output."),

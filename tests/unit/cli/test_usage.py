@@ -19,6 +19,7 @@ from pointsman.cli.app import Entry, Group, app, load_function
 COMMANDS = [
     "demo", "up", "supervisor", "worker", "submit", "watch", "list", "show", "trace", "cancel", "agents", "doctor",
     "dashboard", "export", "import", "replay", "questions", "answer", "approve", "reject", "eval", "mcp",
+    "provision",
 ]  # fmt: skip
 LETTERS = ["list", "show", "replay", "discard"]
 NOWHERE = ["--url", "nats://127.0.0.1:1"]
