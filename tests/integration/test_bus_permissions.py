@@ -89,6 +89,11 @@ async def listen(bus: JetStreamBus) -> None:
     await bus.listen("own.event.>", heard)
 
 
+async def receive(bus: JetStreamBus) -> None:
+    async with await bus.receive_forwarded("me", lambda delivery: None):
+        """Do nothing."""
+
+
 CASES: list[tuple[str, str, Callable[[JetStreamBus], Awaitable[object]]]] = [
     ("publish", "own.log.>", lambda bus: bus.publish("own.log.team.w", b"", {})),
     ("publish", "$JS.API.STREAM.INFO.*", lambda bus: bus.time()),
@@ -102,6 +107,7 @@ CASES: list[tuple[str, str, Callable[[JetStreamBus], Awaitable[object]]]] = [
     ("publish", "$JS.API.CONSUMER.CREATE.>", lambda bus: drain(bus.follow("log", ["own.log.>"]))),
     ("publish", "$JS.FC.>", lambda bus: drain_many(bus)),
     ("subscribe", "own.event.>", listen),
+    ("subscribe", "own.handed.>", receive),
 ]
 
 

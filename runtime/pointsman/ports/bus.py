@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, Protocol
@@ -363,6 +363,17 @@ class Bus(Protocol):
 
         Returns:
             The name.
+        """
+        ...
+
+    def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
+        """Log a refused permission as information while the context lasts: the caller can do without the request.
+
+        Args:
+            *prefixes: The beginnings of the subjects of requests that are optional; an empty text for all.
+
+        Returns:
+            A context manager.
         """
         ...
 

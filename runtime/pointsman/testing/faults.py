@@ -20,7 +20,7 @@ import asyncio
 import contextvars
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
@@ -459,6 +459,9 @@ class FaultyBus(Bus):
 
     async def time(self) -> datetime:
         return await self.call("time", self._bus.time)
+
+    def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
+        return self._bus.optional_requests(*prefixes)
 
     async def key_value(self, bucket: str) -> KeyValue:
         # Calls of the bucket itself have no faults: no simulated process uses one.

@@ -129,7 +129,8 @@ class JetStreamBus:
         )
         self._client = self._connection.client
         self.request, self.api, self.send = self._connection.request, self._connection.api, self._connection.send
-        self.ask, self.optional_requests = self._connection.ask, self._connection.optional_requests
+        self.ask, self.flush = self._connection.ask, self._connection.flush
+        self.optional_requests = self._connection.optional_requests
         self.new_inbox, self.subscribe = self._connection.new_inbox, self._connection.subscribe
         self.api_subject, self.refusal_listeners = self._connection.api_subject, self._connection.refusal_listeners
         self.reader_names = self._connection.reader_names

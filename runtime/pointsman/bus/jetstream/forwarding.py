@@ -77,6 +77,10 @@ class Forwarder:
         if self._subscription is None:
             self._subscription = await self._bus.subscribe(f"{self._inbox}.>", self._on_no_responders)
         inbox = await self._bus.subscribe(f"{prefix}>", arrived)
+        await self._bus.flush()
+        if inbox.refused is not None:
+            await inbox.unsubscribe()
+            raise inbox.refused
         try:
             yield
         finally:

@@ -186,6 +186,10 @@ class ForwardingConnection(Connection, Protocol):
         """Log the refusal of a subject with one of `prefixes` as information, while the context lasts."""
         ...
 
+    async def flush(self) -> None:
+        """Return when the broker has received all that was sent, or the connection is lost."""
+        ...
+
 
 class DeliveryInfo:
     """The data in the reply subject of a delivery.

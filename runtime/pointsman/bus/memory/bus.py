@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from datetime import datetime
 
 from pointsman.bus.claim_check import ClaimCheckStore
@@ -115,6 +115,9 @@ class MemoryBus(Bus):
 
     def stream_name(self, stream: StreamKind) -> str:
         return stream_names(Subjects(self.broker.namespace), apart=self.broker.handoffs_unsynced)[stream]
+
+    def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     async def set_up(self, *, create: bool = True) -> None:
         self._require_open()

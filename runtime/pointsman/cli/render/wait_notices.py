@@ -12,7 +12,7 @@ from pointsman.cli.render.output import print_error
 from pointsman.client.client import Client, Workflow
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
-from pointsman.errors import BusUnavailableError, NotFoundError
+from pointsman.errors import BusUnavailableError, NotFoundError, PermissionDeniedError
 from pointsman.ports.bus import Bus
 
 __all__ = ["NOTICE_AFTER_S", "notices", "report_missing_agents", "report_outages"]
@@ -65,8 +65,13 @@ async def report_missing_agents(client: Client, workflow: Workflow) -> None:
         pause = min(2 * pause, _MAX_CHECK_INTERVAL_S)
         # The workflow may not be admitted yet. `report_outages` reports a lost broker.
         with suppress(BusUnavailableError, NotFoundError):
-            root = build_trace(await client.entries(workflow.id))
-            for task in tasks_without_agent(at_time(root, datetime.now(UTC), await client.operations.live_names())):
+            try:
+                with client.bus.optional_requests(""):
+                    root = build_trace(await client.entries(workflow.id))
+                    alive = await client.operations.live_names()
+            except PermissionDeniedError:  # a caller need not be allowed to read logs and cards
+                return
+            for task in tasks_without_agent(at_time(root, datetime.now(UTC), alive)):
                 if task.detail not in reported:
                     print_error(f"{task.task_id} is {task.detail}; start one with `pointsman worker module:name`")
                 reported.add(task.detail)

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 from pointsman.client.client import Client, Workflow
 from pointsman.core.model.agent_health import Circuit
+from pointsman.errors import PermissionDeniedError
 from pointsman_schemas.card import AgentCard
 
 __all__ = [
@@ -27,8 +28,20 @@ _MAX_WORKFLOWS = 100  # workflows whose teams are listed when a team is unknown
 
 
 async def is_admitted(client: Client, workflow: Workflow) -> bool:
-    """Return True if a supervisor has admitted the workflow. A workflow that is not admitted has no log."""
-    return await client.bus.last("log", client.subjects.log(workflow.team, workflow.id)) is not None
+    """Return True if a supervisor has admitted the workflow. A workflow that is not admitted has no log.
+
+    Args:
+        client: The client.
+        workflow: The workflow.
+
+    Returns:
+        True also for a user that may not read logs.
+    """
+    try:
+        with client.bus.optional_requests(""):
+            return await client.bus.last("log", client.subjects.log(workflow.team, workflow.id)) is not None
+    except PermissionDeniedError:
+        return True
 
 
 async def known_teams(client: Client) -> set[str]:
@@ -48,13 +61,17 @@ async def unknown_team_hint(client: Client, team: str) -> str:
         team: The name of the team.
 
     Returns:
-        The sentences; an empty text if the team is known.
+        The sentences; an empty text if the team is known, or if the user may not read logs and cards.
     """
-    known = await known_teams(client)
+    try:
+        with client.bus.optional_requests(""):
+            known, agents = await known_teams(client), await client.operations.agents()
+    except PermissionDeniedError:
+        return ""
     if team in known:
         return ""
     listed = f"Known teams: {', '.join(sorted(known)) or 'none'}."
-    if any(card.name == team for card in await client.operations.agents()):
+    if any(card.name == team for card in agents):
         return f"{team} is an agent, and requests go to teams. {listed}"
     meant = get_close_matches(team, known, 1)
     return f"no team is called {team}{f', did you mean {meant[0]}?' if meant else '.'} {listed}"

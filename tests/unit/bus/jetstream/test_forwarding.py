@@ -19,6 +19,8 @@ FORGETFUL, KEPT = (f"$JS.ACK.{stream}.agent-a.1.95.7.1700000000000000000.0" for 
 
 
 class Inbox:
+    refused = None
+
     async def unsubscribe(self) -> None: ...
     async def drain(self) -> None: ...
 
@@ -39,6 +41,8 @@ class Broker:
     async def subscribe(self, subject: str, heard: Callable[[WireMessage], None]) -> Inbox:
         self.heard[subject] = heard
         return Inbox()
+
+    async def flush(self) -> None: ...
 
     async def send(self, subject: str, body: bytes = b"", **_: Any) -> None:
         self.settled.append((subject, body))
