@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -28,7 +29,7 @@ WORKER = Rights(
 )
 
 
-async def open_bus(server: PermissionServer, user: str, **others: object) -> JetStreamBus:
+async def open_bus(server: PermissionServer, user: str, **others: Any) -> JetStreamBus:
     prefix = "_INBOX" if user == "root" else f"_INBOX.{user}"
     settings = Settings(url=server.url(user), namespace="own", inbox_prefix=prefix, **others)
     return await connect(settings, name=user, wait=TIMEOUT_S, leader_reads=user == "root")

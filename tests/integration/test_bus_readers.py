@@ -16,6 +16,7 @@ from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.bus.jetstream.reader import StreamReader
 from pointsman.errors import PermissionDeniedError
+from pointsman.settings import Settings
 
 
 async def test_readers_leave_no_consumers_behind(bus: JetStreamBus, namespace: str) -> None:
@@ -82,3 +83,59 @@ async def test_a_reader_without_permission_ends_with_the_brokers_words(tmp_path:
 
 async def _never(stream: str) -> bool:
     return False
+
+
+@pytest.mark.parametrize("leader_reads", [True, False])
+@pytest.mark.parametrize("number", [3, 5, 10])
+async def test_a_follower_reads_a_stream_that_was_created_again(
+    number: int, leader_reads: bool, bus: JetStreamBus, settings: Settings, namespace: str
+) -> None:
+    """Create the stream again, with fewer messages than before, as many, or more."""
+    reader = await connect(settings, name="reader", wait=TIMEOUT_S, leader_reads=leader_reads)
+    await reader.set_up()
+    following = reader.follow("log", [f"{namespace}.log.*.*"])
+    for _ in range(5):
+        await bus.publish(f"{namespace}.log.team.w", b"before", {})
+        await anext(following)
+    coming = asyncio.ensure_future(anext(following))
+
+    await bus.api(f"STREAM.DELETE.{namespace.upper()}_LOG")
+    await bus.set_up()
+    for _ in range(number):
+        await bus.publish(f"{namespace}.log.team.w", b"after", {})
+
+    async with asyncio.timeout(2 * TIMEOUT_S):
+        read = [await coming, *[await anext(following) for _ in range(number - 1)]]
+        await bus.publish(f"{namespace}.log.team.w", b"last", {})
+        read.append(await anext(following))
+    await following.aclose()  # type: ignore[attr-defined]
+    await reader.close()
+
+    assert [stored.body for stored in read] == [b"after"] * number + [b"last"]
+    assert [stored.sequence for stored in read] == list(range(1, number + 2))
+
+
+async def test_a_follower_does_not_repeat_what_is_left_of_a_stream(
+    bus: JetStreamBus, settings: Settings, namespace: str
+) -> None:
+    """Delete the newest messages of a followed subject, then replace the consumer."""
+    reader = await connect(settings, name="reader", wait=TIMEOUT_S, leader_reads=False)
+    await reader.set_up()
+    following = reader.follow("log", [f"{namespace}.log.*.*"])
+    sequences = []
+    for _ in range(5):
+        sequences.append(await bus.publish(f"{namespace}.log.team.w", b"before", {}))
+        await anext(following)
+    coming = asyncio.ensure_future(anext(following))
+    for sequence in sequences[3:]:
+        await bus.delete("log", sequence)
+    names = await bus.api(f"CONSUMER.NAMES.{namespace.upper()}_LOG", {"offset": 0})
+
+    for name in names["consumers"]:
+        await bus.api(f"CONSUMER.DELETE.{namespace.upper()}_LOG.{name}")
+    await bus.publish(f"{namespace}.log.team.w", b"after", {})
+    stored = await asyncio.wait_for(coming, 2 * TIMEOUT_S)
+    await following.aclose()  # type: ignore[attr-defined]
+    await reader.close()
+
+    assert (stored.body, stored.sequence) == (b"after", 6)
