@@ -256,7 +256,8 @@ class Client:
     async def _check_request_id_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
         """Raise `ContractError` if a different request is known to have begun `workflow`."""
         try:
-            began = await read_workflow_started(self.bus, self.subjects, self.subjects.log(team, workflow))
+            with self.bus.optional_requests(""):
+                began = await read_workflow_started(self.bus, self.subjects, self.subjects.log(team, workflow))
         except (NotFoundError, BusUnavailableError, PermissionDeniedError):  # the supervisor checks the id again
             return
         if began.request_digest and began.request_digest != digest:

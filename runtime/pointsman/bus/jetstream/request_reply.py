@@ -193,7 +193,7 @@ class RequestClient:
             self._on_no_responders(subject)
             raise NoRespondersError(
                 f"no subscriber answers on {subject}: no JetStream there, or no stream for it; "
-                "run set_up, or wait for the cluster to elect a leader"
+                "`pointsman provision` creates the streams; a cluster may have to elect a leader first"
             )
         return message
 

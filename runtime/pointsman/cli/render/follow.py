@@ -14,6 +14,7 @@ from pointsman.cli.render.output import console, one_line, print_event, print_hi
 from pointsman.client.client import Client, Workflow, WorkflowEvent
 from pointsman.core.views import timeline
 from pointsman.core.views.formatting import request_text
+from pointsman.errors import PermissionDeniedError
 from pointsman_schemas.events import Delta, Outcome, Progress
 from pointsman_schemas.log import (
     AttemptFailed,
@@ -206,8 +207,17 @@ async def print_outcome(client: Client, outcome: Outcome, workflow: str) -> None
     print_hint(terminal, f"`pointsman trace {workflow}` shows the tasks and their times.")
     if outcome.status in ("failed", "partial"):
         print_hint(terminal, f"`pointsman resume {workflow}` does the failed tasks again.")
-    if outcome.status == "failed" and await client.operations.dead_letters(workflow=workflow, limit=1):
+    if outcome.status == "failed" and await _has_dead_letters(client, workflow):
         print_hint(terminal, f"`pointsman dead list --workflow {workflow}` shows the dead letters.")
+
+
+async def _has_dead_letters(client: Client, workflow: str) -> bool:
+    """Return True if the workflow has a dead letter; False also for a user that may not read dead letters."""
+    try:
+        with client.bus.optional_requests(""):
+            return bool(await client.operations.dead_letters(workflow=workflow, limit=1))
+    except PermissionDeniedError:
+        return False
 
 
 def _with_type(event: WorkflowEvent) -> Mapping[str, WorkflowEvent]:
