@@ -49,7 +49,7 @@ async def test_a_worker_takes_its_handoffs_without_rights_over_consumers(provisi
         root = await open_bus(server, "root")
         await root.set_up()
         await (await root.consumer("agent-echo", "handoffs", "own.handoff.echo.>", ack_wait=30)).close()
-        await root.publish("own.handoff.echo.w.t.1", b"{}", {})
+        await root.publish("own.handoff.echo.crew.w.t.1", b"{}", {})
         echo = await open_bus(server, "echo", provision=provision)
 
         with capture_logs() as lines:
@@ -74,7 +74,7 @@ async def test_a_process_that_may_create_consumers_creates_the_missing_consumer(
     async with permission_server(tmp_path, {"root": None, "echo": rights}) as server:
         root = await open_bus(server, "root")
         await root.set_up()
-        await root.publish("own.handoff.echo.w.t.1", b"{}", {})
+        await root.publish("own.handoff.echo.crew.w.t.1", b"{}", {})
         echo = await open_bus(server, "echo")
         await echo.set_up()
 
@@ -139,7 +139,7 @@ async def test_a_lost_consumer_is_awaited(tmp_path: Path) -> None:
             await root.api("CONSUMER.DELETE.OWN_WORK.agent-echo")
             await until(lambda: [line for line in lines if line["event"] == "consumer_unavailable"])
             await (await root.consumer("agent-echo", "handoffs", "own.handoff.echo.>", ack_wait=30)).close()
-            await root.publish("own.handoff.echo.w.t.1", b"{}", {})
+            await root.publish("own.handoff.echo.crew.w.t.1", b"{}", {})
             [delivery] = await asyncio.wait_for(taking, TIMEOUT_S)
         await delivery.ack()
         await echo.close()

@@ -73,7 +73,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
             "key": Entry("grants:key", "Make an API key for `pointsman callout`."),
         },
     ),
-    "callout": Entry("callout:callout", "Admit users with API keys and OIDC tokens until SIGTERM or Ctrl-C."),
+    "callout": Entry("callout:callout", "Admit users with API keys and OIDC tokens."),
     "eval": Entry("evaluate:evaluate_suite", "Run a suite of labelled requests and report the accuracy."),
     "dead": Group(
         "List, show, replay and discard unprocessable messages.",

@@ -64,6 +64,7 @@ class PushConsumer:
         self._inbox = bus.new_inbox()
         self._name = ""
         self._slot = -1
+        self._created = False
         self._subscription: BusSubscription | None = None
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
@@ -103,6 +104,7 @@ class PushConsumer:
             self._name, self._slot = await names.acquire(self._stream, taken + 1)
             names.release(self._stream, taken)
         if not error_code(answer):
+            self._created = True
             self.left = max(self.left, 0 if self._deliveries else int(answer["num_pending"]))
             self._last_message_at = self._loop.time()
         return answer
@@ -155,8 +157,9 @@ class PushConsumer:
             self._subscription = None
             await subscription.unsubscribe()
         if self._slot >= 0:
-            deletion = self._bus.api_subject(f"CONSUMER.DELETE.{self._stream}.{self._name}")
-            await self._bus.send(deletion, reply=self._bus.new_inbox())
+            if self._created:
+                deletion = self._bus.api_subject(f"CONSUMER.DELETE.{self._stream}.{self._name}")
+                await self._bus.send(deletion, reply=self._bus.new_inbox())
             self._bus.reader_names.release(self._stream, self._slot)
             self._slot = -1
 

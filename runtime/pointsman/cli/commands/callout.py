@@ -26,7 +26,7 @@ def callout(
     url: Url = None,
     with_parent: WithParent = False,
 ) -> Code:
-    """Admit users with API keys and OIDC tokens until SIGTERM or Ctrl-C.
+    """Admit users with API keys and OIDC tokens.
 
     The broker asks for each connection whose user the server's configuration does not know. Several callouts share the
     questions.
