@@ -176,7 +176,7 @@ def workflow_id_for(subject: str, request_id: str, source: str = "") -> Workflow
 
 
 def attempt_token(secret: str, task: str, attempt: int) -> str:
-    """Compute the last token of the subject of a result. Only a process that was handed the attempt knows the token.
+    """Compute the last token of the subject of a result. Only a process that was handed the attempt has the token.
 
     Args:
         secret: The secret of the workflow, from the first entry of its log.

@@ -15,7 +15,7 @@ SCHEDULING_STREAMS: frozenset[StreamKind] = frozenset({"work", "handoffs"})
 
 
 class StoredKind(NamedTuple):
-    """Where the messages of one kind of subject are stored.
+    """The place of the messages of one kind of subject.
 
     Attributes:
         stream: The stream.

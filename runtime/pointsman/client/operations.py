@@ -154,7 +154,7 @@ class Operations:
         Args:
             question: The id of the question.
             answer: The answer, by the JSON Schema of the question.
-            actor: The user who answers; by default the user of the client. The broker must allow another one.
+            actor: The user who answers; by default the user of the client. The broker must allow another name.
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
@@ -177,7 +177,7 @@ class Operations:
         Args:
             question: The id of the question.
             input: A replacement for the task's input, the tool's arguments or the whole plan; None keeps them.
-            actor: The user who answers; by default the user of the client. The broker must allow another one.
+            actor: The user who answers; by default the user of the client. The broker must allow another name.
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
@@ -200,7 +200,7 @@ class Operations:
         Args:
             question: The id of the question.
             reason: The reason, which the planner or the agent reads.
-            actor: The user who answers; by default the user of the client. The broker must allow another one.
+            actor: The user who answers; by default the user of the client. The broker must allow another name.
             timeout: The longest wait for a supervisor that reads the answer, in seconds.
 
         Returns:
@@ -226,7 +226,7 @@ class Operations:
         Args:
             workflow: The workflow's id.
             reason: The reason, for the log.
-            actor: The user who resumes it; by default the user of the client. The broker must allow another one.
+            actor: The user who resumes it; by default the user of the client. The broker must allow another name.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:

@@ -144,7 +144,7 @@ class Workflow:
 
         Args:
             reason: The reason, for the log.
-            actor: The user who resumes it; by default the user of the client. The broker must allow another one.
+            actor: The user who resumes it; by default the user of the client. The broker must allow another name.
             timeout: The longest wait for a supervisor, in seconds.
 
         Returns:
@@ -170,7 +170,7 @@ class Workflow:
 
         Args:
             reason: The reason, for the outcome.
-            actor: The user who cancels; by default the user of the client. The broker must allow another one.
+            actor: The user who cancels; by default the user of the client. The broker must allow another name.
 
         Returns:
             None once the request is stored. If the workflow has ended already, the outcome; nothing is sent.

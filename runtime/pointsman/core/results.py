@@ -28,7 +28,7 @@ __all__ = ["has_token", "on_result"]
 
 
 def has_token(state: State, received: ResultReceived) -> bool:
-    """Return True if a result has the token of its attempt, which only the agent with the handoff knows."""
+    """Return True if a result has the token of its attempt, which only the agent with the handoff has."""
     return received.token == attempt_token(state.secret, received.result.task_id, received.result.attempt)
 
 

@@ -196,7 +196,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         "allow_direct": True,
     }
     # By a schedule a publisher can store a message on any subject of the stream, and by rollup delete all messages of
-    # the stream, whatever the permissions say of subjects. So no other kind of process writes to these streams.
+    # the stream, regardless of its permissions. So no other kind of process writes to these streams.
     of_supervisors: dict[str, Any] = {
         **common,
         "discard": "old",  # the server requires this for schedules

@@ -144,7 +144,7 @@ class RetentionJob:
             for inputs in input_consumers(subjects, team):
                 untaken = await self._first_unsettled(inputs)
                 await self._trim_subject(inputs.stream, inputs.subject, untaken=untaken)
-        kept = timedelta(days=self._retention)  # of what is read together with the log
+        kept = timedelta(days=self._retention)  # these messages are read together with the log
         await self._trim_subject("results", f"{ns}.event.>", kept=kept)
         await self._trim_subject("controls", f"{ns}.audit.>", kept=kept)
         await self._trim_subject("log", ">")

@@ -38,7 +38,7 @@ async def find_foreign(
         ahead: The broker's time minus the time of this machine.
 
     Returns:
-        The foreign message; None if there is none.
+        The foreign message; None if the subject has no foreign message.
 
     Raises:
         BusUnavailableError: the broker does not answer.
