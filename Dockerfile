@@ -6,7 +6,7 @@ RUN python -m venv /opt/pointsman
 # The dependencies first: they change less often than the code, and this layer is the slow one.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN mkdir -p schemas/pointsman_schemas runtime/pointsman agents/pointsman_agents \
-    && /opt/pointsman/bin/pip install --no-cache-dir --only-binary :all: --constraint constraints.txt '.[credentials,dashboard,websocket]' \
+    && /opt/pointsman/bin/pip install --no-cache-dir --only-binary :all: --constraint constraints.txt '.[credentials,dashboard,gateway,websocket]' \
     && /opt/pointsman/bin/pip uninstall --yes pointsman
 COPY schemas schemas
 COPY runtime runtime

@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases reading-path bench bench-smoke constraints audit dist pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases reading-path gateway-load bench bench-smoke constraints audit dist pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -43,9 +43,10 @@ format: $(STAMP)  ## format, and fix lint errors that ruff can fix
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-schemas: $(STAMP)  ## write the generated files: schemas/json and docs/state-machine.md
+schemas: $(STAMP)  ## write the generated files: schemas/json, docs/state-machine.md, docs/openapi.json
 	$(BIN)/python -m pointsman_schemas.generate schemas/json
 	$(BIN)/python -m pointsman.core.model.diagram > docs/state-machine.md
+	$(BIN)/python -m pointsman.gateway.openapi > docs/openapi.json
 
 # Not a part of `make test`: measuring takes three quarters more CPU time. The two files run no code of the packages here
 # and have bounds of CPU time.
@@ -72,6 +73,10 @@ cases: $(STAMP)  ## test faults reported of other systems at full size: an hour,
 
 reading-path: $(STAMP)  ## print the modules of the core that a reader follows from a request to its handoff
 	PYTHONPATH=tests $(BIN)/python -m support.reading_path
+
+STREAMS ?= 1000
+gateway-load: $(STAMP)  ## open STREAMS=number streams of events at one gateway, and print its memory and its rate
+	GATEWAY_STREAMS=$(STREAMS) $(BIN)/pytest -s -k many_open_streams tests/integration/test_gateway_restarts.py
 
 bench: $(STAMP)  ## run the benchmark
 	$(BIN)/python -m benchmarks

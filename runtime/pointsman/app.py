@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "dashboard",
+    "gateway",
     "has_dashboard",
+    "has_gateway",
     "load_team",
     "load_teams",
     "run",
@@ -156,6 +158,45 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
             )
 
         return await run_until_signal(run)
+
+
+async def gateway(settings: Settings, *, hosts: Sequence[str], ready: Callable[[str], None]) -> int:
+    """Serve the gateway until a signal.
+
+    Args:
+        settings: The settings.
+        hosts: Names of hosts that a request without a key may have.
+        ready: Called with the address once the gateway listens.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigurationError: the extra `gateway` is not installed, the port is in use, or a key is missing.
+    """
+    if not has_gateway():
+        raise ConfigurationError("the gateway needs fastapi and pyjwt: pip install 'pointsman[gateway]'")
+    from pointsman.client.client import Client
+    from pointsman.gateway.server import serve
+
+    async with AsyncExitStack() as stack:
+        observed = _start_telemetry("gateway", settings, stack)
+        _freeze_imports()
+        bus = await jetstream.connect(settings, name="gateway", observer=telemetry.bus_observer(), leader_reads=False)
+        stack.push_async_callback(bus.close)
+        await bus.set_up()
+        await stack.enter_async_context(_health(settings, observed, lambda: [] if bus.connected else ["broker"]))
+        client = Client(bus, namespace=settings.namespace)
+
+        async def run(stop: asyncio.Event) -> None:
+            await serve(client, settings, hosts=hosts, stop=stop, ready=ready)
+
+        return await run_until_signal(run)
+
+
+def has_gateway() -> bool:
+    """Return True if the packages of the gateway are installed."""
+    return all(find_spec(name) is not None for name in ("fastapi", "uvicorn", "jwt"))
 
 
 def has_dashboard() -> bool:

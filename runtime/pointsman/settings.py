@@ -153,6 +153,40 @@ class Settings(Options, BaseModel):
     """Path of the JSON file with the users of the dashboard and their roles; `pointsman dashboard-user` writes it."""
     dashboard_plain_http: bool = False
     """Let users of other machines log in over plain HTTP, where others can read the token."""
+    gateway_host: str = "127.0.0.1"
+    """Address of the gateway. An address that other hosts can reach requires an API key or `gateway_oidc_issuer`."""
+    gateway_port: Annotated[int, Field(ge=0, le=65_535)] = 8410
+    """Port of the gateway. 0: any free port."""
+    gateway_require_key: bool = False
+    """Demand a key or a token on loopback, too: for a gateway behind a proxy on the same machine."""
+    gateway_origins: str | None = None
+    """Origins of web pages that may call the gateway, comma-separated, such as `https://app.example.org`. Unset:
+    none."""
+    gateway_max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 1_048_576
+    """Maximum size in bytes of the body of a request to the gateway."""
+    gateway_max_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 2_000
+    """Requests and streams that one gateway serves at a time."""
+    gateway_requests_per_minute: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 600
+    """Requests of one caller in a minute at one gateway, for keys without a limit of their own."""
+    gateway_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 100
+    """Running workflows of one caller, for keys without a limit of their own."""
+    gateway_daily_tokens: Annotated[int, Field(ge=0)] | None = None
+    """Tokens of one caller's workflows in a day (UTC), for keys without a limit of their own. Unset: no limit."""
+    gateway_daily_cost: Annotated[float, Field(ge=0)] | None = None
+    """Cost of one caller's workflows in a day (UTC), in US dollars, for keys without a limit of their own. Unset: no
+    limit."""
+    gateway_oidc_issuer: str | None = None
+    """Issuer of the bearer tokens that the gateway accepts, as in their claim `iss`."""
+    gateway_oidc_audience: str = "pointsman"
+    """Audience of these tokens, as in their claim `aud`."""
+    gateway_oidc_jwks: str | None = None
+    """URL of the issuer's keys. Unset: read from the issuer's `/.well-known/openid-configuration`."""
+    gateway_oidc_caller: str = "sub"
+    """Claim that names the caller."""
+    gateway_oidc_teams: str = "pointsman_teams"
+    """Claim with the list of the teams that the caller may use; `*` means all teams. Without the claim: none."""
+    gateway_oidc_operator: str = "pointsman_operator"
+    """Claim that is true for operators."""
     model: str | None = None
     """Model of the agents that name none: `openai:NAME`, `openai-responses:NAME`, `anthropic:NAME` or `offline`.
     Unset: chosen by the API keys that are set."""

@@ -127,7 +127,15 @@ def test_the_dashboard_is_not_reached_without_a_token() -> None:
     assert service["ports"] == ["127.0.0.1:8400:8400"]
 
 
-@pytest.mark.parametrize("name", [name for name in _OURS if name != "dashboard"])
+def test_the_gateway_demands_a_key() -> None:
+    service = _SERVICES["gateway"]
+
+    assert service["command"] == ["gateway"]
+    assert service["environment"]["POINTSMAN_GATEWAY_REQUIRE_KEY"] == "true"
+    assert service["ports"] == ["127.0.0.1:8410:8410"]
+
+
+@pytest.mark.parametrize("name", [name for name in _OURS if name not in ("dashboard", "gateway")])
 def test_every_command_names_something_that_exists(name: str) -> None:
     kind, target = _SERVICES[name]["command"]
     module, attribute = target.split(":")

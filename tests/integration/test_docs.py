@@ -153,7 +153,7 @@ async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_an
 
 
 def test_no_document_has_a_block_that_no_test_runs() -> None:
-    """`test_guide`, `test_runbook` and `test_strategies_guide` run the other blocks."""
+    """`test_guide`, `test_runbook`, `test_gateway_guide` and `test_strategies_guide` run the other blocks."""
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in documents}
 
@@ -165,6 +165,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
     assert {name: found for name, found in languages.items() if found} == {
         "README.md": {"sh", "python"},
         "docs/questions.md": {"sh"},
+        "docs/gateway.md": {"sh", "python"},
         "docs/guide.md": {"sh", "python", "yaml"},
         "docs/runbook.md": {"sh"},
         "docs/state-machine.md": {"mermaid"},  # generated

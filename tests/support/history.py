@@ -101,8 +101,6 @@ def ended(status: Any, seconds: float, answer: Any = "mended", workflow: str = W
         answer=answer,
         usage=Usage(calls=3, input_tokens=300, output_tokens=60),
         correlation_id="c-1",
-        caller="ada",
-        secret="7f3c",
         trace_id="a" * 32,
         started_at=at(0),
         ended_at=at(seconds),

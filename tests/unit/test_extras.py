@@ -69,6 +69,8 @@ def without(missing: list[str], arguments: list[str], folder: Path) -> subproces
         ("dashboard", ["dashboard"], "the dashboard needs starlette and uvicorn"),
         ("grants", ["grants", "init"], "grants need cryptography and bcrypt"),
         ("grants", ["callout", "policy.toml"], "the callout needs cryptography and jwt"),
+        ("gateway", ["gateway"], "the gateway needs fastapi and pyjwt"),
+        ("gateway", ["gateway", "keys", "list"], "the gateway needs fastapi and pyjwt"),
     ],
 )
 def test_command_without_its_extra_names_the_package_to_install(

@@ -12,7 +12,8 @@ PACKAGES = (
     "authoring", "bus", "bus.jetstream", "bus.memory", "client", "core", "core.questions", "core.attempts",
     "core.budget", "core.completion", "core.model", "core.planning", "core.replay", "core.strategies", "core.tasks",
     "core.views", "engine", "engine.log", "engine.operations", "engine.process", "engine.supervisor", "engine.worker",
-    "evaluation", "grants", "http", "llm.offline", "ports", "telemetry.fast", "util", "web.projections",
+    "evaluation", "gateway", "gateway.openai", "grants", "http", "llm.offline", "ports", "telemetry.fast", "util",
+    "web.projections",
 )  # fmt: skip
 
 

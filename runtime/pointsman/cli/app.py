@@ -29,10 +29,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A command with subcommands."""
+    """A command with subcommands. `default` is the subcommand for arguments that name none; empty for no default."""
 
     summary: str
-    commands: Mapping[str, Entry]
+    commands: Mapping[str, Entry | Group]
+    default: str = ""
 
 
 COMMANDS: Mapping[str, Entry | Group] = {
@@ -41,6 +42,21 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "dashboard": Entry("serve:dashboard", "Serve the dashboard until SIGTERM or Ctrl-C."),
     "dashboard-user": Entry("dashboard_user:dashboard_user", "Add or remove a user of the dashboard."),
     "provision": Entry("provision:provision", "Create the streams and the durable consumers of a namespace."),
+    "gateway": Group(
+        "Serve teams over HTTP, and manage API keys.",
+        {
+            "run": Entry("gateway:gateway", "Serve teams over HTTP until SIGTERM or Ctrl-C. This is the default."),
+            "keys": Group(
+                "Create, list and revoke API keys.",
+                {
+                    "create": Entry("gateway:create", "Create an API key and print it once."),
+                    "list": Entry("gateway:list_", "List the API keys, oldest first."),
+                    "revoke": Entry("gateway:revoke", "Revoke an API key."),
+                },
+            ),
+        },
+        default="run",
+    ),
     "supervisor": Entry("serve:supervisor", "Run the supervisor of a team until SIGTERM or Ctrl-C."),
     "worker": Entry("serve:worker", "Run agents in this process until SIGTERM or Ctrl-C."),
     "mcp": Entry("mcp_server:mcp", "Offer a team as an MCP tool on standard input and output."),
@@ -93,16 +109,23 @@ _SURROGATE = re.compile("[\udc80-\udcff]")  # a byte of an argument that is not 
 class LazyGroup(TyperGroup):
     """A group that imports a command when the command is called. The help of the group needs only the table."""
 
-    def __init__(self, *, table: Mapping[str, Entry | Group] = COMMANDS, **attributes: Any) -> None:
+    def __init__(self, *, table: Mapping[str, Entry | Group] = COMMANDS, default: str = "", **attributes: Any) -> None:
         """Create the group.
 
         Args:
             table: The commands by name. Default: the commands of `pointsman`.
+            default: The command for arguments that name none. Default: none.
             **attributes: The attributes of a `TyperGroup`.
         """
         super().__init__(**attributes)
         self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in table.items()}
         self._table = table
+        self._default = default
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if self._default and (not args or args[0] not in (*self._table, *ctx.help_option_names)):
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
@@ -129,7 +152,12 @@ class _Command(TyperCommand):
 def _load_command(name: str, entry: Entry | Group) -> Any:
     if isinstance(entry, Group):
         return LazyGroup(
-            table=entry.commands, name=name, help=entry.summary, no_args_is_help=True, rich_markup_mode=None
+            table=entry.commands,
+            default=entry.default,
+            name=name,
+            help=entry.summary,
+            no_args_is_help=not entry.default,
+            rich_markup_mode=None,
         )
     function = load_function(entry)
     single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)

@@ -57,12 +57,14 @@ def up(
         ),
     ] = None,
     page: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard.")] = True,
+    door: Annotated[bool, typer.Option("--gateway/--no-gateway", help="Serve the team over HTTP.")] = True,
     namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
     """Run a broker and a team for development until Ctrl-C.
 
-    The broker, the supervisor, the agents and the dashboard run as child processes. A process that exits is restarted.
+    The broker, the supervisor, the agents, the dashboard and the gateway run as child processes. A process that exits
+    is restarted.
 
     Returns:
         The exit code.
@@ -78,7 +80,9 @@ def up(
     home = local_system.working_directory(directory, "pointsman-up-")
     try:
         with local_system.exclusive_lock(home):
-            return app.run(_run_up(topology, settings, home, port, kept=directory is not None, page=page, json=json))
+            return app.run(
+                _run_up(topology, settings, home, port, kept=directory is not None, page=page, door=door, json=json)
+            )
     except KeyboardInterrupt:
         _print_event("stopped", json=json)
         return Code.OK  # Ctrl-C is the normal end
@@ -88,7 +92,15 @@ def up(
 
 
 async def _run_up(
-    topology: Topology, settings: Settings, home: Path, port: int | None, *, kept: bool, page: bool, json: bool
+    topology: Topology,
+    settings: Settings,
+    home: Path,
+    port: int | None,
+    *,
+    kept: bool,
+    page: bool,
+    door: bool,
+    json: bool,
 ) -> Code:
     began = time.monotonic()
     async with AsyncExitStack() as stack:
@@ -109,6 +121,7 @@ async def _run_up(
             )
         await local_system.start_children(children, topology.target, topology.workers)
         address = await _start_dashboard(children, settings) if page else None
+        gateway = await _start_gateway(children, settings) if door else None
 
         def report_restart(end: ChildExitedError, pause: float) -> None:
             if json:
@@ -126,10 +139,11 @@ async def _run_up(
             )
             if json:
                 ready = {"url": broker.url, "namespace": settings.namespace, "team": topology.team.name}
-                print_json({"event": "ready", **ready, "dashboard": address})
+                print_json({"event": "ready", **ready, "dashboard": address, "gateway": gateway})
             else:
                 option = "" if broker.url.endswith(f":{_DEFAULT_PORT}") else f" --url {broker.url}"
                 page_line = f"  dashboard  {address}\n" if address else ""
+                page_line += f"  gateway    {gateway}\n" if gateway else ""
                 text = (
                     f"\nReady.\n{page_line}In another terminal:\n"
                     f"  pointsman submit {topology.team.name} '...'{option}\n  pointsman agents{option}\n"
@@ -163,6 +177,18 @@ async def _start_dashboard(children: ChildProcesses, settings: Settings) -> str 
     if not port or not _is_port_free(port):
         port = _find_free_port()
     await children.start("dashboard", "dashboard", "--port", str(port))
+    return f"http://{host}:{port}"
+
+
+async def _start_gateway(children: ChildProcesses, settings: Settings) -> str | None:
+    """Start the gateway and return its address; None if its packages are not installed."""
+    if not app.has_gateway():
+        print_error("no gateway: its packages are not installed; install them with pip install 'pointsman[gateway]'")
+        return None
+    host, port = settings.gateway_host, settings.gateway_port
+    if not port or not _is_port_free(port):
+        port = _find_free_port()
+    await children.start("gateway", "gateway", "--port", str(port))
     return f"http://{host}:{port}"
 
 

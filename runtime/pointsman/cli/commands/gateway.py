@@ -1,0 +1,205 @@
+"""The commands of the gateway: gateway, and gateway keys create, list and revoke."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pointsman import app
+from pointsman.cli.arguments import Json, Namespace, Url, WithParent
+from pointsman.cli.render.output import Code, console, print_json, print_table
+from pointsman.cli.support.session import session
+from pointsman.errors import ConfigurationError
+from pointsman.settings import Settings
+
+if TYPE_CHECKING:
+    from pointsman.gateway.keys import ApiKey, KeyStore
+
+__all__ = ["create", "gateway", "list_", "revoke"]
+
+
+def gateway(
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address to listen on. Default: POINTSMAN_GATEWAY_HOST, or 127.0.0.1.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="Port to listen on; 0 for a free port. Default: POINTSMAN_GATEWAY_PORT, or 8410.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Host name that requests without a key may use, in addition to addresses and localhost. May be "
+            "repeated.",
+        ),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    with_parent: WithParent = False,
+) -> Code:
+    """Serve teams over HTTP until SIGTERM or Ctrl-C.
+
+    On an address that other hosts can reach, each request needs an API key (`pointsman gateway keys create`) or a token
+    of the issuer in POINTSMAN_GATEWAY_OIDC_ISSUER.
+
+    Returns:
+        The exit code.
+    """
+    if with_parent:
+        from pointsman.util.child_processes import exit_with_parent
+
+        exit_with_parent()
+    settings = Settings.load(url=url, namespace=namespace, gateway_host=host, gateway_port=port)
+
+    def print_address(address: str) -> None:
+        print(f"Gateway on {address}  (Ctrl-C stops it)", flush=True)
+
+    return Code(app.run(app.gateway(settings, hosts=allow_host or [], ready=print_address)))
+
+
+def create(
+    caller: Annotated[str, typer.Argument(help="The caller: a name of 1 to 64 letters, digits, - and _.")],
+    team: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A team that the caller may use. May be repeated. Default: all teams."),
+    ] = None,
+    operator: Annotated[
+        bool, typer.Option("--operator", help="Let the caller see all workflows and the dead letters.")
+    ] = False,
+    requests: Annotated[
+        int | None,
+        typer.Option(min=1, help="Requests in a minute. Default: the gateway's.", show_default=False),
+    ] = None,
+    running: Annotated[
+        int | None, typer.Option(min=1, help="Running workflows. Default: the gateway's.", show_default=False)
+    ] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=0, help="Tokens in a day (UTC). Default: the gateway's.", show_default=False)
+    ] = None,
+    cost: Annotated[
+        float | None,
+        typer.Option(min=0, help="Cost in a day (UTC), in US dollars. Default: the gateway's.", show_default=False),
+    ] = None,
+    days: Annotated[
+        float | None,
+        typer.Option(min=0.001, max=36_500, help="Days until the key expires. Default: never.", show_default=False),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Create an API key and print it once.
+
+    The broker stores a digest of the key, so the key cannot be read again.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with _store(url, namespace) as store:
+            from pointsman.gateway.callers import CallerLimits
+
+            made = await store.create(
+                caller,
+                teams=team,
+                operator=operator,
+                limits=CallerLimits(
+                    requests_per_minute=requests, running=running, daily_tokens=tokens, daily_cost=cost
+                ),
+                expires_at=datetime.now(UTC) + timedelta(days=days) if days is not None else None,
+            )
+        if json:
+            print_json({"id": made.key.id, "caller": caller, "key": made.text})
+        else:
+            print(made.text)
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def list_(url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+    """List the API keys, oldest first.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with _store(url, namespace) as store:
+            keys = await store.list()
+        if json:
+            for key in keys:
+                print_json(key.model_dump(mode="json", exclude={"digest"}))
+        elif keys:
+            _print_keys(keys)
+        else:
+            print("There is no key.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def revoke(
+    id: Annotated[str, typer.Argument(help="The id that `pointsman gateway keys list` shows.")],
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Revoke an API key. Each gateway refuses the key as soon as it has read the change.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with _store(url, namespace) as store:
+            await store.revoke(id)
+        print_json({"id": id, "revoked": True}) if json else print(f"The key {id} is revoked.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+@asynccontextmanager
+async def _store(url: str | None, namespace: str | None) -> AsyncIterator[KeyStore]:
+    if not app.has_gateway():
+        raise ConfigurationError("the gateway needs fastapi and pyjwt: pip install 'pointsman[gateway]'")
+    from pointsman.gateway.keys import KeyStore
+
+    async with session(url, namespace, create=True) as client:
+        yield await KeyStore.open(client.bus, client.subjects)
+
+
+def _print_keys(keys: Sequence[ApiKey]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold")
+    for name in ("id", "caller", "teams", "operator", "created", "expires"):
+        table.add_column(name)
+    for key in keys:
+        table.add_row(
+            key.id,
+            key.caller,
+            "all" if key.teams is None else ", ".join(key.teams),
+            "yes" if key.operator else "",
+            f"{key.created_at:%Y-%m-%d %H:%M}",
+            f"{key.expires_at:%Y-%m-%d %H:%M}" if key.expires_at else "never",
+        )
+    print_table(console(), table)

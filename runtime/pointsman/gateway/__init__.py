@@ -1,0 +1,8 @@
+"""The gateway: teams over HTTP. Importing this package does not need the extra `gateway`; its modules do.
+
+Access            callers, keys, oidc, access
+The log           feed, ledger, streams, events
+The REST API      models, problems, workflows, questions, catalog, dead_letters, health, page
+OpenAI's API      openai
+The process       context, app, openapi, server
+"""

@@ -1,0 +1,201 @@
+"""Admit requests: known hosts, bounded bodies and numbers, valid keys and tokens, and each caller's rate."""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic
+from typing import Literal
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from pointsman.errors import PeerError
+from pointsman.gateway.callers import LOCAL_CALLER, Caller, CallerLimits
+from pointsman.gateway.context import Context
+from pointsman.gateway.keys import KEY_PREFIX, ApiKey
+from pointsman.gateway.problems import ProblemError, problem_response
+from pointsman.http.hosts import KnownHosts
+
+__all__ = ["Access", "is_openai_path"]
+
+_BODY_TIMEOUT_S = 30.0  # seconds in which a client must send the body of a request
+_MAX_RATES = 10_000  # callers whose rate is kept
+_PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/"})
+_OPENAI_PATHS = ("/v1/models", "/v1/chat/", "/v1/responses")
+_SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+}
+
+
+def is_openai_path(path: str) -> bool:
+    """Return True for a path of the OpenAI-compatible API, whose errors have another shape.
+
+    Args:
+        path: The path.
+    """
+    return path.startswith(_OPENAI_PATHS)
+
+
+class Access:
+    """An ASGI application that passes admitted requests to `app`.
+
+    Args:
+        app: The application.
+        context: The parts of the gateway.
+        hosts: Names of hosts that requests without a key may use, in addition to addresses and `localhost`.
+        open: Admit requests without a key as `LOCAL_CALLER`, an operator: the gateway listens on loopback.
+    """
+
+    def __init__(self, app: ASGIApp, context: Context, *, hosts: list[str], open: bool) -> None:
+        self._app = app
+        self._context = context
+        self._hosts = KnownHosts(hosts)
+        self._open = open
+        self._requests = 0
+        self._rates: dict[str, tuple[float, float]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        started = False
+
+        async def guarded(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = MutableHeaders(scope=message)
+                for name, value in _SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        shape: Literal["problem", "openai"] = "openai" if is_openai_path(scope["path"]) else "problem"
+        most = self._context.settings.gateway_max_requests
+        if self._requests >= most:
+            busy = ProblemError(
+                503, "busy", f"{most} requests are served already; try again", headers={"retry-after": "1"}
+            )
+            await problem_response(busy, shape)(scope, receive, guarded)
+            return
+        self._requests += 1
+        try:
+            await self._admit(scope)
+            await self._app(scope, self._bounded(Headers(scope=scope), receive), guarded)
+        except ProblemError as problem:
+            if started:
+                raise
+            await problem_response(problem, shape)(scope, receive, guarded)
+        finally:
+            self._requests -= 1
+
+    async def _admit(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        path = scope["path"]
+        if path in _PUBLIC_PATHS:
+            return
+        caller = await self._caller(headers)
+        if (wait := self._spend(caller)) > 0:
+            limit = caller.limits.requests_per_minute
+            raise ProblemError(
+                429, "too_many_requests", f"{caller.name} may send {limit} requests a minute; wait {wait:.0f} s",
+                headers={"retry-after": str(max(1, round(wait)))},
+            )  # fmt: skip
+        scope.setdefault("state", {})["caller"] = caller
+
+    async def _caller(self, headers: Headers) -> Caller:
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        given = given.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
+        if self._open and not given.startswith((KEY_PREFIX, "ey")):
+            # SDKs of OpenAI demand some key. On loopback, any text that is neither a key nor a token counts as no key.
+            self._check_origin(headers)
+            limits = CallerLimits(
+                requests_per_minute=1_000_000, running=1_000_000
+            )  # no other user is kept from the gateway by a local one
+            return Caller(LOCAL_CALLER, operator=True, limits=limits)
+        if given.startswith(KEY_PREFIX) and (key := self._context.keys.find(given)) is not None:
+            return _caller_of(key, self._context)
+        if given and not given.startswith(KEY_PREFIX) and self._context.verifier is not None:
+            try:
+                found = await self._context.verifier.verify(given)
+            except PeerError as error:
+                raise ProblemError(503, "issuer_unavailable", str(error), headers={"retry-after": "5"}) from None
+            if found is not None:
+                return found
+        raise ProblemError(
+            401,
+            "not_authenticated",
+            "the key is unknown, revoked or expired; make one with `pointsman gateway keys create`"
+            if given
+            else "the request has no key; send Authorization: Bearer KEY",
+            headers={"www-authenticate": 'Bearer realm="pointsman"'},
+        )
+
+    def _check_origin(self, headers: Headers) -> None:
+        """Refuse requests of foreign pages: without keys, the address is all that protects the gateway."""
+        host = headers.get("host", "")
+        if not self._hosts.allow(host):
+            raise ProblemError(403, "unknown_host", f"the host {host[:200]!r} is not known here; use the address")
+        origin = headers.get("origin")
+        allowed = [each.strip() for each in (self._context.settings.gateway_origins or "").split(",")]
+        if origin is not None and origin not in allowed and origin.partition("://")[2].lower() != host.lower():
+            raise ProblemError(
+                403,
+                "unknown_origin",
+                f"the origin {origin[:200]!r} is not allowed; add it to POINTSMAN_GATEWAY_ORIGINS",
+            )
+
+    def _spend(self, caller: Caller) -> float:
+        """Take one request from the caller's bucket. Return the seconds to wait; 0 if the bucket was not empty."""
+        limit = caller.limits.requests_per_minute
+        if limit is None:
+            return 0.0
+        now = monotonic()
+        left, at = self._rates.pop(caller.name, (float(limit), now))
+        left = min(float(limit), left + (now - at) * limit / 60)
+        self._rates[caller.name] = (left - 1 if left >= 1 else left), now
+        while len(self._rates) > _MAX_RATES:
+            del self._rates[next(iter(self._rates))]
+        return 0.0 if left >= 1 else (1 - left) * 60 / limit
+
+    def _bounded(self, headers: Headers, receive: Receive) -> Receive:
+        """Return a `receive` that refuses a body that is too large or too slow."""
+        most = self._context.settings.gateway_max_body
+        length = headers.get("content-length", "")
+        if length.isascii() and length.isdecimal() and int(length[:19]) > most:
+            raise _too_large(most)
+        size, whole = 0, False
+        until = asyncio.get_running_loop().time() + _BODY_TIMEOUT_S
+
+        async def bounded() -> Message:
+            nonlocal size, whole
+            if whole:
+                return await receive()  # a stream waits here until the client leaves
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise ProblemError(
+                    408, "body_too_slow", f"the body did not arrive within {_BODY_TIMEOUT_S:g} s; send it again",
+                    headers={"connection": "close"},
+                ) from None  # fmt: skip
+            size += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            if size > most:
+                raise _too_large(most)
+            return message
+
+        return bounded
+
+
+def _too_large(most: int) -> ProblemError:
+    return ProblemError(
+        413, "too_large", f"the body has more than {most} bytes; send less, or raise POINTSMAN_GATEWAY_MAX_BODY"
+    )
+
+
+def _caller_of(key: ApiKey, context: Context) -> Caller:
+    teams = None if key.teams is None else frozenset(key.teams)
+    return Caller(key.caller, teams=teams, operator=key.operator, limits=key.limits.over(context.settings))

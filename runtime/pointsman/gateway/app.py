@@ -1,0 +1,205 @@
+"""Assemble the HTTP application of the gateway."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp
+
+from pointsman.errors import PointsmanError
+from pointsman.gateway import catalog, dead_letters, health, questions, workflows
+from pointsman.gateway.access import Access, is_openai_path
+from pointsman.gateway.context import Context
+from pointsman.gateway.events import WorkflowEvent
+from pointsman.gateway.openai import chat, models, responses
+from pointsman.gateway.page import draw_page
+from pointsman.gateway.problems import Problem, ProblemError, problem_of, problem_response
+from pointsman.telemetry import get_logger
+
+__all__ = ["make_app", "openapi_document"]
+
+_log = get_logger(__name__)
+
+_TITLE = "Pointsman gateway"
+_DESCRIPTION = (
+    "Requests to teams of agents over HTTP. Send an API key or a bearer token as `Authorization: Bearer KEY`; on "
+    "loopback none is needed. Errors are RFC 9457 problems; those of the OpenAI-compatible paths have OpenAI's shape."
+)
+_ROUTERS: Sequence[APIRouter] = (
+    workflows.router,
+    questions.router,
+    catalog.router,
+    dead_letters.router,
+    models.router,
+    chat.router,
+    responses.router,
+    health.router,
+)
+_CORS_METHODS = ("GET", "POST", "DELETE")
+_CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id", "prefer", "x-api-key")
+_CORS_EXPOSED = ("location", "preference-applied", "retry-after")
+_MAX_ERRORS = 5  # invalid parts of a request that a problem lists
+
+
+def make_app(context: Context, *, hosts: Sequence[str] = (), open: bool) -> ASGIApp:
+    """Assemble the application of a gateway.
+
+    Args:
+        context: The parts of the gateway.
+        hosts: Names of hosts that requests without a key may use.
+        open: Admit requests without a key: the gateway listens on loopback.
+
+    Returns:
+        The application.
+    """
+    app = _routes()
+    app.state.context = context
+    guarded: ASGIApp = Access(app, context, hosts=list(hosts), open=open)
+    origins = [each.strip() for each in (context.settings.gateway_origins or "").split(",") if each.strip()]
+    if origins:
+        guarded = CORSMiddleware(
+            guarded,
+            allow_origins=origins,
+            allow_methods=_CORS_METHODS,
+            allow_headers=_CORS_HEADERS,
+            expose_headers=_CORS_EXPOSED,
+            max_age=600,
+        )
+    return guarded
+
+
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of the gateway. It does not depend on a namespace or on settings."""
+    return _document()
+
+
+def _routes() -> FastAPI:
+    app = FastAPI(title=_TITLE, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    for router in _ROUTERS:
+        app.include_router(router)
+
+    @app.get("/", include_in_schema=False)
+    async def to_page() -> Response:
+        return RedirectResponse("/docs")
+
+    @app.get("/docs", include_in_schema=False)
+    async def page() -> Response:
+        return HTMLResponse(_page())
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def document() -> Response:
+        return JSONResponse(_document())
+
+    app.add_exception_handler(ProblemError, _on_problem)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(PointsmanError, _on_pointsman_error)
+    app.add_exception_handler(Exception, _on_crash)
+    return app
+
+
+@lru_cache(1)
+def _document() -> dict[str, Any]:
+    app = FastAPI()
+    for router in _ROUTERS:
+        app.include_router(router)
+    document = get_openapi(
+        title=_TITLE, version="1", description=_DESCRIPTION, routes=app.routes, openapi_version="3.1.0"
+    )
+    components = document["components"]
+    for model in (Problem, WorkflowEvent):
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        components["schemas"] |= schema.pop("$defs", {})
+        components["schemas"][model.__name__] = schema
+    for unused in ("HTTPValidationError", "ValidationError"):
+        components["schemas"].pop(unused, None)
+    components["schemas"]["JsonValue"] = {"description": "Any JSON value."}
+    components["schemas"] = dict(sorted(components["schemas"].items()))
+    components["securitySchemes"] = {
+        "key": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An API key, or a token of the issuer. On loopback, none is needed.",
+        }
+    }
+    for path, methods in document["paths"].items():
+        if path.startswith("/v1/"):
+            for operation in methods.values():
+                operation["security"] = [{"key": []}]
+                if is_openai_path(path):
+                    operation["responses"].pop("422", None)  # FastAPI's own; these paths answer 400
+    return document
+
+
+@lru_cache(1)
+def _page() -> str:
+    return draw_page(_document())
+
+
+def _respond(request: Request, problem: ProblemError) -> Response:
+    return problem_response(problem, "openai" if is_openai_path(request.url.path) else "problem")
+
+
+async def _on_problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ProblemError)
+    return _respond(request, error)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    details = {404: f"there is no path {request.url.path[:200]}; GET /openapi.json lists the paths"}
+    details[405] = f"{request.method} is not allowed here; the header Allow names the methods"
+    detail = details.get(error.status_code, str(error.detail))
+    headers = {"allow": _allowed(request.url.path)} if error.status_code == 405 else error.headers
+    code = HTTPStatus(error.status_code).name.lower()
+    return _respond(request, ProblemError(error.status_code, code, detail, headers=headers))
+
+
+def _allowed(path: str) -> str:
+    """Return the methods of a path. Starlette names those of one route, and a path may have several."""
+    methods = [each for pattern, each in _path_methods() if pattern.fullmatch(path)]
+    return ", ".join(sorted({method for each in methods for method in each}))
+
+
+@lru_cache(1)
+def _path_methods() -> list[tuple[re.Pattern[str], list[str]]]:
+    return [
+        (re.compile(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path))), [method.upper() for method in methods])
+        for path, methods in _document()["paths"].items()
+    ]
+
+
+async def _on_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = [
+        {"at": ".".join(str(part) for part in each["loc"]), "message": str(each["msg"])} for each in error.errors()
+    ]
+    shown = "; ".join(f"{each['at']}: {each['message']}" for each in errors[:_MAX_ERRORS])
+    status = 400 if is_openai_path(request.url.path) else 422
+    return _respond(request, ProblemError(status, "invalid_request", shown, errors=errors[:_MAX_ERRORS]))
+
+
+async def _on_pointsman_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, PointsmanError)
+    problem = problem_of(error)
+    if problem.status == 422 and is_openai_path(request.url.path):
+        problem = ProblemError(400, problem.code, problem.detail)
+    if problem.status >= 500:
+        _log.warning("gateway_request_failed", path=request.url.path, status=problem.status, error=str(error))
+    return _respond(request, problem)
+
+
+async def _on_crash(request: Request, error: Exception) -> Response:
+    _log.error("gateway_request_crashed", path=request.url.path, exc_info=error)
+    detail = "the gateway could not serve the request; its log has the reason"
+    return _respond(request, ProblemError(500, "internal_error", detail))

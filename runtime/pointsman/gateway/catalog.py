@@ -1,0 +1,87 @@
+"""Describe the live agents and teams with their schemas."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, Field
+
+from pointsman.errors import NotFoundError
+from pointsman.gateway.callers import Caller
+from pointsman.gateway.context import CallerArg, Context, ContextArg
+from pointsman.gateway.models import AgentView, TeamView, agent_views
+from pointsman.gateway.problems import problems
+from pointsman_schemas.card import AgentCard
+from pointsman_schemas.ids import TOKEN_PATTERN
+
+__all__ = ["router", "teams_of"]
+
+router = APIRouter(prefix="/v1", tags=["catalog"])
+
+
+class AgentPage(BaseModel):
+    """The live agents."""
+
+    agents: list[AgentView] = Field(description="The agents, by name.")
+
+
+class TeamPage(BaseModel):
+    """The teams that the caller may use."""
+
+    teams: list[TeamView] = Field(description="The teams, by name.")
+
+
+@router.get("/agents", summary="List agents", responses=problems())
+async def list_agents(context: ContextArg, caller: CallerArg) -> AgentPage:
+    """List the live agents. A caller with named teams is an outsider of the rest, and sees no agents."""
+    cards = await context.client.operations.agents() if caller.teams is None else []
+    return AgentPage(agents=agent_views(list(cards)))
+
+
+@router.get("/teams", summary="List teams", responses=problems())
+async def list_teams(context: ContextArg, caller: CallerArg) -> TeamPage:
+    """List the teams with a live supervisor that you may use."""
+    return TeamPage(teams=await teams_of(context, caller))
+
+
+@router.get("/teams/{name}", summary="Read a team", responses=problems(404))
+async def get_team(
+    name: Annotated[str, Path(pattern=TOKEN_PATTERN, description="The name of the team.")],
+    context: ContextArg,
+    caller: CallerArg,
+) -> TeamView:
+    """Read a team with its schemas."""
+    for team in await teams_of(context, caller):
+        if team.name == name:
+            return team
+    raise NotFoundError(f"no team {name!r} of yours has a live supervisor; GET /v1/teams lists the ones there are")
+
+
+async def teams_of(context: Context, caller: Caller) -> list[TeamView]:
+    """Return the live teams that a caller may use.
+
+    Args:
+        context: The parts of the gateway.
+        caller: The caller.
+
+    Returns:
+        The teams, by name.
+    """
+    by_name: dict[str, list[AgentCard]] = {}
+    for card in await context.client.operations.teams():
+        if caller.may_use(card.name):
+            by_name.setdefault(card.name, []).append(card)
+    return [
+        TeamView(
+            name=name,
+            description=found[0].description,
+            skills=list(found[0].skills),
+            examples=list(found[0].examples),
+            version=found[0].version,
+            supervisors=len(found),
+            input_schema=dict(found[0].input_schema),
+            output_schema=dict(found[0].output_schema),
+        )
+        for name, found in sorted(by_name.items())
+    ]

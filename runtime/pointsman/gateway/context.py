@@ -1,0 +1,295 @@
+"""The parts of a running gateway, and the calls that its doors share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Annotated, NamedTuple
+
+from fastapi import Depends, Request
+from pydantic import JsonValue
+
+from pointsman.client.client import Client
+from pointsman.client.workflow import Workflow
+from pointsman.engine.log.reader import is_imported, read_commit, read_workflow_started, team_of
+from pointsman.engine.operations.queued_requests import QueuedRequest, find_queued_request
+from pointsman.errors import ContractError, NotFoundError, PointsmanError
+from pointsman.gateway.callers import Caller
+from pointsman.gateway.feed import LogFeed
+from pointsman.gateway.keys import KeyCache
+from pointsman.gateway.ledger import Ledger
+from pointsman.gateway.models import OutcomeView, WorkflowStatus, WorkflowView
+from pointsman.gateway.oidc import TokenVerifier
+from pointsman.gateway.problems import ProblemError
+from pointsman.gateway.streams import WorkflowStreams
+from pointsman.settings import Settings
+from pointsman.telemetry import get_logger
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import Budget
+from pointsman_schemas.events import Request as PointsmanRequest
+from pointsman_schemas.ids import derive_id
+from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
+from pointsman_schemas.strict_json import parse
+
+__all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "derived_key", "queued_view"]
+
+_log = get_logger(__name__)
+
+_MAX_CLIENTS = 1_000  # callers whose client is kept
+
+
+class Submitted(NamedTuple):
+    """A workflow whose request was published; `known` is True if the idempotency key may name an earlier request."""
+
+    workflow: Workflow
+    known: bool
+
+
+class Context:
+    """The parts of a running gateway.
+
+    Args:
+        client: A connected client of the namespace.
+        settings: The settings.
+        keys: The API keys; None on loopback without keys.
+        verifier: The verifier of bearer tokens; None without an issuer.
+    """
+
+    def __init__(
+        self, client: Client, settings: Settings, *, keys: KeyCache, verifier: TokenVerifier | None = None
+    ) -> None:
+        self.client = client
+        self.settings = settings
+        self.keys = keys
+        self.verifier = verifier
+        self.ledger = Ledger()
+        self.feed = LogFeed(client.bus, client.subjects, self.ledger.observe, self.ledger.reset)
+        self.streams = WorkflowStreams(client, self.feed)
+        self._clients: OrderedDict[str, Client] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Keep keys and ledger current, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.feed.run())
+            group.create_task(self.keys.run())
+
+    def cancel_later(self, caller: Caller, workflow: Workflow) -> None:
+        """Cancel a workflow whose client has disconnected. The call returns at once.
+
+        Args:
+            caller: The caller.
+            workflow: The workflow.
+        """
+
+        async def cancel() -> None:
+            try:
+                await workflow.cancel("the client has disconnected", actor=caller.name)
+            except PointsmanError as error:
+                _log.info("gateway_cancel_failed", workflow=workflow.id, error=str(error), hint="the deadline ends it")
+
+        task = asyncio.create_task(cancel())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    @property
+    def ready(self) -> bool:
+        """True if the broker is connected and the history of the log has been read."""
+        return self.client.bus.connected and self.feed.current.is_set()
+
+    async def submit(
+        self,
+        caller: Caller,
+        team: str,
+        input: str | Mapping[str, JsonValue],
+        *,
+        key: str | None = None,
+        correlation_id: str | None = None,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+        internal: Mapping[str, JsonValue] | None = None,
+    ) -> Submitted:
+        """Publish a request of a caller.
+
+        Args:
+            caller: The caller.
+            team: The team.
+            input: The request.
+            key: The idempotency key of the caller. Default: each request is new.
+            correlation_id: The caller's own id.
+            deadline: Seconds from admission to the deadline.
+            budget: Limits of the workflow.
+            metadata: Data for the agents.
+            internal: Data for the gateway itself, under reserved names.
+
+        Returns:
+            The workflow.
+
+        Raises:
+            ProblemError: The caller may not use the team, a limit is reached, or the metadata use a reserved name.
+            ContractError: The request is not valid, or the key belongs to another request.
+        """
+        caller.require_team(team)
+        reserved = [name for name in metadata or {} if name.startswith("pointsman.")]
+        if reserved:
+            raise ProblemError(
+                422, "reserved_metadata", f"metadata {reserved[0]!r} is reserved; choose a name without `pointsman.`"
+            )
+        self.ledger.check(caller)
+        workflow = await self._client_of(caller).submit(
+            team,
+            input,
+            request_id=key,
+            correlation_id=correlation_id,
+            deadline=deadline,
+            budget=budget,
+            metadata={**(metadata or {}), **(internal or {})},
+        )
+        if key is None or self.ledger.find(workflow.id) is None:
+            self.ledger.submitted(caller.name, workflow.id)
+        return Submitted(workflow, key is not None)
+
+    async def find(self, caller: Caller, workflow: str) -> Workflow:
+        """Find a workflow that the caller may see.
+
+        Args:
+            caller: The caller.
+            workflow: The workflow.
+
+        Returns:
+            The workflow.
+
+        Raises:
+            NotFoundError: There is no such workflow, or it belongs to another caller.
+            ProblemError: The workflow was imported, and no process acts on it.
+        """
+        if (row := self.ledger.find(workflow)) is not None:
+            if not (caller.operator or row.caller == caller.name):
+                raise NotFoundError(_not_found(workflow))
+            if row.status != "imported":
+                return self._workflow(workflow, row.team)
+        view = await self.view(caller, workflow)
+        if view.status == "imported":
+            raise ProblemError(
+                409, "imported_log", f"workflow {workflow} was imported, for reading: no process acts on it"
+            )
+        return self._workflow(workflow, view.team)
+
+    async def view(self, caller: Caller, workflow: str) -> WorkflowView:
+        """Read a workflow that the caller may see.
+
+        Args:
+            caller: The caller.
+            workflow: The workflow.
+
+        Returns:
+            The workflow.
+
+        Raises:
+            NotFoundError: There is no such workflow, or it belongs to another caller.
+        """
+        bus, subjects = self.client.bus, self.client.subjects
+        stored = await bus.last("log", subjects.workflow_log(workflow))
+        if stored is None:
+            waits = await find_queued_request(bus, subjects, workflow)
+            view = None if waits is None else queued_view(waits)
+            if view is not None and (caller.operator or view.caller == caller.name):
+                return view
+            stored = await bus.last("log", subjects.workflow_log(workflow))  # admitted between the two reads
+            if stored is None:
+                raise NotFoundError(_not_found(workflow))
+        newest = read_commit(stored)
+        started = next((entry for entry in newest.entries if isinstance(entry, WorkflowStarted)), None)
+        if started is None:
+            started = await read_workflow_started(bus, subjects, stored.subject)
+        if not (caller.operator or started.caller == caller.name):
+            raise NotFoundError(_not_found(workflow))
+        ended = next((entry for entry in newest.entries if isinstance(entry, WorkflowEnded)), None)
+        status: WorkflowStatus = "waiting_for_answer" if newest.open_questions else "running"
+        if ended is not None:
+            status = ended.outcome.status
+        elif is_imported(stored):
+            status = "imported"
+        return WorkflowView(
+            id=workflow,
+            team=team_of(stored.subject),
+            status=status,
+            correlation_id=started.correlation_id,
+            caller=started.caller,
+            created_at=started.at,
+            ended_at=ended.at if ended else None,
+            input=started.input,
+            outcome=OutcomeView.of(ended.outcome) if ended else None,
+            questions=list(newest.open_questions),
+        )
+
+    def _client_of(self, caller: Caller) -> Client:
+        """Return a client that publishes requests on the subject of the caller."""
+        if (client := self._clients.get(caller.name)) is None:
+            client = Client(self.client.bus, namespace=self.settings.namespace, user=caller.name)
+            self._clients[caller.name] = client
+            while len(self._clients) > _MAX_CLIENTS:
+                self._clients.popitem(last=False)
+        return client
+
+    def _workflow(self, id: str, team: str) -> Workflow:
+        return Workflow(self.client.bus, self.client.subjects, id, team, source=self.client.source)
+
+
+def queued_view(of: QueuedRequest) -> WorkflowView:
+    """Return the view of a request that waits for admission.
+
+    Args:
+        of: The request.
+
+    Returns:
+        The view.
+    """
+    try:
+        envelope, body = decode(of.request.headers, of.request.body)
+        request = parse(PointsmanRequest, body)
+        correlation_id = (envelope.correlation_id if envelope else None) or request.correlation_id or ""
+        given = request.input
+    except ContractError:
+        given, correlation_id = "", ""
+    return WorkflowView(
+        id=of.workflow,
+        team=of.team,
+        status="cancelling" if of.cancelled else "queued",
+        correlation_id=correlation_id,
+        caller=of.request.subject.rpartition(".")[2],
+        created_at=of.request.at,
+        input=given,
+    )
+
+
+def _not_found(workflow: str) -> str:
+    return f"there is no workflow {workflow!r} of yours; GET /v1/workflows lists the ones there are"
+
+
+def derived_key(*parts: str) -> str:
+    """Return an idempotency key for parts that identify a request.
+
+    Args:
+        *parts: The parts.
+    """
+    return derive_id("gateway", *parts, length=32)
+
+
+# FastAPI calls dependencies that are not coroutines in a thread each.
+
+
+async def _context(request: Request) -> Context:
+    context: Context = request.app.state.context
+    return context
+
+
+async def _caller(request: Request) -> Caller:
+    caller: Caller = request.state.caller
+    return caller
+
+
+ContextArg = Annotated[Context, Depends(_context)]
+CallerArg = Annotated[Caller, Depends(_caller)]

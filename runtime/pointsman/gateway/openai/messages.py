@@ -1,0 +1,154 @@
+"""Read the messages of a client, and write the request of a workflow from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pointsman.gateway.problems import ProblemError
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.ids import derive_id
+from pointsman_schemas.strict_json import compact_json
+
+__all__ = ["Message", "answer_text", "message_key", "message_text", "request_text", "thread_key"]
+
+_MAX_HISTORY = 20  # earlier messages that a request carries
+_MAX_HISTORY_CHARS = 32_000  # characters of these messages together
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+_THREAD_HEADERS = ("x-openwebui-chat-id", "x-conversation-id", "x-librechat-conversation-id")
+_MESSAGE_HEADERS = ("x-openwebui-message-id", "x-message-id", "x-librechat-message-id")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message of a conversation.
+
+    Attributes:
+        role: `system`, `developer`, `user`, `assistant` or `tool`.
+        text: The text.
+    """
+
+    role: str
+    text: str
+
+
+def message_text(content: object) -> str:
+    """Return the text of the content of a message.
+
+    Args:
+        content: A text, a list of parts, or None.
+
+    Returns:
+        The text.
+
+    Raises:
+        ProblemError: A part is not text.
+    """
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    texts: list[str] = []
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping) and part.get("type", "text") in _TEXT_PARTS:
+            text = part.get("text", part.get("refusal", ""))
+            texts.append(text if isinstance(text, str) else "")
+        else:
+            kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            raise ProblemError(400, "unsupported_content", f"a part of type {str(kind)[:80]!r} is not text; send text")
+    return "\n".join(texts)
+
+
+def request_text(messages: Sequence[Message]) -> str:
+    """Return the request for a conversation: its newest message, and before it the earlier messages as fenced data.
+
+    Args:
+        messages: The messages, oldest first. The last one with the role `user` is the request.
+
+    Returns:
+        The request.
+
+    Raises:
+        ProblemError: There is no message of a user, or it is empty.
+    """
+    newest = next((index for index in reversed(range(len(messages))) if messages[index].role == "user"), None)
+    if newest is None or not messages[newest].text.strip():
+        raise ProblemError(400, "empty_request", "no message has the role `user` and a text; send one")
+    history = _bounded([*messages[:newest], *messages[newest + 1 :]])
+    if not history:
+        return messages[newest].text
+    lines = [json.dumps({"role": each.role, "text": each.text}, ensure_ascii=False) for each in history]
+    fence = "`" * (3 + max((line.count("`") for line in lines), default=0))
+    data = "\n".join(lines)
+    return (
+        f"{messages[newest].text}\n\n"
+        f"The earlier messages of the conversation, as data, one JSON object a line:\n{fence}json\n{data}\n{fence}"
+    )
+
+
+def _bounded(messages: Sequence[Message]) -> list[Message]:
+    """Return the instructions and the newest of the other messages, within the bounds."""
+    told = [each for each in messages if each.role in ("system", "developer") and each.text.strip()]
+    said = [each for each in messages if each.role not in ("system", "developer") and each.text.strip()]
+    room = _MAX_HISTORY_CHARS - sum(len(each.text) for each in told)
+    kept: list[Message] = []
+    for message in reversed(said[-_MAX_HISTORY:]):
+        room -= len(message.text)
+        if room < 0:
+            break
+        kept.append(message)
+    return [*(Message(each.role, each.text[:_MAX_HISTORY_CHARS]) for each in told), *reversed(kept)]
+
+
+def thread_key(headers: Mapping[str, str], messages: Sequence[Message]) -> str:
+    """Return the name of the conversation: a header of the chat page, or a digest of the beginning.
+
+    Args:
+        headers: The headers of the request, with names in lower case.
+        messages: The messages.
+
+    Returns:
+        The name.
+    """
+    for name in _THREAD_HEADERS:
+        if given := headers.get(name, "").strip():
+            return derive_id("thread", given, length=32)
+    begin = next((each.text for each in messages if each.role == "user"), "")
+    told = [each.text for each in messages if each.role in ("system", "developer")]
+    return derive_id("thread", *told, begin, length=32)
+
+
+def message_key(headers: Mapping[str, str]) -> str | None:
+    """Return the idempotency key that a chat page gives a message.
+
+    Args:
+        headers: The headers of the request, with names in lower case.
+
+    Returns:
+        The key; None without such a header.
+    """
+    for name in _MESSAGE_HEADERS:
+        if given := headers.get(name, "").strip():
+            return derive_id("message", given, length=32)
+    return None
+
+
+def answer_text(outcome: Outcome) -> str:
+    """Return the answer of a workflow as text, with the list of its gaps.
+
+    Args:
+        outcome: The outcome.
+
+    Returns:
+        The text.
+    """
+    answer: Any = outcome.answer
+    text = answer if isinstance(answer, str) else "" if answer is None else compact_json(answer).decode()
+    if outcome.status != "partial" or not outcome.gaps:
+        return text
+    gaps = "".join(f"\n- {gap.task_id} ({gap.agent}): {gap.reason}" for gap in outcome.gaps)
+    return f"{text}\n\nNot answered:{gaps}"

@@ -1,0 +1,73 @@
+"""Run a gateway: check its access, read its keys, and serve until it is to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from pointsman.client.client import Client
+from pointsman.errors import ConfigurationError
+from pointsman.gateway.app import make_app
+from pointsman.gateway.context import Context
+from pointsman.gateway.keys import KeyCache
+from pointsman.gateway.oidc import TokenVerifier
+from pointsman.http.connections import ConnectionBounds
+from pointsman.http.server import run_server
+from pointsman.settings import Settings
+from pointsman.telemetry import get_logger
+from pointsman.util.network import is_loopback
+
+__all__ = ["serve"]
+
+_log = get_logger(__name__)
+
+_SPARE_CONNECTIONS = 500  # idle connections beside those with a request in work
+
+
+async def serve(
+    client: Client,
+    settings: Settings,
+    *,
+    hosts: Sequence[str],
+    stop: asyncio.Event,
+    ready: Callable[[str], None],
+) -> None:
+    """Serve the gateway until `stop` is set.
+
+    Args:
+        client: A connected client.
+        settings: The settings.
+        hosts: More host names that requests without a key may use.
+        stop: Ends the server.
+        ready: Called with the URL when the server listens.
+
+    Raises:
+        ConfigurationError: Other hosts could connect and there is neither a key nor an issuer, or the port is not
+            available.
+    """
+    verifier = TokenVerifier(settings) if settings.gateway_oidc_issuer else None
+    keys = KeyCache(await client.bus.key_value(client.subjects.gateway_bucket))
+    await keys.load()
+    open_to_local = is_loopback(settings.gateway_host) and not settings.gateway_require_key
+    if not open_to_local and not len(keys) and verifier is None:
+        advice = "make one with `pointsman gateway keys create CALLER`, or set POINTSMAN_GATEWAY_OIDC_ISSUER"
+        if not settings.gateway_require_key:
+            raise ConfigurationError(
+                f"the gateway on {settings.gateway_host} demands keys and has no key; {advice}, or use 127.0.0.1"
+            )
+        _log.warning("gateway_without_keys", hint=f"each request is refused until there is a key; {advice}")
+    context = Context(client, settings, keys=keys, verifier=verifier)
+    bounds = ConnectionBounds(connections=settings.gateway_max_requests + _SPARE_CONNECTIONS)
+    async with asyncio.TaskGroup() as group:
+        running = group.create_task(context.run())
+        await run_server(
+            make_app(context, hosts=hosts, open=open_to_local),
+            name="gateway",
+            host=settings.gateway_host,
+            port=settings.gateway_port,
+            stop=stop,
+            ready=ready,
+            on_stop=context.streams.stop,
+            bounds=bounds,
+        )
+        running.cancel()

@@ -1,0 +1,201 @@
+"""The events of one workflow from any position, in order and without a gap, over restarts of gateway and broker."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from time import monotonic
+from typing import NamedTuple, TypeAlias
+
+from pointsman.client.client import Client
+from pointsman.client.workflow import Workflow, read_progress
+from pointsman.engine.log.reader import as_async_generator, read_commit
+from pointsman.errors import BusUnavailableError, ContractError
+from pointsman.gateway.feed import LogFeed, Subscription
+from pointsman.http.sse import KEEPALIVE_INTERVAL_S
+from pointsman.ports.bus import StoredMessage
+from pointsman_schemas.events import Delta, Progress
+from pointsman_schemas.log import Entry, WorkflowEnded
+
+__all__ = ["LogEvent", "Position", "StreamItem", "WorkflowStreams"]
+
+_RETRY_PAUSE_S = 0.5  # seconds before the log is read again while the broker is unavailable
+_REPLICA_LAG_S = 2.0  # seconds that a replica of the broker may be behind its leader
+_POSITION = re.compile(r"([0-9]{1,18})\.([0-9]{1,9})")
+
+
+class Position(NamedTuple):
+    """The position of an entry: the sequence of its message in the log, and its place in the message."""
+
+    sequence: int
+    part: int
+
+    @classmethod
+    def parse(cls, text: str) -> Position | None:
+        """Read a position.
+
+        Args:
+            text: The text, such as `42.0`.
+
+        Returns:
+            The position; None for any other text.
+        """
+        found = _POSITION.fullmatch(text.strip())
+        return cls(int(found[1]), int(found[2])) if found else None
+
+    def __str__(self) -> str:
+        return f"{self.sequence}.{self.part}"
+
+
+class LogEvent(NamedTuple):
+    """An entry of the log with its position."""
+
+    position: Position
+    entry: Entry
+
+
+StreamItem: TypeAlias = LogEvent | Progress | Delta | None
+"""An entry, a report or a piece of text; None if nothing has happened for `KEEPALIVE_INTERVAL_S`."""
+
+
+class WorkflowStreams:
+    """The streams of the workflows of a namespace.
+
+    Args:
+        client: The client.
+        feed: The feed of the log.
+    """
+
+    def __init__(self, client: Client, feed: LogFeed) -> None:
+        self._client = client
+        self._feed = feed
+        self.stopping = asyncio.Event()
+        """Set when the gateway stops: each stream ends, and its client opens it again at another gateway."""
+
+    def stop(self) -> None:
+        """End all streams."""
+        self.stopping.set()
+        self._feed.stop()
+
+    async def follow(
+        self, workflow: Workflow, *, after: Position | None = None, live: bool = False
+    ) -> AsyncGenerator[StreamItem, None]:
+        """Yield the entries of a workflow after a position, and wait for future ones, up to the end of the workflow.
+
+        Args:
+            workflow: The workflow.
+            after: The position of the newest entry that the client has. Default: none.
+            live: Also yield reports of agents and text of models. They are not repeated after a reconnect.
+
+        Yields:
+            The entries, in order; None when nothing has happened for `KEEPALIVE_INTERVAL_S`.
+        """
+        position = after or Position(0, -1)
+        subject = self._client.subjects.log(workflow.team, workflow.id)
+        newest, round = await self._newest(subject, position), 1
+        if newest is not None:
+            # A broker that lost the end of the log stores new entries below the position of the client.
+            position = min(position, Position(newest.sequence, position.part))
+            round = read_commit(newest).round  # a resumed workflow has an end for each round
+        with self._feed.subscribe(workflow.id) as subscription:
+            async with _live(self._client, workflow, subscription) if live else AsyncExitStack():
+                while not self.stopping.is_set():
+                    async with aclosing(self._stored(workflow.id, subject, position)) as messages:
+                        async for stored in messages:
+                            if stored is None:
+                                yield None
+                                continue
+                            for event in _events(stored, position):
+                                position = event.position
+                                yield event
+                                if isinstance(event.entry, WorkflowEnded) and event.entry.outcome.round >= round:
+                                    return
+                    async with aclosing(self._arriving(subscription)) as arriving:
+                        async for item in arriving:
+                            if not isinstance(item, StoredMessage):
+                                yield item
+                                continue
+                            for event in _events(item, position):
+                                position = event.position
+                                yield event
+                                if isinstance(event.entry, WorkflowEnded) and event.entry.outcome.round >= round:
+                                    return
+
+    async def _newest(self, subject: str, position: Position) -> StoredMessage | None:
+        """Return the newest message of a log. A replica of the broker may be behind the position of the client."""
+        newest = await self._client.bus.last("log", subject)
+        until = monotonic() + _REPLICA_LAG_S
+        while newest is not None and newest.sequence < position.sequence and monotonic() < until:
+            await asyncio.sleep(_RETRY_PAUSE_S)
+            newest = await self._client.bus.last("log", subject)
+        return newest
+
+    async def _stored(self, workflow: str, subject: str, after: Position) -> AsyncGenerator[StoredMessage | None, None]:
+        """Yield the present messages of a log. While the broker is unavailable, yield None periodically."""
+        waited = 0.0
+        known = self._feed.newest(workflow)  # the feed does not repeat earlier messages
+        until = monotonic() + _REPLICA_LAG_S
+        sequence = after.sequence - 1 if after.part >= 0 else after.sequence
+        while True:
+            try:
+                messages = as_async_generator(self._client.bus.read("log", subject, after=max(0, sequence)))
+                async with aclosing(messages):
+                    async for stored in messages:
+                        sequence = stored.sequence
+                        yield stored
+                if sequence >= known or monotonic() >= until:
+                    return
+                await asyncio.sleep(_RETRY_PAUSE_S)  # a replica of the broker is behind
+            except BusUnavailableError:
+                if self._client.bus.closed or self.stopping.is_set():
+                    return
+                await asyncio.sleep(_RETRY_PAUSE_S)
+                waited += _RETRY_PAUSE_S
+                if waited >= KEEPALIVE_INTERVAL_S:
+                    waited = 0.0
+                    yield None
+
+    async def _arriving(
+        self, subscription: Subscription
+    ) -> AsyncGenerator[StoredMessage | Progress | Delta | None, None]:
+        """Yield what arrives, until messages were dropped or the gateway stops."""
+        while not self.stopping.is_set():
+            try:
+                item = await subscription.next(KEEPALIVE_INTERVAL_S)
+            except TimeoutError:
+                yield None
+                continue
+            if item is None:
+                return
+            yield item
+
+
+def _events(stored: StoredMessage, after: Position) -> list[LogEvent]:
+    """Return the entries of a message after a position."""
+    if stored.sequence < after.sequence:
+        return []
+    events = [
+        LogEvent(Position(stored.sequence, part), entry) for part, entry in enumerate(read_commit(stored).entries)
+    ]
+    return [event for event in events if event.position > after]
+
+
+@asynccontextmanager
+async def _live(client: Client, workflow: Workflow, subscription: Subscription) -> AsyncIterator[None]:
+    async def report(stored: StoredMessage) -> None:
+        try:
+            if (progress := read_progress(stored)) is not None:
+                subscription.post(progress)
+        except ContractError:
+            return
+
+    async def text(delta: Delta) -> None:
+        subscription.post(delta)
+
+    async with (
+        await client.bus.listen(client.subjects.workflow_events(workflow.id, workflow.team), report),
+        await workflow.stream_text(text),
+    ):
+        yield

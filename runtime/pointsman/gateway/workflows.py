@@ -1,0 +1,318 @@
+"""Create, read, list, follow and cancel workflows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Path, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from pointsman.client.workflow import Workflow
+from pointsman.engine.log.reader import read_commit
+from pointsman.engine.operations.queued_requests import list_queued_requests
+from pointsman.errors import ContractError
+from pointsman.gateway.callers import Caller
+from pointsman.gateway.context import CallerArg, Context, ContextArg, queued_view
+from pointsman.gateway.events import WorkflowEvent, event_view, live_view
+from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.ledger import WorkflowRow
+from pointsman.gateway.models import (
+    CancelRequest,
+    OutcomeView,
+    ResumeRequest,
+    Timestamp,
+    WorkflowItem,
+    WorkflowPage,
+    WorkflowRequest,
+    WorkflowStatus,
+    WorkflowView,
+)
+from pointsman.gateway.problems import ProblemError, problems
+from pointsman.gateway.streams import LogEvent, Position
+from pointsman.http.sse import KEEPALIVE_COMMENT, format_event
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TOKEN_PATTERN
+from pointsman_schemas.log import WorkflowEnded
+
+__all__ = ["MAX_WAIT_S", "WorkflowPath", "router"]
+
+router = APIRouter(prefix="/v1/workflows", tags=["workflows"])
+
+MAX_WAIT_S = 60.0
+"""Longest wait of a request for the end of its workflow, in seconds: proxies close requests that take longer."""
+_WAIT = re.compile(r"(?:^|[,;\s])wait=([0-9]{1,6})(?:$|[,;\s])")
+_MAX_QUEUED = 100  # requests of each team that wait for admission, in a list
+
+WorkflowPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The id of the workflow.")]
+_LOCATION = {"Location": {"description": "The path of the workflow.", "schema": {"type": "string"}}}
+
+
+class ListQuery(BaseModel):
+    """The filters of a list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    team: Annotated[str, Field(pattern=TOKEN_PATTERN)] | None = Field(default=None, description="Only of this team.")
+    status: list[WorkflowStatus] = Field(default=[], description="Only with one of these statuses.")
+    since: Timestamp | None = Field(default=None, description="Only created at this time or later.")
+    until: Timestamp | None = Field(default=None, description="Only created before this time.")
+    correlation_id: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_ID_CHARS)] | None = Field(
+        default=None, description="Only with this correlation id."
+    )
+    limit: int = Field(default=20, ge=1, le=100, description="The greatest number of workflows.")
+    cursor: Annotated[str, Field(pattern="^[0-9]{1,18}$")] | None = Field(
+        default=None, description="The `next_cursor` of the page before."
+    )
+
+
+@router.post(
+    "",
+    status_code=202,
+    summary="Create a workflow",
+    response_model=WorkflowView,
+    responses={
+        200: {"model": WorkflowView, "description": "The workflow has ended within the wait.", "headers": _LOCATION},
+        202: {
+            "description": "The request is stored, and its workflow will have exactly one outcome.",
+            "headers": _LOCATION,
+        },
+        **problems(),
+    },
+)
+async def create_workflow(
+    body: WorkflowRequest,
+    context: ContextArg,
+    caller: CallerArg,
+    response: Response,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=MAX_CALLER_ID_CHARS,
+            description="Your name for the request. A repeated request under the same key is the same workflow, and "
+            "a different request is refused.",
+        ),
+    ] = None,
+    prefer: Annotated[
+        str | None, Header(description="`wait=N`: wait up to N seconds, at most 60, for the end of the workflow.")
+    ] = None,
+) -> WorkflowView:
+    """Store a request. The response has the id of the workflow, which begins when a supervisor admits the request."""
+    submitted = await context.submit(
+        caller,
+        body.team,
+        body.input,
+        key=idempotency_key,
+        correlation_id=body.correlation_id,
+        deadline=body.deadline,
+        budget=body.budget.as_budget() if body.budget else None,
+        metadata=body.metadata,
+    )
+    workflow = submitted.workflow
+    response.headers["location"] = f"/v1/workflows/{workflow.id}"
+    wait = _WAIT.search(prefer or "")
+    if wait is not None and int(wait[1]):
+        response.headers["preference-applied"] = f"wait={min(int(wait[1]), int(MAX_WAIT_S))}"
+        with suppress(TimeoutError):
+            outcome = await workflow.outcome(min(float(wait[1]), MAX_WAIT_S))
+            response.status_code = 200
+            return _ended_view(body, caller, outcome)
+    if submitted.known or wait is not None:
+        return await context.view(caller, workflow.id)
+    return WorkflowView(
+        id=workflow.id,
+        team=workflow.team,
+        status="queued",
+        correlation_id=body.correlation_id or "",
+        caller=caller.name,
+        created_at=datetime.now(UTC),
+        input=body.input,
+    )
+
+
+def _ended_view(body: WorkflowRequest, caller: Caller, outcome: Outcome) -> WorkflowView:
+    """Return the view of a workflow that ended during the wait. The log need not be read."""
+    return WorkflowView(
+        id=outcome.workflow_id,
+        team=outcome.team,
+        status=outcome.status,
+        correlation_id=outcome.correlation_id,
+        caller=caller.name,
+        created_at=outcome.started_at,
+        ended_at=outcome.ended_at,
+        input=body.input,
+        outcome=OutcomeView.of(outcome),
+    )
+
+
+@router.get(
+    "",
+    summary="List workflows",
+    description="List your workflows, the newest first; as an operator, the workflows of all callers. The newest "
+    "20,000 workflows of the namespace are listed. Requests that wait for admission are on the first page.",
+    responses=problems(),
+)
+async def list_workflows(context: ContextArg, caller: CallerArg, query: Annotated[ListQuery, Query()]) -> WorkflowPage:
+    """List your workflows, the newest first."""
+    found: list[WorkflowItem] = []
+    before = int(query.cursor) if query.cursor else None
+    if before is None:
+        found += await _queued(context, caller, query)
+    room = query.limit - len(found)
+    rows = _take(context, caller, query, before, room + 1)
+    cursor = None
+    if len(rows) > room:
+        cursor = str(rows[room - 1].sequence if room else rows[0].sequence + 1)
+    return WorkflowPage(workflows=[*found, *map(_item, rows[:room])], next_cursor=cursor)
+
+
+def _take(context: Context, caller: Caller, query: ListQuery, before: int | None, most: int) -> list[WorkflowRow]:
+    rows: list[WorkflowRow] = []
+    for row in context.ledger.newest_first(before=before):
+        if len(rows) >= most:
+            break
+        if _may_see(caller, row.caller) and _fits(query, _item(row)):
+            rows.append(row)
+    return rows
+
+
+async def _queued(context: Context, caller: Caller, query: ListQuery) -> list[WorkflowItem]:
+    client = context.client
+    waiting = [
+        queued_view(each)
+        for each in await list_queued_requests(client.bus, client.subjects, query.team, _MAX_QUEUED)
+        if context.ledger.find(each.workflow) is None
+    ]
+    shown = [view for view in waiting if _may_see(caller, view.caller) and _fits(query, view)]
+    newest = sorted(shown, key=lambda view: view.created_at, reverse=True)[: query.limit]
+    return [WorkflowItem(**view.model_dump(include=set(WorkflowItem.model_fields))) for view in newest]
+
+
+def _may_see(caller: Caller, owner: str) -> bool:
+    return caller.operator or owner == caller.name
+
+
+def _fits(query: ListQuery, item: WorkflowItem) -> bool:
+    return (
+        query.team in (None, item.team)
+        and (not query.status or item.status in query.status)
+        and (query.since is None or item.created_at >= query.since)
+        and (query.until is None or item.created_at < query.until)
+        and query.correlation_id in (None, item.correlation_id)
+    )
+
+
+def _item(row: WorkflowRow) -> WorkflowItem:
+    return WorkflowItem(
+        id=row.id,
+        team=row.team,
+        status=row.status,
+        correlation_id=row.correlation_id,
+        caller=row.caller,
+        created_at=row.started_at,
+        ended_at=row.ended_at,
+    )
+
+
+@router.get("/{workflow_id}", summary="Read a workflow", responses=problems(404))
+async def get_workflow(workflow_id: WorkflowPath, context: ContextArg, caller: CallerArg) -> WorkflowView:
+    """Read a workflow with its outcome."""
+    return await context.view(caller, workflow_id)
+
+
+@router.post("/{workflow_id}/cancel", status_code=202, summary="Cancel a workflow", responses=problems(404, 409))
+async def cancel_workflow(
+    workflow_id: WorkflowPath, body: CancelRequest, context: ContextArg, caller: CallerArg
+) -> WorkflowView:
+    """Request the end of a workflow. Its outcome follows, with the status `cancelled`."""
+    workflow = await context.find(caller, workflow_id)
+    ended = await workflow.cancel(body.reason, actor=caller.name)
+    if ended is not None:
+        raise ProblemError(409, "already_ended", f"the workflow has ended already: {ended.status}")
+    return await context.view(caller, workflow_id)
+
+
+@router.post("/{workflow_id}/resume", status_code=202, summary="Resume a workflow", responses=problems(404, 409))
+async def resume_workflow(
+    workflow_id: WorkflowPath, body: ResumeRequest, context: ContextArg, caller: CallerArg
+) -> WorkflowView:
+    """Do the failed tasks of a workflow that ended as `failed` or `partial` again, in a new round."""
+    workflow = await context.find(caller, workflow_id)
+    context.ledger.check(caller)
+    await workflow.resume(body.reason, actor=caller.name)
+    return await context.view(caller, workflow_id)
+
+
+@router.get(
+    "/{workflow_id}/events",
+    summary="Follow a workflow",
+    description="Send the events of a workflow from its start, or after `Last-Event-ID`, to its end. The stream loses "
+    "nothing: open it again after an interruption, at any gateway, with the id of the newest event.",
+    response_class=StreamingResponse,
+    response_model=None,
+    responses={
+        200: {
+            "description": "Server-sent events. The data of each is a WorkflowEvent, and its id a position of the log.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        204: {"description": "The client has all events of a workflow that has ended."},
+        **problems(404),
+    },
+)
+async def follow_workflow(
+    workflow_id: WorkflowPath,
+    context: ContextArg,
+    caller: CallerArg,
+    live: Annotated[
+        bool, Query(description="Also send reports of agents and text of models. They have no id and are not repeated.")
+    ] = False,
+    last_event_id: Annotated[
+        str | None,
+        Header(
+            pattern=r"^[0-9]{1,18}\.[0-9]{1,9}$",
+            description="The id of the newest event that you have: later ones follow.",
+        ),
+    ] = None,
+) -> Response:
+    """Send the events of a workflow."""
+    workflow = await context.find(caller, workflow_id)
+    after = Position.parse(last_event_id) if last_event_id else None
+    if after is not None and await _has_all(context, workflow, after):
+        return Response(status_code=204)
+    return StreamingResponse(_chunks(context, workflow, after, live=live), media_type="text/event-stream")
+
+
+async def _has_all(context: Context, workflow: Workflow, after: Position) -> bool:
+    """Return True if the workflow has ended at or before a position."""
+    newest = await context.client.bus.last("log", context.client.subjects.log(workflow.team, workflow.id))
+    if newest is None:
+        return False
+    entries = read_commit(newest).entries
+    return isinstance(entries[-1], WorkflowEnded) and after >= Position(newest.sequence, len(entries) - 1)
+
+
+async def _chunks(
+    context: Context, workflow: Workflow, after: Position | None, *, live: bool
+) -> AsyncGenerator[bytes, None]:
+    yield b"retry: 1000\n\n"
+    try:
+        async with aclosing(context.streams.follow(workflow, after=after, live=live)) as items:
+            async for item in items:
+                if item is None:
+                    yield KEEPALIVE_COMMENT
+                elif isinstance(item, LogEvent):
+                    yield _format(item.entry.kind, event_view(workflow.id, item), str(item.position))
+                else:
+                    view = live_view(workflow.id, item)
+                    yield _format(view.type, view)
+    except (StreamResetError, ContractError):
+        return  # the client opens the stream again
+
+
+def _format(kind: str, view: WorkflowEvent, id: str | None = None) -> bytes:
+    return format_event(kind, view.model_dump(mode="json", exclude_none=True), id=id)

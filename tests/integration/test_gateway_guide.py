@@ -1,0 +1,70 @@
+"""Every block of docs/gateway.md runs, in its order, against one running gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from support import factory
+from support.docs import ROOT, blocks_of
+from support.gateway import served_gateway
+
+from pointsman.settings import Settings
+from pointsman_agents.customer_service.account import account
+from pointsman_agents.customer_service.billing import billing
+from pointsman_agents.customer_service.team import team
+from pointsman_agents.customer_service.technical import technical
+from pointsman_agents.planner import planner
+from pointsman_agents.synthesizer import synthesizer
+
+pytestmark = pytest.mark.timeout(180)
+
+AGENTS = [planner, synthesizer, billing, technical, account]
+
+
+async def test_every_block_of_the_gateway_page_runs(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POINTSMAN_MODEL", "offline")
+    monkeypatch.setenv("POINTSMAN_CUSTOMER_SERVICE_DATA", str(tmp_path))
+    outputs: list[str] = []
+    async with factory.team(team, AGENTS, on=settings), served_gateway(settings) as address:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "POINTSMAN_URL": settings.url,
+            "POINTSMAN_NAMESPACE": settings.namespace,
+            "GATEWAY": address,
+            "PYTHONWARNINGS": "error",
+        }
+        for language, body in blocks_of((ROOT / "docs" / "gateway.md").read_text()):
+            if language == "text":
+                continue
+            if language == "python":
+                name = body.splitlines()[0].removeprefix("# ")
+                (tmp_path / name).write_text(body)
+                commands = [[sys.executable, name]]
+            else:
+                commands = [["bash", "-ec", line] for line in body.splitlines()]
+            outputs += [await output_of(command, environment, tmp_path) for command in commands]
+
+    assert "duplicate" in outputs[0]
+    assert "workflow_started" in outputs[1]
+    assert "duplicate" in outputs[1]
+    assert outputs[2].startswith("['customer-service']\n")
+    assert outputs[2].count("duplicate") == 2
+    assert outputs[3].startswith("pmk_")
+    assert "shop" in outputs[4]
+
+
+async def output_of(command: list[str], environment: dict[str, str], folder: Path) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *command, env=environment, cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    async with asyncio.timeout(60):
+        said, _ = await process.communicate()
+    assert process.returncode == 0, f"{command}\n{said.decode()}"
+    return said.decode()

@@ -1,0 +1,49 @@
+"""Requests made from the OpenAPI document find no response that the document does not describe."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support import factory
+from support.crew import planner, synthesizer, team, worker
+from support.gateway import served_gateway
+
+from pointsman.gateway.callers import CallerLimits
+from pointsman.gateway.keys import KeyStore
+from pointsman.settings import Settings
+
+pytestmark = pytest.mark.timeout(600)
+
+SECONDS = 300  # a run takes some 60 s alone, and longer on a busy machine
+
+
+async def test_schemathesis_finds_nothing(settings: Settings, tmp_path: Path) -> None:
+    """Leave out the streams of events: a stream lasts as long as its workflow."""
+    async with factory.team(team, [planner, synthesizer, worker], on=settings) as crew:
+        limits = CallerLimits(requests_per_minute=1_000_000, running=1_000_000)
+        store = await KeyStore.open(crew.bus, crew.subjects)
+        key = (await store.create("tester", operator=True, limits=limits)).text
+        async with served_gateway(settings, gateway_require_key=True) as address:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "schemathesis.cli", "run", f"{address}/openapi.json"),
+                *("--header", f"Authorization: Bearer {key}", "--checks", "all", "--max-examples", "8"),
+                *("--exclude-path-regex", "/events$", "--phases", "examples,coverage,fuzzing", "--seed", "1"),
+                *("--generation-database", "none", "--no-color", "--request-timeout", "60"),
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                cwd=tmp_path,
+            )
+            try:
+                async with asyncio.timeout(SECONDS):
+                    said, _ = await process.communicate()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+    text = said.decode()
+    assert process.returncode == 0, text[-6000:]
+    assert int(re.search(r"(\d+) generated", text)[1]) > 200  # type: ignore[index]

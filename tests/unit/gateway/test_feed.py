@@ -1,0 +1,108 @@
+"""One follower of the log serves all streams; a stream that is behind reads the log, and a lost log ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+from support.history import TEAM, WORKFLOW, completed, store
+
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.client.client import Client
+from pointsman.client.workflow import Workflow
+from pointsman.gateway.feed import LogFeed, StreamResetError, Subscription
+from pointsman.gateway.streams import LogEvent, Position, WorkflowStreams
+from pointsman.ports.bus import StoredMessage
+from pointsman_schemas.log import Entry
+
+WAIT_S = 10.0  # seconds by which what must happen has happened, on a busy machine too
+
+
+@asynccontextmanager
+async def following(bus: MemoryBus) -> AsyncIterator[tuple[WorkflowStreams, Workflow, LogFeed]]:
+    client = Client(bus)
+    feed = LogFeed(bus, client.subjects, lambda stored: None, lambda: None)
+    running = asyncio.create_task(feed.run())
+    workflow = Workflow(bus, client.subjects, WORKFLOW, TEAM, source=client.source)
+    try:
+        async with asyncio.timeout(WAIT_S):
+            await feed.current.wait()
+            yield WorkflowStreams(client, feed), workflow, feed
+    finally:
+        running.cancel()
+
+
+async def commits(bus: MemoryBus, entries: list[Entry]) -> None:
+    for entry in entries:
+        await store(bus, entry)
+
+
+async def test_a_stream_that_is_far_behind_gets_every_entry_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.gateway.feed._MAX_QUEUED", 2)
+    bus, entries = MemoryBus(), completed()
+    async with following(bus) as (streams, workflow, feed), aclosing(streams.follow(workflow)) as items:
+        await store(bus, *entries[:1])
+        first = await anext(items)
+        await commits(bus, entries[1:])
+        await asyncio.sleep(0.05)  # the feed has handed out all of them: the queue of the stream is full
+        rest = [item async for item in items]
+
+        assert feed.streams == 0
+    events = [item for item in (first, *rest) if isinstance(item, LogEvent)]
+    assert [event.entry.kind for event in events] == [entry.kind for entry in entries]
+    assert [event.position for event in events] == sorted({event.position for event in events})
+
+
+async def test_a_stream_goes_on_after_any_position() -> None:
+    bus, entries = MemoryBus(), completed()
+    await store(bus, *entries[:3])
+    await store(bus, *entries[3:])
+    async with following(bus) as (streams, workflow, _):
+
+        async def after(position: Position | None) -> list[Position]:
+            async with aclosing(streams.follow(workflow, after=position)) as items:
+                return [item.position async for item in items if isinstance(item, LogEvent)]
+
+        every = await after(None)
+        rests = [await after(position) for position in every[:-1]]
+
+    assert len(every) == len(entries)
+    assert rests == [every[number:] for number in range(1, len(every))]
+
+
+async def test_a_stream_sends_nothing_but_a_sign_of_life_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.gateway.streams.KEEPALIVE_INTERVAL_S", 0.01)
+    async with (
+        following(MemoryBus()) as (streams, workflow, _),
+        aclosing(streams.follow(workflow)) as items,
+    ):
+        assert [await anext(items) for _ in range(3)] == [None] * 3
+
+
+async def test_a_stream_ends_when_the_gateway_stops() -> None:
+    async with following(MemoryBus()) as (streams, workflow, _), aclosing(streams.follow(workflow)) as items:
+        waiting = asyncio.ensure_future(anext(items))
+        await asyncio.sleep(0.01)
+        streams.stop()
+
+        with pytest.raises(StreamResetError):
+            await waiting
+
+
+async def test_a_full_queue_drops_reports_and_leaves_entries_to_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    bus = MemoryBus()
+    await store(bus, *completed())
+    (stored,) = [each async for each in bus.read("log", f"pointsman.log.{TEAM}.{WORKFLOW}")][:1]
+    subscription = Subscription()
+    for _ in range(100):
+        subscription.post(stored)
+
+    taken: list[StoredMessage] = []
+    while isinstance(item := await subscription.next(1.0), StoredMessage):
+        taken.append(item)
+
+    assert (item, len(taken)) == (None, 32)
+    with pytest.raises(TimeoutError):
+        await subscription.next(0.01)
