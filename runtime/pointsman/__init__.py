@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pointsman.authoring.llm_agent import LLMAgent
     from pointsman.authoring.mcp import mcp_tools
     from pointsman.authoring.tools import Tool, tool
+    from pointsman.client.batch import BatchRow
     from pointsman.client.client import Client, WorkflowSummary, connect
     from pointsman.client.operations import AnswerResult, Archive, DeadLetterEntry, Operations, ReplayResult
     from pointsman.client.workflow import Workflow, WorkflowEvent
@@ -85,6 +86,7 @@ __all__ = [
     "AnswerResult",
     "Archive",
     "AttemptInvocation",
+    "BatchRow",
     "Budget",
     "BusUnavailableError",
     "Check",
@@ -183,6 +185,7 @@ _NAMES = {
         "Tool",
         "tool",
     ),
+    "pointsman.client.batch": ("BatchRow",),
     "pointsman.client.client": (
         "Client",
         "WorkflowSummary",

@@ -41,7 +41,7 @@ def test_every_export_has_a_docstring() -> None:
 def test_public_names_are_these() -> None:
     assert pointsman.__all__ == [
         "ANY", "Adaptive", "Agent", "AgentCard", "AgentFactory", "AnswerRequiredError", "AnswerResult",
-        "Archive", "AttemptInvocation", "Budget", "BusUnavailableError", "Check", "Choreography",
+        "Archive", "AttemptInvocation", "BatchRow", "Budget", "BusUnavailableError", "Check", "Choreography",
         "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling", "Context", "ContractError",
         "DeadLetterEntry", "ErrorKind", "FanOut", "Fixed", "ForEach", "Gap", "Interceptor", "JudgeInput",
         "LLMAgent", "Lifespan", "Limits", "ModelError", "ModelInvocation", "ModelReply", "ModelRequest", "Next",

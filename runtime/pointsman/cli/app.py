@@ -61,6 +61,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "worker": Entry("serve:worker", "Run agents in this process until SIGTERM or Ctrl-C."),
     "mcp": Entry("mcp_server:mcp", "Offer a team as an MCP tool on standard input and output."),
     "submit": Entry("submit:submit", "Send a request to a team and print the answer."),
+    "batch": Entry("batch:batch", "Send the rows of a file to a team, and write the results."),
     "watch": Entry("workflows:watch", "Print the events of a workflow, from its start to its end."),
     "list": Entry("workflows:list_", "List the workflows that were active last, newest first."),
     "show": Entry("workflows:show", "Show a workflow: request, plans, tasks, results, outcome."),

@@ -8,7 +8,16 @@ async with pointsman.connect() as client:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Collection,
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +26,7 @@ from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
 
+from pointsman.client.batch import BatchInput, BatchRow, run_batch
 from pointsman.client.operations import Operations
 from pointsman.client.workflow import Workflow, WorkflowEvent, find_workflow, read_progress
 from pointsman.core.views import trace
@@ -252,6 +262,54 @@ class Client:
             except OversizeEventError as error:
                 raise OversizeEventError(f"the request is too large: {error}") from None
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source, user=self.user)
+
+    async def batch(
+        self,
+        team: str,
+        inputs: Iterable[BatchInput] | AsyncIterable[BatchInput],
+        *,
+        batch_id: str | None = None,
+        concurrency: int = 10,
+        skip: Container[int] = frozenset(),
+        deadline: float | None = None,
+        budget: Budget | None = None,
+    ) -> AsyncGenerator[BatchRow, None]:
+        """Send each input as a request of its own, and yield each row when its workflow has ended.
+
+        Rows come in the order in which they end. Inputs are read only when a workflow may start, and a row is forgotten
+        when it was yielded, so any number of rows needs the same memory. Workflows that run when the loop is left go
+        on: the same batch with the same `batch_id` waits for them again and does no row twice.
+
+        Args:
+            team: The team that is to serve the requests.
+            inputs: The requests, texts or objects; an iterable or an asynchronous iterable.
+            batch_id: The id of the batch, a new one by default. The id of each request is this id and the number of
+                its row, from 1.
+            concurrency: The largest number of workflows at a time.
+            skip: Numbers of rows that are read and not sent, because their results are known.
+            deadline: The time for each workflow, in seconds; by default the team's deadline.
+            budget: Bounds on each workflow, in addition to the team's bounds.
+
+        Yields:
+            The rows. A row that could not be sent has an `error`, and the others go on.
+
+        Raises:
+            ValueError: The concurrency is below 1.
+            ContractError: The name of the team is not valid.
+        """
+        rows = run_batch(
+            self,
+            team,
+            inputs,
+            batch_id=batch_id or uuid4().hex,
+            concurrency=concurrency,
+            skip=skip,
+            deadline=deadline,
+            budget=budget,
+        )
+        async with aclosing(rows):
+            async for row in rows:
+                yield row
 
     async def _check_request_id_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
         """Raise `ContractError` if a different request is known to have begun `workflow`."""

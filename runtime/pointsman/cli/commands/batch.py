@@ -1,0 +1,143 @@
+"""The command batch: send the requests of a file, and write one result a line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Annotated, Protocol
+
+import typer
+
+from pointsman.cli.arguments import Deadline, Namespace, Url
+from pointsman.cli.render.output import Code, console, one_line, print_error
+from pointsman.cli.support.batch_files import BatchRecord, Mapper, RequestFile
+from pointsman.cli.support.session import session
+from pointsman.cli.support.teams import unknown_team_hint
+from pointsman.client.batch import BatchRow, run_batch
+
+__all__ = ["batch"]
+
+
+def batch(
+    team: Annotated[str, typer.Argument(help="The name of the team.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The requests: a .csv file with a header, or a .jsonl file.")
+    ],
+    map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="COLUMN",
+            help="The column that is the request, or FIELD=COLUMN for each field of an object request. Default: all "
+            "columns, or the text of the only column.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int, typer.Option(metavar="N", min=1, max=1_000, help="Largest number of workflows at a time.")
+    ] = 10,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The results, one JSON object a line. Rows that are in the file are not done again. Default: standard "
+            "output, without a record.",
+        ),
+    ] = None,
+    deadline: Deadline = None,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> Code:
+    """Send the rows of a file to a team, and write the results.
+
+    After Ctrl-C, or if the broker is lost, the same command goes on: no row is done twice.
+
+    Returns:
+        The exit code.
+    """
+    requests = RequestFile.open(file, Mapper.from_options(map or []))
+    record = BatchRecord(out, requests.batch_id(team))
+
+    async def run() -> Code:
+        async with session(url, namespace, create=True) as client:
+            if hint := await unknown_team_hint(client, team):
+                print_error(f"the requests wait for a supervisor: {hint}")
+            rows = run_batch(
+                client,
+                team,
+                requests.requests(),
+                batch_id=requests.batch_id(team),
+                concurrency=concurrency,
+                skip=record.ended,
+                deadline=deadline,
+            )
+            with _progress(requests.rows, record) as shown:
+                async with aclosing(rows):
+                    async for row in rows:
+                        record.add(row)
+                        shown.on_row(row)
+        return Code.OK if record.completed == requests.rows else Code.FAILED
+
+    try:
+        return asyncio.run(run())
+    finally:
+        record.close()
+        print_error(_summary(requests, record))
+
+
+def _summary(requests: RequestFile, record: BatchRecord) -> str:
+    done, left = len(record.ended), requests.rows - len(record.ended)
+    text = f"{done} of {requests.rows} rows have ended, {record.completed} completed{_usage_text(record)}"
+    if left and record.path is not None:
+        return f"{text}; the same command does the other {left}"
+    return text
+
+
+def _usage_text(record: BatchRecord) -> str:
+    tokens = f", {record.tokens:,} tokens" if record.tokens else ""
+    return f"{tokens}, ${record.cost:,.4f}" if record.cost else tokens
+
+
+class _Progress(Protocol):
+    def on_row(self, row: BatchRow) -> None: ...
+
+
+class _Lines:
+    """Progress in a file or a pipe: a line for each row that did not complete."""
+
+    def on_row(self, row: BatchRow) -> None:
+        if problem := _problem(row):
+            print_error(problem)
+
+
+@contextmanager
+def _progress(rows: int, record: BatchRecord) -> Iterator[_Progress]:
+    """Show a progress bar on a terminal, and the rows that did not complete."""
+    terminal = console(stderr=True)
+    if not terminal.is_terminal:
+        yield _Lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=terminal) as bar:
+        task = bar.add_task(_usage_text(record).strip(", "), total=rows, completed=len(record.ended))
+
+        class Bar:
+            def on_row(self, row: BatchRow) -> None:
+                if problem := _problem(row):
+                    bar.console.print(problem, markup=False, highlight=False, soft_wrap=True)
+                bar.update(task, completed=len(record.ended), description=_usage_text(record).strip(", "))
+
+        yield Bar()
+
+
+def _problem(row: BatchRow) -> str:
+    """Return a line about a row that did not complete; an empty text for a completed row."""
+    if row.outcome is None:
+        return f"row {row.row} was not sent: {one_line(row.error, limit=400)}"
+    if row.outcome.status == "completed":
+        return ""
+    reason = one_line(row.outcome.reason or "; ".join(gap.reason for gap in row.outcome.gaps), limit=400)
+    return f"row {row.row} is {row.outcome.status}: {reason} ({row.workflow_id})"

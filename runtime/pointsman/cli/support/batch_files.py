@@ -1,0 +1,357 @@
+"""Files of a batch: the requests, one a row, and the record of the rows that have ended.
+
+Both are read line by line, so a file of any size needs the same memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TextIO
+
+from pydantic import JsonValue
+from pydantic_core import to_json
+
+from pointsman.client.batch import BatchInput, BatchRow
+from pointsman.errors import ConfigurationError, ContractError
+from pointsman_schemas.expressions import parse_path, read_path
+from pointsman_schemas.strict_json import parse_json
+
+__all__ = ["BatchRecord", "Mapper", "RequestFile"]
+
+_MAX_LINE_BYTES = 8 * 1024 * 1024
+"""Longest line of a file of requests. A longer line is not read into memory, and is an error of its row."""
+_CHUNK_BYTES = 1024 * 1024
+_DIGEST_CHARS = 24  # characters of the digest in the ids of requests: enough to tell all batches apart
+
+
+@dataclass(frozen=True, slots=True)
+class Mapper:
+    """The mapping of columns to a request, from `--map`.
+
+    Attributes:
+        text: The column that is the whole request; empty if `fields` is used.
+        fields: The column of each field of the request. Without both, the request is all columns.
+    """
+
+    text: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def from_options(cls, options: Sequence[str]) -> Mapper:
+        """Read the values of `--map`.
+
+        Args:
+            options: `COLUMN`, once; or `FIELD=COLUMN`, any number of times.
+
+        Returns:
+            The mapping.
+
+        Raises:
+            ConfigurationError: A value is neither, both forms are mixed, or a field is named twice.
+        """
+        named = [option for option in options if "=" in option]
+        if (named and len(named) < len(options)) or (not named and len(options) > 1):
+            raise ConfigurationError("--map is either one COLUMN, or FIELD=COLUMN for each field of the request")
+        fields: dict[str, str] = {}
+        for option in named:
+            name, _, column = option.partition("=")
+            if not name.strip() or not column.strip():
+                raise ConfigurationError(f"--map {option!r} has no field or no column; give FIELD=COLUMN")
+            if name.strip() in fields:
+                raise ConfigurationError(f"--map names the field {name.strip()!r} twice; give each field one column")
+            fields[name.strip()] = column.strip()
+        return cls(text="" if named or not options else options[0].strip(), fields=fields)
+
+    def columns(self) -> Sequence[str]:
+        """Return the columns that the mapping reads."""
+        return [self.text] if self.text else list(self.fields.values())
+
+    def request(self, row: JsonValue) -> BatchInput:
+        """Return the request of one row.
+
+        Args:
+            row: The row: a text, or an object with a field for each column.
+
+        Returns:
+            The request.
+
+        Raises:
+            ContractError: The row has no such column, or the request would be neither a text nor an object.
+        """
+        if self.text:
+            value = _column(row, self.text)
+        elif self.fields:
+            value = {name: _column(row, column) for name, column in self.fields.items()}
+        elif isinstance(row, dict) and len(row) == 1 and isinstance(only := next(iter(row.values())), str):
+            value = only
+        else:
+            value = row
+        if not isinstance(value, str | dict) or not value:
+            raise ContractError(f"the request is {json.dumps(value)[:80]}; a text or an object is expected")
+        return value
+
+
+def _column(row: JsonValue, name: str) -> JsonValue:
+    if isinstance(row, dict) and name in row:
+        return row[name]
+    with suppress(ValueError):
+        path = parse_path(name)
+        if isinstance(row, dict) and path[0] in row and (value := read_path(row, path)) is not None:
+            return value
+    has = ", ".join(row) if isinstance(row, dict) else "no columns"
+    raise ContractError(f"the row has no column {name!r}; it has {has}"[:400])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFile:
+    """A file of requests in CSV or JSON Lines.
+
+    Attributes:
+        path: The file.
+        mapper: The mapping of columns to a request.
+        digest: The digest of the content.
+        rows: The number of rows.
+    """
+
+    path: Path
+    mapper: Mapper
+    digest: str
+    rows: int
+
+    @classmethod
+    def open(cls, path: Path, mapper: Mapper) -> RequestFile:
+        """Read a file once, for its digest and the number of its rows.
+
+        Args:
+            path: The file, whose name ends with `.csv`, `.jsonl` or `.ndjson`.
+            mapper: The mapping of columns to a request.
+
+        Returns:
+            The file.
+
+        Raises:
+            ConfigurationError: The file cannot be read, has another format, or lacks a column.
+        """
+        if path.suffix.lower() not in (".csv", ".jsonl", ".ndjson"):
+            raise ConfigurationError(f"{path} is not .csv, .jsonl or .ndjson; give the file in one of these formats")
+        try:
+            digest = hashlib.sha256()
+            with path.open("rb") as data:
+                while chunk := data.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+            rows = 0
+            for row in _rows(path):
+                rows += 1
+                if rows == 1 and path.suffix.lower() == ".csv" and isinstance(row, dict):
+                    for column in mapper.columns():
+                        _check_column(path, row, column)
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}; check the path") from None
+        except UnicodeDecodeError as error:
+            raise ConfigurationError(f"{path} is not UTF-8: {error.reason}; save the file as UTF-8") from None
+        return cls(path, mapper, digest.hexdigest(), rows)
+
+    def batch_id(self, team: str) -> str:
+        """Return the id of the batch: the same file, mapping and team are the same batch.
+
+        Args:
+            team: The team.
+
+        Returns:
+            The id.
+        """
+        fields = [f"{name}={column}" for name, column in self.mapper.fields.items()]
+        parts = [self.digest, team, self.mapper.text, *fields]
+        return f"batch-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:_DIGEST_CHARS]}"
+
+    def requests(self) -> Iterator[BatchInput | ContractError]:
+        """Yield the request of each row, or the error of a row that is no request."""
+        for row in _rows(self.path):
+            if isinstance(row, ContractError):
+                yield row
+                continue
+            try:
+                yield self.mapper.request(row)
+            except ContractError as error:
+                yield error
+
+
+def _check_column(path: Path, row: Mapping[str, JsonValue], column: str) -> None:
+    if column not in row:
+        raise ConfigurationError(f"{path} has no column {column!r}; its columns are {', '.join(row)}"[:400])
+
+
+def _rows(path: Path) -> Iterator[JsonValue | ContractError]:
+    return _csv_rows(path) if path.suffix.lower() == ".csv" else _json_rows(path)
+
+
+def _csv_rows(path: Path) -> Iterator[JsonValue | ContractError]:
+    csv.field_size_limit(_MAX_LINE_BYTES)
+    with path.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.reader(lines, strict=True)
+        header: Sequence[str] | None = None
+        while True:
+            try:
+                values = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield ContractError(f"the row is not CSV: {error}")
+                continue
+            if not values:
+                continue  # an empty line
+            if header is None:
+                header = _checked_header(path, [name.strip() for name in values])
+            elif len(values) != len(header):
+                yield ContractError(f"the row has {len(values)} values; the header has {len(header)} columns")
+            else:
+                yield dict(zip(header, values, strict=True))
+
+
+def _checked_header(path: Path, header: Sequence[str]) -> Sequence[str]:
+    if len(set(header)) < len(header) or "" in header:
+        raise ConfigurationError(f"{path} has a column twice, or without a name; give each column a name of its own")
+    return header
+
+
+def _json_rows(path: Path) -> Iterator[JsonValue | ContractError]:
+    with path.open("rb") as lines:
+        while line := lines.readline(_MAX_LINE_BYTES):
+            if not line.endswith(b"\n") and len(line) == _MAX_LINE_BYTES:
+                while (rest := lines.readline(_CHUNK_BYTES)) and not rest.endswith(b"\n"):
+                    pass
+                yield ContractError(f"the line is longer than {_MAX_LINE_BYTES} bytes")
+                continue
+            if not line.strip():
+                continue
+            try:
+                yield parse_json(line.removeprefix(b"\xef\xbb\xbf").strip())
+            except ContractError as error:
+                yield error
+
+
+class BatchRecord:
+    """The file of results: one JSON object for each row that has ended, in the order in which the rows ended.
+
+    The file is the record of the batch. A run that goes on reads the numbers of its rows and sums of their usage, and
+    not their answers. A half-written last line, from a process that was killed, is removed.
+
+    Args:
+        path: The file; None for standard output, which has no record.
+        batch_id: The id of the batch.
+
+    Raises:
+        ConfigurationError: The file cannot be written, has results of another batch, or another process writes it.
+    """
+
+    def __init__(self, path: Path | None, batch_id: str) -> None:
+        self.path = path
+        self.ended: set[int] = set()
+        """The rows that have ended."""
+        self.completed = 0
+        self.cost = 0.0
+        self.tokens = 0
+        self._batch_id = batch_id
+        self._output: IO[bytes] | TextIO = sys.stdout
+        if path is None:
+            return
+        try:
+            output = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        except OSError as error:
+            raise ConfigurationError(f"{path} cannot be written: {error.strerror or error}; check the path") from None
+        self._output = output
+        try:
+            _lock(output, path)
+            self._read(output)
+        except BaseException:
+            output.close()
+            raise
+
+    def add(self, row: BatchRow) -> None:
+        """Write the result of one row.
+
+        Args:
+            row: The row.
+        """
+        line = to_json(_as_data(row), exclude_none=True)
+        self._count(row.row, _as_data(row))
+        if self.path is None:
+            print(line.decode(), flush=True)
+            return
+        self._output.write(line + b"\n")  # type: ignore[arg-type]  # a file of bytes, as `path` is set
+        self._output.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.path is not None:
+            self._output.close()
+
+    def _read(self, output: IO[bytes]) -> None:
+        end = 0
+        while line := output.readline():
+            if not line.endswith(b"\n"):
+                break
+            self._count_line(line)
+            end += len(line)
+        output.truncate(end)
+        output.seek(end)
+
+    def _count_line(self, line: bytes) -> None:
+        try:
+            found = json.loads(line)
+            row, request_id = int(found["row"]), str(found["request_id"])
+        except (ValueError, KeyError, TypeError):
+            raise ConfigurationError(
+                f"{self.path} has a line that is no result of a batch: {line[:80]!r}; give another file"
+            ) from None
+        if request_id != f"{self._batch_id}-{row}":
+            raise ConfigurationError(
+                f"{self.path} has results of another batch: {request_id}; expected {self._batch_id}-{row}; the "
+                "requests, the team or --map have changed: give another file"
+            )
+        self._count(row, found)
+
+    def _count(self, row: int, result: Mapping[str, object]) -> None:
+        self.ended.add(row)
+        self.completed += result["status"] == "completed"
+        usage = result.get("usage")
+        if isinstance(usage, dict):
+            self.cost += float(usage.get("cost", 0.0))
+            self.tokens += int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))
+
+
+def _as_data(row: BatchRow) -> dict[str, object]:
+    data: dict[str, object] = {"row": row.row, "request_id": row.request_id}
+    if row.outcome is None:
+        return {**data, "status": "not_sent", "reason": row.error}
+    outcome = row.outcome
+    return {
+        **data,
+        "workflow_id": row.workflow_id,
+        "status": outcome.status,
+        "answer": outcome.answer,
+        "reason": outcome.reason or None,
+        "gaps": [{"task_id": gap.task_id, "reason": gap.reason} for gap in outcome.gaps] or None,
+        "usage": outcome.usage.model_dump(mode="json"),
+        "elapsed": outcome.elapsed,
+    }
+
+
+def _lock(output: IO[bytes], path: Path) -> None:
+    """Lock the file until it is closed, where the system has such locks."""
+    try:
+        import fcntl
+    except ImportError:
+        return
+    try:
+        fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ConfigurationError(f"another process writes {path}; wait for its end, or give another file") from None
