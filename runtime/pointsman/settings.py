@@ -28,6 +28,7 @@ from pointsman.util.environment import variables
 from pointsman.util.scrubber import hide_secret
 from pointsman_schemas.base import Options, closest_match
 from pointsman_schemas.claim_check import MAX_BODY_BYTES
+from pointsman_schemas.files import MAX_FILE_BYTES
 from pointsman_schemas.ids import Token
 from pointsman_schemas.strict_json import parse_json
 
@@ -126,6 +127,9 @@ class Settings(Options, BaseModel):
     """Maximum size in bytes of the headers and the body of one event. A body that does not fit into one message of the
     broker is kept in the object store. A process holds the bodies that it works on in memory, and parses JSON at some
     50 MB a second."""
+    max_file_bytes: Annotated[int, Field(ge=0, le=_MAX_STREAM_BYTES)] = MAX_FILE_BYTES
+    """Maximum size in bytes of a file that this process stores. Files are stored and read in pieces, so their size does
+    not count in memory. `Limits.file_bytes` of a team is a further bound."""
     artifacts_bytes: Annotated[int, Field(gt=0, le=_MAX_STREAM_BYTES)] | None = None
     """Maximum size in bytes of the object store, if this process creates it. Unset: no limit but the account's. While
     the store is full, large bodies wait until older ones have expired."""

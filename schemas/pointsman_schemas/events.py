@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from operator import not_
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
@@ -14,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.base import Options
 from pointsman_schemas.card import Role
+from pointsman_schemas.files import File
 from pointsman_schemas.ids import AgentName, OptionalAgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 
@@ -233,6 +235,9 @@ class Request(Event):
         default=None, description="Limits of this workflow; they only lower the team's limits."
     )
     metadata: dict[str, JsonValue] = Field(default={}, description="Facts about the request, such as a customer's id.")
+    files: tuple[File, ...] = Field(
+        default=(), exclude_if=not_, description="Files in the object store that belong to the request."
+    )
     correlation_id: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         default=None, description="The caller's id, carried by every event; for callers that send no headers."
     )
@@ -258,6 +263,7 @@ class TaskReport(Part):
     status: str = Field(description="The status of the task, such as `succeeded` or `failed`.")
     output: JsonValue = Field(default=None, description="The output of a task that succeeded.")
     error: AttemptError | None = Field(default=None, description="The error of a task that failed.")
+    files: tuple[File, ...] = Field(default=(), exclude_if=not_, description="Files that the task returned.")
 
 
 class QuestionRequest(Part):
@@ -319,6 +325,9 @@ class Handoff(Event):
     intent: str = Field(description="The task, in one or two sentences.")
     input: JsonValue = Field(default=None, description="The input of the task.")
     context: tuple[TaskReport, ...] = Field(default=(), description="Results of the tasks that this task depends on.")
+    files: tuple[File, ...] = Field(
+        default=(), exclude_if=not_, description="Files of the request. The results in `context` have further files."
+    )
     return_to: str = Field(description="The subject on which the agent publishes its result.")
     deadline: AwareDatetime = Field(description="Time after which the result is no longer accepted.")
     idempotency_key: str = Field(description="A key for side effects, equal for all attempts at the task.")
@@ -367,6 +376,9 @@ class Result(Event):
         description="Tasks and re-plans that a team used. A team that omits it counts as having used its whole budget.",
     )
     events: tuple[EmittedEvent, ...] = Field(default=(), description="Domain events that the agent emitted.")
+    files: tuple[File, ...] = Field(
+        default=(), exclude_if=not_, description="Files in the object store that the agent returned."
+    )
     questions: tuple[QuestionRequest, ...] = Field(
         default=(),
         max_length=MAX_QUESTIONS_AT_ONCE,
@@ -602,6 +614,7 @@ class Outcome(Event):
         default=(), description="Fields of the request that were ignored, because a request does not have them."
     )
     tasks: tuple[TaskSummary, ...] = Field(default=(), description="All tasks of the workflow.")
+    files: tuple[File, ...] = Field(default=(), exclude_if=not_, description="Files that tasks returned.")
     usage: Usage = Field(default=Usage(), description="Usage of the workflow and of the teams below it.")
     correlation_id: str = Field(description="The correlation id of the request.")
     trace_id: str = Field(description="The trace of the workflow, as 32 hexadecimal digits.")

@@ -6,12 +6,14 @@ carries its own time, so that the log folds to the same state at any time and in
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from pydantic import AwareDatetime, Field
 
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Budget, Event, Outcome, Part, Result, Verdict
+from pointsman_schemas.files import File
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.retry import RetryPolicy
@@ -110,6 +112,7 @@ class WorkflowStarted(Part):
     secret: str = Field(description="The secret from which the tokens of the workflow's attempts are computed.")
     input: str | dict[str, JsonValue] = Field(description="The input of the request.")
     metadata: dict[str, JsonValue] = Field(default_factory=dict, description="The metadata of the request.")
+    files: tuple[File, ...] = Field(default=(), exclude_if=not_, description="The files of the request.")
     ignored_fields: tuple[str, ...] = Field(
         default=(), description="Fields of the request that were ignored, because a request does not have them."
     )

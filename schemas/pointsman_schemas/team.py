@@ -77,6 +77,13 @@ class Limits(Frozen):
         default=0, strict=True, ge=0, description="Plans made again after a failure or at the request of a result."
     )
     plan_repairs: int = Field(default=2, strict=True, ge=0, description="Rejected plans returned to the planner.")
+    files: int = Field(
+        default=20, strict=True, ge=0, description="Files of a request, and files that one task may return."
+    )
+    file_bytes: int = Field(default=104_857_600, strict=True, ge=0, description="Largest file, in bytes.")
+    file_types: tuple[str, ...] = Field(
+        default=(), description="Allowed media types, such as `application/pdf` or `image/*`; empty for all."
+    )
     calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
     tokens: Annotated[int, Field(strict=True, ge=0)] | None = Field(
         default=None, description="Tokens of prompts and answers."

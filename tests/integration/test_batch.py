@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.docs import blocks_of
+from support.peak_memory import MeasuredProcess
 from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus
@@ -181,13 +182,8 @@ async def _peak_kib(settings: Settings, file: Path, rows: int) -> int:
         lines.write("question\n")
         lines.writelines(f"what is {number}? {'x' * 500}\n" for number in range(rows))
     out = file.with_suffix(".jsonl")
-    process = started(settings, str(file), "--out", str(out), "--concurrency", "50")
-    _, status, usage = await asyncio.to_thread(os.wait4, process.pid, 0)
-    for pipe in (process.stdout, process.stderr):
-        assert pipe is not None
-        pipe.close()
-    process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0
+    arguments = ("batch", "desk", str(file), "--out", str(out), "--concurrency", "50")
+    peak, _ = await MeasuredProcess(settings, file.with_suffix(".peak"), *arguments, cwd=file.parent).ended()
     with out.open() as lines:
         assert sum(1 for _ in lines) == rows
-    return usage.ru_maxrss
+    return peak

@@ -165,6 +165,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
     assert {name: found for name, found in languages.items() if found} == {
         "README.md": {"sh", "python"},
         "docs/batches.md": {"sh", "python"},  # run by `test_batch`
+        "docs/files.md": {"sh", "python"},  # run by `test_files`
         "docs/questions.md": {"sh"},
         "docs/gateway.md": {"sh", "python"},
         "docs/guide.md": {"sh", "python", "yaml"},

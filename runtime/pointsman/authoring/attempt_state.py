@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pointsman.authoring.attempt_record import AttemptRecord
+from pointsman.authoring.files import ContextFile, Files, FileTransfer
 from pointsman.authoring.ports import (
     AttemptHandle,
     AttemptUsage,
@@ -51,6 +52,7 @@ class AttemptState:
         attempt_usage: Usage and hints that go with the result.
         usage: Usage and hints of this call; `attempt_usage` itself outside of a call.
         handle: Cancellation flag and processes.
+        files: Files that the attempt may read, and those that it returns.
         record: Emitted events and approved calls.
         loop: Event loop that the state was made on, or None.
     """
@@ -67,6 +69,7 @@ class AttemptState:
         now: Callable[[], datetime] | None = None,
         deps: Iterable[object] = (),
         interceptors: Iterable[Any] = (),
+        transfer: FileTransfer | None = None,
     ) -> None:
         self.handoff = handoff
         self.reporter = reporter
@@ -78,6 +81,7 @@ class AttemptState:
         self.idempotency_key = handoff.idempotency_key
         self.interceptors: Sequence[Any] = tuple(interceptors)
         self.deps: tuple[object, ...] = ()
+        self.files = Files(_files_of(handoff, transfer), transfer)
         self.usage = self.attempt_usage = AttemptUsage()
         self.handle = AttemptHandle()
         self.record = AttemptRecord(handoff, self.agent, journal, self.now, self.attempt_usage)
@@ -285,3 +289,8 @@ def without_surrogates(text: str) -> str:
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
+
+
+def _files_of(handoff: Handoff, transfer: FileTransfer | None) -> list[ContextFile]:
+    found = [ContextFile(file, transfer, "request") for file in handoff.files]
+    return found + [ContextFile(file, transfer, each.task_id) for each in handoff.context for file in each.files]

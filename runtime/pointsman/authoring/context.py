@@ -12,6 +12,7 @@ from typing import Any, TypeVar, overload
 from pydantic import JsonValue
 
 from pointsman.authoring.attempt_state import AttemptState, without_surrogates
+from pointsman.authoring.files import Files
 from pointsman.authoring.ports import RecordingReporter, ReportedCall, Reporter, RunnableTool
 from pointsman.authoring.questions import NO_DEFAULT, ask
 from pointsman.errors import ConfigurationError, InvalidTokenError
@@ -147,6 +148,11 @@ class Context:
     def results(self) -> Mapping[str, TaskReport]:
         """Results of the tasks that this task depends on, by task id."""
         return _Results({report.task_id: report for report in self.handoff.context})
+
+    @property
+    def files(self) -> Files:
+        """Files of the request and of the tasks that this task depends on, by name. `add` returns a file."""
+        return self._state.files
 
     @property
     def idempotency_key(self) -> str:

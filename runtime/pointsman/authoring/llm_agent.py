@@ -21,6 +21,7 @@ from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.json_types import InputType, OutputType
 from pointsman.authoring.model_calls import ModelCalls
+from pointsman.authoring.model_files import FILES_RULE, ModelFiles, check_extractor, read_model_files
 from pointsman.authoring.tool_turns import ToolTurns, truncate
 from pointsman.authoring.tools import Tool, ToolSource
 from pointsman.clock import SystemClock
@@ -85,6 +86,8 @@ class LLMAgent(Agent):
             begins again: the model is asked again, and finished tools run again, with the same idempotency keys if the
             model repeats the calls. So without `durable`, a tool that a person must allow has to be `idempotent`.
         stream: Show the text to clients that watch, while the model writes it.
+        extractor: Tool that returns the text of a file which the model cannot read itself: `extract(name, context)`.
+            Images and PDF files are given to models as they are, and text files as text.
         clock: Clock of the pauses between tries and of the deadline; by default the system's clock.
 
     Raises:
@@ -120,6 +123,7 @@ class LLMAgent(Agent):
         temperature: float | None = None,
         durable: bool = True,
         stream: bool = False,
+        extractor: Tool[..., Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._input = InputType[Any](input, f"agent {name}") if input is not None else None
@@ -162,6 +166,7 @@ class LLMAgent(Agent):
         self._temperature = temperature
         self._durable = durable
         self._stream = stream
+        self._extractor = check_extractor(extractor, name)
         self._deps = _as_list(deps, "deps", name)
         self._clock = clock or SystemClock()
 
@@ -240,7 +245,9 @@ class LLMAgent(Agent):
         if self._input is not None:
             given = self._input.from_json(handoff.input)  # only a check: the model reads the input unchanged
         schema = closed_schema(self._output, given) or self._output_schema
-        turns = [Turn("user", write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback))]
+        files = await self._files(context)
+        text = write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback, files.listed)
+        turns = [Turn("user", text, attachments=files.attachments)]
         repaired = False
         run = ToolTurns(state, await self._tools(), DurableSteps(state))
         await run.steps.load()
@@ -267,6 +274,11 @@ class LLMAgent(Agent):
             kind=ErrorKind.LIMIT,
         )
 
+    async def _files(self, context: Context) -> ModelFiles:
+        if not context.files:
+            return ModelFiles()
+        return await read_model_files(context, self._card.role, self.models, self._extractor)
+
     # Asking the model
 
     async def _run_turns(
@@ -274,7 +286,7 @@ class LLMAgent(Agent):
     ) -> ModelReply:
         request = ModelRequest(
             model="",
-            instructions=self._instructions,
+            instructions=f"{self._instructions}\n\n{FILES_RULE}" if run.state.files else self._instructions,
             turns=turns,
             tools=tuple(tool.spec for tool in run.tools.values()),
             output_schema=schema,

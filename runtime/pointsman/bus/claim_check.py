@@ -24,7 +24,7 @@ from pointsman.util.lazy_import import structlog
 from pointsman_schemas.claim_check import DATAREF_HEADER, Claim
 from pointsman_schemas.strict_json import describe
 
-__all__ = ["REUSE_MAX_AGE_S", "ClaimCheckStore"]
+__all__ = ["CHUNK_BYTES", "REUSE_MAX_AGE_S", "ClaimCheckStore", "ObjectInfo"]
 
 _log = structlog.get_logger(__name__)
 
@@ -32,10 +32,10 @@ REUSE_MAX_AGE_S = 86_400.0
 """Seconds for which messages may refer to a stored object. Later the object is written again: retention removes an
 object that is much older than every message."""
 _LAG_PAUSES_S = (0.1, 0.2, 0.4, 0.8)  # seconds before the object is read again from replicas that may be behind
-_CHUNK_BYTES = 131_072  # bytes: the default of ADR-20
+CHUNK_BYTES = 131_072  # bytes: the default of ADR-20
 
 
-class _ObjectInfo(BaseModel):
+class ObjectInfo(BaseModel):
     """The description of an object; readers of other libraries need every field."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
@@ -111,10 +111,10 @@ class ClaimCheckStore:
         fresh = there is not None and self._clock.now() - there.at < timedelta(seconds=REUSE_MAX_AGE_S)
         if fresh and await self._is_complete(claim):
             return claim
-        nuid, step = secrets.token_hex(11), min(_CHUNK_BYTES, self._bus.max_payload)
+        nuid, step = secrets.token_hex(11), min(CHUNK_BYTES, self._bus.max_payload)
         for start in range(0, len(body), step):  # one chunk at a time: the chunks keep the order of the body
             await self._bus.publish(self._chunks(nuid), body[start : start + step], {})
-        description = _ObjectInfo(
+        description = ObjectInfo(
             name=claim.name,
             bucket=self._bucket,
             nuid=nuid,
@@ -166,7 +166,7 @@ class ClaimCheckStore:
         if stored is None:
             raise ContractError(f"{claim.encode()} is not there; it was removed, or was never stored")
         try:
-            description = _ObjectInfo.model_validate_json(stored.body)
+            description = ObjectInfo.model_validate_json(stored.body)
         except ValidationError as error:
             raise ContractError(f"the description of {claim.encode()} cannot be read: {describe(error)}") from None
         if description.deleted:

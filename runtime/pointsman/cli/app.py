@@ -65,6 +65,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "watch": Entry("workflows:watch", "Print the events of a workflow, from its start to its end."),
     "list": Entry("workflows:list_", "List the workflows that were active last, newest first."),
     "show": Entry("workflows:show", "Show a workflow: request, plans, tasks, results, outcome."),
+    "files": Entry("files:files", "List the files of a workflow, or save them in a folder."),
     "trace": Entry("trace:trace", "Draw the tasks and calls of a workflow on a time axis."),
     "cancel": Entry("workflows:cancel", "Cancel a workflow."),
     "resume": Entry("workflows:resume", "Do the failed tasks of an ended workflow again."),

@@ -21,14 +21,19 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
 
+from pointsman.authoring.files import FileContent
+from pointsman.bus.file_store import FileStore
 from pointsman.client.batch import BatchInput, BatchRow, run_batch
+from pointsman.client.files import GivenFile, WorkflowFile, list_files, save_files, store_file, store_files
 from pointsman.client.operations import Operations
 from pointsman.client.workflow import Workflow, WorkflowEvent, find_workflow, read_progress
+from pointsman.clock import SystemClock
 from pointsman.core.views import trace
 from pointsman.engine.log.reader import (
     as_async_generator,
@@ -53,6 +58,7 @@ from pointsman.telemetry.semconv import publish_request
 from pointsman.telemetry.traces import span, tracing_enabled
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Budget, Progress, Request
+from pointsman_schemas.files import MAX_FILE_BYTES, File
 from pointsman_schemas.ids import caller_id, stable_digest, workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
@@ -150,7 +156,7 @@ async def connect(
     )
     try:
         await bus.set_up(create=create)
-        yield Client(bus, namespace=chosen.namespace, user=user_name(chosen))
+        yield Client(bus, namespace=chosen.namespace, user=user_name(chosen), max_file_bytes=chosen.max_file_bytes)
     finally:
         await bus.close()
 
@@ -164,12 +170,21 @@ class Client:
         bus: The bus, set up.
         namespace: The namespace.
         user: The name of the user, in the subjects of requests and controls; default: `anonymous`.
+        max_file_bytes: Largest size of a file that this client stores, in bytes.
     """
 
-    def __init__(self, bus: Bus, *, namespace: str = "pointsman", user: str = "anonymous") -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        *,
+        namespace: str = "pointsman",
+        user: str = "anonymous",
+        max_file_bytes: int = MAX_FILE_BYTES,
+    ) -> None:
         self.bus = bus
         self.user = user
         self.subjects = Subjects(namespace)
+        self._files = FileStore(bus, self.subjects.artifacts_bucket, SystemClock(), max_file_bytes)
         self.source = self.subjects.source("client", "python")
         self.operations = Operations(bus, self.subjects, user=user)
         """The calls of an operator of the namespace: questions, dead letters, agents, circuits, archives."""
@@ -184,6 +199,7 @@ class Client:
         deadline: float | None = None,
         budget: Budget | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
+        files: Sequence[GivenFile] = (),
     ) -> Workflow:
         """Publish a request, and return its workflow at once: the workflow's id follows from the request's id.
 
@@ -196,6 +212,8 @@ class Client:
             deadline: The time for the work, in seconds from admission; by default the team's deadline.
             budget: Bounds on calls, tokens and cost, in addition to the team's bounds.
             metadata: Data for the agents, as JSON.
+            files: Files for the agents: paths, names with content, or files that are stored already. They are stored
+                before the request is sent.
 
         Returns:
             The workflow.
@@ -216,6 +234,7 @@ class Client:
             "deadline": deadline,
             "budget": budget,
             "metadata": as_json_value(metadata or {}, "metadata"),
+            "files": await store_files(self._files, files) if files else (),
             "correlation_id": correlation_id,
         }
         if unknown := find_unknown_fields(Request, given):
@@ -262,6 +281,63 @@ class Client:
             except OversizeEventError as error:
                 raise OversizeEventError(f"the request is too large: {error}") from None
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source, user=self.user)
+
+    async def files(self, workflow: str) -> Sequence[WorkflowFile]:
+        """List the files of a workflow: those of its request, and those that its tasks returned.
+
+        Args:
+            workflow: The workflow's id.
+
+        Returns:
+            The files, in the order of the log.
+
+        Raises:
+            NotFoundError: the workflow has no log.
+        """
+        return list_files(await self.entries(workflow))
+
+    def read_file(self, file: File) -> AsyncGenerator[bytes, None]:
+        """Read a file in pieces, without holding it in memory.
+
+        Args:
+            file: The file.
+
+        Returns:
+            The pieces. After the last piece, `BodyLostError` is raised if the size or the digest is wrong.
+        """
+        return self._files.read(file)
+
+    async def save_files(self, files: Sequence[WorkflowFile], folder: Path | str) -> Sequence[Path]:
+        """Save files in a folder. Each file is checked, and no existing file is replaced.
+
+        Args:
+            files: The files, as `files` lists them.
+            folder: The folder, which is created.
+
+        Returns:
+            The paths, in the order of the files.
+
+        Raises:
+            BodyLostError: a file was removed, or is damaged.
+            ConfigurationError: the folder cannot be written.
+        """
+        return await save_files(self._files, files, Path(folder))
+
+    async def store_file(self, name: str, content: FileContent, *, media_type: str = "") -> File:
+        """Store a file, for one or more requests that are sent within a day.
+
+        Args:
+            name: The name of the file, without a folder.
+            content: Bytes, a path, an open binary file, or pieces of bytes.
+            media_type: The media type; by default by the ending of the name.
+
+        Returns:
+            The reference to the file, for `submit`.
+
+        Raises:
+            ContractError: the name is not valid, or the file is too large.
+        """
+        return await store_file(self._files, name, content, media_type)
 
     async def batch(
         self,

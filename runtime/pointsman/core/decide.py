@@ -35,6 +35,7 @@ from pointsman.core.strategies.adaptive import plan_next_step
 from pointsman.core.strategies.registry import finish_workflow, start_workflow
 from pointsman.core.tasks.dispatch import start_ready_tasks, start_task
 from pointsman_schemas.card import Role
+from pointsman_schemas.files import find_file_fault
 from pointsman_schemas.log import (
     Cancellation,
     Entry,
@@ -128,6 +129,7 @@ def _on_request(decision: Decision, received: RequestReceived | RequestRefused, 
             secret=admission.secret,
             input=request.input if request else "",
             metadata=request.metadata if request else {},
+            files=request.files if request else (),
             ignored_fields=received.ignored_fields if isinstance(received, RequestReceived) else (),
             agents=team.agents,
             strategy=team.strategy,
@@ -154,7 +156,13 @@ def _on_request(decision: Decision, received: RequestReceived | RequestRefused, 
             reason,
             refusal=received.error,
         )
-    return None if cancelled else start_workflow(decision)
+    if cancelled:
+        return None
+    limits = team.limits
+    if request and (fault := find_file_fault(request.files, limits.files, limits.file_bytes, limits.file_types)):
+        advice = "Correct the files and publish the request again under a new id."
+        return end_workflow(decision, Phase.FAILED, explain_failure(fault, advice), fault)
+    return start_workflow(decision)
 
 
 def _on_control(decision: Decision, received: ControlReceived) -> None:

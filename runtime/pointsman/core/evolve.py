@@ -263,6 +263,7 @@ def _on_workflow_started(entry: WorkflowStarted) -> State:
         correlation_id=entry.correlation_id,
         input=entry.input,
         metadata=entry.metadata,
+        files=entry.files,
         ignored_fields=entry.ignored_fields,
         agents=entry.agents,
         strategy=entry.strategy,
@@ -481,6 +482,7 @@ def _gathered_result(state: State, task: Task, at: datetime) -> Result:
         agent=task.agent or next((each.agent for each in items if each.agent), state.team),
         status="succeeded",
         output=[result.output if result else None for result in results],
+        files=tuple(dict.fromkeys(file for result in results if result for file in result.files)),
         started_at=task.started_at or at,
         ended_at=at,
     )

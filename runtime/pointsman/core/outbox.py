@@ -117,6 +117,7 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
         intent=task.intent,
         input=handoff_input(state, task),
         context=context,
+        files=state.files,
         return_to=subjects.result(
             state.team,
             task.agent,

@@ -20,6 +20,7 @@ from pointsman.core.tasks.dispatch import start_ready_tasks
 from pointsman.core.tasks.questions import ask_questions, questions_over_limit
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, ErrorKind, QuestionRequest
+from pointsman_schemas.files import find_file_fault
 from pointsman_schemas.ids import attempt_token
 from pointsman_schemas.log import AttemptFailed, IgnoreCause, ResultIgnored, TaskRefined, TaskSucceeded
 from pointsman_schemas.strategies import Choreography
@@ -77,6 +78,10 @@ def _on_success(decision: Decision, task: Task, received: ResultReceived) -> Non
         return _on_questions(decision, task, received, asked)
     if (stage := reviewed_stage(state, task)) is not None:
         return _on_review(decision, stage, task, received)
+    limits = state.limits
+    if fault := find_file_fault(received.result.files, limits.files, limits.file_bytes, limits.file_types):
+        error = AttemptError(kind=ErrorKind.INVALID_OUTPUT, message=fault)
+        return handle_attempt_failure(decision, task, error, received.event_id, received.result)
     if problem := check_failure(state, task, received.result.output):
         return _on_insufficient_result(decision, task, received, problem)
     if (judge := stage_judge(state, task)) is not None:

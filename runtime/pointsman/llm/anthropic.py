@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
+from pointsman.llm.attachments import anthropic_block
 from pointsman.llm.capabilities import Capabilities
 from pointsman.llm.foreign_json import Field, parse_foreign, sanitized
 from pointsman.llm.json_extraction import parse_strict_json
@@ -75,7 +76,8 @@ def _messages(turns: Sequence[Turn], origin: str) -> list[dict[str, Any]]:
 def _blocks(turn: Turn, origin: str) -> list[dict[str, Any]]:
     if turn.role == "tool":
         return [{"type": "tool_result", "tool_use_id": turn.call_id, "content": turn.text, "is_error": turn.is_error}]
-    text = [{"type": "text", "text": turn.text}] if turn.text.strip() else []
+    text: list[dict[str, Any]] = [anthropic_block(each) for each in turn.attachments]
+    text += [{"type": "text", "text": turn.text}] if turn.text.strip() else []
     calls = [
         {"type": "tool_use", "id": call.id, "name": call.name, "input": _input(call.arguments)} for call in turn.calls
     ]

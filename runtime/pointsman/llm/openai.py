@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
+from pointsman.llm.attachments import chat_part
 from pointsman.llm.capabilities import Capabilities
 from pointsman.llm.foreign_json import Field, sanitized
 from pointsman.llm.json_extraction import parse_strict_json
@@ -100,6 +101,8 @@ def _messages(instructions: str, turns: tuple[Turn, ...], known: Capabilities, o
     if "system" not in known.left_out:
         return [{"role": "system", "content": instructions}, *messages]
     first, *rest = messages
+    if isinstance(parts := first["content"], list):
+        return [{**first, "content": [{"type": "text", "text": instructions}, *parts]}, *rest]
     return [{**first, "content": f"{instructions}\n\n{first['content']}"}, *rest]
 
 
@@ -107,7 +110,9 @@ def _message(turn: Turn, known: Capabilities, origin: str) -> dict[str, Any]:
     if turn.role == "tool":
         return {"role": "tool", "tool_call_id": turn.call_id, "content": turn.text}
     if turn.role == "user":
-        return {"role": "user", "content": turn.text}
+        if not turn.attachments:
+            return {"role": "user", "content": turn.text}
+        return {"role": "user", "content": [{"type": "text", "text": turn.text}, *map(chat_part, turn.attachments)]}
     state = (
         turn.provider_state if turn.provider_state is not None and turn.provider_state.get("origin") == origin else {}
     )

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import JsonValue
 
+from pointsman.llm.attachments import response_part
 from pointsman.llm.capabilities import Capabilities
 from pointsman.llm.foreign_json import Field, sanitized
 from pointsman.llm.json_schemas import object_schema, tool_parameters
@@ -76,7 +77,10 @@ def _items(turns: Sequence[Turn], origin: str) -> Iterator[dict[str, Any]]:
         if turn.role == "tool":
             yield {"type": "function_call_output", "call_id": turn.call_id, "output": turn.text}
             continue
-        text = [{"role": turn.role, "content": turn.text}] if turn.text else []
+        text: list[dict[str, Any]] = [{"role": turn.role, "content": turn.text}] if turn.text else []
+        if turn.attachments:
+            parts = [{"type": "input_text", "text": turn.text}, *map(response_part, turn.attachments)]
+            text = [{"role": turn.role, "content": parts}]
         calls = [
             {"type": "function_call", "call_id": call.id, "name": call.name, "arguments": call.arguments}
             for call in turn.calls

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from typing import Final
 
+from pointsman.llm.attachments import is_image
 from pointsman.llm.prices import with_cost
-from pointsman.ports.model import ModelRequest
+from pointsman.ports.model import Attachment, ModelRequest
 from pointsman.util.threads import run_in_thread
 from pointsman_schemas.events import Usage
 from pointsman_schemas.strict_json import compact_json
@@ -42,6 +43,13 @@ _TOOLS_TOKENS: Final = 350
 """Tokens of the instructions that Anthropic adds to a request with tools or with an answer by a schema, which is a
 tool: up to 346 for the models that Anthropic lists."""
 
+_IMAGE_TOKENS: Final = 1_600
+"""Tokens of an image that the provider scales down: the largest number that Anthropic and OpenAI state."""
+_PAGE_TOKENS: Final = 3_000
+"""Tokens of a page of a document, as text and as an image."""
+_PAGE_BYTES: Final = 50_000
+"""Bytes of a page of an ordinary PDF file."""
+
 _PRICED_TOKENS: Final = 1_000  # the price of this many tokens gives the price of one token
 
 
@@ -54,7 +62,8 @@ def estimate_input_tokens(request: ModelRequest) -> int:
         texts.append(compact_json(dict(request.output_schema)).decode())
     texts += [compact_json(dict(turn.provider_state)).decode() for turn in request.turns if turn.provider_state]
     parts = 1 + len(tools) + sum(1 + len(turn.calls) for turn in request.turns)
-    added = _TOOLS_TOKENS if tools or request.output_schema is not None else 0
+    files = sum(_attachment_tokens(each) for turn in request.turns for each in turn.attachments)
+    added = files + (_TOOLS_TOKENS if tools or request.output_schema is not None else 0)
     return sum(map(_estimate_tokens, texts)) + parts * _TURN_TOKENS + added
 
 
@@ -104,6 +113,12 @@ def _affordable_output_tokens(provider: str, model: str, input_tokens: int, doll
     if written <= 0:
         return None if read <= dollars else -1
     return math.floor((dollars - read) * _PRICED_TOKENS / written)
+
+
+def _attachment_tokens(attachment: Attachment) -> int:
+    if is_image(attachment):
+        return _IMAGE_TOKENS
+    return _PAGE_TOKENS * max(1, len(attachment.data) // _PAGE_BYTES)
 
 
 def _estimate_tokens(text: str) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -48,7 +48,13 @@ class TaskPrompt:
     results: tuple[dict[str, JsonValue], ...] = ()
 
 
-def write_task(task: str, input: JsonValue = None, results: Sequence[TaskReport] = (), feedback: str = "") -> str:
+def write_task(
+    task: str,
+    input: JsonValue = None,
+    results: Sequence[TaskReport] = (),
+    feedback: str = "",
+    files: Sequence[Mapping[str, JsonValue]] = (),
+) -> str:
     """Return the text of a task's first message."""
     sections = [("task", task), ("feedback", feedback or None), ("input", input)]
     if results:
@@ -61,6 +67,8 @@ def write_task(task: str, input: JsonValue = None, results: Sequence[TaskReport]
                 ],
             )
         )
+    if files:
+        sections.append(("files", [dict(each) for each in files]))
     return "\n".join(f"<{name}>\n{_as_fenced_json(value)}\n</{name}>" for name, value in sections if value is not None)
 
 

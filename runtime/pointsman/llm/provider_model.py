@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from pointsman.errors import ConfigurationError, ModelError, ModelReplyError
+from pointsman.llm.attachments import NATIVE_TYPES
 from pointsman.llm.capabilities import Capabilities, capabilities_of
 from pointsman.llm.errors import (
     ErrorDetail,
@@ -109,6 +110,8 @@ class ProviderModel:
     provider: str
     """The provider, which is also the name of its SDK."""
     dialect: Dialect
+    native_types: frozenset[str] = NATIVE_TYPES
+    """Media types of attachments that the API takes."""
     needs_key: bool = True
     """False if the author's own server, behind a base URL, may need no key."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
 from pointsman_schemas.events import Usage
 
-__all__ = ["Model", "ModelReply", "ModelRequest", "ToolCall", "ToolSpec", "Turn"]
+__all__ = ["Attachment", "Model", "ModelReply", "ModelRequest", "ToolCall", "ToolSpec", "Turn"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,21 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that a model reads as a block of its own.
+
+    Attributes:
+        name: The name of the file.
+        media_type: The media type, such as `image/png`.
+        data: The content.
+    """
+
+    name: str
+    media_type: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One message of a conversation.
 
@@ -53,6 +68,7 @@ class Turn:
         calls: The tool calls of an `assistant` turn.
         call_id: The id of the call that a `tool` turn answers.
         is_error: True if the tool of a `tool` turn failed.
+        attachments: The files of a `user` turn.
         provider_state: The state of the reply that an `assistant` turn was made from. The provider needs the state back
             with the results.
     """
@@ -62,6 +78,7 @@ class Turn:
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
     is_error: bool = False
+    attachments: tuple[Attachment, ...] = ()
     provider_state: Mapping[str, JsonValue] | None = None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from pointsman.client.files import list_files
 from pointsman.core.model.agent_health import Circuit
 from pointsman.core.views import trace
 from pointsman.core.views.formatting import request_text
@@ -61,6 +62,7 @@ def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: 
         "request": request_text(started.input),
         "input": started.input,
         "metadata": started.metadata,
+        "files": [{**each.file.model_dump(), "origin": each.origin} for each in list_files(entries)],
         "correlation_id": started.correlation_id,
         "parent": started.parent.workflow_id if started.parent else None,
         "trace_id": started.trace.trace_id,
@@ -81,7 +83,7 @@ def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: 
             for entry in entries
             if isinstance(entry, TaskDispatched | RetryScheduled) and entry.team
         ],
-        "outcome": outcome.model_dump(exclude={"tasks"}) if outcome else None,
+        "outcome": outcome.model_dump(exclude={"tasks", "files"}) if outcome else None,
         "now": now,
     }
 

@@ -7,6 +7,7 @@ import json as json_module
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -52,6 +53,10 @@ def submit(
             metavar="ID", help="Id that all events of the workflow carry, to find them. Default: the request id."
         ),
     ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="A file for the agents. Repeat the option for several files."),
+    ] = None,
     deadline: Deadline = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait for the answer, or print the id of the workflow and exit.")
@@ -79,7 +84,12 @@ def submit(
     async def run() -> Code:
         async with session(url, namespace, create=True) as client:
             workflow = await client.submit(
-                team, request, request_id=request_id, correlation_id=correlation_id, deadline=deadline
+                team,
+                request,
+                request_id=request_id,
+                correlation_id=correlation_id,
+                deadline=deadline,
+                files=file or (),
             )
             if not wait and not watch:
                 print_json({"workflow_id": workflow.id, "team": team}) if json else print(workflow.id)

@@ -98,6 +98,9 @@ def render_outcome(outcome: Outcome) -> RenderableType:
     if outcome.ignored_fields:
         names = ", ".join(one_line(name, limit=200) for name in outcome.ignored_fields)
         parts.append(Text(f"Ignored fields of the request: {names}", style="yellow"))
+    if outcome.files:
+        names = ", ".join(file.name for file in outcome.files)
+        parts.append(Text(f"Files: {one_line(names, limit=400)} (`pointsman files {outcome.workflow_id} --save DIR`)"))
     line = Text(outcome.status, style=STYLE[outcome.status])
     if outcome.reason and outcome.reason not in render_answer(outcome) and not _is_redundant(outcome):
         line.append(f" ({one_line(outcome.reason, limit=400)})")

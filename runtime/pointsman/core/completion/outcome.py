@@ -36,6 +36,14 @@ def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValu
             "conflicts": conflict_decisions(state),
             "ignored_fields": state.ignored_fields,
             "tasks": tuple(_task_summary(task, now) for task in state.tasks.values()),
+            "files": tuple(
+                dict.fromkeys(
+                    file
+                    for task in state.tasks.values()
+                    if task.result and task.status is TaskStatus.SUCCEEDED
+                    for file in task.result.files
+                )
+            ),
             "usage": state.total_usage,
             "round": state.round,
             "correlation_id": state.correlation_id,

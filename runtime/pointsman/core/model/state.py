@@ -14,6 +14,7 @@ from pointsman.core.model.inputs import ROUND_MARK
 from pointsman.core.model.lifecycle import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Answer, AttemptError, Budget, Outcome, PlanUsage, Result, Usage
+from pointsman_schemas.files import File
 from pointsman_schemas.log import AbandonCause, Parent, TraceOrigin
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.retry import RetryPolicy
@@ -163,6 +164,8 @@ class State:
     correlation_id: str
     input: str | dict[str, JsonValue]
     metadata: dict[str, JsonValue]
+    files: tuple[File, ...]
+    """The files of the request."""
     agents: Literal["*"] | tuple[str, ...]
     strategy: Strategy
     limits: Limits

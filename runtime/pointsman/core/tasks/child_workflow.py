@@ -14,6 +14,7 @@ from pointsman.core.budget.team_quota import plan_usage
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State, Task
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Handoff, Outcome, Request, Result
+from pointsman_schemas.files import File
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import Parent
 from pointsman_schemas.strict_json import describe
@@ -48,9 +49,18 @@ def child_request(handoff: Handoff, team: Team, now: datetime) -> Request | Atte
             input={"intent": handoff.intent, **given, **({"results": results} if results else {})},
             deadline=left * _CHILD_DEADLINE_SHARE,
             budget=handoff.budget,
+            files=_files_of(handoff),
         )
     except ValidationError as error:
         return AttemptError(kind=ErrorKind.INVALID_INPUT, message=describe(error))
+
+
+def _files_of(handoff: Handoff) -> tuple[File, ...]:
+    """Return the files of a handoff, with those of its results. Of files with one name, the first counts."""
+    found: dict[str, File] = {}
+    for file in (*handoff.files, *(file for report in handoff.context for file in report.files)):
+        found.setdefault(file.name, file)
+    return tuple(found.values())
 
 
 def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
@@ -67,6 +77,7 @@ def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
         error=None if good else AttemptError(kind=kind, message=f"{state.team} {outcome.status}: {outcome.reason}"),
         usage=outcome.usage,
         gaps=outcome.gaps,
+        files=outcome.files,
         plan_usage=plan_usage(state),
         started_at=outcome.started_at,
         # Supervisors' clocks differ a little, and a result that ends before its start is refused.

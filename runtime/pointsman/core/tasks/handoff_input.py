@@ -133,6 +133,7 @@ def task_report(task: Task) -> TaskReport:
         intent=task.intent,
         status=task.status.value,
         output=task.result.output if task.result and task.status in _OUTPUT_STATUSES else None,
+        files=task.result.files if task.result and task.status in _OUTPUT_STATUSES else (),
         error=task.error.for_agents if task.error and task.status is not TaskStatus.SUCCEEDED else None,
     )
 

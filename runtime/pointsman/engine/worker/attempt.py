@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from pointsman.authoring.agent import Agent, FunctionAgent
 from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context
+from pointsman.authoring.files import FileTransfer
 from pointsman.authoring.interceptor import AttemptInvocation, Interceptor, intercept_attempt
 from pointsman.authoring.ports import RateLimiter, Reporter, StepJournal
 from pointsman.engine.worker.executors import Execution, Executor
@@ -87,12 +88,14 @@ class Attempt:
         deliveries: Number of deliveries of the handoff, this delivery included. Default: 1.
         interceptors: Interceptors of the attempt, outermost first. Default: none.
         deps: Dependencies of the agent. Default: none.
+        transfer: Object store of the attempt's files. Default: none.
     """
 
     def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, executor: Executor, clock: Clock,
                  timeouts: TimeoutScheduler[Attempt], journal: StepJournal | None = None,
                  rate_limiter: RateLimiter | None = None, deliveries: int = 1,
-                 interceptors: Sequence[Interceptor] = (), deps: Sequence[object] = ()) -> None:  # fmt: skip
+                 interceptors: Sequence[Interceptor] = (), deps: Sequence[object] = (),
+                 transfer: FileTransfer | None = None) -> None:  # fmt: skip
         self.handoff = handoff
         self._agent = agent
         self._name = agent.card.name
@@ -102,6 +105,7 @@ class Attempt:
         self._deliveries = deliveries
         self._interceptors = interceptors
         self._deps = deps
+        self._transfer = transfer
         self._executor = executor
         self._clock = clock
         self._timeouts = timeouts
@@ -248,6 +252,7 @@ class Attempt:
             now=self._clock.now,
             deps=self._deps,
             interceptors=self._interceptors,
+            transfer=self._transfer,
         )
         context = Context(state)
         try:
@@ -319,6 +324,7 @@ class Attempt:
             usage=state.attempt_usage.usage if state else Usage(),
             confidence=state.attempt_usage.confidence if state else None,
             replan_hint=state.attempt_usage.replan_hint if state else None,
+            files=tuple(state.files.returned) if state and ending.status == "succeeded" else (),
             events=state.record.events if state else (),
             started_at=self._started_at or now,
             ended_at=now,

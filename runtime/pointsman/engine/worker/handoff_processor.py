@@ -20,6 +20,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from pointsman.authoring.interceptor import Interceptor
+from pointsman.bus.file_store import FileStore
 from pointsman.engine.process.consumers import consumer_name
 from pointsman.engine.process.dead_lettering import dead_letter
 from pointsman.engine.process.fault_injection import fault_point
@@ -28,6 +29,7 @@ from pointsman.engine.process.retrying import publish_once, retry_while_unavaila
 from pointsman.engine.worker.agent_slots import AgentSlots
 from pointsman.engine.worker.attempt import Attempt
 from pointsman.engine.worker.executors import Executor, InlineExecutor
+from pointsman.engine.worker.file_transfer import WorkerFiles
 from pointsman.engine.worker.progress_publisher import BusProgressPublisher
 from pointsman.engine.worker.rate_limiter import BusRateLimiter
 from pointsman.engine.worker.step_journal import BusStepJournal
@@ -245,7 +247,7 @@ class HandoffProcessor:
         )
         in_flight.attempt = attempt = Attempt(
             slots.agent, handoff, reporter, self.executor, self._clock, self.timeouts, journal, self.rate_limiter,
-            delivery.delivered, self.interceptors, self.deps,
+            delivery.delivered, self.interceptors, self.deps, self._files(),
         )  # fmt: skip
         if maybe_known and await self._has_result(handoff):
             await in_flight.delivery.ack()
@@ -269,6 +271,10 @@ class HandoffProcessor:
         await in_flight.delivery.ack()
         fault_point("worker.acked")
         return result
+
+    def _files(self) -> WorkerFiles:
+        bucket, bound = self._subjects.artifacts_bucket, self._settings.max_file_bytes
+        return WorkerFiles(FileStore(self._bus, bucket, self._clock, bound))
 
     def _open_journal(
         self, in_flight: InFlightHandoff, handoff: Handoff, envelope: Envelope, *, fresh: bool

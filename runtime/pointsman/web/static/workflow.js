@@ -38,11 +38,13 @@ export function workflowPage(main, id, go) {
   const again = h("button", { type: "button", "data-needs": "operate", text: "Ask again", hidden: true, onclick: () => askFor(go, { team: view.team, input: view.input }) });
   const take = h("a", { class: "button", href: `/api/workflows/${id}/export`, download: `${id}.json`, text: "Export", hidden: true,
     title: "The whole workflow in a file, for pointsman import and pointsman replay" });
+  const files = h("section", { class: "panel", "aria-labelledby": "files", hidden: true });
   const answer = h("section", { class: "panel answer", "aria-labelledby": "answer", hidden: true });
   const task = h("p", { class: "task-detail", hidden: true });
   const goal = h("span", { class: "muted" });
   const whole = h("div", { hidden: true },
     answer,
+    files,
     panel("plan", "Plan", [goal], graph.element, task),
     panel("timeline", "Timeline", [], lanes.element),
     panel("events", "Events", [events.tools], events.element));
@@ -90,12 +92,23 @@ export function workflowPage(main, id, go) {
     showFacts();
     showTeams();
     showAnswer();
+    showFiles();
     showProgress();
     graph.draw(view.tasks, view.needs);
     lanes.draw(view);
     graph.mark(chosen);
     lanes.mark(chosen);
     showTask();
+  }
+
+  function showFiles() {
+    files.hidden = !view.files.length;
+    if (files.dataset.count === String(view.files.length)) return;
+    files.dataset.count = view.files.length;
+    files.replaceChildren(h("h2", { id: "files", text: "Files" }),
+      h("ul", {}, ...view.files.map((one) => h("li", {},
+        h("a", { href: `/api/workflows/${id}/files/${one.sha256}?name=${encodeURIComponent(one.name)}`, download: one.name, text: one.name }),
+        h("span", { class: "muted", text: ` ${one.media_type}, ${number(one.size)} bytes, ${one.origin === "request" ? "of the request" : `from ${one.origin}`}` })))));
   }
 
   function showProgress() {

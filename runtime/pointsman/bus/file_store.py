@@ -1,0 +1,198 @@
+"""Store files in the object store of a namespace, and read them, piece by piece: no file is held in memory.
+
+A file is an object in the form of NATS object stores (ADR-20), named by the SHA-256 of its content. The description is
+published after the last chunk, so a file that can be found is whole. Retention deletes an object that is older than
+every message that could refer to it, as for large bodies (`claim_check`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from pointsman.bus.claim_check import CHUNK_BYTES, REUSE_MAX_AGE_S, ObjectInfo
+from pointsman.errors import BodyLostError, ConflictError, ContractError
+from pointsman_schemas.files import File
+
+if TYPE_CHECKING:
+    from pointsman.ports.bus import Bus, StoredMessage
+    from pointsman.ports.clock import Clock
+
+__all__ = ["FileStore", "FileWriter"]
+
+_READ_AHEAD_CHUNKS = 16
+"""Chunks that one read of the stream may have in memory: 2 MiB."""
+
+
+class FileStore:
+    """The files of a namespace.
+
+    Args:
+        bus: The bus, set up.
+        bucket: The bucket of the namespace.
+        clock: The clock.
+        max_bytes: Largest size of a file, in bytes.
+    """
+
+    def __init__(self, bus: Bus, bucket: str, clock: Clock, max_bytes: int) -> None:
+        self._bus = bus
+        self._bucket = bucket
+        self._clock = clock
+        self._max_bytes = max_bytes
+
+    def create(self, name: str, media_type: str) -> FileWriter:
+        """Begin a file.
+
+        Args:
+            name: The name of the file, without a folder.
+            media_type: The media type.
+
+        Returns:
+            The writer. Nothing can be read before its `finish`.
+        """
+        return FileWriter(self._bus, self._bucket, self._clock, self._max_bytes, name, media_type)
+
+    async def read(self, file: File) -> AsyncGenerator[bytes, None]:
+        """Read a file in pieces, and check its size and digest.
+
+        A piece may be used before the whole file is checked. A caller that must not use a damaged file waits for the
+        end.
+
+        Args:
+            file: The file.
+
+        Yields:
+            The pieces, in order.
+
+        Raises:
+            BodyLostError: The file was removed, was never stored, or is damaged.
+            BusUnavailableError: The broker does not answer.
+        """
+        description = _parse(file, await self._bus.last("artifacts", _info_subject(self._bucket, file.sha256)))
+        digest, size = sha256(), 0
+        chunks = self._bus.read("artifacts", f"$O.{self._bucket}.C.{description.nuid}")
+        async for chunk in chunks:
+            size += len(chunk.body)
+            if size > file.size:
+                break
+            digest.update(chunk.body)
+            yield chunk.body
+        if size != file.size or digest.hexdigest() != file.sha256:
+            raise BodyLostError(f"the file {file.name!r} is damaged: {size} bytes that are not those that were stored")
+
+
+class FileWriter:
+    """A file that is being written. Its chunks are stored at once; `finish` makes them a file.
+
+    Args:
+        bus: The bus.
+        bucket: The bucket.
+        clock: The clock.
+        max_bytes: Largest size of the file, in bytes.
+        name: The name of the file.
+        media_type: The media type.
+    """
+
+    def __init__(self, bus: Bus, bucket: str, clock: Clock, max_bytes: int, name: str, media_type: str) -> None:
+        # The name and the media type are checked before anything is stored.
+        self._file = File(name=name, media_type=media_type, size=0, sha256="0" * 64)
+        self._bus = bus
+        self._bucket = bucket
+        self._clock = clock
+        self._max_bytes = max_bytes
+        self._nuid = secrets.token_hex(11)
+        self._step = min(CHUNK_BYTES, bus.max_payload)
+        self._digest = sha256()
+        self._size = self._chunks = 0
+        self._rest = bytearray()
+
+    async def write(self, data: bytes) -> None:
+        """Store a piece of the file.
+
+        Args:
+            data: The piece, of any length.
+
+        Raises:
+            ContractError: The file is larger than a file may be.
+            BusUnavailableError: The broker does not answer.
+        """
+        self._size += len(data)
+        if self._size > self._max_bytes:
+            raise ContractError(
+                f"the file {self._file.name!r} is larger than {self._max_bytes} bytes (POINTSMAN_MAX_FILE_BYTES); "
+                "nothing was sent; raise the setting or give a smaller file"
+            )
+        self._digest.update(data)
+        self._rest += data
+        while len(self._rest) >= self._step:
+            await self._publish(bytes(self._rest[: self._step]))
+            del self._rest[: self._step]
+
+    async def finish(self) -> File:
+        """Store the description, which makes the chunks a file.
+
+        Returns:
+            The reference to the file.
+
+        Raises:
+            BusUnavailableError: The broker does not answer.
+        """
+        if self._rest:
+            await self._publish(bytes(self._rest))
+            self._rest.clear()
+        file = self._file.model_copy(update={"size": self._size, "sha256": self._digest.hexdigest()})
+        subject = _info_subject(self._bucket, file.sha256)
+        there = await self._bus.last("artifacts", subject)
+        if there is not None and self._clock.now() - there.at < timedelta(seconds=REUSE_MAX_AGE_S) / 2:
+            with suppress(BodyLostError):
+                if await self._is_readable(file):
+                    return file
+        description = ObjectInfo(
+            name=file.sha256,
+            bucket=self._bucket,
+            nuid=self._nuid,
+            size=file.size,
+            chunks=self._chunks,
+            digest=f"SHA-256={urlsafe_b64encode(self._digest.digest()).decode()}",
+            mtime=self._clock.now().isoformat(),
+            options={"max_chunk_size": self._step},
+        )
+        with suppress(ConflictError):  # another process has stored the same content
+            text = description.model_dump_json().encode()
+            await self._bus.publish(subject, text, {}, expect=there.sequence if there else 0)
+        return file
+
+    async def _is_readable(self, file: File) -> bool:
+        """Return True if the object that exists is whole. The description survives a store that lost chunks."""
+        store = FileStore(self._bus, self._bucket, self._clock, self._max_bytes)
+        async with aclosing(store.read(file)) as pieces:
+            async for _ in pieces:
+                pass
+        return True
+
+    async def _publish(self, chunk: bytes) -> None:
+        await self._bus.publish(f"$O.{self._bucket}.C.{self._nuid}", chunk, {})
+        self._chunks += 1
+
+
+def _parse(file: File, stored: StoredMessage | None) -> ObjectInfo:
+    if stored is None:
+        raise BodyLostError(f"the file {file.name!r} is not in the object store; it was removed, or was never stored")
+    try:
+        description = ObjectInfo.model_validate_json(stored.body)
+    except ValidationError:
+        raise BodyLostError(f"the description of the file {file.name!r} cannot be read; store the file again") from None
+    if description.deleted:
+        raise BodyLostError(f"the file {file.name!r} was deleted from the object store")
+    return description
+
+
+def _info_subject(bucket: str, name: str) -> str:
+    return f"$O.{bucket}.M.{urlsafe_b64encode(name.encode()).decode()}"
