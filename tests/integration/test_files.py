@@ -115,7 +115,7 @@ async def test_retention_removes_a_file_with_the_messages_that_refer_to_it(
         objects = await bus.subjects("artifacts", client.subjects.objects)
         last = await bus.last("artifacts", objects[0])
         assert last is not None
-        await bus.trim("artifacts", ">", last.sequence)  # what `_remove_unreferenced_bodies` does
+        await bus.trim("artifacts", ">", last.sequence)  # as retention does
         with pytest.raises(BodyLostError, match="is not in the object store"):
             await anext(client.read_file(found.file))
 

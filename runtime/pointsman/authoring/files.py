@@ -219,8 +219,8 @@ async def pieces_of(content: FileContent) -> AsyncGenerator[bytes, None]:
     elif isinstance(content, AsyncIterable):
         async for piece in content:
             yield piece
-    elif hasattr(content, "read"):
-        while piece := content.read(_PIECE_BYTES):
+    elif callable(read := getattr(content, "read", None)):
+        while piece := read(_PIECE_BYTES):
             yield piece
     else:
         for piece in content:
