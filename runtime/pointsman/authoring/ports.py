@@ -12,6 +12,7 @@ from pydantic import JsonValue
 from pointsman.errors import MAX_ERROR_CHARS
 from pointsman.ports.model import Model
 from pointsman.telemetry import traces
+from pointsman.telemetry.error_content import content_text
 from pointsman.telemetry.semconv import Attributes
 from pointsman.util.process_groups import CompletedProcess
 from pointsman_schemas.events import Delta, Progress, Step, Usage
@@ -181,7 +182,7 @@ class ReportedCall:
             message: Reason, for operators.
         """
         self.error = self.error or f"{kind}: {message}"[:MAX_ERROR_CHARS]
-        self._span.set_failed(kind, message)
+        self._span.set_failed(kind, content_text(message) or kind)
 
     def record_usage(self, usage: Usage) -> None:
         """Count `usage` for this call and for the attempt.

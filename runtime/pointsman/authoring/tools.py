@@ -167,7 +167,7 @@ class Tool(Generic[P, R]):
         """Run the tool on the JSON text that a model wrote. A failure becomes a result that the model can read.
 
         A `TaskError` is meant for the model, so the result has its text. For other exceptions, the model gets
-        only the type, and the log of the worker has the rest.
+        only the type, and the stored report of the call has the rest.
 
         Args:
             arguments: JSON text of the arguments.
@@ -180,12 +180,13 @@ class Tool(Generic[P, R]):
         Raises:
             AnswerRequiredError: A person must allow a call first.
             ConfigurationError: The author of the tool has to change something.
+            CancelledError: The call was cancelled.
         """
         try:
             value = await self._call_reported(lambda: self._parse(arguments), state_of(context), call_id)
-        except (AnswerRequiredError, ConfigurationError):
+        except (AnswerRequiredError, ConfigurationError, asyncio.CancelledError):
             raise  # the supervisor and the author need this error, not the model
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # KeyboardInterrupt would leave the task of the call, and end the loop
             text, kind = _public_text(error), error.kind if isinstance(error, TaskError) else ""
             if kind == ErrorKind.REJECTED:
                 text = with_do_without(text)
@@ -297,14 +298,18 @@ class Tool(Generic[P, R]):
 
         Raises:
             AnswerRequiredError: The tool asked a person. The call has not ended, so nothing is recorded.
-            SystemExit: The tool raised `SystemExit`. The error is recorded first, as for any other exception.
+            CancelledError: The call was cancelled.
+            GeneratorExit: The call was closed.
+            BaseException: Any other exception of the tool. It is recorded first.
         """
         recorded, call = (key, self.name, self._as_json(asked)), state.for_call()
         try:
             value = await self._intercepted(checked, call, key, "")
         except AnswerRequiredError:
             raise  # the call has not ended
-        except (Exception, SystemExit) as error:
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except BaseException as error:
             await state.record.record_call(*recorded, None, _public_text(error), **call.call_fields)
             raise
         return self._restored_result(await state.record.record_call(*recorded, value, **call.call_fields))
@@ -334,7 +339,7 @@ class Tool(Generic[P, R]):
                 if not _is_transient(error):
                     raise
                 asked = error.retry_after if isinstance(error, TaskError | ModelError) else None
-                _log.info("tool_retried", tool=self.name, error=describe_error(error), tries_left=left)
+                _log.info("tool_retried", tool=self.name, error=error, tries_left=left)
             await asyncio.sleep(min(pause if asked is None else asked, _MAX_PAUSE_S))
             pause *= 2
         return await self._call_once(checked, state.for_try(key))
@@ -429,11 +434,11 @@ def _sort_sets(value: object, plain: JsonValue) -> JsonValue:
 def _public_text(error: BaseException) -> str:
     """Return the text for models and callers: the text of a `TaskError`, or only the type of any other exception.
 
-    The text of an exception may quote arguments, addresses and secrets. The log of the worker has the text.
+    The text of an exception may quote arguments, addresses and secrets. `pointsman trace` has the text.
     """
     if isinstance(error, TaskError):
         return describe_error(error)
-    return f"{type(error).__name__}; the log of the worker has the reason"
+    return f"{type(error).__name__}; `pointsman trace` has the reason"
 
 
 def _is_transient(error: Exception) -> bool:
@@ -469,7 +474,7 @@ def tool(
 
     The schema comes from the annotations; `Annotated[str, Field(description="...")]` describes a parameter. A model
     does not fill a parameter annotated with `Context`. Raise a `TaskError` for a failure whose text the model may read.
-    For any other exception, the model gets only the type, and the log of the worker has the text.
+    For any other exception, the model gets only the type, and `pointsman trace` has the text.
 
     Args:
         function: Function to decorate, for the form without brackets.

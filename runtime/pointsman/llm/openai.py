@@ -381,6 +381,8 @@ def _merged(known: Any, piece: Any, name: str = "") -> Any:
             return known
         case _, str() if name not in _CONSTANT:
             return _Pieces([piece])
+        case _Pieces(), dict() | list():
+            return _merged(None, piece, name)
         case dict(), dict():
             return {**known, **{key: _merged(known.get(key), value, key) for key, value in piece.items()}}
         case None, dict():

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from opentelemetry import trace as otel
 
 from pointsman.errors import PointsmanError
+from pointsman.telemetry.error_content import message_of, stack_of
 from pointsman.telemetry.fast.lean_spans import LeanSpan
 from pointsman.telemetry.semconv import ERROR_TYPE, Attributes, Value
 from pointsman.telemetry.trace_context import TraceContext, from_otel
-from pointsman.util.scrubber import scrub, scrub_traceback, to_writable
+from pointsman.util.scrubber import scrub, to_writable
 
 __all__ = ["NonRecordingSpan", "Span", "context_of_span", "record_exception", "set_error", "writable_attributes"]
 
@@ -87,11 +87,11 @@ def record_exception(opened: Span, inner: otel.Span, error: Exception) -> None:
             "exception",
             {
                 "exception.type": to_writable(qualified),
-                "exception.message": scrub(str(error)),
-                "exception.stacktrace": scrub_traceback("".join(traceback.format_exception(error)))[-_MAX_STACK_CHARS:],
+                "exception.message": message_of(error),
+                "exception.stacktrace": stack_of(error)[-_MAX_STACK_CHARS:],
             },
         )
-    opened.set_failed(error.kind if isinstance(error, PointsmanError) else qualified, str(error))
+    opened.set_failed(error.kind if isinstance(error, PointsmanError) else qualified, message_of(error))
 
 
 def set_error(inner: otel.Span, error_type: str, message: str) -> None:

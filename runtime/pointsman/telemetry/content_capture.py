@@ -1,8 +1,8 @@
-"""Record prompts, answers and tool arguments on spans, if the settings ask for them.
+"""Record prompts, answers, tool arguments and the texts of errors, if the settings ask for them.
 
-| `POINTSMAN_CAPTURE_CONTENT` | `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` | On the spans |
+| `POINTSMAN_CAPTURE_CONTENT` | `OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT` | On the spans and in the logs |
 |---|---|---|
-| `none` (default) | `false`, `no_content`, `event_only` (there are no events) | nothing |
+| `none` (default) | `false`, `no_content`, `event_only` (there are no events) | types of errors, see `error_content` |
 | `redacted` | `redacted` | all, with what looks like a key, token or password hidden |
 | `full` | `true`, `span_only`, `span_and_event`, `full` | all, unchanged |
 
@@ -20,6 +20,7 @@ from pydantic import JsonValue
 
 from pointsman.ports.model import ModelReply, ModelRequest, Turn
 from pointsman.settings import Settings
+from pointsman.telemetry import error_content
 from pointsman.telemetry.logs import get_logger
 from pointsman.telemetry.semconv import Attributes
 from pointsman.util.environment import variable
@@ -61,6 +62,7 @@ def configure(mode: Mode, *, emails: bool = False) -> None:
     """Set the mode of this process. `emails` also hides addresses if the mode is `redacted`. For `setup` and tests."""
     global _mode, _emails
     _mode, _emails = mode, emails
+    error_content.configure(visible=mode != "none")
 
 
 def mode_of(settings: Settings) -> Mode:

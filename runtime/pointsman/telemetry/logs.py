@@ -9,7 +9,6 @@ import logging
 import re
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import Token
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 from opentelemetry.trace import get_current_span
 
 from pointsman.settings import Settings
+from pointsman.telemetry.error_content import message_of, stack_of, without_texts_of
 from pointsman.util.environment import variable
 from pointsman.util.lazy_import import structlog
-from pointsman.util.scrubber import HIDDEN_TEXT, is_secret, scrub, scrub_traceback
+from pointsman.util.scrubber import HIDDEN_TEXT, is_secret, scrub
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
@@ -159,7 +159,10 @@ def _format_exception(logger: WrappedLogger, name: str, event: EventDict) -> Eve
     elif isinstance(info, tuple):
         info = info[1]
     if isinstance(info, BaseException):
-        event["exception"] = scrub_traceback("".join(traceback.format_exception(info)).rstrip())
+        for key, value in event.items():
+            if isinstance(value, str):
+                event[key] = without_texts_of(info, value)
+        event["exception"] = stack_of(info).rstrip()
     return event
 
 
@@ -198,6 +201,8 @@ def _clean_value(value: Any, text: Callable[[str], str], depth: int) -> Any:
             return text(value)
         case None | bool() | int() | float():
             return value
+        case BaseException():
+            return text(message_of(value))
         case dict() if depth < _MAX_DEPTH:
             return _clean_mapping(value, text, depth)
         case list() | tuple() | set() | frozenset() if depth < _MAX_DEPTH:

@@ -62,8 +62,8 @@ async def test_a_model_gets_the_type_and_operators_get_the_text() -> None:
     assert isinstance(agent.model, ScriptedModel)
     turns = [turn.text for request in agent.model.requests for turn in request.turns]
     assert [text for text in turns if text.startswith(("connect", "block"))] == [
-        "connect failed: ConnectionError; the log of the worker has the reason",
-        "block failed: OSError; the log of the worker has the reason",
+        "connect failed: ConnectionError; `pointsman trace` has the reason",
+        "block failed: OSError; `pointsman trace` has the reason",
     ]
     assert SECRET not in "".join(turns) + "".join(step.text for step in journal.steps.values())
     failed = {line["tool"]: line for line in lines if line["event"] == "tool_failed"}
@@ -106,7 +106,7 @@ async def test_a_recorded_failure_of_an_approved_call_has_the_type_alone() -> No
 
     with pytest.raises(ConnectionError):
         await first.call(pay)
-    with pytest.raises(TaskError, match="pay has run, and is not run again: ConnectionError; the log of the worker"):
+    with pytest.raises(TaskError, match="pay has run, and is not run again: ConnectionError; `pointsman trace`"):
         await again.call(pay)
 
     (step,) = journal.steps.values()

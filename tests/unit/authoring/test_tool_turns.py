@@ -36,7 +36,7 @@ async def test_parallel_calls_run_side_by_side_and_each_gets_its_own_result() ->
     )
 
     assert output == "ok"
-    failed = "meet failed: ValueError; the log of the worker has the reason"
+    failed = "meet failed: ValueError; `pointsman trace` has the reason"
     assert results_of(model.requests[1]) == [("met a", False), (failed, True)]
     turns = model.requests[1].turns
     assert [call.id for call in turns[1].calls] == [turn.call_id for turn in turns[2:]]
@@ -76,7 +76,7 @@ async def test_unreadable_argument_of_a_custom_type_is_reported_to_the_model(app
         tool_reply(("paint", {"colour": "blue"})), text_reply("no"), tools=[tool(approval=approval)(paint)]
     )
 
-    assert results_of(model.requests[1]) == [("paint failed: KeyError; the log of the worker has the reason", True)]
+    assert results_of(model.requests[1]) == [("paint failed: KeyError; `pointsman trace` has the reason", True)]
     assert output == "no"
 
 

@@ -103,8 +103,8 @@ async def test_exceptions_and_values_that_are_no_json_are_results() -> None:
     left = await leaving.call("{}", Context.for_test())
     strange = await odd.call("{}", Context.for_test())
 
-    assert raised == ToolResult("raising failed: LookupError; the log of the worker has the reason", is_error=True)
-    assert timed_out == ToolResult("late failed: TimeoutError; the log of the worker has the reason", is_error=True)
+    assert raised == ToolResult("raising failed: LookupError; `pointsman trace` has the reason", is_error=True)
+    assert timed_out == ToolResult("late failed: TimeoutError; `pointsman trace` has the reason", is_error=True)
     assert left.is_error
     assert strange.is_error
     assert "tool odd" in strange.text
@@ -230,8 +230,8 @@ async def test_rejected_call_is_an_error_without_the_persons_name(said: dict[str
     ("error", "text"),
     [
         (TaskError("never"), "never"),
-        (ModelError("never", retryable=False), "ModelError; the log of the worker has the reason"),
-        (InvalidTokenError("never"), "InvalidTokenError; the log of the worker has the reason"),
+        (ModelError("never", retryable=False), "ModelError; `pointsman trace` has the reason"),
+        (InvalidTokenError("never"), "InvalidTokenError; `pointsman trace` has the reason"),
     ],
     ids=["of the tool's", "of a model", "of the contract"],
 )

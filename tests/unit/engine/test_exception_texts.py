@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import pytest
 from rich.console import Console
 from structlog.testing import capture_logs
 from support.spans import exporting
@@ -12,6 +14,7 @@ from support.spans import exporting
 from pointsman.authoring.agent import agent
 from pointsman.cli.render.outcome import render_workflow
 from pointsman.core.views.timeline import Timeline
+from pointsman.telemetry import content_capture
 from pointsman.testing import ScriptedModel, running_team, text_reply
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
@@ -34,7 +37,14 @@ async def greet(request: str) -> str:
     return "hello"
 
 
-async def test_exception_text_reaches_operators_and_neither_callers_nor_models() -> None:
+@pytest.fixture(params=["none", "full"])
+def mode(request: pytest.FixtureRequest) -> Iterator[content_capture.Mode]:
+    content_capture.configure(request.param)
+    yield request.param
+    content_capture.configure("none")
+
+
+async def test_exception_text_reaches_operators_and_neither_callers_nor_models(mode: content_capture.Mode) -> None:
     tasks = [{"id": "t1", "agent": "connect", "intent": "connect"}, {"id": "t2", "agent": "greet", "intent": "greet"}]
     plan, answer = ScriptedModel(text_reply({"tasks": tasks})), ScriptedModel(text_reply({"answer": "It failed."}))
     agents = [planner.with_model(plan), synthesizer.with_model(answer), connect, greet]
@@ -55,9 +65,9 @@ async def test_exception_text_reaches_operators_and_neither_callers_nor_models()
     assert SECRET not in asked
 
     (failed,) = [line for line in lines if line["event"] == "attempt_failed"]
-    assert failed["error"] == f"agent connect raised ConnectionError: {SECRET}"
+    assert failed["error"] == (None if mode == "none" else f"agent connect raised ConnectionError: {SECRET}")
     statuses = [str(span.status.description) for span in spans.get_finished_spans()]
-    assert any(SECRET in status for status in statuses)
+    assert any(SECRET in status for status in statuses) == (mode != "none")
     console = Console(file=io.StringIO(), width=200)
     console.print(render_workflow(entries, [], datetime.now(UTC), ["connect"]))
     assert SECRET in console.file.getvalue()  # type: ignore[attr-defined]

@@ -39,6 +39,20 @@ def test_the_corpus_has_whole_streamed_and_broken_shapes_of_each_dialect() -> No
     assert there == {(dialect, kind, broken) for dialect in MODELS for kind in ("whole", "stream") for broken in (0, 1)}
 
 
+SERVERS = (
+    "OpenAI", "Azure", "vLLM", "Ollama", "llama.cpp", "LiteLLM", "OpenRouter", "Groq", "Gemini", "DeepSeek",
+    "Anthropic", "Bedrock", "Vertex",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_the_corpus_has_whole_streamed_and_broken_shapes_of_each_server(server: str) -> None:
+    ours = [case for case in CASES if server.lower() in case.name.lower()]
+
+    assert {case.kind for case in ours if not case.is_error} == {"whole", "stream"}
+    assert any(case.is_error for case in ours)
+
+
 def as_data(reply: ModelReply) -> dict[str, Any]:
     """The expected reply of a case of the corpus."""
     return {

@@ -67,6 +67,10 @@ _AGEING_STREAMS: frozenset[StreamKind] = frozenset({"dead", "limits", "artifacts
 """The streams whose oldest messages the broker may delete by age."""
 _NEARLY_FULL = 0.8  # share of the bytes that the settings allow a stream; any other limit is always reported
 
+_CLOSE_TIMEOUT_S = 0.5
+"""Time for the last messages, such as negative acknowledgements, at the close of a bus, in seconds. A healthy network
+needs milliseconds. A process that leaves a network without answers must not wait for the timeout of a request."""
+
 
 async def connect(
     settings: Settings,
@@ -171,7 +175,7 @@ class JetStreamBus:
         self._connection.reject_requests()
         await self._streams.close()
         with suppress(asyncio.TimeoutError):
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._registry.close()
                 await asyncio.gather(*(consumer.close() for consumer in list(self._consumers)))
                 await self._connection.flush()

@@ -32,6 +32,7 @@ _OPTIONAL_HINT = (
     "the process uses the streams and consumers that exist; POINTSMAN_PROVISION=false saves the request that is refused"
 )
 _MAX_REPORTED = 100  # refused subjects to log, each of them once
+_CLOSE_TIMEOUT_S = 0.25  # seconds: a socket that is silent must not keep a process from its exit
 _PING_INTERVAL_S = 2.0  # seconds; after three pings without an answer (4 to 6 s), a half-open connection is closed
 
 
@@ -199,7 +200,7 @@ class NatsConnection:
         self.reject_requests()
         self._requests.disconnected()
         with suppress(*CLIENT_ERRORS):
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self.client.shutdown()
 
     @contextmanager

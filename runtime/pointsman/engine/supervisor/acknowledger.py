@@ -17,6 +17,7 @@ from pointsman.errors import BusUnavailableError, ConflictError, PermissionDenie
 from pointsman.ports.bus import Bus, Delivery
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import bind, get_logger
+from pointsman.telemetry.error_content import content_text
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, Outcome
 from pointsman_schemas.strict_json import dump
@@ -111,7 +112,9 @@ class Acknowledger:
             await delivery.term(kind)
 
     async def _store_dead_letter(self, delivery: Delivery, workflow: str | None, cause: AttemptError) -> None:
-        _log.warning("input_refused", subject=delivery.message.subject, kind=cause.kind, reason=cause.message)
+        _log.warning(
+            "input_refused", subject=delivery.message.subject, kind=cause.kind, reason=content_text(cause.message)
+        )
         await dead_letter(
             self._bus,
             self._subjects,

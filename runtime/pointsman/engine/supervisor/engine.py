@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 from pointsman.core.model.inputs import TimerFired
@@ -74,8 +75,9 @@ _MAX_DELIVERIES = 5
 """Deliveries of an input that raises in the engine, before the engine dead-letters the input."""
 _MAX_RETRY_PAUSE_S = 60.0
 """Longest delay between two deliveries of a timer that raises in the engine."""
-_WITHDRAW_TIMEOUT_S = 2.0
-"""Timeout for withdrawing the team's card at shutdown. A broker restarts in this time; otherwise the card expires."""
+_SHUTDOWN_TIMEOUT_S = 1.0
+"""Time at shutdown to withdraw the team's card, and for turns that wait for the broker, in seconds. A card that is not
+withdrawn expires, and the inputs of a cancelled turn are delivered to another supervisor."""
 _HEADS_PER_WORKFLOW = 2
 """Cached heads for each slot of admission: other supervisors admit some of the workflows whose inputs arrive here."""
 
@@ -154,7 +156,7 @@ class SupervisorEngine:
         ended = self._subjects.team_outcomes(name)
         async with (
             await self._bus.listen(ended, self._on_outcome),
-            asyncio.TaskGroup() as turns,
+            _Turns() as turns,
             await self._bus.receive_forwarded(self.instance, lambda delivery: self._on_forwarded(delivery, turns)),
         ):
             endless = [
@@ -180,13 +182,16 @@ class SupervisorEngine:
                     task.cancel()
                 await asyncio.wait([*endless, stopped])
             failures = [error for task in done if task is not stopped and (error := task.exception()) is not None]
-            with contextlib.suppress(BusUnavailableError, TimeoutError):
-                async with asyncio.timeout(_WITHDRAW_TIMEOUT_S):
-                    await self._bus.registry.withdraw(card)
+            await asyncio.gather(self._withdraw(card), turns.end(_SHUTDOWN_TIMEOUT_S))
             await asyncio.gather(*(consumer.close() for consumer in self._consumers.values()))
         if failures:
             raise failures[0]
         _log.info("supervisor_stopped", team=name)
+
+    async def _withdraw(self, card: AgentCard) -> None:
+        with contextlib.suppress(BusUnavailableError, TimeoutError):
+            async with asyncio.timeout(_SHUTDOWN_TIMEOUT_S):
+                await self._bus.registry.withdraw(card)
 
     async def _start(self) -> AgentCard:
         """Set up the streams and open the team's consumers. Safe to repeat after a failure."""
@@ -504,3 +509,24 @@ async def _acknowledge(delivery: Delivery) -> None:
 def _identity(delivery: Delivery) -> tuple[str, int, int]:
     """Return a key that no other delivery has. `id()` is not unique: a later delivery may get the same address."""
     return delivery.message.subject, delivery.message.sequence, delivery.delivered
+
+
+class _Turns(asyncio.TaskGroup):
+    """The turns of workflows, which a shutdown can end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._open: set[asyncio.Task[Any]] = set()
+
+    def create_task(self, *args: Any, **kwargs: Any) -> asyncio.Task[Any]:
+        task = super().create_task(*args, **kwargs)
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        return task
+
+    async def end(self, within: float) -> None:
+        """Wait for the open turns for at most `within` seconds, then cancel the others."""
+        if self._open:
+            await asyncio.wait(self._open, timeout=within)
+        for task in tuple(self._open):
+            task.cancel()

@@ -28,6 +28,7 @@ from pointsman.telemetry import (
     semconv,
     tracing_enabled,
 )
+from pointsman.telemetry.error_content import content_text
 from pointsman.telemetry.trace_context import trace_context
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.envelope import decode
@@ -215,7 +216,7 @@ def _task_events(history: Iterable[Entry], task_id: str) -> Iterator[SpanEvent]:
             case "task_held":
                 held: semconv.Attributes = {
                     "pointsman.delay": (entry.until - entry.at).total_seconds(),
-                    semconv.REASON: entry.reason,
+                    semconv.REASON: content_text(entry.reason),
                 }
                 yield SpanEvent(semconv.TASK_HELD, entry.at, held)
             case "task_dispatched" if entry.fallback_for is not None:
@@ -227,7 +228,10 @@ def _task_events(history: Iterable[Entry], task_id: str) -> Iterator[SpanEvent]:
             case "task_reopened":
                 yield SpanEvent(semconv.TASK_REOPENED, entry.at, {})
             case "result_ignored":
-                ignored: semconv.Attributes = {semconv.ATTEMPT: entry.attempt, semconv.REASON: entry.reason}
+                ignored: semconv.Attributes = {
+                    semconv.ATTEMPT: entry.attempt,
+                    semconv.REASON: content_text(entry.reason),
+                }
                 yield SpanEvent(semconv.RESULT_IGNORED, entry.at, ignored)
             case _:
                 pass
@@ -242,10 +246,13 @@ def _workflow_events(history: Iterable[Entry]) -> Iterator[SpanEvent]:
                     yield SpanEvent(semconv.REPLANNED, entry.at, {semconv.TASK_ID: entry.task_id})
                 planned = True
             case "plan_rejected":
-                said: semconv.Attributes = {"pointsman.problems": entry.problems}
+                said: semconv.Attributes = {
+                    "pointsman.problem_count": len(entry.problems),
+                    "pointsman.problems": tuple(filter(None, map(content_text, entry.problems))) or None,
+                }
                 yield SpanEvent(semconv.PLAN_REJECTED, entry.at, said)
             case "limit_reached":
-                limit: semconv.Attributes = {"pointsman.limit": entry.limit, semconv.REASON: entry.detail}
+                limit: semconv.Attributes = {"pointsman.limit": entry.limit, semconv.REASON: content_text(entry.detail)}
                 yield SpanEvent(semconv.LIMIT_REACHED, entry.at, limit)
             case _:
                 pass
@@ -281,7 +288,11 @@ def _export_task(
         )
 
     trace = state.trace
-    error = (task.error.kind, task.error.for_operators) if task.error and task.status is TaskStatus.FAILED else None
+    error = (
+        (task.error.kind, content_text(task.error.for_operators) or task.error.kind)
+        if task.error and task.status is TaskStatus.FAILED
+        else None
+    )
     record(
         about,
         context=trace_context(trace, task.span_id),
@@ -319,6 +330,6 @@ def _export_workflow(state: State, ended: datetime, happenings: Iterable[SpanEve
         kind="internal",
         started=state.round_began_at,
         ended=ended,
-        error=(state.phase.value, reason) if state.phase is Phase.FAILED else None,
+        error=(state.phase.value, content_text(reason) or state.phase.value) if state.phase is Phase.FAILED else None,
         happenings=happenings,
     )

@@ -292,9 +292,11 @@ class Attempt:
             return HandlerOutcome("failed", error=_attempt_error(error.kind, error, error.retryable, error.retry_after))
         except ConfigurationError as error:  # an error of the author, the same in every attempt: no retry
             return HandlerOutcome("failed", error=_attempt_error(error.kind, error, False, None))
-        except (asyncio.CancelledError, GeneratorExit):
+        except asyncio.CancelledError:
             raise
-        except BaseException as error:  # a handler's `exit()` ends the attempt, not the worker
+        # A handler's `exit()` or GeneratorExit ends the attempt, not the worker. If this coroutine itself is closed,
+        # the handler below returns at once, as `close` requires.
+        except BaseException as error:
             return self._raised(error)
 
     def _raised(self, error: BaseException) -> HandlerOutcome:

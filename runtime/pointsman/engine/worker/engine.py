@@ -465,13 +465,13 @@ async def _run_unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Eve
 async def _open_agent(agent: Agent) -> None:
     try:
         await agent.open()
-    except ConfigurationError:
+    except (ConfigurationError, asyncio.CancelledError, GeneratorExit):
         raise
-    except Exception as error:
+    except BaseException as error:  # `exit()` in the code of an author does not end the worker
         _log.warning(
             "agent_open_failed",
             agent=agent.card.name,
-            error=describe_error(error),
+            error=error,
             hint="the agent still receives tasks, and a task that needs the missing resource fails",
         )
 
@@ -479,8 +479,10 @@ async def _open_agent(agent: Agent) -> None:
 async def _close_agent(agent: Agent) -> None:
     try:
         await agent.close()
-    except Exception as error:
-        _log.warning("agent_close_failed", agent=agent.card.name, error=describe_error(error))
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        _log.warning("agent_close_failed", agent=agent.card.name, error=error)
 
 
 def _newest_cancelled(workflow: str, cancellation: Cancellation) -> dict[tuple[str, str], int]:

@@ -141,7 +141,7 @@ class ThreadExecutor:
                 error = left_by
             if not self._is_over:
                 hint = "code of an agent stopped the loop, or raised this error in its own task; the loop continues"
-                _log.error("handler_loop_interrupted", error=repr(error) if error else None, hint=hint)
+                _log.error("handler_loop_interrupted", error=error, hint=hint)
         if watchdog is not None:
             watchdog.stop()
         if not self._tasks:

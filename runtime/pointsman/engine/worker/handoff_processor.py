@@ -48,6 +48,7 @@ from pointsman.telemetry import (
     span,
     tracing_enabled,
 )
+from pointsman.telemetry.error_content import content_text
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Result
@@ -147,7 +148,7 @@ class HandoffProcessor:
             agent=agent,
             subject=message.subject,
             letter=letter.id,
-            cause=str(error),
+            cause=error,
             hint=f"pointsman dead show {letter.id}",
         )
         in_flight.slots.record_request(0.0, error.kind)
@@ -175,12 +176,12 @@ class HandoffProcessor:
             asks = result.questions if handoff.role in (Role.WORK, Role.PLAN) else ()
             error = None if asks else result.error
             if error is not None:
-                spot.set_failed(error.kind, error.for_operators)
+                spot.set_failed(error.kind, content_text(error.for_operators) or error.kind)
                 _log.warning(
                     "attempt_failed",
                     status=result.status,
                     kind=error.kind,
-                    error=error.for_operators,
+                    error=content_text(error.for_operators),
                     retryable=error.retryable,
                 )
             elif asks:

@@ -90,15 +90,19 @@ class WorkerResources:
             for each, manager in reversed(managers):
                 try:
                     await manager.__aexit__(None, None, None)
-                except Exception as error:
-                    _log.warning("lifespan_close_failed", lifespan=each.name, error=describe_error(error))
+                except (asyncio.CancelledError, GeneratorExit):
+                    raise
+                except BaseException as error:
+                    _log.warning("lifespan_close_failed", lifespan=each.name, error=error)
 
 
 async def _open(lifespan: Lifespan[Any]) -> tuple[AbstractAsyncContextManager[Any], object]:
     try:
         manager = lifespan()
         return manager, await manager.__aenter__()
-    except (Exception, SystemExit) as error:
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
         raise ConfigurationError(
             f"the lifespan {lifespan.name} ({lifespan.place}) failed at the start of the worker: "
             f"{describe_error(error)}"

@@ -179,7 +179,7 @@ async def test_failed_approved_call_stays_used_and_fails_again(amount: int, erro
 
     with pytest.raises(error, match="no luck"):
         await context_of(desk, handoff).call(bank.pay, amount=amount)
-    with pytest.raises(TaskError, match=f"pay has run, and is not run again: {error.__name__}; the log"):
+    with pytest.raises(TaskError, match=f"pay has run, and is not run again: {error.__name__}; `pointsman trace`"):
         await context_of(desk, handoff).call(bank.pay, amount=amount)
 
     assert bank.amounts == [amount]

@@ -1,0 +1,108 @@
+"""Keep the texts of errors out of spans and logs while no content is captured.
+
+The text of an exception may quote arguments, prompts and answers. So may the body of a provider's error, and the name
+of a task in a refused plan. Without capture, the type of the exception and the places of its stack are recorded.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+from pointsman.errors import ContractError, ModelError, PointsmanError, TaskError
+from pointsman.util.scrubber import scrub, scrub_traceback
+
+__all__ = ["configure", "content_text", "message_of", "stack_of", "without_texts_of"]
+
+_CONTENT_ERRORS: Final = (TaskError, ModelError, ContractError)
+"""Errors of Pointsman that quote data of requests, agents and providers. The others quote settings and subjects."""
+_MIN_REPLACED_CHARS: Final = 4  # shorter texts occur in other words
+
+_visible = False
+
+
+def configure(*, visible: bool) -> None:
+    """Set whether the texts of errors are recorded. For `content_capture.configure`."""
+    global _visible
+    _visible = visible
+
+
+def content_text(text: str) -> str | None:
+    """Return a text that may quote content; None while no content is captured.
+
+    Args:
+        text: The text, such as the reason of a failed task.
+    """
+    return text if _visible else None
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception for a span or a log; its type if the message may quote content.
+
+    Args:
+        error: The exception.
+    """
+    if _visible or _is_free_of_content(error):
+        return scrub(_text(error))
+    if isinstance(error, OSError) and isinstance(error.strerror, str):
+        return f"{type(error).__name__}: {error.strerror}"
+    return error.kind if isinstance(error, PointsmanError) else type(error).__name__
+
+
+def stack_of(error: BaseException) -> str:
+    """Return the stack of an exception and of its causes; without their messages while no content is captured.
+
+    Args:
+        error: The exception.
+    """
+    if _visible:
+        return scrub_traceback("".join(traceback.format_exception(error)))
+    parts: list[str] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        lines = traceback.format_tb(current.__traceback__)
+        parts.append("".join(["Traceback (most recent call last):\n", *lines, f"{_headline(current)}\n"]))
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return scrub_traceback("\n".join(reversed(parts)))
+
+
+def without_texts_of(error: BaseException, text: str) -> str:
+    """Return a text, such as the line of a library, without the texts of an exception and of its causes.
+
+    Args:
+        error: The exception.
+        text: The text.
+    """
+    if _visible:
+        return text
+    current: BaseException | None = error
+    for _ in range(10):
+        if current is None:
+            break
+        if not _is_free_of_content(current):
+            for part in (repr(current), _text(current)):
+                if len(part) >= _MIN_REPLACED_CHARS:
+                    text = text.replace(part, type(current).__name__)
+        current = current.__cause__ or current.__context__
+    return text
+
+
+def _headline(error: BaseException) -> str:
+    message = message_of(error)
+    name = type(error).__name__
+    members = [_headline(each) for each in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
+    line = message if message.startswith(name) else f"{name}: {message}"
+    return f"{line} ({', '.join(members)})" if members else line
+
+
+def _is_free_of_content(error: BaseException) -> bool:
+    return isinstance(error, PointsmanError) and not isinstance(error, _CONTENT_ERRORS)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as unprintable:
+        return f"its message cannot be shown: {type(unprintable).__name__}"
