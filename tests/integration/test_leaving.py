@@ -31,7 +31,7 @@ async def test_processes_leave_in_time_after_the_network_turned_black(
             services = await asyncio.gather(system.supervisor(CREW), system.worker(CREW), system.worker(CREW))
             workflow = await system.client.submit("crew", steps("a", seconds=30))
             await wait_for(
-                lambda: system.client.bus.last("work", f"pointsman.handoff.worker.crew.{workflow.id}.>"), "task under way"
+                lambda: system.client.bus.last("work", f"pointsman.handoff.worker.crew.{workflow.id}.>"), "a task"
             )
             for _ in range(10):  # some of these requests are in a turn of the supervisor when the network turns black
                 await system.client.submit("crew", steps("a", seconds=30))
