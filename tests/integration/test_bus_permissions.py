@@ -308,7 +308,7 @@ def command(port: int, *arguments: str, folder: Path, **environment: str) -> sub
         (["worker", "echo.py"], "publish", "$JS.API.CONSUMER.CREATE.>"),
         (["worker", "echo.py"], "publish", "$JS.API.CONSUMER.MSG.NEXT.>"),
         (["worker", "echo.py"], "publish", "$KV.>"),
-        (["worker", "echo.py"], "subscribe", "own.live.>"),
+        (["worker", "echo.py"], "subscribe", "own.cancelled.>"),
         (["supervisor", "crew.py"], "subscribe", "_INBOX.>"),
         (["supervisor", "crew.py"], "publish", "$JS.API.CONSUMER.MSG.NEXT.>"),
         (["supervisor", "crew.py"], "publish", "$JS.API.STREAM.MSG.GET.>"),

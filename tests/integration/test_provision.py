@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from support.broker import TIMEOUT_S
 from support.configured_server import configured_server
 
@@ -106,6 +107,7 @@ async def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
     assert info["config"]["max_ack_pending"] == 7
 
 
+@pytest.mark.timeout(240)  # eleven processes, one after the other
 async def test_each_process_names_the_command_when_something_is_missing(tmp_path: Path) -> None:
     async with server(tmp_path) as port:
         without_streams = [

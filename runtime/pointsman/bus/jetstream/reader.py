@@ -303,4 +303,5 @@ def _to_direct_message(answer: WireMessage) -> StoredMessage:
         event_headers(headers),
         int(headers["Nats-Sequence"]),
         parse_time(headers["Nats-Time-Stamp"]),
+        answer.scheduled_by,
     )
