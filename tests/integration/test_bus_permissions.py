@@ -336,7 +336,7 @@ async def test_every_process_ends_with_the_brokers_words(
     assert last.startswith(f"pointsman: 127.0.0.1:{port} refuses user 'ada': Permissions Violation for ")
     assert denied.split("*")[0].rstrip(">") in last
     assert "Traceback" not in ran.stderr
-    assert time.monotonic() - began < TIMEOUT_S
+    assert time.monotonic() - began < 2 * TIMEOUT_S  # a time-out of the broker would take longer
 
 
 async def test_a_worker_that_may_not_give_results_ends_and_hands_its_work_back(tmp_path: Path) -> None:
