@@ -47,7 +47,7 @@ from simulation.outsiders import Outsiders
 
 __all__ = ["World", "WorldReport"]
 
-_HISTORY_STREAMS: tuple[StreamKind, ...] = ("requests", "controls", "results", "handoffs", "work", "log", "dead")
+_HISTORY_STREAMS: tuple[StreamKind, ...] = ("handoffs", "requests", "controls", "results", "work", "log", "dead")
 _QUIET_AFTER_S = 20.0  # seconds after which nothing bad begins any more, so that every workflow can be asked to end
 _MAX_SIMULATED_S = 1_200.0  # seconds: five requests one after the other, each to its deadline and a last word, twice
 _MAX_STEPS = 400_000  # turns of the loop; a world takes some 10,000

@@ -53,7 +53,10 @@ async def test_a_request_is_submitted_once_however_often_it_is_sent() -> None:
     assert (
         first.json
         == again.json
-        == {"id": workflow_id_for(f"pointsman.request.{TEAM}.*", "r-7", "/pointsman/client/python"), "team": TEAM}
+        == {
+            "id": workflow_id_for(f"pointsman.request.{TEAM}.anonymous", "r-7", "/pointsman/client/python"),
+            "team": TEAM,
+        }
     )
     stored = [message async for message in bus.read("requests", f"pointsman.request.{TEAM}.*")]
     assert len(stored) == 1
@@ -83,7 +86,7 @@ async def test_a_request_that_does_not_fit_says_why(asked: object) -> None:
         ("/api/requests", {"team": TEAM, "input": "x", "deadlin": 3}, "has no 'deadlin'; did you mean deadline?"),
         ("/api/requests", {"team": TEAM, "input": "x", "budget": {"tokns": 3}}, "'tokns'; did you mean tokens?"),
         ("/api/workflows/wf_1/cancel", {"resaon": "x"}, "has no 'resaon'; did you mean reason?"),
-        ("/api/approvals/wf_1-1/approve", {"inptu": {}}, "has no 'inptu'; did you mean input?"),
+        ("/api/questions/wf_1-1/approve", {"inptu": {}}, "has no 'inptu'; did you mean input?"),
         ("/api/dead-letters/d1/replay", {"as-new": True}, "has no 'as-new'; did you mean as_new?"),
         ("/api/dead-letters/d1/discard", {"x": True}, "has no 'x'; expected an empty object"),
         ("/api/dead-letters/replay", {"test": "", "until": 1}, "has no 'test'; did you mean text?"),
@@ -114,9 +117,9 @@ async def test_cancel_asks_the_supervisor_and_says_when_it_is_too_late() -> None
         late = await request(dashboard.app, "POST", f"/api/workflows/{WORKFLOW}/cancel", {})
         unknown = await request(dashboard.app, "POST", "/api/workflows/wf_nowhere/cancel", {})
 
-    stored = await bus.last("controls", f"pointsman.control.{TEAM}.{WORKFLOW}.*.*.*")
+    stored = await bus.last("controls", f"pointsman.control.{TEAM}.{WORKFLOW}.cancel.dashboard.*")
     assert stored is not None
-    assert Control.model_validate_json(stored.body) == Control(action="cancel", reason="enough", by="dashboard")
+    assert Control.model_validate_json(stored.body) == Control(action="cancel", reason="enough")
     assert (asked.status, late.status, unknown.status) == (200, 409, 404)
 
 
@@ -128,8 +131,9 @@ async def test_cancel_asks_the_supervisor_and_says_when_it_is_too_late() -> None
         ("/api/live/workflows/" + "x" * 300, 422),
         ("/api/dead-letters/>", 422),
         ("/api/dead-letters/none-such", 404),
-        ("/api/events/0", 404),
-        ("/api/events/" + "9" * 40, 404),
+        ("/api/events/log/0", 404),
+        ("/api/events/work/1", 404),
+        ("/api/events/results/" + "9" * 40, 404),
     ],
 )
 async def test_an_address_that_names_nothing_is_an_answer_and_no_crash(path: str, status: int) -> None:

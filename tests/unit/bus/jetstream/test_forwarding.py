@@ -62,7 +62,9 @@ async def test_delivery_from_before_a_broker_start_is_settled_only_if_still_vali
     broker, received = Broker(), list[Delivery]()
 
     async with handing(broker).receive("two", received.append):
-        broker.heard["own.handed.two.>"](WireMessage("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{reply}", b"1"))
+        broker.heard["own.handed.two.>"](
+            WireMessage("own.handed.two.handoff.a.crew.w.t.1", f"_INBOX.y.two.{reply}", b"1")
+        )
         await received[0].nak()
         broker.restarts += 1
         await received[0].ack()
@@ -77,7 +79,9 @@ async def test_delivery_with_a_missing_body_is_handed_back(wrong: Exception) -> 
 
     with capture_logs() as logs:
         async with handing(broker, wrong).receive("two", received.append):
-            broker.heard["own.handed.two.>"](WireMessage("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
+            broker.heard["own.handed.two.>"](
+                WireMessage("own.handed.two.handoff.a.crew.w.t.1", f"_INBOX.y.two.{KEPT}", b"")
+            )
 
     assert received == []
     assert broker.settled == [(KEPT, b'-NAK {"delay": 500000000}')]
@@ -88,7 +92,9 @@ async def test_delivery_is_handed_back_if_loading_its_body_is_cancelled() -> Non
     broker, received = Broker(), list[Delivery]()
 
     async with handing(broker, asyncio.CancelledError()).receive("two", received.append):
-        broker.heard["own.handed.two.>"](WireMessage("own.handed.two.handoff.a.w.t.1", f"_INBOX.y.two.{KEPT}", b""))
+        broker.heard["own.handed.two.>"](
+            WireMessage("own.handed.two.handoff.a.crew.w.t.1", f"_INBOX.y.two.{KEPT}", b"")
+        )
         await until(lambda: bool(broker.settled))
 
     assert broker.settled == [(KEPT, b"-NAK")]

@@ -33,12 +33,12 @@ async def test_schedules_fire_in_order_and_at_their_time() -> None:
     bus = MemoryBus(clock=clock)
     start = clock.now()
     for name, seconds in (("late", 60), ("early", 20)):
-        await bus.schedule(f"pointsman.schedule.w.{name}", start + timedelta(seconds=seconds),
+        await bus.schedule(f"pointsman.schedule.team.w.timer.{name}", start + timedelta(seconds=seconds),
                            f"pointsman.timer.team.w.{name}", name.encode(), {})  # fmt: skip
 
     await clock.advance(3600)
 
-    fired = [(stored.body, stored.at - start) async for stored in bus.read("work", "pointsman.inbox.>")]
+    fired = [(stored.body, stored.at - start) async for stored in bus.read("work", "pointsman.timer.>")]
     assert fired == [(b"early", timedelta(seconds=20)), (b"late", timedelta(seconds=60))]
 
 

@@ -31,11 +31,11 @@ async def test_workflow_page_has_each_event_and_the_status() -> None:
     async with watching(bus) as dashboard, event_stream(dashboard.app, f"/api/live/workflows/{WORKFLOW}") as page:
         lines, view = await page.until("lines"), await page.until("view")
 
-    said = [(line["sequence"], line["actor"], line["detail"], line["tone"]) for line in lines.data]
-    assert (1, "fitter", "is handed t1", "busy") in said
-    assert (1, "helper", "has t1 given up after 2: out of bolts", "bad") in said
-    assert (2, "fitter", "used drill 1.0 s", "plain") in said
-    assert lines.id == 2
+    said = [(line["stream"], line["actor"], line["detail"], line["tone"]) for line in lines.data]
+    assert ("log", "fitter", "is handed t1", "busy") in said
+    assert ("log", "helper", "has t1 given up after 2: out of bolts", "bad") in said
+    assert ("results", "fitter", "used drill 1.0 s", "plain") in said
+    assert lines.id == lines.data[-1]["order"]
     tasks = {task["task_id"]: task for task in view.data["tasks"]}
     assert (tasks["t1"]["status"], tasks["t1"]["attempt"], tasks["t2"]["status"]) == ("failed", 2, "skipped")
     assert tasks["t1"]["children"][0]["children"][0]["name"] == "execute_tool drill"
@@ -98,7 +98,7 @@ async def test_model_text_stays_text_and_forges_no_event() -> None:
             view = await page.until("view")
         async with event_stream(dashboard.app, "/api/live/workflows") as page:
             row = (await page.until("page")).data["rows"][0]
-        whole = await request(dashboard.app, "GET", "/api/events/1")
+        whole = await request(dashboard.app, "GET", "/api/events/log/1")
 
     assert view.data["input"] == view.data["outcome"]["answer"] == row["input"] == NASTY
     assert whole.headers["content-type"] == "application/json"
