@@ -625,6 +625,20 @@ class Outcome(Event):
     sequential: float = Field(description="Seconds of all tasks together, as if they ran one after the other.")
 
 
+class Audit(Event):
+    """The record of an operation, stored on `{ns}.audit.{action}.{actor}.{id}`. The subject names the actor."""
+
+    event_type: ClassVar[str] = "io.pointsman.audit.v1"
+
+    action: Literal["forget", "discard", "replay"] = Field(
+        description="`forget` deleted a workflow, `discard` a dead letter; `replay` processed a dead letter again."
+    )
+    workflow_id: WorkflowId | None = Field(default=None, description="The workflow, if it is known.")
+    dead_letter: Token | None = Field(default=None, description="The id of the dead letter.")
+    reason: str = Field(default="", description="The reason that the actor gave.")
+    messages: int = Field(default=0, ge=0, description="For `forget`: the number of deleted messages.")
+
+
 class DeadLetter(Event):
     """An event that could not be processed, with the cause.
 

@@ -31,7 +31,7 @@ import re
 from dataclasses import dataclass
 
 from pointsman_schemas.errors import ContractError
-from pointsman_schemas.ids import token
+from pointsman_schemas.ids import is_token, token
 
 __all__ = [
     "ControlAddress",
@@ -43,6 +43,11 @@ __all__ = [
 ]
 
 _TOKENS_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # each is valid for `token`
+_WORKFLOW_TOKEN_INDEX = {
+    "control": 1, "event": 1, "timer": 1, "schedule": 1, "log": 1, "outcome": 1, "question": 1, "dead": 1,
+    "result": 2, "step": 2, "handoff": 2,
+}  # fmt: skip
+"""The position of the workflow among the tokens after the kind of a subject."""
 _ATTEMPT_PATTERN = re.compile(r"[1-9][0-9]{0,8}")  # no leading zero, so that each attempt has one address
 
 
@@ -777,6 +782,35 @@ class Subjects:
         ]
         return f"{self.namespace}.dead.{'.'.join(one)}"
 
+    def workflow_steps(self, team: str, workflow: str) -> str:
+        """Build the filter of the steps of all attempts of a workflow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.step.*.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
+
+    def workflow_schedules(self, team: str, workflow: str) -> str:
+        """Build the filter of the schedules of a workflow.
+
+        Args:
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.schedule.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
+
+    @property
+    def audits(self) -> str:
+        """The filter of the records of operations."""
+        return f"{self.namespace}.audit.>"
+
     # Parsing
 
     def kind_of(self, subject: str) -> str:
@@ -790,6 +824,19 @@ class Subjects:
         """
         prefix = self.namespace + "."
         return subject[len(prefix) :].split(".", 1)[0] if subject.startswith(prefix) else ""
+
+    def workflow_of(self, subject: str) -> str:
+        """Return the workflow that a subject names.
+
+        Args:
+            subject: A subject, of any publisher.
+
+        Returns:
+            The workflow; empty for a subject that names no workflow.
+        """
+        tokens = subject.removeprefix(self.namespace + ".").split(".")
+        position = _WORKFLOW_TOKEN_INDEX.get(self.kind_of(subject), len(tokens)) + 1
+        return tokens[position] if position < len(tokens) and is_token(tokens[position]) else ""
 
     def parse_request(self, subject: str) -> RequestAddress:
         """Parse the subject of a request.

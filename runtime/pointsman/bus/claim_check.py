@@ -1,8 +1,9 @@
 """Claim check: store a body that is too large for a message in the object store, then publish a message with its name.
 
-A reader of the bus receives the body that was published. An object is named after its content, so repeated bodies are
-stored once. The object has the form of NATS object stores (ADR-20): chunks and a description. So any client library
-can read the object, or store an object and refer to that object.
+A reader of the bus receives the body that was published. An object is named after its workflow and its content, so a
+body that travels through a workflow is stored once, and forgetting a workflow deletes no body of other workflows. The
+object has the form of NATS object stores (ADR-20): chunks and a description. So any client library can read the object,
+or store an object and refer to that object.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.util.lazy_import import structlog
 from pointsman_schemas.claim_check import DATAREF_HEADER, Claim
+from pointsman_schemas.ids import stable_digest
 from pointsman_schemas.strict_json import describe
+from pointsman_schemas.subjects import Subjects
 
-__all__ = ["CHUNK_BYTES", "REUSE_MAX_AGE_S", "ClaimCheckStore", "ObjectInfo"]
+__all__ = ["CHUNK_BYTES", "REUSE_MAX_AGE_S", "ClaimCheckStore", "ObjectInfo", "object_name"]
 
 _log = structlog.get_logger(__name__)
 
@@ -57,9 +60,12 @@ class ClaimCheckStore:
     `may_lag` returns True if the bus reads from replicas. A message may then arrive before its object does.
     """
 
-    def __init__(self, bus: Bus, bucket: str, bound: int, clock: Clock, *, may_lag: Callable[[], bool] = bool) -> None:
+    def __init__(
+        self, bus: Bus, subjects: Subjects, bound: int, clock: Clock, *, may_lag: Callable[[], bool] = bool
+    ) -> None:
         self._bus = bus
-        self._bucket = bucket
+        self._subjects = subjects
+        self._bucket = subjects.artifacts_bucket
         self._max_body = bound
         self._clock = clock
         self._may_lag = may_lag
@@ -86,7 +92,7 @@ class ClaimCheckStore:
         if headers + len(body) <= room or headers > MAX_HEADER_BYTES:
             return body, wire
         check_size(subject, headers, len(body), self._max_body)
-        claim = await self._store_body(body)
+        claim = await self._store_body(subject, body)
         return b"", {**wire, DATAREF_HEADER: claim.encode()}
 
     async def resolve(self, stored: StoredMessage) -> StoredMessage:
@@ -103,9 +109,10 @@ class ClaimCheckStore:
             return stored
         return replace(stored, body=body, headers=_without_header(stored.headers, reference))
 
-    async def _store_body(self, body: bytes) -> Claim:
+    async def _store_body(self, subject: str, body: bytes) -> Claim:
         digest = sha256(body)
-        claim = Claim(bucket=self._bucket, name=digest.hexdigest(), size=len(body), sha256=digest.hexdigest())
+        name = object_name(self._subjects, subject, digest.hexdigest())
+        claim = Claim(bucket=self._bucket, name=name, size=len(body), sha256=digest.hexdigest())
         subject = self._object_info(claim.name)
         there = await self._bus.last("artifacts", subject)
         fresh = there is not None and self._clock.now() - there.at < timedelta(seconds=REUSE_MAX_AGE_S)
@@ -187,6 +194,20 @@ class ClaimCheckStore:
 
     def _chunks(self, nuid: str) -> str:
         return f"$O.{self._bucket}.C.{nuid}"
+
+
+def object_name(subjects: Subjects, subject: str, digest: str) -> str:
+    """Return the name of the object for a body.
+
+    Args:
+        subjects: The subjects of the namespace.
+        subject: The subject of the message with the body.
+        digest: The SHA-256 of the body, in hexadecimal digits.
+
+    Returns:
+        The name: the workflow of the subject, or a digest of a subject without a workflow, and the digest of the body.
+    """
+    return f"{subjects.workflow_of(subject) or stable_digest(subject.encode())}-{digest}"
 
 
 def _reference_header(headers: Mapping[str, str]) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -14,8 +14,10 @@ from pointsman.engine.log.reader import newest_commit
 from pointsman.engine.operations.archive import Archive
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.archive_import import import_workflow
+from pointsman.engine.operations.audit import AuditRecord, read_audit
 from pointsman.engine.operations.circuits import load_circuits
 from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters, ReplayResult
+from pointsman.engine.operations.forget import ForgetResult, WorkflowRunsError, forget_workflow
 from pointsman.engine.operations.questions import AnswerResult, answer_question
 from pointsman.engine.operations.resume import NotResumableError, ResumeResult, resume_workflow
 from pointsman.engine.process.consumers import consumer_name
@@ -31,12 +33,15 @@ from pointsman_schemas.subjects import Subjects
 __all__ = [
     "AnswerResult",
     "Archive",
+    "AuditRecord",
     "Circuit",
     "DeadLetterEntry",
+    "ForgetResult",
     "NotResumableError",
     "Operations",
     "ReplayResult",
     "ResumeResult",
+    "WorkflowRunsError",
 ]
 
 
@@ -120,6 +125,49 @@ class Operations:
             The depth; None if the agent has never run in this namespace.
         """
         return await self._bus.depth(consumer_name(agent), "handoffs")
+
+    # Records of operations, and the end of what they concern
+
+    async def audit(self) -> Sequence[AuditRecord]:
+        """Read the records of workflows that were forgotten, and of dead letters that were discarded or replayed.
+
+        Returns:
+            The records, oldest first.
+        """
+        return await read_audit(self._bus, self._subjects)
+
+    async def forget(
+        self,
+        workflow: str,
+        *,
+        reason: str = "",
+        actor: str | None = None,
+        progress: Callable[[int], None] = lambda deleted: None,
+    ) -> ForgetResult:
+        """Delete all messages and large bodies of an ended workflow and of the workflows below it, and record that.
+
+        Args:
+            workflow: The workflow's id.
+            reason: The reason, for the record.
+            actor: The user who forgets it; by default the user of the client. The broker must allow a different actor.
+            progress: Called with the number of messages that were deleted so far.
+
+        Returns:
+            The numbers of what was deleted.
+
+        Raises:
+            NotFoundError: there is no such workflow.
+            WorkflowRunsError: the workflow, or a workflow below it, has not ended. Nothing was deleted.
+        """
+        return await forget_workflow(
+            self._bus,
+            self._subjects,
+            workflow,
+            actor=actor or self._user,
+            at=self._clock.now(),
+            reason=reason,
+            progress=progress,
+        )
 
     # Questions
 

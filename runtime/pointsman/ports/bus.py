@@ -628,12 +628,13 @@ class Bus(Protocol):
         """
         ...
 
-    async def delete(self, stream: StreamKind, sequence: int) -> bool:
+    async def delete(self, stream: StreamKind, sequence: int, *, erase: bool = False) -> bool:
         """Delete one message.
 
         Args:
             stream: The stream.
             sequence: The sequence.
+            erase: Also overwrite the message on the disk of the broker; default False.
 
         Returns:
             False if the message had been deleted already.

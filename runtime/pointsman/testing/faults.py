@@ -451,7 +451,7 @@ class FaultyBus(Bus):
     async def depth(self, name: str, stream: StreamKind) -> QueueDepth | None:
         return await self.call(f"depth {name}", lambda: self._bus.depth(name, stream))
 
-    async def delete(self, stream: StreamKind, sequence: int) -> bool:
+    async def delete(self, stream: StreamKind, sequence: int, *, erase: bool = False) -> bool:
         return await self.call(f"delete {stream} {sequence}", lambda: self._bus.delete(stream, sequence))
 
     async def trim(self, stream: StreamKind, subject: str, last: int) -> None:

@@ -150,7 +150,7 @@ class JetStreamBus:
         self._writer = StreamPublisher(self, self._reader, self._clock, observer)
         self._claim_check = ClaimCheckStore(
             self,
-            self._subjects.artifacts_bucket,
+            self._subjects,
             settings.max_body,
             self._clock,
             may_lag=lambda: not leader_reads and self._client.is_clustered,
@@ -379,8 +379,9 @@ class JetStreamBus:
         found = await self._reader.get(self._streams[stream], sequence, subject)
         return found and await self._claim_check.resolve(found)
 
-    async def delete(self, stream: StreamKind, sequence: int) -> bool:
-        answer = await self.api(f"STREAM.MSG.DELETE.{self._streams[stream]}", {"seq": sequence, "no_erase": True})
+    async def delete(self, stream: StreamKind, sequence: int, *, erase: bool = False) -> bool:
+        order = {"seq": sequence, "no_erase": not erase}
+        answer = await self.api(f"STREAM.MSG.DELETE.{self._streams[stream]}", order)
         if error_code(answer):
             if await self.get(stream, sequence) is None:
                 return False

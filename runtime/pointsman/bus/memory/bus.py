@@ -70,8 +70,8 @@ class MemoryBus(Bus):
         broker: MemoryBroker | None = None,
     ) -> None:
         self.broker = broker or MemoryBroker(namespace, clock, max_payload, max_body=max_body)
-        bucket = Subjects(self.broker.namespace).artifacts_bucket
-        self._claim_check = ClaimCheckStore(self, bucket, self.broker.max_body, self.broker.clock)
+        subjects = Subjects(self.broker.namespace)
+        self._claim_check = ClaimCheckStore(self, subjects, self.broker.max_body, self.broker.clock)
         self._closed = False
 
     @property
@@ -261,7 +261,7 @@ class MemoryBus(Bus):
         settled = min(durable.unsettled, default=self.broker.stream(stream).end + 1) - 1
         return QueueDepth(fresh, durable.in_flight + len(durable.ready) - fresh, settled, durable.ack_waits)
 
-    async def delete(self, stream: StreamKind, sequence: int) -> bool:
+    async def delete(self, stream: StreamKind, sequence: int, *, erase: bool = False) -> bool:
         self._require_open()
         return self.broker.delete(stream, sequence)
 

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
 
 from pydantic import JsonValue
 
@@ -32,13 +33,14 @@ from pointsman.engine.log.reader import (
     read_workflow_started,
 )
 from pointsman.engine.log.requests import workflow_of_request
+from pointsman.engine.operations.audit import store_audit
 from pointsman.engine.process.dead_lettering import stream_of
 from pointsman.engine.process.retrying import publish_with_retry
 from pointsman.errors import ConflictError, ContractError, NotFoundError, PointsmanError, UndecodableEventError
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import Control, DeadLetter, Request
+from pointsman_schemas.events import Audit, Control, DeadLetter, Request
 from pointsman_schemas.ids import derive_id, workflow_id_for
 from pointsman_schemas.log import TaskReopened, WorkflowEnded
 from pointsman_schemas.strict_json import compact_json, dump, parse, parse_json
@@ -185,7 +187,7 @@ class DeadLetters:
         return read_dead_letter(stored)
 
     async def discard(self, letter: DeadLetterEntry) -> bool:
-        """Remove a dead letter permanently.
+        """Remove a dead letter permanently, and record the user who did it.
 
         First an empty message replaces the letter. Without this, a workflow that still runs would find its letter
         missing after a crash, and would store the letter again.
@@ -193,9 +195,21 @@ class DeadLetters:
         Returns:
             False if the letter was removed already.
         """
+        removed = await self._remove(letter)
+        if removed:
+            await self._store_audit("discard", letter.content)
+        return removed
+
+    async def _remove(self, letter: DeadLetterEntry) -> bool:
         with suppress(ConflictError):  # another process, or an earlier try of this process
             await publish_with_retry(self._bus, letter.subject, b"", {}, expect=letter.sequence)
         return await self._bus.delete("dead", letter.sequence)
+
+    async def _store_audit(self, action: Literal["discard", "replay"], content: DeadLetter) -> None:
+        now = self._clock.now()
+        audit = Audit(action=action, workflow_id=content.workflow_id, dead_letter=content.id)
+        id = derive_id(action, content.id, now.isoformat())
+        await store_audit(self._bus, self._subjects, self._user, id, audit, now)
 
     async def replay(self, letter: DeadLetterEntry, *, as_new: bool = False, keep: bool = False) -> ReplayResult:
         """Replay the dead-lettered event, then delete the letter unless `keep`. Idempotent.
@@ -231,7 +245,8 @@ class DeadLetters:
                 f"dead letter {content.id} came from {content.subject!r}; only requests, handoffs, results and "
                 "controls of this namespace can be replayed; `pointsman dead discard` removes it"
             )
-        return ReplayResult(content.id, action, workflow, removed=not keep and await self.discard(letter))
+        await self._store_audit("replay", content)
+        return ReplayResult(content.id, action, workflow, removed=not keep and await self._remove(letter))
 
     async def _replay_request(self, letter: DeadLetterEntry) -> str:
         """Publish the request under a new id, which follows from the letter.

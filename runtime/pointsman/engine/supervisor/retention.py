@@ -43,20 +43,6 @@ _BATCH_SIZE = 500
 _WORKING_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "handoffs")
 _DISTANT_PAST, _NEVER = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
 
-_WORKFLOW_TOKEN_INDEX = {
-    "control": 1,
-    "event": 1,
-    "timer": 1,
-    "schedule": 1,
-    "log": 1,
-    "outcome": 1,
-    "question": 1,
-    "result": 2,
-    "step": 2,
-    "handoff": 2,
-}
-"""The position of the workflow among the tokens after the kind of a subject."""
-
 _log = get_logger(__name__)
 
 
@@ -199,15 +185,16 @@ class RetentionJob:
 
         Each run reads the end of a workflow once, because many messages belong to one workflow.
         """
-        kind, *tokens = subject.split(".")[1:]
-        workflow = "".join(tokens[_WORKFLOW_TOKEN_INDEX.get(kind, 9) :][:1])
-        if not is_token(workflow):  # or another program published it
+        workflow = self._subjects.workflow_of(subject)
+        if not workflow:  # another program published it
             return _DISTANT_PAST
         since = await self._cached_end(workflow)
-        if kind != "handoff" or not await self._has_logs(tokens[0]):
+        if self._subjects.kind_of(subject) != "handoff":
             return since
-        with suppress(ContractError):  # or another program published it
+        with suppress(ContractError):  # another program published it
             asked = self._subjects.parse_handoff(subject)
+            if not await self._has_logs(asked.agent):
+                return since
             child = child_id_for(asked.agent, asked.workflow, asked.task, asked.attempt)
             return max(since, await self._cached_end(child))
         return since

@@ -1,0 +1,175 @@
+"""Forget a workflow: delete all its messages and large bodies, and record that.
+
+The log goes last, so a call that was cut off can be repeated. Each message is overwritten on the broker's disk.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode
+from binascii import Error as Base64Error
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import sha256
+
+from pointsman.bus.claim_check import object_name
+from pointsman.core.views.trace import child_workflows
+from pointsman.engine.log.reader import gather_batched, is_outcome, newest_commit, read_commit
+from pointsman.engine.log.requests import find_request
+from pointsman.engine.operations.audit import store_audit
+from pointsman.errors import ContractError, NotFoundError, PointsmanError
+from pointsman.ports.bus import Bus, StreamKind
+from pointsman_schemas.events import Audit
+from pointsman_schemas.ids import derive_id
+from pointsman_schemas.log import Entry
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["ForgetResult", "WorkflowRunsError", "forget_workflow"]
+
+
+class WorkflowRunsError(PointsmanError):
+    """The workflow has not ended. Its supervisor would go on without its log."""
+
+    kind = "workflow_runs"
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetResult:
+    """The result of forgetting.
+
+    Attributes:
+        workflows: The workflow and the workflows below it.
+        messages: The number of messages that were deleted.
+        objects: The number of large bodies that were deleted.
+    """
+
+    workflows: tuple[str, ...]
+    messages: int
+    objects: int
+
+
+async def forget_workflow(
+    bus: Bus,
+    subjects: Subjects,
+    workflow: str,
+    *,
+    actor: str,
+    at: datetime,
+    reason: str = "",
+    progress: Callable[[int], None] = lambda deleted: None,
+) -> ForgetResult:
+    """Delete a workflow and the workflows below it, and store a record.
+
+    The request, log, events, steps, handoffs, results, controls, outcome, dead letters and large bodies are deleted.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        workflow: The workflow.
+        actor: The user who forgets it.
+        at: The time.
+        reason: The reason, for the record.
+        progress: Called with the number of messages that were deleted so far.
+
+    Returns:
+        The numbers of what was deleted.
+
+    Raises:
+        NotFoundError: There is no such workflow.
+        WorkflowRunsError: The workflow, or a workflow below it, has not ended. Nothing was deleted.
+        BusUnavailableError: The broker does not answer. Repeat the call.
+    """
+    family = await _family(bus, subjects, workflow)
+    messages = objects = 0
+    for team, name in reversed(family):  # the workflow itself goes last: its log names the others
+        for stream, subject in _subjects_of(subjects, team, name):
+            messages += await _delete(bus, stream, [each.sequence async for each in bus.read(stream, subject)])
+            progress(messages)
+        messages += await _forget_request(bus, subjects, team, name)
+        objects += await _delete_objects(bus, subjects, f"{name}-")
+        audit = Audit(action="forget", workflow_id=name, reason=reason, messages=messages)
+        await store_audit(bus, subjects, actor, derive_id("forget", name, at.isoformat()), audit, at)
+        for subject in (subjects.outcome(team, name), subjects.log(team, name)):
+            messages += await _delete(bus, "log", [each.sequence async for each in bus.read("log", subject)])
+            progress(messages)
+    return ForgetResult(tuple(name for _, name in family), messages, objects)
+
+
+async def _family(bus: Bus, subjects: Subjects, workflow: str) -> Sequence[tuple[str, str]]:
+    """Return the team and the id of a workflow and of the workflows below it, the topmost first.
+
+    Raises:
+        NotFoundError: There is no such workflow.
+        WorkflowRunsError: One of the workflows has not ended.
+    """
+    found: list[tuple[str, str]] = []
+    waiting = [workflow]
+    while waiting:
+        name = waiting.pop()
+        try:
+            newest = await newest_commit(bus, subjects, name)
+        except NotFoundError:
+            if name == workflow:
+                raise
+            continue  # its team has not admitted it, or retention has removed its log
+        team = newest.team
+        outcome = await bus.last("log", subjects.outcome(team, name))
+        if newest.imported_from is None and (outcome is None or not is_outcome(outcome)):
+            raise WorkflowRunsError(
+                f"{name} of team {team} has not ended; cancel the workflow with `pointsman cancel {workflow}`, then "
+                "forget it"
+            )
+        found.append((team, name))
+        entries: list[Entry] = []
+        async for stored in bus.read("log", subjects.log(team, name)):
+            with suppress(ContractError):
+                entries += read_commit(stored).entries
+        with suppress(ValueError):  # the beginning of the log was removed
+            waiting += child_workflows(entries)
+    return found
+
+
+def _subjects_of(subjects: Subjects, team: str, workflow: str) -> Sequence[tuple[StreamKind, str]]:
+    """Return the subjects of a workflow but its outcome and its log, in an order that starts nothing again."""
+    return (
+        ("work", subjects.workflow_schedules(team, workflow)),
+        ("handoffs", subjects.workflow_schedules(team, workflow)),
+        ("handoffs", subjects.workflow_handoffs(team, workflow)),
+        ("work", subjects.workflow_timers(team, workflow)),
+        ("controls", subjects.workflow_controls(team, workflow)),
+        ("results", subjects.workflow_steps(team, workflow)),
+        ("results", subjects.workflow_results(team, workflow)),
+        ("results", subjects.workflow_events(workflow, team)),
+        ("dead", subjects.dead_letters_for(workflow=workflow)),
+        ("log", subjects.workflow_questions(workflow, team)),
+    )
+
+
+async def _delete(bus: Bus, stream: StreamKind, sequences: Sequence[int]) -> int:
+    return sum(await gather_batched(bus.delete(stream, sequence, erase=True) for sequence in sequences))
+
+
+async def _forget_request(bus: Bus, subjects: Subjects, team: str, workflow: str) -> int:
+    """Delete the request that began the workflow, with its body. Return the number of messages."""
+    request = await find_request(bus, subjects.team_requests(team), workflow)
+    if request is None:  # it has expired, or the workflow began with a handoff
+        return 0
+    name = object_name(subjects, request.subject, sha256(request.body).hexdigest())
+    await _delete_objects(bus, subjects, name)
+    return await _delete(bus, "requests", [request.sequence])
+
+
+async def _delete_objects(bus: Bus, subjects: Subjects, beginning: str) -> int:
+    """Delete the objects whose names have this beginning. Return the number of objects."""
+    number = 0
+    for subject in await bus.subjects("artifacts", subjects.objects):
+        with suppress(Base64Error, UnicodeDecodeError):
+            if not urlsafe_b64decode(subject.rpartition(".")[2]).decode().startswith(beginning):
+                continue
+            if (description := await bus.last("artifacts", subject)) is not None:
+                chunks = f"$O.{subjects.artifacts_bucket}.C.{json.loads(description.body)['nuid']}"
+                await _delete(bus, "artifacts", [each.sequence async for each in bus.read("artifacts", chunks)])
+                number += await _delete(bus, "artifacts", [description.sequence])
+    return number
