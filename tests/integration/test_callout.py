@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,8 +19,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 from structlog.testing import capture_logs
+from support import ready
 from support.configured_server import configured_server
-from support.grants import allowed, connected, server_config, settings_of
+from support.grants import allowed, connected, environment_of, server_config, settings_of
+from support.processes import Service
+from support.waiting import until
 
 from pointsman.errors import ConfigurationError
 from pointsman.grants.callout import AuthCallout, serve_callout
@@ -180,3 +184,24 @@ async def test_unknown_key_is_refused(token: str, tmp_path: Path, issuer: Issuer
         with pytest.raises(ConfigurationError, match="refuses the connection"):
             async with connected(place.login(token)):
                 pass
+
+
+async def test_command_serves_until_a_signal(tmp_path: Path, issuer: Issuer) -> None:
+    grants = GrantFolder.create(tmp_path / "grants", account="APP", namespaces=["own"], jwt=False, callout=True)
+    api_key, digest = new_api_key()
+    (tmp_path / "policy.toml").write_text(POLICY.format(digest=digest, issuer=issuer.url))
+    async with configured_server(tmp_path, server_config(grants)) as port:
+        url = f"nats://127.0.0.1:{port}"
+        environment = {**os.environ, **environment_of(grants, "callout"), "POINTSMAN_URL": url}
+        arguments = ["-m", "pointsman", "callout", "policy.toml", "--folder", "grants", "--with-parent"]
+        with (tmp_path / "callout.log").open("wb") as log:
+            process = await ready.start(arguments, log, log, environment=environment, folder=tmp_path)
+        service = Service("callout", process, tmp_path / "callout.log")
+        try:
+            await until(lambda: "callout_started" in service.text, seconds=40)
+            assert await allowed(Place(url, api_key).login(api_key), "own.request.crew.shop")
+        finally:
+            code = await service.stop()
+
+    assert code == 0
+    assert api_key not in service.text

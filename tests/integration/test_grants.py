@@ -8,10 +8,12 @@ import signal
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from support.configured_server import configured_server, pid_of
 from support.grants import allowed, connected, server_config, settings_of
 from support.waiting import until
 
+from pointsman.bus.jetstream.bus import connect
 from pointsman.errors import ConfigurationError
 from pointsman.grants.folder import GrantFolder
 from pointsman.grants.permissions import Grant, GrantRole
@@ -23,7 +25,9 @@ MODES = pytest.mark.parametrize("jwt", [False, True], ids=["config", "jwt"])
 
 
 def grants_of(folder: Path, *, jwt: bool) -> GrantFolder:
-    grants = GrantFolder.create(folder / "grants", account="APP", namespaces=["own"], jwt=jwt)
+    grants = GrantFolder.create(
+        folder / "grants", account="APP", namespaces=["own"], jwt=jwt, resolver=str(folder / "jwt")
+    )
     grants.add(Grant(GrantRole.PROVISIONER, "builder"))
     grants.add(Grant(GrantRole.CALLER, "shop", teams=("crew",)))
     grants.add(Grant(GrantRole.WORKER, "echo-1", agents=("echo",)))
@@ -125,3 +129,28 @@ async def test_doctor_names_each_missing_right_of_the_role(jwt: bool, tmp_path: 
     assert {subject for _, subject in missing if "crew" in subject} == {"own.control.crew.*.cancel.shop.*"}
     assert own in found
     assert GrantRole.SUPERVISOR not in {each.role for each in found}  # the inbox prefix is not that of the role
+
+
+@MODES
+async def test_reader_of_the_edge_takes_more_than_the_broker_sends_at_once(jwt: bool, tmp_path: Path) -> None:
+    """Send flow control through the imports: the broker waits for it after each 32 messages or so."""
+    grants = grants_of(tmp_path, jwt=jwt)
+    grants.add(Grant(GrantRole.OBSERVER, "eye"))
+    grants.add(Grant(GrantRole.OPERATOR, "ops", ("*",), (), ("import",)))
+    async with configured_server(tmp_path, server_config(grants)) as port:
+        async with connected(settings_of(grants, "builder", port)) as builder:
+            stream = {"name": "OWN_LOG", "subjects": ["own.log.*.*"], "allow_direct": True}
+            assert "error" not in await builder.api("STREAM.CREATE.OWN_LOG", stream)
+        async with connected(settings_of(grants, "ops", port)) as ops:
+            for _ in range(0, 600, 100):
+                await asyncio.gather(*(ops.request("own.log.crew.w", b"x" * 20_000)() for _ in range(100)))
+        eye = await connect(settings_of(grants, "eye", port), name="eye", wait=10.0, leader_reads=False)
+        with capture_logs() as lines:
+            sequences = [stored.sequence async for stored in eye.read("log", "own.log.crew.w")]
+            following = eye.follow("log", ["own.log.>"], after=590)
+            followed = [(await asyncio.wait_for(anext(following), 10.0)).sequence for _ in range(10)]
+        await eye.close()
+
+    assert sequences == list(range(1, 601))
+    assert followed == list(range(591, 601))
+    assert lines == []

@@ -428,11 +428,12 @@ class Client:
             user=self.user,
         )
 
-    async def workflow(self, workflow: str) -> Workflow:
+    async def workflow(self, workflow: str, team: str | None = None) -> Workflow:
         """Find a workflow, which may still wait for admission.
 
         Args:
             workflow: The workflow's id.
+            team: The workflow's team. With a team, nothing is read: for a caller that may not read logs.
 
         Returns:
             The workflow.
@@ -440,6 +441,8 @@ class Client:
         Raises:
             NotFoundError: the namespace has no workflow of this id.
         """
+        if team is not None:
+            return Workflow(self.bus, self.subjects, workflow, team, source=self.source, user=self.user)
         found = await find_workflow(self.bus, self.subjects, workflow)
         return Workflow(
             self.bus,
@@ -565,17 +568,19 @@ class Client:
         """
         return await read_entries(self.bus, self.subjects, workflow)
 
-    async def progress(self, workflow: str) -> Sequence[Progress]:
+    async def progress(self, workflow: str, team: str | None = None) -> Sequence[Progress]:
         """Read the reports of a workflow's agents.
 
         Args:
             workflow: The workflow's id.
+            team: The workflow's team; a caller that may read the events of its teams only must name it.
 
         Returns:
             The reports so far, in order; none for an unknown workflow.
         """
         found = [
-            read_progress(stored) async for stored in self.bus.read("results", self.subjects.workflow_events(workflow))
+            read_progress(stored)
+            async for stored in self.bus.read("results", self.subjects.workflow_events(workflow, team))
         ]
         return [report for report in found if report is not None]
 

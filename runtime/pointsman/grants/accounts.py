@@ -7,14 +7,16 @@ edge account only. Both lists follow from the table of rights.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pointsman.grants.permissions import EDGE_DOMAIN, TRUSTED_ROLES, GrantRole, role_permissions
 
-__all__ = ["Exchange", "exchange", "is_covered"]
+__all__ = ["Exchange", "exchange", "has_many_answers", "is_covered"]
 
 _API, _EDGE_API = "$JS.API.", f"$JS.{EDGE_DOMAIN}.API."
+_BATCH = re.compile(r"\$JS\.API\.DIRECT\.GET\.[^.]+")  # a direct get without a subject asks for a batch
 _INBOXES = "_INBOX.>"
 _SERVICES = "$SRV.>"  # the subjects of the NATS micro protocol, on which agents describe themselves
 
@@ -58,6 +60,20 @@ def exchange(namespaces: Iterable[str]) -> Exchange:
     local = {_kind(each) for each in published} | {"_INBOX", "$SRV"}
     received = {each for each in subscribed if _kind(each) not in local and each.split(".")[0] not in local}
     return Exchange(tuple(sorted(services)), (*sorted(received), _INBOXES))
+
+
+def has_many_answers(service: str) -> bool:
+    """Return True if a request to a service may have several answers.
+
+    The broker forgets the reply subject of any other request after the first answer: a busy publisher costs little.
+
+    Args:
+        service: The subject of the service.
+
+    Returns:
+        True for pull requests, reads in batches, and questions to all agents.
+    """
+    return ".CONSUMER.MSG.NEXT." in service or service.startswith("$SRV") or _BATCH.fullmatch(service) is not None
 
 
 def is_covered(subject: str, patterns: Iterable[str]) -> bool:

@@ -53,11 +53,11 @@ class UserRecord(BaseModel):
     name: Token = Field(description="The user.")
     role: GrantRole = Field(description="The role.")
     namespace: Token = Field(description="The namespace.")
-    teams: tuple[str, ...] = Field((), description="The teams.")
-    agents: tuple[str, ...] = Field((), description="The agents.")
-    actions: tuple[str, ...] = Field((), description="The actions.")
-    password: str | None = Field(None, description="The bcrypt hash of the password.")
-    public_key: str | None = Field(None, description="The public key, with JWTs.")
+    teams: tuple[str, ...] = Field(default=(), description="The teams.")
+    agents: tuple[str, ...] = Field(default=(), description="The agents.")
+    actions: tuple[str, ...] = Field(default=(), description="The actions.")
+    password: str | None = Field(default=None, description="The bcrypt hash of the password.")
+    public_key: str | None = Field(default=None, description="The public key, with JWTs.")
 
     @property
     def grant(self) -> Grant:
@@ -73,8 +73,8 @@ class _Scope(BaseModel):
     public_key: str = Field(description="The public key of the signing key.")
     namespace: Token = Field(description="The namespace.")
     role: GrantRole = Field(description="The role.")
-    actions: tuple[str, ...] = Field((), description="The actions.")
-    every_team: bool = Field(False, description="The users may act for all teams.")
+    actions: tuple[str, ...] = Field(default=(), description="The actions.")
+    every_team: bool = Field(default=False, description="The users may act for all teams.")
 
     @property
     def name(self) -> str:
@@ -104,14 +104,17 @@ class GrantFolderContent(BaseModel):
         description="The account with the streams; the edge account has `_EDGE` after this name."
     )
     namespaces: list[Token] = Field(description="The namespaces of the tenant.")
-    callout: bool = Field(False, description="An auth callout decides about connections without a known user.")
-    users: list[UserRecord] = Field([], description="The users.")
+    resolver: str = Field(default="jwt", description="The folder of the server's resolver, as the server sees it.")
+    callout: bool = Field(default=False, description="An auth callout decides about connections without a known user.")
+    users: list[UserRecord] = Field(default=[], description="The users.")
     keys: dict[str, str] = Field(
         {},
         description="The public keys of the operator and the accounts by name, and the hash of the callout's password.",
     )
-    scopes: list[_Scope] = Field([], description="The signing keys.")
-    revoked: dict[str, int] = Field({}, description="The Unix time of the revocation, by the user's public key.")
+    scopes: list[_Scope] = Field(default=[], description="The signing keys.")
+    revoked: dict[str, int] = Field(
+        default={}, description="The Unix time of the revocation, by the user's public key."
+    )
 
 
 class GrantFolder:
@@ -139,7 +142,14 @@ class GrantFolder:
 
     @classmethod
     def create(
-        cls, path: Path, *, account: str, namespaces: Sequence[str], jwt: bool, callout: bool = False
+        cls,
+        path: Path,
+        *,
+        account: str,
+        namespaces: Sequence[str],
+        jwt: bool,
+        callout: bool = False,
+        resolver: str = "jwt",
     ) -> GrantFolder:
         """Make a folder with the keys of a tenant and without users.
 
@@ -149,6 +159,7 @@ class GrantFolder:
             namespaces: The namespaces of the tenant.
             jwt: Use JWTs; False means users of a server configuration.
             callout: Let an auth callout decide about connections without a known user; default False.
+            resolver: The folder in which a server keeps accounts; default `jwt`, in the server's working directory.
 
         Returns:
             The folder.
@@ -167,6 +178,7 @@ class GrantFolder:
                 account=account,
                 namespaces=list(dict.fromkeys(namespaces)),
                 callout=callout,
+                resolver=resolver,
             )
         except ValidationError as error:
             raise ConfigurationError(f"the tenant does not fit: {describe(error)}") from None
@@ -411,7 +423,7 @@ class GrantFolder:
         return (
             f"{_INCLUDE_NOTE}operator: {operator_jwt(operator, content.account, system_account=system)}\n"
             f"system_account: {system}\n"
-            'resolver: { type: full, dir: "jwt", allow_delete: false }\n'
+            f"resolver: {{ type: full, dir: {json.dumps(content.resolver)}, allow_delete: false }}\n"
             f"resolver_preload: {{\n{lines}}}\n"
         )
 

@@ -53,9 +53,9 @@ EDGE_DOMAIN = "edge"
 
 ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
     GrantRole.CALLER: ("cancel",),
-    GrantRole.GATEWAY: ("cancel", "approve", "reject", "answer"),
-    GrantRole.DASHBOARD: ("cancel", "approve", "reject", "answer", "replay", "discard"),
-    GrantRole.OPERATOR: ("cancel", "approve", "reject", "answer", "replay", "discard", "import"),
+    GrantRole.GATEWAY: ("cancel", "approve", "reject", "answer", "resume"),
+    GrantRole.DASHBOARD: ("cancel", "approve", "reject", "answer", "resume", "replay", "discard", "submit"),
+    GrantRole.OPERATOR: ("cancel", "approve", "reject", "answer", "resume", "replay", "discard", "submit", "import"),
 }
 """The actions that a grant of a role may name."""
 
@@ -234,6 +234,8 @@ def _rows(role: GrantRole, subjects: Subjects, actions: Sequence[str]) -> Permis
         GrantRole.SUPERVISOR: table.supervisor,
         GrantRole.PROVISIONER: table.provisioner,
     }[role](actions)
+    # A process that may not read the configuration of streams asks for a card that no agent has.
+    publish.append(f"$JS.API.DIRECT.GET.{table.registry}.{table.bucket}.none.none")
     return Permissions(tuple(publish), (f"{_inbox(role, _USER)}.>", *subscribe), role is GrantRole.WORKER)
 
 
@@ -246,9 +248,9 @@ class _Table:
     def __init__(self, subjects: Subjects, inbox: str) -> None:
         self._inbox = inbox
         self.ns = subjects.namespace
-        self.requests = f"{subjects.namespace.upper()}_REQUESTS"
-        self.controls = f"{subjects.namespace.upper()}_CONTROLS"
-        self.results = f"{subjects.namespace.upper()}_RESULTS"
+        self.requests = subjects.request_stream
+        self.controls = subjects.control_stream
+        self.results = subjects.result_stream
         self.work = subjects.work_stream
         self.handoffs = subjects.handoff_stream
         self.log = subjects.log_stream
@@ -277,9 +279,10 @@ class _Table:
 
     def gateway(self, actions: Sequence[str]) -> _Rights:
         ns = self.ns
-        publish, subscribe = self.caller(actions)
+        publish, subscribe = self.caller(())
         publish += [
             f"{ns}.request.{_TEAM}.*",  # the gateway has verified its callers
+            *self._controls(actions, "*"),
             *self._last(self.log, f"{ns}.log.{_TEAM}.*"),
             *self._follow(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.outcome.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
             *self._follow(self.registry, f"{self.bucket}.>"),
@@ -296,6 +299,7 @@ class _Table:
             f"{ns}.dead.{_AGENT}.>",
             f"{ns}.limit.*",
             f"{self.bucket}.{_AGENT}.*",
+            *self._follow(self.registry, f"{self.bucket}.>"),  # agents of the same name with other schemas
             *self._consume(f"agent-{_AGENT}", self.work, self.handoffs),
             *self._last(self.results, f"{ns}.result.*.{_AGENT}.>", f"{ns}.step.{_AGENT}.>"),
             *self._follow(self.results, f"{ns}.step.{_AGENT}.>"),
@@ -324,12 +328,13 @@ class _Table:
 
     def dashboard(self, actions: Sequence[str]) -> _Rights:
         publish, subscribe = self.observer(actions)
-        return [*publish, *self._controls(actions), *self._settle_dead_letters(actions)], subscribe
+        return [*publish, *self._operate(actions, "*")], subscribe  # the dashboard has verified its users
 
     # Roles of the account that holds the streams
 
     def operator(self, actions: Sequence[str]) -> _Rights:
-        publish, subscribe = self.dashboard(actions)
+        publish, subscribe = self.observer(actions)
+        publish += self._operate(actions)
         if "import" in actions:
             publish += [f"{self.ns}.{kind}.>" for kind in ("log", "event", "outcome", "question", "dead")]
             publish += self._write_bodies()
@@ -351,7 +356,7 @@ class _Table:
             f"{ns}.log.{_TEAM}.*",
             f"{ns}.outcome.{_TEAM}.*",
             f"{ns}.question.{_TEAM}.>",
-            f"{ns}.dead.{_TEAM}.>",
+            f"{ns}.dead.>",  # of the team, and of agents whose tasks have failed
             f"{ns}.cancelled.{_TEAM}.*",
             f"{ns}.handed.>",
             f"{ns}.circuits",
@@ -386,14 +391,20 @@ class _Table:
 
     # Groups of rights
 
-    def _controls(self, actions: Sequence[str]) -> list[str]:
-        kinds = [action for action in actions if action not in ("discard", "import")]
-        return [f"{self.ns}.control.{_TEAM}.*.{action}.{_USER}.*" for action in kinds]
+    def _controls(self, actions: Sequence[str], actor: str = _USER) -> list[str]:
+        kinds = [action for action in actions if action not in ("discard", "submit", "import")]
+        return [f"{self.ns}.control.{_TEAM}.*.{action}.{actor}.*" for action in kinds]
 
-    def _settle_dead_letters(self, actions: Sequence[str]) -> list[str]:
-        if not {"replay", "discard"} & set(actions):
-            return []
-        return [f"{self.ns}.audit.*.{_USER}.*", f"$JS.API.STREAM.MSG.DELETE.{self.dead}"]
+    def _operate(self, actions: Sequence[str], actor: str = _USER) -> list[str]:
+        """Return the rights of an operator's actions, under the name of an actor."""
+        rights = self._controls(actions, actor)
+        if {"replay", "discard"} & set(actions):
+            rights += [f"{self.ns}.audit.*.{actor}.*", f"$JS.API.STREAM.MSG.DELETE.{self.dead}"]
+        if "submit" in actions:
+            rights += [f"{self.ns}.request.{_TEAM}.{_USER}", *self._write_bodies()]
+        if "replay" in actions:  # a request that is sent again keeps its caller
+            rights += [f"{self.ns}.request.{_TEAM}.*", *self._write_bodies()]
+        return rights
 
     def _last(self, stream: str, *subjects: str) -> list[str]:
         return [f"$JS.API.DIRECT.GET.{stream}.{subject}" for subject in subjects]
@@ -405,6 +416,7 @@ class _Table:
         """
         names = [reader_name(self._inbox, slot) for slot in range(READER_SLOTS)]
         return [
+            *self._last(stream, *filters),
             *(f"$JS.API.CONSUMER.CREATE.{stream}.{name}.{each}" for name in names for each in filters),
             *(f"$JS.API.CONSUMER.DELETE.{stream}.{name}" for name in names),
             *(f"$JS.FC.{stream}.{name}.*" for name in names),

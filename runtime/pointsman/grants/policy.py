@@ -31,10 +31,10 @@ class _Rights(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     role: GrantRole = Field(description="The role.")
-    teams: tuple[str, ...] = Field((), description="The teams.")
-    agents: tuple[str, ...] = Field((), description="The agents.")
-    actions: tuple[str, ...] = Field((), description="The actions.")
-    namespace: Token = Field("pointsman", description="The namespace.")
+    teams: tuple[str, ...] = Field(default=(), description="The teams.")
+    agents: tuple[str, ...] = Field(default=(), description="The agents.")
+    actions: tuple[str, ...] = Field(default=(), description="The actions.")
+    namespace: Token = Field(default="pointsman", description="The namespace.")
 
     def grant(self, name: str) -> Grant:
         """Return the grant of a user with these rights.
@@ -60,7 +60,7 @@ class OidcRule(_Rights):
 
     claim: str = Field(description="The claim that the rule looks at, such as `groups`.")
     value: str = Field(description="The value of the claim, or an element of the claim if it is a list.")
-    name: str = Field("sub", description="The claim that holds the name of the user.")
+    name: str = Field(default="sub", description="The claim that holds the name of the user.")
 
     def fits(self, claims: Mapping[str, Any]) -> bool:
         """Return True if the claims of a token have the value.
@@ -82,7 +82,9 @@ class OidcIssuer(BaseModel):
 
     issuer: str = Field(description="The issuer: the value of `iss`, and the address of its configuration.")
     audience: str = Field(description="The audience that a token must name.")
-    jwks: str | None = Field(None, description="The address of the keys. Default: from the issuer's configuration.")
+    jwks: str | None = Field(
+        default=None, description="The address of the keys. Default: from the issuer's configuration."
+    )
     algorithms: tuple[str, ...] = Field(
         ("RS256", "ES256"), description="The allowed algorithms; never a symmetric one."
     )
@@ -94,8 +96,8 @@ class Policy(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    keys: tuple[ApiKey, ...] = Field((), description="The API keys.")
-    issuers: tuple[OidcIssuer, ...] = Field((), description="The issuers of OIDC tokens.")
+    keys: tuple[ApiKey, ...] = Field(default=(), description="The API keys.")
+    issuers: tuple[OidcIssuer, ...] = Field(default=(), description="The issuers of OIDC tokens.")
 
     @classmethod
     def load(cls, path: Path) -> Policy:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from pointsman.grants.accounts import Exchange, exchange
+from pointsman.grants.accounts import Exchange, exchange, has_many_answers
 from pointsman.grants.permissions import Grant, Permissions, permissions
 
 __all__ = ["ConfigUser", "accounts_block", "edge_account", "jwt_exchange", "user_block"]
@@ -116,8 +116,10 @@ def _users(users: Iterable[ConfigUser]) -> Iterator[str]:
 
 def _exports(subjects: Exchange) -> Iterator[str]:
     yield "exports: ["
-    # A pull request has several answers.
-    yield from (f"  {{ service: {json.dumps(here)}, response_type: stream }}" for here, _ in subjects.services)
+    yield from (
+        f"  {{ service: {json.dumps(here)}{', response_type: stream' if has_many_answers(here) else ''} }}"
+        for here, _ in subjects.services
+    )
     yield from (f"  {{ stream: {json.dumps(each)} }}" for each in subjects.streams)
     yield "]"
 
@@ -156,7 +158,8 @@ def jwt_exchange(
     """
 
     def service(subject: str) -> dict[str, object]:
-        return {"name": subject, "subject": subject, "type": "service", "response_type": "Stream"}
+        several = {"response_type": "Stream"} if has_many_answers(subject) else {}
+        return {"name": subject, "subject": subject, "type": "service", **several}
 
     def stream(subject: str) -> dict[str, object]:
         return {"name": subject, "subject": subject, "type": "stream"}

@@ -31,7 +31,7 @@ class NKey:
     """
 
     def __init__(self, kind: KeyKind, key: Ed25519PrivateKey) -> None:
-        self.kind = kind
+        self.kind: KeyKind = kind
         self.key = key
         self.public = _encode(bytes([_PREFIXES[kind]]) + key.public_key().public_bytes_raw())
         """The public key, such as `UA...` for a user."""
@@ -67,7 +67,7 @@ class NKey:
 
         body = _decode(seed, 2 + _KEY_BYTES)
         first, second = body[0] & 0b11111000, (body[0] & 0b111) << 5 | body[1] >> 3
-        kind = next((kind for kind, prefix in _PREFIXES.items() if prefix == second), None)
+        kind: KeyKind | None = next((kind for kind, prefix in _PREFIXES.items() if prefix == second), None)
         if first != _SEED_PREFIX or kind is None:
             raise ValueError("is not the seed of an operator, an account, a user or a server")
         return cls(kind, Ed25519PrivateKey.from_private_bytes(body[2:]))

@@ -57,6 +57,9 @@ def init(
     callout: Annotated[
         bool, typer.Option("--callout", help="Let `pointsman callout` decide about API keys and OIDC tokens.")
     ] = False,
+    resolver: Annotated[
+        str, typer.Option(metavar="DIR", help="The folder in which a server keeps the accounts of --jwt.")
+    ] = "jwt",
     account: Annotated[str, typer.Option(metavar="NAME", help="The account with the streams.")] = "POINTSMAN",
     namespace: Namespaces = None,
     json: Json = False,
@@ -68,7 +71,14 @@ def init(
     Returns:
         The exit code.
     """
-    made = GrantFolder.create(folder, account=account, namespaces=namespace or ["pointsman"], jwt=jwt, callout=callout)
+    made = GrantFolder.create(
+        folder,
+        account=account,
+        namespaces=namespace or ["pointsman"],
+        jwt=jwt,
+        callout=callout,
+        resolver=resolver,
+    )
     if json:
         print_json({"folder": str(folder), "server_file": str(made.server_file)})
     else:

@@ -1,0 +1,289 @@
+"""With the credentials of each role, every subject and request that is not its own is tried. Nothing changes.
+
+All attacks run against users of a server configuration and against JWTs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from support.attacks import (
+    Attacker,
+    Names,
+    foreign_publishes,
+    foreign_subscriptions,
+    header_attacks,
+    message_subjects,
+    reply_attacks,
+    snapshot,
+    targets,
+)
+from support.configured_server import configured_server
+from support.grants import connected, server_config, settings_of
+from support.permission_server import Rights, permission_server
+from support.waiting import until
+
+from pointsman.bus.jetstream.connection import NatsConnection
+from pointsman.bus.jetstream.protocol import error_code, header_bytes
+from pointsman.bus.jetstream.reader_names import READER_SLOTS, reader_name
+from pointsman.bus.jetstream.stream_config import stream_configs
+from pointsman.grants.accounts import is_covered
+from pointsman.grants.folder import GrantFolder
+from pointsman.grants.permissions import ACTIONS, TRUSTED_ROLES, Grant, GrantRole, Permissions, permissions
+from pointsman.settings import Settings
+from pointsman_schemas.subjects import Subjects
+
+pytestmark = pytest.mark.timeout(300)
+MODES = pytest.mark.parametrize("jwt", [False, True], ids=["config", "jwt"])
+NS = "own"
+USERS = {
+    "builder": Grant(GrantRole.PROVISIONER, "builder"),
+    "boss": Grant(GrantRole.SUPERVISOR, "boss", ("crew",)),
+    "rival-boss": Grant(GrantRole.SUPERVISOR, "rival-boss", ("rivals",)),
+    "shop": Grant(GrantRole.CALLER, "shop", ("crew",), (), ("cancel",)),
+    "rival": Grant(GrantRole.CALLER, "rival", ("rivals",)),
+    "echo-1": Grant(GrantRole.WORKER, "echo-1", (), ("echo",)),
+    "spy-1": Grant(GrantRole.WORKER, "spy-1", (), ("spy",)),
+    "door": Grant(GrantRole.GATEWAY, "door", ("crew",), (), ("cancel", "approve")),
+    "eye": Grant(GrantRole.OBSERVER, "eye"),
+    "board": Grant(GrantRole.DASHBOARD, "board", ("crew",), (), ("approve",)),
+    "ops": Grant(GrantRole.OPERATOR, "ops", ("*",), (), ACTIONS[GrantRole.OPERATOR]),
+}
+ATTACKERS = ["shop", "echo-1", "door", "eye", "board", "boss", "ops", "builder"]
+EDGE_ATTACKERS = [name for name in ATTACKERS if USERS[name].role not in TRUSTED_ROLES]
+DURABLES = [
+    (f"{NS.upper()}_REQUESTS", "request-{team}", "own.request.{team}.*"),
+    (f"{NS.upper()}_CONTROLS", "control-{team}", "own.control.{team}.>"),
+    (f"{NS.upper()}_RESULTS", "result-{team}", "own.result.{team}.>"),
+    (f"{NS.upper()}_WORK", "timer-{team}", "own.timer.{team}.>"),
+    (f"{NS.upper()}_WORK", "agent-{agent}", "own.handoff.{agent}.>"),
+]
+
+
+@dataclass
+class World:
+    """A namespace in which each kind of message is stored, and the users with their grants."""
+
+    grants: GrantFolder
+    port: int
+    names: Names
+    observer: NatsConnection
+
+    def settings(self, user: str) -> Settings:
+        return settings_of(self.grants, user, self.port)
+
+    async def state(self) -> str:
+        return json.dumps(await snapshot(self.observer, self.names), sort_keys=True)
+
+
+@asynccontextmanager
+async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
+    grants = GrantFolder.create(
+        folder / "grants", account="APP", namespaces=[NS], jwt=jwt, resolver=str(folder / "jwt")
+    )
+    for grant in USERS.values():
+        grants.add(grant)
+    async with configured_server(folder, server_config(grants)) as port, AsyncExitStack() as stack:
+        configs = stream_configs(Subjects(NS), Settings(namespace=NS))
+        teams, agents = ("crew", "rivals"), ("echo", "spy")
+        durables = [
+            (stream, name.format(team=one, agent=one), filter.format(team=one, agent=one))
+            for stream, name, filter in DURABLES
+            for one in (agents if "agent" in name else teams)
+        ]
+        streams = [config["name"] for config in configs]
+        names = Names(NS, teams, agents, [*USERS], "wf_1", streams, durables)
+        connections = {
+            user: await stack.enter_async_context(connected(settings_of(grants, user, port))) for user in USERS
+        }
+        for config in configs:
+            answer = await connections["builder"].api(f"STREAM.CREATE.{config['name']}", config)
+            assert not error_code(answer), answer
+        for stream, name, filter in durables:
+            config = {"name": name, "durable_name": name, "filter_subject": filter, "ack_policy": "explicit"}
+            order = {"stream_name": stream, "config": config}
+            answer = await connections["builder"].api(f"CONSUMER.CREATE.{stream}.{name}.{filter}", order)
+            assert not error_code(answer), answer
+        await store_every_kind(names, connections)
+        yield World(grants, port, names, connections["eye"])
+
+
+async def store_every_kind(names: Names, connections: dict[str, NatsConnection]) -> None:
+    """Publish one message on each subject, as a user that may, and one with an empty body, as that of a large body."""
+    stored = 0
+    for subject in message_subjects(names):
+        if ".handoff.echo." in subject:  # the queue of the worker that attacks is empty
+            continue
+        if subject.startswith((f"{NS}.schedule.", f"{NS}.handed.", f"{NS}.cancelled.", f"{NS}.delta.", "_", "$SRV")):
+            continue
+        for user, grant in USERS.items():
+            if user != "ops" and is_covered(subject, permissions(grant, NS).publish):
+                body = b"" if ".outcome." in subject or ".event." in subject else b'{"own": 1}'
+                answer = json.loads(await connections[user].request(subject, body)())
+                assert "error" not in answer, (subject, answer)
+                stored += 1
+                break
+    assert stored > 60
+
+
+@MODES
+async def test_every_foreign_subject_and_request_is_refused(jwt: bool, tmp_path: Path) -> None:
+    async with world(tmp_path, jwt=jwt) as place:
+        before = await place.state()
+        for user in ATTACKERS:
+            rights = permissions(USERS[user], NS)
+            async with connected(place.settings(user)) as connection:
+                attacker = Attacker(connection)
+                attacks = foreign_publishes(place.names, rights)
+                published = await attacker.publish(attacks)
+                subscribed = await attacker.subscribe(foreign_subscriptions(place.names, rights))
+
+            assert len(attacks) > 1000
+            assert (user, [(each.what, each.subject) for each in published]) == (user, [])
+            assert (user, subscribed) == (user, [])
+        assert await place.state() == before
+
+
+@MODES
+async def test_headers_on_own_subjects_change_nothing_of_others(jwt: bool, tmp_path: Path) -> None:
+    """Send rollups, which would delete the stream, and schedules, which would publish a handoff."""
+    async with world(tmp_path, jwt=jwt) as place:
+        before = await place.state()
+        for user in EDGE_ATTACKERS:
+            attacks = header_attacks(place.names, permissions(USERS[user], NS))
+            async with connected(place.settings(user)) as connection:
+                answers = [
+                    await connection.request(each.subject, each.body, headers=header_bytes(each.headers))()
+                    for each in attacks
+                ]
+
+            assert bool(attacks) is (user != "eye")
+            assert (user, [each for each in answers if b'"error"' not in each]) == (user, [])
+        assert await place.state() == before
+
+
+@MODES
+async def test_answers_of_the_broker_go_to_no_subject_of_others(jwt: bool, tmp_path: Path) -> None:
+    """Name subjects of others as the reply subjects of the user's own requests."""
+    async with world(tmp_path, jwt=jwt) as place:
+        before = await place.state()
+        for user in EDGE_ATTACKERS:
+            attacks = reply_attacks(place.names, own_requests(permissions(USERS[user], NS)))
+            async with connected(place.settings(user)) as connection:
+                refused = Attacker(connection)
+                accepted = await refused.publish(attacks)
+
+            assert len(accepted) == len(attacks) > 500
+            await settle(place)
+            assert (user, await place.state() == before) == (user, True)
+
+
+async def test_the_same_answers_delete_a_stream_if_there_is_one_account(tmp_path: Path) -> None:
+    """Hold the reason for the edge account: the broker checks no reply subject. A broker that does fails this test."""
+    rights = Rights(publish=["$JS.API.DIRECT.GET.S.own.a"], subscribe=["_INBOX.ada.>"])
+    async with permission_server(tmp_path, {"root": None, "ada": rights}) as server:
+        root = Settings(url=server.url("root"))
+        ada = Settings(url=server.url("ada"), inbox_prefix="_INBOX.ada")
+        async with connected(root) as all_rights, connected(ada) as reader:
+            await all_rights.api("STREAM.CREATE.S", {"name": "S", "subjects": ["own.*"], "allow_direct": True})
+            await reader.send("$JS.API.DIRECT.GET.S.own.a", reply="$JS.API.STREAM.DELETE.S")
+            await reader.flush()
+
+            async def deleted() -> bool:
+                return "error" in await all_rights.api("STREAM.INFO.S")
+
+            await until(deleted)
+
+
+@MODES
+async def test_own_consumers_deliver_to_no_subject_of_others(jwt: bool, tmp_path: Path) -> None:
+    """Create consumers whose deliver subject is one of others: the broker does not check this subject."""
+    stream = f"{NS.upper()}_RESULTS"
+    async with world(tmp_path, jwt=jwt) as place:
+        before = await place.state()
+        wanted = [each for each in targets(place.names) if each.startswith("$JS.API.STREAM.")]
+        wanted += [f"{NS}.handoff.spy.crew.wf_1.t1.7", f"{NS}.log.crew.wf_1", f"{NS}.request.rivals.rival"]
+        wanted += [f"$KV.{NS.upper()}_AGENTS.spy.1", f"{NS}.handed.crew.1.request.crew.shop", "_TRUSTED.boss.x"]
+        received: list[object] = []
+        async with connected(place.settings("boss")) as boss:
+            await boss.subscribe(f"{NS}.handed.>", received.append)
+            await boss.subscribe("_TRUSTED.boss.x", received.append)
+            for user in EDGE_ATTACKERS:
+                names = [reader_name(f"_INBOX.{user}", slot) for slot in range(READER_SLOTS)]
+                filter = FILTERS[user]
+                async with connected(place.settings(user)) as connection:
+                    for start in range(0, len(wanted), READER_SLOTS):
+                        chosen = list(zip(names, wanted[start : start + READER_SLOTS], strict=False))
+                        for name, target in chosen:
+                            config: dict[str, object] = {
+                                "name": name,
+                                "filter_subject": filter,
+                                "deliver_subject": target,
+                            }
+                            config |= {"ack_policy": "none", "idle_heartbeat": 100_000_000}
+                            order = {"stream_name": stream, "config": config}
+                            await connection.api(f"CONSUMER.CREATE.{stream}.{name}.{filter}", order)
+                        await asyncio.sleep(0.3)  # three heartbeats, each with an empty body
+                        for name, _ in chosen:
+                            await connection.api(f"CONSUMER.DELETE.{stream}.{name}")
+                await settle(place)
+                assert (user, await place.state() == before) == (user, True)
+                forwarded = [each for each in received if getattr(each, "subject", "").startswith(f"{NS}.handed.")]
+                assert forwarded == []
+
+
+FILTERS = {
+    "shop": f"{NS}.event.crew.>",
+    "door": f"{NS}.event.crew.>",
+    "echo-1": f"{NS}.step.echo.>",
+    "eye": ">",
+    "board": ">",
+}
+
+
+def own_requests(rights: Permissions) -> list[tuple[str, bytes]]:
+    """Return requests of each kind that the rights allow and whose answers have an empty body."""
+    found = list[tuple[str, bytes]]()
+    for right in rights.publish:
+        subject = right.replace("*", "none").replace(">", "none")
+        if ".DIRECT.GET." in right and len(found) < 6:
+            found.append((subject, b""))
+        elif ".MSG.NEXT." in right:
+            found.append((right, b'{"batch": 1, "no_wait": true}'))
+        elif right.startswith(f"$JS.ACK.{NS.upper()}_"):
+            found.append((right.replace(">", "1.1.1.1.0"), b"+ACK"))
+    return found
+
+
+async def settle(place: World) -> None:
+    """Return when the broker has carried out what it was sent: its API answers requests in their order."""
+    for stream in place.names.streams:
+        await place.observer.api(f"STREAM.INFO.{stream}")
+    await asyncio.sleep(0.2)
+
+
+@MODES
+async def test_inbox_of_another_user_stays_private(jwt: bool, tmp_path: Path) -> None:
+    async with world(tmp_path, jwt=jwt) as place:
+        heard: list[object] = []
+        async with AsyncExitStack() as stack:
+            for spy in ("echo-1", "rival", "eye", "board", "door", "ops", "rival-boss"):
+                connection = await stack.enter_async_context(connected(place.settings(spy)))
+                for subject in (">", "_INBOX.>", "_INBOX.shop.>", "_INBOX.*.*", "_TRUSTED.boss.>", "*.shop.>"):
+                    await connection.subscribe(subject, heard.append)
+                await connection.flush()
+            shop = await stack.enter_async_context(connected(place.settings("shop")))
+            boss = await stack.enter_async_context(connected(place.settings("boss")))
+            await shop.request(f"{NS}.request.crew.shop", b"{}")()
+            await boss.request(f"{NS}.log.crew.wf_2", b"{}")()
+            await boss.send("_INBOX.shop.outcome", b"secret")
+            await boss.flush()
+            await shop.flush()
+
+        assert heard == []

