@@ -32,6 +32,7 @@ __all__ = ["PushConsumer"]
 _IDLE_HEARTBEAT_S = 2.0  # seconds between heartbeats of an idle consumer; after two missing heartbeats it is lost
 _INACTIVE_THRESHOLD_S = 2.0  # seconds after which the broker deletes the consumer of an inbox without a subscription
 _MAX_BUFFERED = 256  # messages in the buffer above which the broker is not allowed to send more
+_MAX_BUFFERED_BYTES = 4 * 1024 * 1024  # the same, in bytes: the chunks of a file are large
 _STALLED_HEADER = "Nats-Consumer-Stalled"  # in a heartbeat: the subject of a flow control request without an answer
 _LAST_DELIVERY_HEADER = "Nats-Last-Consumer"  # in a heartbeat: the number of the newest delivery
 _NAME_PAUSE_S = 0.5  # seconds before names that other processes of the user have are tried again
@@ -69,6 +70,7 @@ class PushConsumer:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._deliveries = 0
+        self._buffered_bytes = 0
         self._stalled = ""  # the subject on which the broker waits for the leave to send more
         self._last_message_at = self._loop.time()
         self._watchdog = self._loop.call_later(_IDLE_HEARTBEAT_S, self._check_heartbeat)
@@ -141,7 +143,8 @@ class PushConsumer:
     async def take(self) -> StoredMessage:
         """Return the oldest message of the buffer, which is not empty."""
         message = self.buffer.popleft()
-        if self._stalled and 2 * len(self.buffer) <= _MAX_BUFFERED:
+        self._buffered_bytes -= len(message.data)
+        if self._stalled and self._has_room(2):
             subject, self._stalled = self._stalled, ""
             await self._bus.send(subject)
         return to_stored_message(message, DeliveryInfo(message.reply))
@@ -194,6 +197,7 @@ class PushConsumer:
         self._deliveries = delivery.delivery
         self.left, self.newest = delivery.left, delivery.sequence
         self.buffer.append(message)
+        self._buffered_bytes += len(message.data)
         self._changed.set()
 
     def _on_status(self, message: WireMessage) -> None:
@@ -205,11 +209,15 @@ class PushConsumer:
             self._mark_lost("a delivery was lost")
             return
         if subject := message.reply or headers.get(_STALLED_HEADER, ""):
-            if len(self.buffer) <= _MAX_BUFFERED:
+            if self._has_room():
                 self._stalled = ""
                 self._answer = asyncio.ensure_future(self._bus.send(subject))
             else:
                 self._stalled = subject
+
+    def _has_room(self, share: int = 1) -> bool:
+        """Return True if at most the `share`-th part of the buffer is taken."""
+        return share * len(self.buffer) <= _MAX_BUFFERED and share * self._buffered_bytes <= _MAX_BUFFERED_BYTES
 
     def _check_heartbeat(self) -> None:
         if self._loop.time() - self._last_message_at > 2 * _IDLE_HEARTBEAT_S:

@@ -31,6 +31,7 @@ from pointsman.ports.bus import StoredMessage
 __all__ = ["StreamReader"]
 
 _DIRECT_GET_BATCH = 512  # messages asked for in one direct get
+_DIRECT_GET_BYTES = 4 * 1024 * 1024  # bytes of one direct get, which this process holds; one message may be larger
 _ABSENCE_PAUSE_S = 0.05  # seconds before an absence is checked again; replicas were up to 7 ms behind when measured
 _LAG_TIMEOUT_S = 1.0  # seconds to wait for a message that another replica has
 
@@ -190,7 +191,7 @@ class StreamReader:
 
     async def _direct_batch(self, stream: str, subject: str, sequence: int) -> list[StoredMessage]:
         batch: list[StoredMessage] = []
-        query = {"batch": _DIRECT_GET_BATCH, "next_by_subj": subject, "seq": sequence}
+        query = {"batch": _DIRECT_GET_BATCH, "max_bytes": _DIRECT_GET_BYTES, "next_by_subj": subject, "seq": sequence}
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def arrived(message: WireMessage) -> None:
