@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pointsman import telemetry
+from pointsman.authoring.team_agent import TeamAgent
 from pointsman.bus.jetstream import bus as jetstream
 from pointsman.clock import SystemClock
 from pointsman.engine.process.discovery import load_objects, load_worker
@@ -84,12 +85,13 @@ async def supervise(target: str, settings: Settings) -> int:
         return await run_until_signal(run_all)
 
 
-async def work(targets: Sequence[str], settings: Settings) -> int:
+async def work(targets: Sequence[str], settings: Settings, *, team: str | None = None) -> int:
     """Run the agents that `targets` name, in this process, until a signal.
 
     Args:
         targets: Modules, files or `module:name`, each with agents.
         settings: The settings.
+        team: The team to which the agents belong; None if every team may use them.
 
     Returns:
         The exit code.
@@ -98,7 +100,8 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         ConfigurationError: `targets` name no agent, or a lifespan or an agent cannot be opened.
     """
     parts = load_worker(targets)
-    name = "-".join(agent.card.name for agent in parts.agents)
+    agents = parts.agents if team is None else tuple(TeamAgent(agent, team) for agent in parts.agents)
+    name = "-".join(agent.card.name for agent in agents)
     worker: Worker | None = None
     async with AsyncExitStack() as stack:
         observed = _start_telemetry(name, settings, stack, exposed=settings.health_port is not None)
@@ -110,7 +113,7 @@ async def work(targets: Sequence[str], settings: Settings) -> int:
         stack.push_async_callback(bus.close)
         await bus.set_up()
         worker = Worker(
-            bus, parts.agents, settings, own_loop=True, interceptors=parts.interceptors, lifespans=parts.lifespans
+            bus, agents, settings, own_loop=True, interceptors=parts.interceptors, lifespans=parts.lifespans
         )
         return await run_until_signal(worker.run, worker.hand_back)
 

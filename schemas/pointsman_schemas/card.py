@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, model_validator
 
 from pointsman_schemas.base import Frozen
-from pointsman_schemas.ids import AgentName, Token
+from pointsman_schemas.ids import TEAM_SEPARATOR, AgentName, TeamName, Token
 from pointsman_schemas.json_schema import JsonSchema
 
 __all__ = ["AgentCard", "Role"]
+
+
+_SHOWN_DIGEST_CHARS = 8
 
 
 class Role(StrEnum):
@@ -32,6 +35,19 @@ class AgentCard(Frozen):
     version: str = Field(
         default="1.0.0",
         description="The version. For a team, a digest of its definition, equal in all of its supervisors.",
+    )
+    digest: str = Field(
+        default="",
+        max_length=64,
+        description="A digest of the agent's code, equal in all instances with the same code. Empty if unknown.",
+    )
+    owner: TeamName | None = Field(
+        default=None,
+        description="The team to which the agent belongs, and whose plans alone may use the agent. The name of the "
+        "agent then begins with the team's name and `--`. Without an owner, every team may use the agent.",
+    )
+    problems: tuple[str, ...] = Field(
+        default=(), max_length=16, description="Problems that the instance found at its start, for operators."
     )
     description: str = Field(description="The tasks that the agent can do, in one or two sentences.")
     role: Role = Field(default=Role.WORK, description="The role of the tasks that the agent accepts.")
@@ -64,6 +80,22 @@ class AgentCard(Frozen):
     orphaned_handlers: int = Field(
         default=0, ge=0, description="Threads and handlers of the instance that were cancelled and have not stopped."
     )
+
+    @model_validator(mode="after")
+    def _is_named_after_its_owner(self) -> Self:
+        if self.owner is not None and not self.name.startswith(self.owner + TEAM_SEPARATOR):
+            raise ValueError(
+                f"the agent is called {self.name} and belongs to {self.owner}; its name must begin with "
+                f"{self.owner}{TEAM_SEPARATOR}"
+            )
+        return self
+
+    @property
+    def revision(self) -> str:
+        """Version and digest of the code, such as `1.0.0+3f9ac1d2`. Two revisions are two different agents."""
+        if not self.digest:
+            return self.version
+        return f"{self.version}{'.' if '+' in self.version else '+'}{self.digest[:_SHOWN_DIGEST_CHARS]}"
 
     @property
     def input_output_schemas(self) -> tuple[object, object]:

@@ -385,6 +385,11 @@ class Result(Event):
         description="Questions to a person. The attempt has failed with `needs_answer`, and the task is dispatched "
         "again when each question has an answer.",
     )
+    revision: str = Field(
+        default="",
+        max_length=300,
+        description="Version of the agent and digest of its code, such as `1.0.0+3f9ac1d2`; empty if unknown.",
+    )
     started_at: AwareDatetime = Field(description="Start of the attempt.")
     ended_at: AwareDatetime = Field(description="End of the attempt, not before `started_at`.")
 

@@ -18,6 +18,7 @@ from pointsman_schemas.errors import ContractError, InvalidTokenError
 
 __all__ = [
     "MAX_CALLER_ID_CHARS",
+    "TEAM_SEPARATOR",
     "TOKEN_PATTERN",
     "AgentName",
     "OptionalAgentName",
@@ -36,6 +37,7 @@ __all__ = [
     "is_token",
     "outcome_id",
     "outcome_round",
+    "own_agent",
     "span_id_for",
     "stable_digest",
     "token",
@@ -43,6 +45,8 @@ __all__ = [
 ]
 
 TOKEN_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
+TEAM_SEPARATOR = "--"
+"""The part of an agent's name between the team to which the agent belongs and the name within the team."""
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_ROUND_DIGITS = 9
 _MAX_SHOWN_CHARS = 80  # characters of a rejected value in an error message
@@ -229,6 +233,19 @@ def span_id_for(workflow: str, part: str, attempt: int | None = None) -> str:
         16 hexadecimal digits.
     """
     return derive_id("span", workflow, part, *(() if attempt is None else (str(attempt),)), length=16)
+
+
+def own_agent(team: str, agent: str) -> AgentName:
+    """Return the full name of an agent that belongs to a team.
+
+    Args:
+        team: The team.
+        agent: The name of the agent within the team.
+
+    Returns:
+        The name, as in subjects and on the card.
+    """
+    return f"{team}{TEAM_SEPARATOR}{agent}"
 
 
 def outcome_id(workflow: str, round: int) -> str:

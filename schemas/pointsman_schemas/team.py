@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self, assert_never
+from typing import Annotated, Any, Literal, Self, assert_never
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from pointsman_schemas.base import Frozen
+from pointsman_schemas.base import Frozen, closest_match
 from pointsman_schemas.events import MAX_DEADLINE_S
-from pointsman_schemas.ids import AgentName, TeamName, is_token
+from pointsman_schemas.ids import TEAM_SEPARATOR, AgentName, TeamName, is_token, own_agent
 from pointsman_schemas.plan_checks import find_graph_faults
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strategies import (
@@ -104,6 +104,12 @@ class Team(Frozen):
     agents: Literal["*"] | tuple[AgentName, ...] = Field(
         default=ANY, description="Names of agents or teams; or `ANY`, every live agent that is not a team."
     )
+    own_agents: tuple[AgentName, ...] = Field(
+        default=(),
+        description="Names in this definition that stand for agents of the team's own. Their workers run with "
+        "`--team`, or the agents name the team. Their full names begin with the team's name and `--`, so an agent of "
+        "the same name that belongs to no team, or to another team, gets none of their tasks.",
+    )
     strategy: Strategy = Field(default=PlanAndExecute(), description="The source of plans, and the end of workflows.")
     limits: Limits = Field(default=Limits(), description="The limits of a workflow.")
     retry: RetryPolicy = Field(
@@ -127,6 +133,34 @@ class Team(Frozen):
             return given
         expected = "a list of names is expected, each of 1 to 64 letters, digits, - and _, or ANY"
         raise PydanticCustomError("names", expected)
+
+    @model_validator(mode="after")
+    def _uses_its_own_agents(self) -> Self:
+        """Replace the names of own agents by their full names."""
+        names = {name: own_agent(self.name, name) for name in self.own_agents}
+        for name, full in names.items():
+            if TEAM_SEPARATOR in name or not is_token(full):
+                raise ValueError(
+                    f"own_agents has {name!r}; expected the name within the team: {full!r} is the full name, and it "
+                    f"has at most 64 letters, digits, - and _, with {TEAM_SEPARATOR} in one place"
+                )
+        if names:
+            for field in type(self).model_fields:
+                if field not in ("name", "own_agents"):
+                    self.__dict__[field] = _with_full_names(getattr(self, field), names, field)
+        used = {*self.required_agents(), self.judge, self.refiner}
+        if self.agents != ANY and (unused := [name for name, full in names.items() if full not in used]):
+            meant = closest_match(unused[0], (each for each in used if each))
+            hint = f"did you mean {meant}?" if meant else "list it in agents, or name it in the strategy"
+            raise ValueError(f"own_agents has {unused[0]!r}, which the team does not use; {hint}")
+        for name in self.required_agents():
+            owner = name.partition(TEAM_SEPARATOR)[0] if TEAM_SEPARATOR in name else self.name
+            if owner != self.name:
+                raise ValueError(
+                    f"the agent {name} belongs to the team {owner}; a team uses its own agents and agents without a "
+                    "team: run the agent's worker without --team"
+                )
+        return self
 
     @field_validator("strategy", mode="before")
     @classmethod
@@ -189,3 +223,24 @@ class Team(Frozen):
                 return tuple(dict.fromkeys(task.skill for task in plan.tasks if task.skill))
             case _:
                 return ()
+
+
+_AGENT_FIELDS = frozenset({"agents", "agent", "planner", "synthesizer", "classifier", "fallback", "judge", "refiner"})
+"""The fields of a team, its strategy and a plan that name agents."""
+
+
+def _with_full_names(value: Any, names: Mapping[str, AgentName], field: str) -> Any:
+    """Return the value of `field` with full names in place of the names of own agents, at any depth."""
+    match value:
+        case str():
+            return names.get(value, value) if field in _AGENT_FIELDS else value
+        case BaseModel():
+            fields = type(value).model_fields
+            changed = {each: _with_full_names(getattr(value, each), names, each) for each in fields}
+            return value.model_copy(update={each: new for each, new in changed.items() if new != getattr(value, each)})
+        case tuple():
+            return tuple(_with_full_names(each, names, field) for each in value)
+        case Mapping() if all(isinstance(each, BaseModel) for each in value.values()):
+            return {key: _with_full_names(each, names, field) for key, each in value.items()}
+        case _:
+            return value

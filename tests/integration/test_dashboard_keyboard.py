@@ -18,6 +18,7 @@ from pointsman.authoring.agent import agent
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.errors import TaskError
+from pointsman_schemas.card import AgentCard
 from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
 pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
@@ -157,6 +158,7 @@ async def test_an_approval_is_changed_and_given_by_keyboard_while_others_are_ans
 async def test_the_focus_on_an_agent_stays_while_its_numbers_change(browser: Browser) -> None:
     bus = MemoryBus()
     await store(bus, *completed())
+    await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1"))
     async with served(Client(bus)) as address, page_of(browser, address) as page:
         await page.goto("/agents")
         await tab_to(page, "fitter")

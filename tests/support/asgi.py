@@ -41,6 +41,7 @@ class Events:
     def __init__(self, queue: asyncio.Queue[bytes]) -> None:
         self._queue = queue
         self._text = ""
+        self.headers: Mapping[str, str] = {}
 
     async def next(self) -> Event:
         async with asyncio.timeout(EVENT_TIMEOUT_S):
@@ -82,6 +83,7 @@ async def request(app: ASGIApp, method: str, path: str, body: Any = None, **head
 async def event_stream(app: ASGIApp, path: str, **headers: str) -> AsyncIterator[Events]:
     """Open the stream at `path`, and leave it at the end of the context, as a closed page does."""
     queue: asyncio.Queue[bytes] = asyncio.Queue()
+    events = Events(queue)
     left = asyncio.Event()
 
     async def receive() -> Any:
@@ -91,12 +93,13 @@ async def event_stream(app: ASGIApp, path: str, **headers: str) -> AsyncIterator
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
             assert message["status"] == 200
+            events.headers = _headers(message)
         else:
             await queue.put(message.get("body", b""))
 
     task = asyncio.ensure_future(app(_scope("GET", path, headers), receive, send))
     try:
-        yield Events(queue)
+        yield events
     finally:
         left.set()
         async with asyncio.timeout(EVENT_TIMEOUT_S):

@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 from pydantic import JsonValue, ValidationError
 
+from pointsman.authoring.code_digest import code_digest
 from pointsman.authoring.context import Context
 from pointsman.authoring.json_types import InputType, OutputType
 from pointsman.authoring.signatures import signature_of
@@ -18,9 +19,10 @@ from pointsman.errors import ConfigurationError
 from pointsman.util.threads import run_in_thread
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import Handoff
+from pointsman_schemas.ids import TEAM_SEPARATOR, own_agent
 from pointsman_schemas.strict_json import describe
 
-__all__ = ["Agent", "Context", "FunctionAgent", "agent", "first_paragraph", "make_card"]
+__all__ = ["Agent", "Context", "FunctionAgent", "agent", "check_name_length", "first_paragraph", "make_card"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -99,6 +101,7 @@ class FunctionAgent(Agent, Generic[P, R]):
             update={
                 "input_schema": self._input[1].schema if self._input else {},
                 "output_schema": self._output.schema,
+                "digest": code_digest(function),
             }
         )
         self.__name__ = getattr(function, "__name__", card.name)
@@ -149,6 +152,7 @@ def agent(
     model: str | None = None,
     reacts_to: Sequence[str] = (),
     approval: Literal["required"] | None = None,
+    team: str | None = None,
 ) -> Callable[[Callable[P, R]], FunctionAgent[P, R]]: ...
 def agent(
     function: Callable[P, R] | None = None,
@@ -168,6 +172,7 @@ def agent(
     model: str | None = None,
     reacts_to: Sequence[str] = (),
     approval: Literal["required"] | None = None,
+    team: str | None = None,
 ) -> FunctionAgent[P, R] | Callable[[Callable[P, R]], FunctionAgent[P, R]]:
     """Make an agent of a function: `@agent`, or `@agent(skills=["translation"])`.
 
@@ -192,6 +197,8 @@ def agent(
         model: Name of the model on the card, for a function that calls a model itself.
         reacts_to: Domain events that give the agent a task in a choreography.
         approval: `required` if a person must allow each of its tasks.
+        team: Team to which the agent belongs; by default every team may use the agent. The agent's full name is then
+            `TEAM--NAME`, and it has a queue of its own. The team lists the name in `own_agents`.
 
     Returns:
         The agent, or a decorator that makes one.
@@ -227,6 +234,7 @@ def agent(
             model=model,
             reacts_to=reacts_to,
             approval=approval,
+            owner=team,
         )
         return FunctionAgent(function, card, namespace)
 
@@ -239,7 +247,7 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
     Args:
         name: Name of the agent.
         description: Purpose of the agent.
-        **fields: Other fields of the card.
+        **fields: Other fields of the card. With `owner`, a team, the name is the name within the team.
 
     Returns:
         The card.
@@ -252,8 +260,14 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
     for field in ("skills", "intents", "examples", "reacts_to"):
         if isinstance(fields.get(field), str):
             raise ConfigurationError(f"agent {name} has {field}={fields[field]!r}; expected [{fields[field]!r}]")
-    if len(name) > _MAX_NAME_CHARS:
-        raise ConfigurationError(f"agent {name} has a name of {len(name)} characters; {_MAX_NAME_CHARS} are possible")
+    if TEAM_SEPARATOR in name:
+        raise ConfigurationError(
+            f"agent {name} has {TEAM_SEPARATOR} in its name, which separates a team from its agent; use one "
+            f"hyphen, or write team={name.partition(TEAM_SEPARATOR)[0]!r}, name={name.partition(TEAM_SEPARATOR)[2]!r}"
+        )
+    if fields.get("owner") is not None:
+        name = own_agent(str(fields["owner"]), name)
+    check_name_length(name)
     if fields.get("fallback") == name:
         raise ConfigurationError(f"agent {name} names itself as its fallback; name another agent, or none")
     version = fields.get("version", "1.0.0")
@@ -263,6 +277,19 @@ def make_card(*, name: str, description: str, **fields: Any) -> AgentCard:
         return AgentCard(name=name, description=description.strip(), **fields)
     except ValidationError as error:
         raise ConfigurationError(f"agent {name!r} does not fit: {describe(error)}; change its definition") from None
+
+
+def check_name_length(name: str) -> None:
+    """Raise an error if a name is too long for the queue of an agent.
+
+    Args:
+        name: Full name of the agent.
+
+    Raises:
+        ConfigurationError: The name is too long.
+    """
+    if len(name) > _MAX_NAME_CHARS:
+        raise ConfigurationError(f"agent {name} has a name of {len(name)} characters; {_MAX_NAME_CHARS} are possible")
 
 
 def first_paragraph(function: Callable[..., Any]) -> str:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 
 from pointsman.authoring.agent import Agent, make_card
 from pointsman.authoring.attempt_state import AttemptState
+from pointsman.authoring.code_digest import code_digest
 from pointsman.authoring.context import Context, state_of
 from pointsman.authoring.durable_steps import DurableSteps
 from pointsman.authoring.json_types import InputType, OutputType
@@ -75,6 +76,8 @@ class LLMAgent(Agent):
         timeout: Limit of one attempt, in seconds.
         reacts_to: Names of the domain events that the agent reacts to, in a team with `Choreography`.
         approval: `required` if a person must allow each task of the agent.
+        team: Team to which the agent belongs; by default every team may use the agent. The agent's full name is then
+            `TEAM--NAME`, and it has a queue of its own. The team lists the name in `own_agents`.
         turns: Model calls of one attempt. An attempt that needs more ends with an error of kind `limit`.
         tokens: Tokens of one attempt, or None for no limit. An attempt that uses them up ends with kind `limit`.
         max_tokens: Limit of one answer, in tokens.
@@ -117,6 +120,7 @@ class LLMAgent(Agent):
         timeout: float = 120.0,
         reacts_to: Sequence[str] = (),
         approval: Literal["required"] | None = None,
+        team: str | None = None,
         turns: int = 10,
         tokens: int | None = None,
         max_tokens: int = 8192,
@@ -143,6 +147,7 @@ class LLMAgent(Agent):
             timeout=timeout,
             reacts_to=reacts_to,
             approval=approval,
+            owner=team,
             input_schema=self._input.schema if self._input else {},
             output_schema=self._written.schema if self._written else {"type": "string"},
         )
@@ -160,6 +165,9 @@ class LLMAgent(Agent):
         self._output_schema = object_schema(self._plain_schema) if self._plain_schema is not None else None
         self._output_name = output_name
         self._specs = _specs(model, name)
+        own_class = () if type(self) is LLMAgent else (type(self),)
+        digest = code_digest(*own_class, self._instructions, turns, temperature, *self._tools_given.values())
+        self._card = self._card.model_copy(update={"digest": digest})
         self._turns = turns
         self._tokens = tokens
         self._max_tokens = max_tokens
@@ -187,6 +195,11 @@ class LLMAgent(Agent):
             ConfigurationError: A model does not exist, or its key is not set.
         """
         return self.models[0]
+
+    @property
+    def uses_default_model(self) -> bool:
+        """True if the environment selects a model of the agent."""
+        return None in self._specs
 
     @property
     def card(self) -> AgentCard:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import uuid4
 
@@ -19,8 +20,9 @@ from pointsman.engine.log.reader import (
     wait_for_message,
 )
 from pointsman.engine.process.retrying import publish_with_retry
-from pointsman.errors import ContractError, NotFoundError, PermissionDeniedError
+from pointsman.errors import ContractError, NotFoundError, PermissionDeniedError, PointsmanError
 from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.telemetry import get_logger
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Control, Delta, Outcome, Progress
 from pointsman_schemas.log import Commit, Entry, WorkflowEnded
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     from pointsman.engine.operations.resume import ResumeResult
 
 __all__ = ["FoundWorkflow", "Workflow", "WorkflowEvent", "find_workflow", "read_progress"]
+
+_ADMISSION_NOTICE_S = 3.0  # seconds without admission until a warning is logged
+_log = get_logger(__name__)
 
 WorkflowEvent: TypeAlias = Entry | Progress
 """An item of `Workflow.events`: an entry of the log, or a report of an agent."""
@@ -88,6 +93,7 @@ class Workflow:
         subject = self._subjects.outcome(self.team, self.id)
         if self._imported_from is not None and await self._bus.last("log", subject) is None:
             check_not_imported(self.id, self._imported_from)
+        warning = asyncio.create_task(self._warn_if_not_admitted())
         try:
             async with asyncio.timeout(timeout):
                 stored = await wait_for_message(self._bus, "log", subject, self._is_wanted)
@@ -96,7 +102,27 @@ class Workflow:
                 f"{self.id} of the team {self.team} had no outcome within {timeout} s; it goes on; "
                 f"`pointsman show {self.id}` shows its tasks"
             ) from error
+        finally:
+            warning.cancel()
         return parse(Outcome, decode(stored.headers, stored.body)[1])
+
+    async def _warn_if_not_admitted(self) -> None:
+        """Log after some seconds that no supervisor has admitted the request, and the team that may be meant."""
+        await asyncio.sleep(_ADMISSION_NOTICE_S)
+        with suppress(PointsmanError), self._bus.optional_requests(""):
+            if await self._bus.last("log", self._subjects.log(self.team, self.id)) is not None:
+                return
+            teams = {card.name for card in await self._bus.registry.cards() if card.team}
+            if self.team in teams:
+                return
+            meant = get_close_matches(self.team, teams, 1)
+            _log.warning(
+                "request_not_admitted",
+                workflow_id=self.id,
+                team=self.team,
+                reason=f"no supervisor of the team {self.team} is live",
+                hint=f"did you mean {meant[0]}?" if meant else f"live teams: {', '.join(sorted(teams)) or 'none'}",
+            )
 
     def _is_wanted(self, stored: StoredMessage) -> bool:
         return is_outcome(stored) and round_of_outcome(stored) >= self.round

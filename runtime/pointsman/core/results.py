@@ -25,7 +25,7 @@ from pointsman_schemas.ids import attempt_token
 from pointsman_schemas.log import AttemptFailed, IgnoreCause, ResultIgnored, TaskRefined, TaskSucceeded
 from pointsman_schemas.strategies import Choreography
 
-__all__ = ["has_token", "on_result"]
+__all__ = ["has_token", "late_result", "on_result"]
 
 
 def has_token(state: State, received: ResultReceived) -> bool:
@@ -70,6 +70,31 @@ def on_result(decision: Decision, received: ResultReceived) -> None:
     kind = ErrorKind.REFUSED if result.status == "refused" else ErrorKind.HANDLER
     error = result.error or AttemptError(kind=kind, message="the agent gave no reason")
     return handle_attempt_failure(decision, task, error, received.event_id, result)
+
+
+def late_result(state: State, received: ResultReceived) -> str:
+    """Return a sentence about a result that came after the end of its workflow and would have counted before.
+
+    Args:
+        state: The state of the ended workflow.
+        received: The result.
+
+    Returns:
+        The sentence; an empty text for any other result, and if the workflow was cancelled.
+    """
+    result, task = received.result, state.tasks.get(received.result.task_id)
+    if task is None or task.status is not TaskStatus.ABANDONED or task.abandon_cause == "cancelled":
+        return ""
+    if result.status != "succeeded" or state.outcome is None:
+        return ""
+    if (task.agent, task.attempt, state.workflow_id) != (result.agent, result.attempt, result.workflow_id):
+        return ""
+    if not has_token(state, received):
+        return ""
+    return (
+        f"the result of attempt {result.attempt} at {task.id} by {result.agent} came after the workflow had ended as "
+        f"{state.phase}, at {state.outcome.ended_at.isoformat()}: the answer does not have it"
+    )
 
 
 def _on_success(decision: Decision, task: Task, received: ResultReceived) -> None:

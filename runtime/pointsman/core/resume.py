@@ -18,7 +18,7 @@ from pointsman.core.strategies.registry import start_workflow
 from pointsman_schemas.log import ControlIgnored, WorkflowResumed
 from pointsman_schemas.strategies import Choreography
 
-__all__ = ["RESUME_MARGIN", "resume_refusal", "resume_workflow"]
+__all__ = ["RESUME_MARGIN", "expires_soon", "resume_refusal", "resume_workflow"]
 
 RESUME_MARGIN = timedelta(hours=1)
 """Part of the retention period in which an ended workflow cannot be resumed any more, because a supervisor with another
@@ -65,6 +65,14 @@ def resume_refusal(decision: Decision, received: ControlReceived) -> str:
     return "; ".join(_obstacles(decision, decision.state, received))
 
 
+def expires_soon(decision: Decision) -> bool:
+    """Return True if the log of an ended workflow may be deleted while a new round begins."""
+    kept, outcome = decision.context.retention, decision.state.outcome
+    if kept is None or outcome is None:
+        return False
+    return decision.now >= outcome.ended_at + kept - min(RESUME_MARGIN, kept / 2)
+
+
 def _obstacles(decision: Decision, state: State, received: ControlReceived) -> Iterator[str]:
     if state.phase not in RESUMABLE:
         yield f"the workflow ended as {state.phase}; only a workflow that ended as failed or partial can be resumed"
@@ -77,8 +85,8 @@ def _obstacles(decision: Decision, state: State, received: ControlReceived) -> I
             f"the workflow works for task {state.parent.task_id} of {state.parent.workflow_id}, which has its result; "
             "resume that workflow"
         )
-    kept, ended_at = decision.context.retention, state.outcome.ended_at if state.outcome else decision.now
-    if kept is not None and decision.now >= ended_at + kept - min(RESUME_MARGIN, kept / 2):
+    if expires_soon(decision):
+        ended_at = state.outcome.ended_at if state.outcome else decision.now
         yield f"the workflow ended at {ended_at.isoformat()}, and its log is about to be deleted"
 
 

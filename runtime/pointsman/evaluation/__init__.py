@@ -1,4 +1,4 @@
 """Evaluation of teams and agents against labelled requests.
 
-Read in this order: suite, runner
+Read in this order: yaml_reader, suite, runner
 """

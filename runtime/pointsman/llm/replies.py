@@ -127,13 +127,14 @@ def model_reply(parsed: ParsedReply, request: ModelRequest, provider: str, model
 
 
 def _is_cut(parsed: ParsedReply, request: ModelRequest) -> bool:
-    """Return True if an answer that used all its tokens ends within the arguments of a call.
+    """Return True if an answer ends within the arguments of a call.
 
-    Some servers state that such an answer is whole, since it calls a tool.
+    Some servers state that such an answer is whole, since it calls a tool. Other servers stop at a limit of their own,
+    below the requested number of tokens, or do not count tokens: then an object that is not closed shows the cut.
     """
-    if not parsed.calls or parsed.usage.output_tokens < request.max_tokens:
-        return False
-    return any(not isinstance(parse_strict_json(call.arguments), dict) for call in parsed.calls)
+    broken = [call.arguments for call in parsed.calls if not isinstance(parse_strict_json(call.arguments), dict)]
+    used_up = parsed.usage.output_tokens >= request.max_tokens
+    return any(used_up or (text.lstrip().startswith("{") and not text.rstrip().endswith("}")) for text in broken)
 
 
 def _structured(text: str) -> JsonValue:

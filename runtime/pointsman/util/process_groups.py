@@ -1,7 +1,7 @@
 """Run a command in a process group of its own, and end the whole group when the caller is cancelled.
 
 The group receives SIGTERM, and SIGKILL some time later. A process that leaves its group on purpose, such as a daemon,
-is not ended.
+is not ended. Where the system has no process groups, only the command itself is ended.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ _TERMINATE_TIMEOUT_S = (
 )
 _POLL_INTERVAL_S = 0.02  # between two checks of a group: the kernel does not report the end of a grandchild
 
+_HAS_GROUPS = hasattr(os, "killpg")
+"""False on Windows. Commands work there as well, and a command's own children are not ended with the command."""
 _groups: set[int] = set()
 _ending_tasks: set[asyncio.Task[None]] = set()
 
@@ -75,7 +77,11 @@ async def run_process(
 def kill_groups() -> None:
     """Kill all groups that run now, for a process that exits without waiting."""
     for group in tuple(_groups):
-        _signal_group(group, signal.SIGKILL)
+        if _HAS_GROUPS:
+            _signal_group(group, signal.SIGKILL)
+        else:
+            with suppress(OSError):
+                os.kill(group, signal.SIGTERM)  # ends the process at once where there are no groups
 
 
 async def wait_until_ended() -> None:
@@ -107,6 +113,10 @@ async def _end_group(starting: asyncio.Future[asyncio.subprocess.Process]) -> No
     except OSError:  # `run_process` raises it
         return
     group = process.pid
+    if not _HAS_GROUPS:
+        _groups.discard(group)
+        await _end_process(process)
+        return
     try:
         if _signal_group(group, signal.SIGTERM):
             with suppress(TimeoutError):
@@ -117,6 +127,16 @@ async def _end_group(starting: asyncio.Future[asyncio.subprocess.Process]) -> No
         _signal_group(group, signal.SIGKILL)
         _groups.discard(group)
     await process.wait()
+
+
+async def _end_process(process: asyncio.subprocess.Process) -> None:
+    """Return when the command has exited, where the system has no process groups: its children are not ended."""
+    for end in (process.terminate, process.kill):
+        if process.returncode is None:
+            with suppress(ProcessLookupError, TimeoutError):
+                end()
+                async with asyncio.timeout(_TERMINATE_TIMEOUT_S):
+                    await process.wait()
 
 
 def _signal_group(group: int, number: int) -> bool:

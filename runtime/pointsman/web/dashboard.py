@@ -34,6 +34,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from pointsman.client.client import Client
+from pointsman.client.known_teams import check_team
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.dead_letters import (
     MAX_CONCURRENT_REPLAYS,
@@ -56,6 +57,8 @@ __all__ = ["Dashboard"]
 
 _REQUEST_FIELDS = ("team", "input", "request_id", "correlation_id", "deadline", "budget", "metadata")
 _STATIC = Path(__file__).with_name("static")
+_UNBUFFERED = {"X-Accel-Buffering": "no"}
+"""For proxies such as nginx, which would keep the events of a stream back until their buffer is full."""
 
 
 _EVENT_STREAMS: Mapping[str, StreamKind] = {"log": "log", "results": "results"}
@@ -84,7 +87,7 @@ class Dashboard:
         self._plain_http = plain_http
         self._store = client.operations
         self.app: ASGIApp = AccessGuard(
-            Starlette(routes=self._routes(), exception_handlers={PointsmanError: error_response}),
+            Starlette(routes=self._routes(), exception_handlers={PointsmanError: error_response, 404: self._not_found}),
             users=self._users,
             hosts=hosts,
             throttle=self._throttle,
@@ -134,6 +137,13 @@ class Dashboard:
     async def _page(self, request: Request) -> Response:
         return FileResponse(_STATIC / "index.html")
 
+    async def _not_found(self, request: Request, error: Exception) -> Response:
+        """Return a page for a person, and an error for a program."""
+        path = request.url.path
+        if path.startswith("/api/"):
+            return json_response({"error": f"there is no {path} here", "kind": "not_found"}, 404)
+        return FileResponse(_STATIC / "not-found.html", 404)
+
     async def _login_form(self, request: Request) -> Response:
         return FileResponse(_STATIC / "login.html")
 
@@ -180,7 +190,9 @@ class Dashboard:
         async def streamed(request: Request) -> Response:
             if (name := request.path_params.get("id")) is not None:
                 token(name, "workflow")
-            return StreamingResponse(self._streams.until_stopped(chunks(request)), media_type="text/event-stream")
+            return StreamingResponse(
+                self._streams.until_stopped(chunks(request)), media_type="text/event-stream", headers=_UNBUFFERED
+            )
 
         return streamed
 
@@ -228,8 +240,10 @@ class Dashboard:
 
     async def _submit(self, request: Request) -> Response:
         given = await read_json_object(request, _REQUEST_FIELDS, self.client.bus.max_body)
+        team = str(given.get("team", ""))
+        await check_team(self.client, team)
         workflow = await self.client.submit(
-            str(given.get("team", "")),
+            team,
             given.get("input", ""),
             request_id=given.get("request_id"),
             correlation_id=given.get("correlation_id"),

@@ -58,7 +58,7 @@ class EventStreams:
         self._client = client
         self._index = index
         self._letters = letters
-        self._agents: Polled[list[dict[str, Any]]] = Polled(self._read_agents, _POLL_INTERVAL_S)
+        self._agents: Polled[dict[str, list[dict[str, Any]]]] = Polled(self._read_agents, _POLL_INTERVAL_S)
         self._questions: Polled[list[dict[str, Any]]] = Polled(self._read_questions, _POLL_INTERVAL_S)
         self._queued: Polled[list[WorkflowRow]] = Polled(lambda: queued_rows(client), _POLL_INTERVAL_S)
         self.stopping = asyncio.Event()
@@ -178,7 +178,8 @@ class EventStreams:
                 states = view and [(task["status"], task.get("detail")) for task in view["tasks"]]
                 if view and (batch or states != known):
                     known = states
-                    yield format_event("view", {**view, **await self._status()})
+                    letters = len(self._letters.matching(name.casefold()))
+                    yield format_event("view", {**view, "letters": letters, **await self._status()})
                 else:
                     yield format_event("status", await self._status())
                 # A large plan costs more to draw, so it is sent less often.
@@ -234,16 +235,19 @@ class EventStreams:
         entries.extend(found)
         return list(story.from_commit(stored, found))
 
-    async def _polled(self, event: str, seen: Polled[list[dict[str, Any]]]) -> Chunks:
+    async def _polled(self, event: str, seen: Polled[Any]) -> Chunks:
+        """Yield each value of `seen`: an object unchanged, and a list under the name of the event."""
         async with aclosing(batches(seen.changes(), lambda: 0.0)) as grouped:
             async for batch in grouped:
                 if batch:
-                    yield format_event(event, {event: batch[-1], **await self._status()})
+                    content = batch[-1] if isinstance(batch[-1], dict) else {event: batch[-1]}
+                    yield format_event(event, {**content, **await self._status()})
                 else:
                     yield format_event("status", await self._status())
 
     async def _status(self) -> dict[str, Any]:
         supervised = {card.name for card in await self._client.operations.teams()}
+        agents = self._agents.value["agents"] if self._agents.value else ()
         return {
             "live": {
                 "namespace": self._client.subjects.namespace,
@@ -252,20 +256,29 @@ class EventStreams:
                 "read": round(self._index.progress, 3),
                 "questions": len(self._questions.value or ()),
                 "letters": len(self._letters),
-                "stuck": sum(agent["health"] in ("stuck", "failing") for agent in self._agents.value or ()),
+                "stuck": sum(agent["health"] in ("stuck", "failing") for agent in agents),
             }
         }
 
-    async def _read_agents(self) -> list[dict[str, Any]]:
+    async def _read_agents(self) -> dict[str, list[dict[str, Any]]]:
         cards = await self._client.operations.agents()
         names = sorted({*(card.name for card in cards), *self._index.agents})
+        supervisors = await self._client.operations.teams()
+        teams = sorted({card.name for card in supervisors})
+        requests = await asyncio.gather(*(self._client.bus.depth(f"request-{name}", "requests") for name in teams))
         depths: Sequence[QueueDepth | None] = await asyncio.gather(
             *(self._client.operations.queue_depth(name) for name in names)
         )
         circuits = open_circuits(
             await self._client.operations.circuits(), {card.name for card in cards}, datetime.now(UTC)
         )
-        return views.agents_json(cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits)
+        now = await self._client.bus.time()
+        return {
+            "agents": views.agents_json(
+                cards, dict(zip(names, depths, strict=True)), self._index.agents, circuits, now
+            ),
+            "teams": views.teams_json(supervisors, dict(zip(teams, requests, strict=True))),
+        }
 
     async def _read_questions(self) -> list[dict[str, Any]]:
         return [question.model_dump(mode="json") for question in await self._client.operations.questions()]

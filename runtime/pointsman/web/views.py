@@ -12,6 +12,7 @@ from pointsman.core.views import trace
 from pointsman.core.views.formatting import request_text
 from pointsman.core.views.trace_status import at_time
 from pointsman.engine.operations.dead_letters import DeadLetterEntry
+from pointsman.engine.process.agent_versions import live_revisions, mixed_queue, team_definitions
 from pointsman.errors import ContractError
 from pointsman.ports.bus import QueueDepth
 from pointsman.web.projections.rows import AgentRecord
@@ -27,7 +28,13 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 
-__all__ = ["agents_json", "dead_letter_json", "dead_letter_row", "workflow_json"]
+__all__ = [
+    "agents_json",
+    "dead_letter_json",
+    "dead_letter_row",
+    "teams_json",
+    "workflow_json",
+]
 
 _MAX_CAUSE_CHARS = 400  # characters of a cause in the list; the complete letter has the whole text
 
@@ -97,7 +104,7 @@ def _node_json(node: trace.TraceNode) -> dict[str, Any]:
         "started_at": node.started_at,
         "ended_at": node.ended_at,
     }
-    for name in ("detail", "role", "agent", "task_id", "attempt", "due"):
+    for name in ("detail", "role", "agent", "task_id", "attempt", "revision", "due"):
         if value := getattr(node, name):
             shown[name] = value
     if node.usage.calls or node.usage.tokens:
@@ -142,14 +149,17 @@ def agents_json(
     depths: Mapping[str, QueueDepth | None],
     records: Mapping[str, AgentRecord],
     circuits: Mapping[str, Circuit],
+    now: datetime,
 ) -> list[dict[str, Any]]:
-    """Return every agent that is live or in the log, with its card, its queue and its latencies."""
+    """Return every agent that is live or has waiting tasks, with its card, its queue and its latencies."""
     alive: dict[str, list[AgentCard]] = {}
     for card in cards:
         alive.setdefault(card.name, []).append(card)
     found = []
     for name in sorted({*alive, *records}):
         here, depth, record = alive.get(name, []), depths.get(name), records.get(name)
+        if not here and not (depth and depth.pending + depth.in_flight):
+            continue  # it has stopped, and no task waits for it
         first = here[0] if here else None
         found.append(
             {
@@ -158,7 +168,10 @@ def agents_json(
                 "description": first.description if first else "",
                 "skills": first.skills if first else (),
                 "model": first.model if first else None,
-                "versions": sorted({card.version for card in here}),
+                "versions": list(live_revisions(here)),
+                "owner": first.owner if first else None,
+                "mixed": mixed_queue(here, now),
+                "problems": list(dict.fromkeys(problem for card in here for problem in card.problems)),
                 "instances": len(here),
                 "slots": sum(card.concurrency for card in here),
                 "waiting": depth.pending if depth else None,
@@ -169,6 +182,31 @@ def agents_json(
             }
         )
     return found
+
+
+def teams_json(cards: Sequence[AgentCard], depths: Mapping[str, QueueDepth | None]) -> list[dict[str, Any]]:
+    """Return every team with a live supervisor, with its queue of requests.
+
+    Args:
+        cards: The cards of the supervisors.
+        depths: The queue of requests by team.
+
+    Returns:
+        Data for JSON, by name.
+    """
+    alive: dict[str, list[AgentCard]] = {}
+    for card in cards:
+        alive.setdefault(card.name, []).append(card)
+    return [
+        {
+            "name": name,
+            "description": here[0].description,
+            "supervisors": len(here),
+            "waiting": depth.pending if (depth := depths.get(name)) else None,
+            "definitions": len(team_definitions(here)),
+        }
+        for name, here in sorted(alive.items())
+    ]
 
 
 def _health(instances: int, depth: QueueDepth | None, record: AgentRecord | None) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from support import factory
@@ -14,6 +15,7 @@ from support.waiting import until
 from pointsman.authoring.agent import Agent, agent
 from pointsman.client.workflow import Workflow
 from pointsman.clock import SystemClock
+from pointsman.engine.log.reader import as_async_generator
 from pointsman.engine.operations.archive_reader import check_archive
 from pointsman.engine.operations.resume import NotResumableError
 from pointsman.engine.supervisor import retention
@@ -21,10 +23,13 @@ from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.errors import NotFoundError, TaskError
 from pointsman.web.dashboard import Dashboard
 from pointsman_schemas.card import Role
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Handoff, Result
 from pointsman_schemas.ids import outcome_id
 from pointsman_schemas.log import WorkflowEnded, WorkflowResumed
 from pointsman_schemas.role_io import Synthesis, SynthesizerInput
-from pointsman_schemas.team import Limits, RetryPolicy, Team
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.team import Limits, Pipeline, RetryPolicy, Stage, Team
 
 pytestmark = pytest.mark.asyncio
 
@@ -243,3 +248,31 @@ async def test_dashboard_resumes_a_workflow_and_refuses_one_that_is_done() -> No
 
         assert (resumed.status, resumed.json["round"], resumed.json["tasks"]) == (200, 2, ["bad"])
         assert (refused.status, refused.json["kind"]) == (409, "not_resumable")
+
+
+async def test_result_that_comes_after_the_end_is_kept_where_a_person_looks() -> None:
+    """Publish the result after the deadline of the workflow, as a worker does that had no connection for a while."""
+    stages = Pipeline(stages=(Stage(agent="a"),))
+    team = Team(name="crew", strategy=stages, limits=Limits(deadline=0.5), retry=RetryPolicy(attempts=1))
+    async with factory.team(team, [synthesizer], settled=True) as client:
+        await client.bus.consumer("agent-a", "handoffs", client.subjects.agent_handoffs("a"), ack_wait=30)
+        followed = aclosing(as_async_generator(client.bus.follow("handoffs", [client.subjects.agent_handoffs("a")])))
+        workflow = await client.submit("crew", "hello")
+        async with followed as handoffs:
+            handoff = parse(Handoff, (await anext(handoffs)).body)
+        assert (await workflow.outcome(20)).status == "failed"
+        now = datetime.now(UTC)
+        result = Result(
+            workflow_id=workflow.id, task_id="a", attempt=1, agent="a", status="succeeded", output="at last",
+            started_at=now, ended_at=now,
+        )  # fmt: skip
+        envelope = Envelope(id="late", type=Result.event_type, source="/a", time=now, subject=workflow.id)
+        await client.bus.publish(handoff.return_to, dump(result), encode(envelope))
+
+        async def letters() -> list[str]:
+            found = await client.operations.dead_letters(workflow=workflow.id)
+            return [each.content.cause.message for each in found if each.content.cause.kind == "late_result"]
+
+        (said,) = await until(letters)
+
+        assert "the result of attempt 1 at a by a came after the workflow had ended as failed" in said

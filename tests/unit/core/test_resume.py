@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from support.core import T0, WORKFLOW, WorkflowDriver, card, cards, failure, messages, plan, selection, task
@@ -15,6 +17,9 @@ from pointsman.core.replay.replayer import replay_log
 from pointsman.core.resume import resume_refusal
 from pointsman.core.views.timeline import Timeline
 from pointsman.core.views.trace import build_trace
+from pointsman.engine.supervisor.committer import refuse_late
+from pointsman.engine.supervisor.inbound import InboundInput
+from pointsman.ports.bus import Delivery
 from pointsman_schemas.events import Control, EmittedEvent, Gap, Handoff, Outcome, Usage
 from pointsman_schemas.log import ControlIgnored, Parent, WorkflowEnded, WorkflowResumed
 from pointsman_schemas.team import (
@@ -33,9 +38,9 @@ from pointsman_schemas.team import (
 ONCE = RetryPolicy(attempts=1)
 
 
-def partial(**given: object) -> WorkflowDriver:
+def partial(**given: Any) -> WorkflowDriver:
     """Return a workflow that ended as partial: `a` succeeded, `b` failed, and `c`, which needs `b`, was skipped."""
-    story = WorkflowDriver(retry=ONCE, limits=Limits(replans=0, **given)).planned(  # type: ignore[arg-type]
+    story = WorkflowDriver(retry=ONCE, limits=Limits(replans=0, **given)).planned(
         task("a"), task("b"), task("c", needs=["b"])
     )
     story.complete_task("a")
@@ -372,3 +377,19 @@ def test_views_show_the_round() -> None:
     assert (workflow.status, workflow.ended_at) == ("running", None)
     again = next(each for each in workflow.children if each.task_id == "b")
     assert (again.status, len(again.children)) == ("handed over", 2)
+
+
+@pytest.mark.parametrize(("delivered", "uncertain"), [(1, False), (2, False), (1, True)])
+def test_refused_resume_waits_where_an_earlier_commit_may_be_on_its_way(delivered: int, uncertain: bool) -> None:
+    """Keep the command, because nothing else would continue a round that is stored after this refusal."""
+    story = partial().wait(86_400 * 30 - 600)
+    received = ControlReceived("resume", Control(action="resume"), "ops")
+    decision = make_decision(
+        story.state, [received], DecisionContext(story.now, story.cards, retention=timedelta(days=30))
+    )
+    inbound = InboundInput(received, cast(Delivery, SimpleNamespace(delivered=delivered)), "resume")
+
+    refuse_late(decision, [inbound], uncertain=uncertain)
+
+    postponed = delivered > 1 or uncertain
+    assert (inbound.postponed, inbound.refusal is None) == (postponed, postponed)

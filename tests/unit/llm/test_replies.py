@@ -217,3 +217,23 @@ def test_invalid_reply_is_a_retryable_error(read: Any, body: dict[str, Any], wor
         read(body)
 
     assert (caught.value.retryable, caught.value.usage) == (True, usage)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "tokens", "cut"),
+    [
+        ('{"city": "Os', 100, True),  # the requested tokens are used up
+        ("city: Oslo", 100, True),
+        ('{"city": "Os', 40, True),  # the server stopped at a limit of its own
+        ('{"city": "Os', 0, True),  # the server does not count
+        ("city: Oslo", 40, False),  # the model can correct this
+        ('{"city": "Oslo"}', 100, False),
+    ],
+)
+def test_answer_that_was_cut_within_a_call_is_no_call(arguments: str, tokens: int, cut: bool) -> None:
+    message = called(function={"name": "weather", "arguments": arguments})
+    usage = {"prompt_tokens": 10, "completion_tokens": tokens}
+
+    reply = chat({"message": message, "finish_reason": "tool_calls", "usage": usage}, max_tokens=100)
+
+    assert (reply.finish, bool(reply.calls)) == (("length", False) if cut else ("tool_calls", True))

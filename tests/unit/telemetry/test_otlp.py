@@ -85,5 +85,5 @@ def test_failed_span_has_an_error_status_with_the_reason() -> None:
     (failed,) = [span for span in written(*failing()) if span["name"] == "invoke_agent helper"]
     (planned,) = [span for span in written(*failing()) if span["name"] == "plan planner"]
 
-    assert failed["status"] == {"code": 2, "message": "handler_error: out of bolts"}
+    assert failed["status"] == {"code": 2, "message": "handler error: out of bolts"}
     assert planned["status"] == {}

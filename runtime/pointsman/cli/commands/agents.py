@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -12,17 +13,18 @@ from rich.text import Text
 
 from pointsman.cli.arguments import Json, Namespace, Url, check_seconds
 from pointsman.cli.render.outcome import NARROW_WIDTH, set_no_wrap
-from pointsman.cli.render.output import Code, console, one_line, print_error, print_json, print_table
+from pointsman.cli.render.output import Code, console, one_line, print_error, print_hint, print_json, print_table
 from pointsman.cli.support.session import session
 from pointsman.cli.support.teams import (
     circuit_state,
     definition_difference,
     group_by_name,
     orphaned_handlers,
-    schema_difference,
+    reported_problems,
 )
 from pointsman.client.client import Client
 from pointsman.clock import SystemClock
+from pointsman.engine.process.agent_versions import live_revisions, mixed_queue, team_definitions
 from pointsman.errors import NotFoundError
 from pointsman.ports.bus import QueueDepth
 from pointsman_schemas.card import AgentCard
@@ -70,17 +72,32 @@ def agents(
         if json:
             for (name, cards), queue in zip(grouped.items(), queues, strict=True):
                 orphaned = sum(card.orphaned_handlers for card in cards)
-                state = {"queue": queue, "circuit": circuits.get(name), "orphaned_handlers": orphaned}
+                state = {
+                    "queue": queue,
+                    "circuit": circuits.get(name),
+                    "orphaned_handlers": orphaned,
+                    "revisions": live_revisions(cards),
+                    "mixed": mixed_queue(cards, now) or None,
+                    "problems": reported_problems(cards) or None,
+                }
                 print_json({"name": name, "instances": len(cards), **state, "card": cards[0]})
             for (name, cards), queue in zip(teams.items(), requests, strict=True):
-                print_json({"team": name, "supervisors": len(cards), "queue": queue, "card": cards[0]})
+                definitions = team_definitions(cards)
+                state = {"supervisors": len(cards), "queue": queue, "definitions": definitions}
+                print_json({"team": name, **state, "card": cards[0]})
             return Code.OK
         terminal = console()
         if grouped:
             states = {name: circuit_state(circuit, now) for name, circuit in circuits.items()}
-            print_table(terminal, _agent_table(grouped, queues, states, terminal.width))
+            print_table(terminal, _agent_table(grouped, queues, states, terminal.width, now))
         else:
             print("No agents are live. Start one with `pointsman worker module:name`, or a team with `pointsman up`.")
+        notes: dict[str, list[str]] = {}
+        for name, cards in grouped.items():
+            if problem := reported_problems(cards):
+                notes.setdefault(problem, []).append(name)
+        for problem, names in notes.items():
+            print_hint(terminal, f"{', '.join(names)}: {problem}", "yellow")
         if teams:
             print()
             print_table(terminal, _team_table(teams, requests))
@@ -114,11 +131,12 @@ def _agent_table(
     queues: Sequence[QueueDepth | None],
     states: Mapping[str, str],
     width: int,
+    now: datetime,
 ) -> Table:
-    """Render the agents. A narrow table leaves out the role, the model and, if need be, the description."""
-    columns = ["agent", "role", "instances", "waiting", "running", "model", "description"]
+    """Render the agents. A narrow table leaves out role, version, model and, if need be, the description."""
+    columns = ["agent", "role", "instances", "waiting", "running", "version", "model", "description"]
     if narrow := width < NARROW_WIDTH:
-        columns = [column for column in columns if column not in ("role", "model")]
+        columns = [column for column in columns if column not in ("role", "version", "model")]
         if width < max(map(len, grouped), default=0) + _COUNT_COLUMNS_WIDTH + _MIN_DESCRIPTION_WIDTH:
             columns.remove("description")
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
@@ -128,7 +146,11 @@ def _agent_table(
         card = cards[0]
         slots = sum(each.concurrency for each in cards)
         waiting, running = (str(queue.pending), f"{queue.in_flight} of {slots}") if queue else ("?", "?")
-        found = [states.get(name, ""), schema_difference(cards), orphaned_handlers(cards)]
+        found = [
+            states.get(name, ""),
+            mixed_queue(cards, now),
+            orphaned_handlers(cards),
+        ]
         problems = "".join(f"{each}; " for each in found if each)
         cut = narrow or not problems  # problems are wrapped if the table has room
         description = Text(problems, style="red", no_wrap=cut, overflow="ellipsis" if cut else "fold")
@@ -139,6 +161,7 @@ def _agent_table(
             "instances": str(len(cards)),
             "waiting": waiting,
             "running": running,
+            "version": Text("\n".join(live_revisions(cards))),
             "model": Text(one_line(card.model or "")),
             "description": description,
         }

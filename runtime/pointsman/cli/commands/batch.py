@@ -14,8 +14,8 @@ from pointsman.cli.arguments import Deadline, Namespace, Url
 from pointsman.cli.render.output import Code, console, one_line, print_error
 from pointsman.cli.support.batch_files import BatchRecord, Mapper, RequestFile
 from pointsman.cli.support.session import session
-from pointsman.cli.support.teams import unknown_team_hint
 from pointsman.client.batch import BatchRow, run_batch
+from pointsman.client.known_teams import unknown_team_hint
 
 __all__ = ["batch"]
 

@@ -33,6 +33,15 @@ def supervisor(
 
 def worker(
     targets: Annotated[list[str], typer.Argument(help="Agents: module:name, file.py[:name], or an installed agent.")],
+    team: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The team to which the agents belong. They get a queue of their own, as TEAM--NAME, and the team "
+            "lists them in own_agents. Default: every team may use the agents.",
+            show_default=False,
+        ),
+    ] = None,
     url: Url = None,
     namespace: Namespace = None,
     with_parent: WithParent = False,
@@ -45,7 +54,7 @@ def worker(
         The exit code.
     """
     _exit_with_parent(with_parent)
-    return Code(app.run(app.work(targets, Settings.load(url=url, namespace=namespace))))
+    return Code(app.run(app.work(targets, Settings.load(url=url, namespace=namespace), team=team)))
 
 
 def dashboard(

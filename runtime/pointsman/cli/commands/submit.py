@@ -18,8 +18,9 @@ from pointsman.cli.render.follow import follow, print_outcome, print_streamed_te
 from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_json
 from pointsman.cli.render.wait_notices import NOTICE_AFTER_S, notices, report_missing_agents, report_outages
 from pointsman.cli.support.session import session
-from pointsman.cli.support.teams import is_admitted, unknown_team_hint
+from pointsman.cli.support.teams import is_admitted
 from pointsman.client.client import QUEUED_STATUS, Client, Workflow
+from pointsman.client.known_teams import unknown_team_hint
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.strict_json import parse_json

@@ -13,12 +13,13 @@ import typer
 from pointsman.cli.arguments import Json, Namespace, Since, Until, Url, WorkflowId, parse_time
 from pointsman.cli.render.follow import follow, print_outcome
 from pointsman.cli.render.outcome import render_workflow, workflow_table
-from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_json, print_table
+from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_hint, print_json, print_table
 from pointsman.cli.render.wait_notices import notices, report_missing_agents, report_outages
 from pointsman.cli.support.ids import resolve_workflow_id
 from pointsman.cli.support.session import session
-from pointsman.cli.support.teams import is_admitted, known_teams
+from pointsman.cli.support.teams import is_admitted
 from pointsman.client.client import WORKFLOW_STATUSES, Client, Workflow
+from pointsman.client.known_teams import known_teams
 from pointsman.client.operations import NotResumableError
 from pointsman.core.evolve import open_questions
 from pointsman.core.views.trace import build_trace
@@ -30,6 +31,7 @@ from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 __all__ = ["cancel", "list_", "resume", "show", "watch"]
 
 _STATUS_WORDS = {status.replace(" ", "-"): status for status in WORKFLOW_STATUSES}
+_MAX_LETTERS = 100  # dead letters of a workflow that `show` counts
 _QUEUED_REASON = "no supervisor is running, or each has as many workflows as it may; check with `pointsman doctor`"
 
 
@@ -153,6 +155,7 @@ def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, jso
                     print(f"{id} is waiting for admission by team {queued.team}: {_QUEUED_REASON}.")
                 return Code.OK
             reports, alive, now = await client.progress(id), await client.operations.live_names(), datetime.now(UTC)
+            letters = len(await client.operations.dead_letters(workflow=id, limit=_MAX_LETTERS))
         if json:
             started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
             root = at_time(build_trace(entries, reports), now, alive) if started else None
@@ -176,6 +179,10 @@ def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, jso
             )
         else:
             print_table(console(), render_workflow(entries, reports, now, alive))
+            if letters:
+                count = f"{letters}{' or more' if letters == _MAX_LETTERS else ''}"
+                noun = "dead letter" if letters == 1 else "dead letters"
+                print_hint(console(), f"{count} {noun}: `pointsman dead list --workflow {id}`", "yellow")
         return Code.OK
 
     return asyncio.run(run())

@@ -272,8 +272,8 @@ def _question_lines(log: Sequence[Entry]) -> Iterator[Text]:
 
 def _task_table(top: TraceNode, now: datetime) -> Table:
     costly = top.usage.cost > 0
-    table = _table("task", "agent", "status", "attempts", "took", "tokens", *(("cost",) if costly else ()))
-    for column in table.columns[3:]:
+    table = _table("task", "agent", "version", "status", "attempts", "took", "tokens", *(("cost",) if costly else ()))
+    for column in table.columns[4:]:
         column.justify = "right"
     for task in top.children:
         begun = task.started_at if task.attempt else None  # a skipped task has no duration
@@ -281,7 +281,8 @@ def _task_table(top: TraceNode, now: datetime) -> Table:
         used = [f"{task.usage.tokens:,}" if task.usage.tokens else ""]
         used += [format_dollars(task.usage.cost) if task.usage.cost else ""] if costly else []
         status = Text(task.status, style=STYLE.get(task.status, ""))
-        table.add_row(task.task_id, task.agent, status, str(task.attempt or ""), took, *used)
+        # The version that made the newest attempt. A team has none of its own.
+        table.add_row(task.task_id, task.agent, task.revision, status, str(task.attempt or ""), took, *used)
     return table
 
 

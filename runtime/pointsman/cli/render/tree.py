@@ -119,6 +119,8 @@ def _name(prefix: str, node: TraceNode, *, short: bool) -> Text:
         name.append(f" x{node.attempt}", style="yellow")
     if node.kind == "task" and node.role is Role.WORK and node.task_id and node.task_id != node.agent:
         name.append(f" {one_line(node.task_id, limit=64)}", style="dim")
+    if node.revision and not short and (node.kind == "attempt" or _has_only_attempt(node)):
+        name.append(f" {one_line(node.revision, limit=40)}", style="dim")
     return name
 
 

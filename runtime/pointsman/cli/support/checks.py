@@ -15,17 +15,18 @@ from pointsman.cli.support.teams import (
     circuit_state,
     definition_difference,
     group_by_name,
-    known_teams,
     orphaned_handlers,
-    schema_difference,
+    reported_problems,
 )
 from pointsman.client.client import QUEUED_STATUS, Client
+from pointsman.client.known_teams import known_teams
 from pointsman.clock import SystemClock
 from pointsman.core.model.agent_health import open_circuits
 from pointsman.core.views.formatting import format_seconds
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
 from pointsman.engine.log.reader import gather_batched
+from pointsman.engine.process.agent_versions import live_revisions, mixed_queue
 from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
 from pointsman.engine.process.discovery import installed_agents
 from pointsman.engine.supervisor.retention import oldest_message, retention_of
@@ -77,8 +78,7 @@ async def run_checks(
     Yields:
         The result of each check. A broker that cannot be used is the last result.
     """
-    yield await _check_model(settings)
-    yield await _check_telemetry()
+    connected = False
     try:
         if role is not None or settings.inbox_prefix.count("."):
             granted, missing = await _check_rights(settings, team, role, agents)
@@ -87,14 +87,17 @@ async def run_checks(
             if granted not in _READING_ROLES:  # the other checks read all streams
                 return
         async with session(settings.url, settings.namespace) as client:
+            connected = True
+            alive = group_by_name(await client.operations.agents())
+            yield _check_live_models(alive) or await _check_model(settings)
+            yield await _check_telemetry()
             yield await _check_broker(client, settings)
             yield await _check_streams(client, team, settings)
             yield await check_retention(client, settings)
             for check in await _check_team(client, team):
                 yield check
-            alive = group_by_name(await client.operations.agents())
             yield await _check_cards(client)
-            yield _check_schemas(alive)
+            yield _check_versions(alive, await client.bus.time())
             yield _check_definitions(group_by_name(await client.operations.teams()))
             yield _check_handlers(alive)
             yield await _check_prices(team, alive)
@@ -103,18 +106,29 @@ async def run_checks(
             yield await check_tasks(client, team)
             yield await _check_circuits(client)
             yield await _check_dead_letters(client)
-    except NotFoundError as error:
-        advice = (
-            "start a supervisor or a worker, which creates the namespace, or give another one with --namespace or "
-            "POINTSMAN_NAMESPACE"
-        )
-        yield Check("namespace", False, str(error), advice)
-    except PermissionDeniedError as error:
-        yield Check("permissions", False, str(error), "docs/security.md describes the permissions")
-    except ConfigurationError as error:
-        yield Check("broker", False, str(error), "docs/settings.md lists the settings of the connection and of streams")
     except PointsmanError as error:
-        yield Check("broker", False, str(error), "start the broker, and check the network from here")
+        if not connected:
+            yield await _check_model(settings)
+            yield await _check_telemetry()
+        yield _check_of_error(error)
+
+
+def _check_of_error(error: PointsmanError) -> Check:
+    """Return the result for a broker or a namespace that cannot be used."""
+    match error:
+        case NotFoundError():
+            advice = (
+                "start a supervisor or a worker, which creates the namespace, or give another one with --namespace or "
+                "POINTSMAN_NAMESPACE"
+            )
+            return Check("namespace", False, str(error), advice)
+        case PermissionDeniedError():
+            return Check("permissions", False, str(error), "docs/security.md describes the permissions")
+        case ConfigurationError():
+            advice = "docs/settings.md lists the settings of the connection and of streams"
+            return Check("broker", False, str(error), advice)
+        case _:
+            return Check("broker", False, str(error), "start the broker, and check the network from here")
 
 
 async def _check_rights(
@@ -211,8 +225,21 @@ async def check_retention(client: Client, settings: Settings) -> Check:
     return Check("retention", not too_long, finding, advice)
 
 
+def _check_live_models(alive: Mapping[str, Sequence[AgentCard]]) -> Check | None:
+    """Check the models that live workers have announced; None if no live agent has a model."""
+    agents: dict[str, list[str]] = {}
+    for name, cards in alive.items():
+        for model in sorted({card.model for card in cards if card.model}):
+            agents.setdefault(model, []).append(name)
+    if not agents:
+        return None
+    used = "; ".join(f"{model} ({', '.join(names)})" for model, names in sorted(agents.items()))
+    found = "; ".join(dict.fromkeys(problem for cards in alive.values() if (problem := reported_problems(cards))))
+    return Check("model", True, f"live workers use {used}{f'; {found}' if found else ''}")
+
+
 async def _check_model(settings: Settings) -> Check:
-    """Check the selected model's key, URL, proxy and CA file. Nothing is sent to the provider."""
+    """Check the key, URL, proxy and CA file of the model of this command's environment. Nothing is sent."""
     try:
         name = selected_model(settings.model)
     except ConfigurationError as error:
@@ -397,11 +424,20 @@ async def _check_cards(client: Client) -> Check:
     return Check("cards", not refused, finding or "every card in the registry is valid", advice)
 
 
-def _check_schemas(alive: Mapping[str, Sequence[AgentCard]]) -> Check:
-    """Check that all instances of an agent have the same schemas: any instance may get a task."""
-    found = [f"{name}: {difference}" for name, cards in alive.items() if (difference := schema_difference(cards))]
-    advice = "tasks go to any instance: stop the old ones, or give one of the agents another name"
-    return Check("schemas", not found, "; ".join(found) or "the same for all instances of each agent", advice)
+def _check_versions(alive: Mapping[str, Sequence[AgentCard]], now: datetime) -> Check:
+    """Check that the instances of an agent have the same code, after a rolling update, and the same schemas."""
+    found = [f"{name}: {mixed}" for name, cards in alive.items() if (mixed := mixed_queue(cards, now))]
+    advice = (
+        "tasks go to any instance: after an update, stop the old ones; for two different agents, rename one, or run "
+        "each for its team with `pointsman worker --team`"
+    )
+    updating = [
+        f"{name} has {' and '.join(revisions)}"
+        for name, cards in alive.items()
+        if len(revisions := live_revisions(cards)) > 1
+    ]
+    fine = f"{'; '.join(updating)}, as in a rolling update" if updating else "the same for all instances of each agent"
+    return Check("versions", not found, "; ".join(found) or fine, advice)
 
 
 def _check_definitions(teams: Mapping[str, Sequence[AgentCard]]) -> Check:

@@ -23,7 +23,7 @@ AgentCards = tuple[dict[str, JsonValue], ...]
 
 _PROSE_FIELDS = frozenset({"description", "intents", "examples", "input_schema"})
 _RECORDED_FIELDS = frozenset(AgentCard.model_fields) - _PROSE_FIELDS - {
-    "output_schema", "version", "model", "max_in_flight", "instance", "started_at",
+    "output_schema", "version", "model", "max_in_flight", "instance", "started_at", "digest", "problems",
 }  # fmt: skip
 _IDENTITY_FIELDS = sorted(_RECORDED_FIELDS - {"concurrency"})
 

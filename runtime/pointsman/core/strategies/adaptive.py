@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pointsman.core.budget.team_quota import quota, remaining_tasks
 from pointsman.core.decision import Decision
 from pointsman.core.model.state import State
 from pointsman.core.planning.role_tasks import request_plan
@@ -28,6 +29,11 @@ def plan_next_step(decision: Decision) -> bool:
         return False
     new = sum(1 for task in state.plan_tasks() if task.settled) - state.results_seen_by_planner
     if new <= 0:
+        return False
+    if not remaining_tasks(state):  # a planner that may plan nothing would only have its plans rejected
+        if state.open_tasks == 0:
+            detail = f"the limit of {quota(state).tasks} tasks was reached before the planner said that it was done"
+            decision.add(LimitReached(at=decision.now, limit="tasks", detail=detail))
         return False
     if state.replans + 1 < strategy.max_plans:
         request_plan(decision, strategy, reason=_replan_hints(state, new))

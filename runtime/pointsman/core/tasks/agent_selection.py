@@ -144,6 +144,8 @@ def eligible_agents(state: State, cards: Sequence[AgentCard], named: Sequence[st
     for card in cards:
         if card.role is not Role.WORK or (card.team and state.depth >= state.limits.nesting):
             continue
+        if card.owner is not None and card.owner != state.team:
+            continue  # it belongs to another team
         if state.agents == "*":
             if card.name in named or not card.team:
                 yield card

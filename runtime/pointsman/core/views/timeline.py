@@ -103,7 +103,7 @@ class Timeline:
                 return "‖", "warn", self._agent(entry.task_id), "waits in", what
             case "attempt_failed":
                 nth = f"{self._task(entry.task_id)}, attempt {entry.attempt}"
-                what = f"{nth}: {entry.error.kind}: {entry.error.for_operators}"
+                what = f"{nth}: {entry.error.kind.replace('_', ' ')}: {entry.error.for_operators}"
                 return "✗", "bad", self._agent(entry.task_id), "failed at", what
             case "retry_scheduled":
                 self._agents[entry.task_id] = entry.agent

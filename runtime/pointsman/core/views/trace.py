@@ -60,7 +60,7 @@ class TraceNode(Frozen):
     approval`, `being refined`, `in review`, `succeeded`, `failed`, `skipped` or `abandoned`. An attempt that ended with
     a question is `asked a person`. A workflow is `running`, `waiting for an answer` or has the status
     of its outcome. `due` is the time of a delayed handoff. `detail` is the reason in one line. `usage` includes all
-    nodes below.
+    nodes below. `revision` is the version of the agent that made an attempt, and a digest of its code.
     """
 
     name: str
@@ -75,6 +75,7 @@ class TraceNode(Frozen):
     task_id: str | None = None
     item_of: str | None = None
     attempt: int | None = None
+    revision: str = ""
     span_id: str = ""
     trace_id: str = ""
     usage: Usage = Usage()
@@ -181,6 +182,7 @@ class _Attempt:
             agent=self.agent,
             task_id=task_id,
             attempt=self.number,
+            revision=self.result.revision if self.result else "",
             span_id=span_id_for(workflow_id, task_id, self.number),
             usage=self.usage,
             children=tuple(calls),
@@ -261,6 +263,7 @@ class _Task:
             task_id=self.id,
             item_of=self.item_of or None,
             attempt=len(attempts) or None,
+            revision=below[-1].revision if below else "",
             span_id=self.span_id,
             usage=usage,
             children=below,
@@ -474,4 +477,4 @@ def _review_text(output: JsonValue) -> str:
 
 
 def _error_text(error: AttemptError) -> str:
-    return f"{error.kind}: {error.for_operators}"
+    return f"{error.kind.replace('_', ' ')}: {error.for_operators}"

@@ -60,6 +60,9 @@ class Acknowledger:
             state: The workflow's state, for the log lines.
         """
         for inbound_input in inbound:
+            if inbound_input.postponed:
+                await inbound_input.delivery.nak(_RETRY_PAUSE_S)
+                continue
             if inbound_input.refusal is not None:
                 with bind(**(log_context(state) if state else {})):
                     await self._store_dead_letter(inbound_input.delivery, workflow, inbound_input.refusal)

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from pointsman.core.decide import make_decision
 from pointsman.core.decision import Decision, DecisionContext
-from pointsman.core.model.inputs import ControlReceived
+from pointsman.core.model.inputs import ControlReceived, ResultReceived
 from pointsman.core.model.state import State, copy_with
 from pointsman.core.replay.decision_context import AgentCards, record_context, summarize_cards
-from pointsman.core.resume import resume_refusal
+from pointsman.core.results import late_result
+from pointsman.core.resume import expires_soon, resume_refusal
 from pointsman.engine.log.workflow_log import LogHead, WorkflowLog
 from pointsman.engine.process.fault_injection import fault_point
 from pointsman.engine.supervisor.agent_load import AgentLoads
@@ -33,7 +34,7 @@ from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError
 from pointsman_schemas.log import Entry
 
-__all__ = ["CommitResult", "Committer"]
+__all__ = ["CommitResult", "Committer", "refuse_late"]
 
 _UNKNOWN_OUTCOME_PAUSE_S = 0.05
 """Delay before the check whether an unanswered commit was stored. A cluster has finished pending publishes by then."""
@@ -131,7 +132,7 @@ class Committer:
                     head, raced, unanswered = LogHead(), True, False
                     continue
                 if head.state is not None and head.state.ended:
-                    _refuse_resumes(draft, inbound)
+                    refuse_late(draft, inbound, uncertain=raced)
                     return CommitResult(head, had_conflict=raced)  # no entry follows the end, except a resume
                 # Without a commit, nothing proves that the head is the newest. If an older state ignores a timer,
                 # another supervisor may have armed this timer since.
@@ -205,13 +206,28 @@ class Committer:
         return whole
 
 
-def _refuse_resumes(decision: Decision, inbound: Sequence[InboundInput]) -> None:
-    """Refuse the resumes of a workflow that has ended and cannot be resumed, with the reason."""
+def refuse_late(decision: Decision, inbound: Sequence[InboundInput], *, uncertain: bool = False) -> None:
+    """Refuse inputs of a workflow that has ended, where a person should see them, with the reason.
+
+    Args:
+        decision: The decision, which has no entries.
+        inbound: The inputs.
+        uncertain: True if the broker may still store an earlier commit for these inputs.
+    """
     for each in inbound:
-        if (
-            isinstance(each.input, ControlReceived)
-            and each.input.control.action == "resume"
-            and each.event_id not in decision.state.ignored_events
-        ):
-            reason = resume_refusal(decision, each.input)
-            each.refusal = AttemptError(kind="not_resumable", message=reason) if reason else None
+        match each.input:
+            case ControlReceived() as control if control.control.action == "resume":
+                reason = resume_refusal(decision, control) if _is_new(decision, each) else ""
+                # The commit of an earlier delivery may not have reached the broker yet. The command waits until the
+                # broker has the commit, and then the round goes on, or until the log is deleted.
+                each.postponed = bool(reason) and expires_soon(decision) and (uncertain or each.delivery.delivered > 1)
+                if reason and not each.postponed:
+                    each.refusal = AttemptError(kind="not_resumable", message=reason)
+            case ResultReceived() as received if reason := late_result(decision.state, received):
+                each.refusal = AttemptError(kind="late_result", message=reason)
+            case _:
+                pass
+
+
+def _is_new(decision: Decision, each: InboundInput) -> bool:
+    return each.event_id not in decision.state.ignored_events

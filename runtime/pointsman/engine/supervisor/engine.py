@@ -22,6 +22,7 @@ from pointsman.core.model.state import State
 from pointsman.engine.log.reader import ImportedLogError, is_outcome, round_of_outcome
 from pointsman.engine.log.requests import workflow_id_of
 from pointsman.engine.log.workflow_log import CorruptLogError, LogHead, WorkflowLog
+from pointsman.engine.process.agent_versions import team_definitions
 from pointsman.engine.process.broker_clock import BrokerClock
 from pointsman.engine.process.consumers import DurableConsumer, agent_consumer, input_consumers, request_consumer
 from pointsman.engine.process.fault_injection import fault_point
@@ -210,10 +211,15 @@ class SupervisorEngine:
         await self._check_stream_integrity()
         await self._circuits.load()
         _log.info("supervisor_started", team=name, namespace=self._settings.namespace)
+        own = team_card(self._team, self._clock.now(), self.instance)
+        definitions = team_definitions([own, *(each for each in cards if each.name == name and each.team)])
+        if len(definitions) > 1:
+            hint = "workflows follow the definition of the supervisor that admits them; start all from one definition"
+            _log.warning("team_definitions_differ", team=name, own=own.version, live=definitions, hint=hint)
         if absent := sorted(set(self._team.required_agents()) - {each.name for each in cards}):
             hint = "their tasks wait for them; `pointsman worker module:name` starts one"
             _log.info("agents_missing", team=name, agents=absent, hint=hint)
-        return team_card(self._team, self._clock.now(), self.instance)
+        return own
 
     async def _open_consumer(self, each: DurableConsumer, *, ranked: bool = False) -> None:
         if each.name not in self._consumers:

@@ -46,6 +46,7 @@ class InboundInput:
         delivery: The delivery to settle after the input is processed.
         event_id: The id of the event.
         refusal: The error with which the input is dead-lettered as well; None for an accepted input.
+        postponed: True if the input cannot be decided yet, and is delivered again.
         related_inputs: Inputs that were read because of this input. They have their own deliveries.
     """
 
@@ -53,6 +54,7 @@ class InboundInput:
     delivery: Delivery
     event_id: str
     refusal: AttemptError | None = None
+    postponed: bool = False
     related_inputs: tuple[Input, ...] = ()
 
 

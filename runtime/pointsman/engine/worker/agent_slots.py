@@ -41,6 +41,7 @@ class AgentSlots:
         source: CloudEvents source of the agent's events.
         consumer: Consumer of the agent's handoffs, once the worker has started.
         card: Card that the worker announced last.
+        problems: Problems that the worker found at its start, for the card.
         unfinished: Attempts that have a result, but whose threads or handlers still run.
         slot_free: Set while at least one slot is free.
     """
@@ -52,6 +53,7 @@ class AgentSlots:
     source: str
     consumer: Consumer | None = None
     card: AgentCard | None = None
+    problems: tuple[str, ...] = ()
     unfinished: list[Attempt] = field(default_factory=list)
     slot_free: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -98,7 +98,7 @@ class Attempt:
                  transfer: FileTransfer | None = None) -> None:  # fmt: skip
         self.handoff = handoff
         self._agent = agent
-        self._name = agent.card.name
+        self._name, self._revision = agent.card.name, agent.card.revision
         self._reporter = reporter
         self._journal = journal
         self._rate_limiter = rate_limiter
@@ -328,6 +328,7 @@ class Attempt:
             replan_hint=state.attempt_usage.replan_hint if state else None,
             files=tuple(state.files.returned) if state and ending.status == "succeeded" else (),
             events=state.record.events if state else (),
+            revision=self._revision,
             started_at=self._started_at or now,
             ended_at=now,
         )

@@ -24,6 +24,7 @@ from pointsman.authoring.agent import Agent
 from pointsman.authoring.interceptor import Interceptor
 from pointsman.authoring.lifespan import Lifespan
 from pointsman.clock import SystemClock
+from pointsman.engine.process.agent_versions import mixed_queue
 from pointsman.engine.process.broker_clock import BrokerClock
 from pointsman.engine.process.consumers import consumer_name
 from pointsman.engine.process.handoff_codec import is_cancellation
@@ -48,6 +49,7 @@ from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model
 from pointsman.settings import Settings
 from pointsman.telemetry import get_logger
+from pointsman.util.environment import variable
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import Cancellation
 from pointsman_schemas.strict_json import parse
@@ -63,6 +65,12 @@ _RETRY_DELAY_S = 1.0  # seconds before redelivery after an internal error: avoid
 _CLOCK_TOLERANCE = timedelta(
     seconds=1
 )  # assumed difference between clocks; the extra read for each handoff of this second costs little
+_MIXED_QUEUE_HINT = (
+    "tasks go to any of them; after an update, stop the old workers; for two different agents, rename one, or run each "
+    "for its team with --team"
+)
+_NO_KEY_PROBLEM = "no API key is set for the worker, so the agent answers with the offline model"
+_NO_KEY_HINT = "set OPENAI_API_KEY or ANTHROPIC_API_KEY for the worker, or choose with POINTSMAN_MODEL=offline"
 _MAX_CANCELLED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
 
 _log = get_logger(__name__)
@@ -171,12 +179,14 @@ class Worker:
                 )
                 keeping_alive = group.create_task(self._extend_ack_deadlines())
                 minding = group.create_task(self._watch_broker_restarts())
+                comparing = group.create_task(self._watch_versions())
                 pulls = [
                     group.create_task(self._pull(slots, slots.consumer, group))
                     for slots in self._slots
                     if slots.consumer is not None
                 ]
                 agents, namespace = [slots.name for slots in self._slots], self._settings.namespace
+                self._report_missing_models()
                 _log.info("worker_started", agents=agents, instance=self.instance, namespace=namespace)
                 pricing = group.create_task(self._warn_about_prices())
                 await stop.wait()
@@ -189,7 +199,7 @@ class Worker:
                 gone = asyncio.get_running_loop().time() + _SHUTDOWN_TIMEOUT_S
                 await self._return_in_flight()
                 await asyncio.wait({leaving}, timeout=_seconds_until(gone))
-                for task in (leaving, keeping_alive, minding, pricing):
+                for task in (leaving, keeping_alive, minding, comparing, pricing):
                     task.cancel()
             await self._close_agents(_seconds_until(gone))
             await resources.close(_seconds_until(gone))
@@ -348,27 +358,55 @@ class Worker:
                     attempt.interrupt("cancelled")
 
     async def _check_name_conflicts(self) -> None:
-        """Log each live agent that has the name of one of these agents, but other schemas for input or output.
+        """Log each live agent that has the name of one of these agents, but other schemas or another version.
 
         Tasks for the name go to any worker with a free slot, so both agents receive them.
         """
         cards = await self._bus.registry.cards()
         for own in (slots.agent.card for slots in self._slots):
-            others = [
-                card
-                for card in cards
-                if card.name == own.name and card.input_output_schemas != own.input_output_schemas
-            ]
-            if others:
+            others = [card for card in cards if card.name == own.name and card.instance != self.instance]
+            foreign = [card for card in others if card.input_output_schemas != own.input_output_schemas]
+            if foreign:
                 _log.warning(
                     "agent_differs",
                     agent=own.name,
                     instance=self.instance,
-                    version=own.version,
-                    others=[f"{card.instance} {card.version}" for card in others],
+                    version=own.revision,
+                    others=[f"{card.instance} {card.revision}" for card in foreign],
                     hint="agents of this name have different schemas for input or output, and tasks go to any of them; "
-                    "rename this agent, or stop the old workers",
+                    "rename this agent, run it for its team with --team, or stop the old workers",
                 )
+            elif newer := [f"{card.instance} {card.revision}" for card in others if card.revision != own.revision]:
+                _log.info("agent_version_differs", agent=own.name, version=own.revision, others=newer)
+
+    async def _watch_versions(self) -> None:
+        """Log once that other versions of an agent share its queue for longer than a rolling update."""
+        named: set[str] = set()
+        while True:
+            await self._clock.sleep(self._settings.heartbeat)
+            with suppress(BusUnavailableError):
+                grouped: dict[str, list[AgentCard]] = {slots.name: [] for slots in self._slots}
+                for card in await self._bus.registry.cards():
+                    if card.name in grouped:
+                        grouped[card.name].append(card)
+                for name, cards in grouped.items():
+                    if name not in named and (mixed := mixed_queue(cards, self._clock.now())):
+                        named.add(name)
+                        _log.warning("agent_queue_mixed", agent=name, reason=mixed, hint=_MIXED_QUEUE_HINT)
+
+    def _report_missing_models(self) -> None:
+        """Put on the cards that an agent answers with the offline model because no API key is set, and log it."""
+        if variable("POINTSMAN_MODEL"):
+            return  # the model was chosen
+        offline: list[str] = []
+        for slots in self._slots:
+            models: Sequence[Model] = getattr(slots.agent, "models", ())
+            by_default = getattr(slots.agent, "uses_default_model", False)
+            if by_default and any(model.provider == "offline" for model in models):
+                slots.problems = (_NO_KEY_PROBLEM,)
+                offline.append(slots.name)
+        if offline and self._own_loop:  # a process of its own; `eval` and tests choose the model knowingly
+            _log.warning("model_key_missing", agents=offline, reason=_NO_KEY_PROBLEM, hint=_NO_KEY_HINT)
 
     async def _warn_about_prices(self) -> None:
         """Log each model without a known price: a task with a cost limit does not call the model."""
@@ -437,6 +475,7 @@ class Worker:
                 "instance": self.instance,
                 "started_at": self._started_at,
                 "orphaned_handlers": slots.orphaned_handlers(),
+                "problems": slots.problems,
             }
             slots.card = slots.agent.card.model_copy(update=told)
         return [slots.card for slots in self._slots if slots.card is not None]

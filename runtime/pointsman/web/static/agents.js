@@ -14,11 +14,18 @@ export function agentsPage(main) {
       h("thead", {}, h("tr", {}, COLUMNS.map(([name, kind]) => h("th", { scope: "col", class: kind, text: name })))),
       list));
   const nothing = h("div", {});
-  main.append(h("div", { class: "head-line" }, h("h1", { text: "Agents" }), h("p", { class: "muted", text: "Times are of each agent's newest 200 attempts; tokens and cost are of all attempts in the log." })), table, nothing);
+  const teamList = h("tbody", {});
+  const teamTable = h("section", { hidden: true }, h("h2", { class: "above-table", text: "Teams" }),
+    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Teams" },
+      h("table", { class: "agents teams" },
+        h("thead", {}, h("tr", {}, [["Team", ""], ["Supervisors", "number"], ["Waiting requests", "number"]].map(([name, kind]) => h("th", { scope: "col", class: kind, text: name })))),
+        teamList)));
+  main.append(h("div", { class: "head-line" }, h("h1", { text: "Agents" }), h("p", { class: "muted", text: "Times are of each agent's newest 200 attempts; tokens and cost are of all attempts in the log." })), table, nothing, teamTable);
   const total = h("tr", { class: "total" });
   const rows = new Map();
 
   let agents = null;
+  let teams = [];
   let known = true;
   function draw() {
     table.hidden = !agents.length;
@@ -34,15 +41,22 @@ export function agentsPage(main) {
       return renewed(rows.get(one.name), cells(one, known));
     });
     arrange(list, [...shown, ...(agents.length > 1 ? [total] : [])]);
+    teamTable.hidden = !teams.length;
+    teamList.replaceChildren(...teams.map((one) => h("tr", {},
+      h("th", { scope: "row" }, h("a", { href: `/?team=${one.name}`, title: "The workflows of the team" }, h("b", { text: one.name })),
+        one.definitions > 1 ? h("p", { class: "bad", text: `${one.definitions} different definitions: start all supervisors from one.` }) : "",
+        h("p", { class: "muted", text: one.description })),
+      named("Supervisors", known ? number(one.supervisors) : "–"), named("Waiting requests", known && one.waiting !== null ? number(one.waiting) : "–"))));
   }
 
-  follow("/api/live/agents", { agents: (told) => { agents = told.agents; draw(); } }, undefined, (now) => {
+  follow("/api/live/agents", { agents: (told) => { agents = told.agents; teams = told.teams; draw(); } }, undefined, (now) => {
     if (now === known) return;
     known = now;
     if (agents) draw();
   });
 }
 
+const named = (name, text) => h("td", { class: "number", "data-name": name, text });
 const cell = (text, tone = "") => h("td", { class: `number ${tone}`, text: text ?? "" });
 
 // Replace the cells of a row that have changed. Equal cells stay, and keep the focus.
@@ -69,7 +83,10 @@ function cells(agent, known) {
     h("td", {}, h("span", { class: `status ${tone}`, text: word })),
     h("th", { scope: "row" }, h("a", { href: `/?text=${agent.name}`, title: "The workflows in which the agent took part" }, h("b", { text: agent.name })), agent.role !== "work" ? h("span", { class: "tag", text: agent.role }) : "", agent.model ? h("span", { class: "tag", text: agent.model }) : "",
       known && agent.circuit ? h("span", { class: "tag", title: "The agent keeps failing. One task at a time is sent to check whether it works again.", text: agent.circuit.probe ? "circuit: probing" : "circuit: open" }) : "",
-      h("p", { class: "muted", text: agent.description || (health === "gone" ? "In the log, but not running." : "") })),
+      agent.owner ? h("span", { class: "tag", title: "Only this team uses the agent", text: `of ${agent.owner}` }) : "",
+      agent.mixed ? h("p", { class: "bad", text: agent.mixed }) : "",
+      agent.problems.map((text) => h("p", { class: "muted", text })),
+      h("p", { class: "muted", text: agent.description || (health === "stuck" ? "Not running, and tasks wait for it." : "") })),
     ...(known ? [
       cell(agent.instances ? number(agent.instances) : "0"),
       cell(agent.waiting ? number(agent.waiting) : "0", agent.waiting ? "strong" : ""),
@@ -77,6 +94,6 @@ function cells(agent, known) {
     ] : [cell("–"), cell("–"), cell("–")]),
     cell(seconds(record.median)), cell(seconds(record.slow)), cell(seconds(record.wait)),
     cell(failed, record.failing >= 0.5 ? "bad" : ""), cell(record.tokens ? compact(record.tokens) : ""), cell(money(record.cost)),
-    h("td", { class: "number", text: agent.versions.join(", ") }),
+    h("td", { class: "number", text: agent.versions.join("\n") }),
   ];
 }

@@ -25,6 +25,9 @@ const STATUS = {
 
 export const STRATEGY = {
   plan_and_execute: "plan and execute",
+  adaptive: "adaptive",
+  choreography: "choreography",
+  fixed: "fixed plan",
   router: "router",
   pipeline: "pipeline",
   fan_out: "fan-out",

@@ -97,6 +97,9 @@ function curve(x, y, toX, toY) { // after what was straight until `x`
 export function planGraph(select) {
   const svg = s("svg", { role: "group", "aria-label": "Tasks of the plan; arrow keys move between them" });
   const frame = h("div", { class: "graph", tabindex: "-1" }, svg);
+  const more = h("p", { class: "muted sideways", hidden: true, text: "The plan is wider than the screen: scroll sideways." });
+  const measure = () => { more.hidden = frame.scrollWidth <= frame.clientWidth + 1; };
+  new ResizeObserver(measure).observe(frame);
   const nodes = new Map();
   let shape = "";
   let grid = [];
@@ -110,6 +113,12 @@ export function planGraph(select) {
       build(planned, needs);
     }
     for (const task of tasks) nodes.get(task.task_id).update(task);
+    measure();
+  }
+
+  // The times of tasks that are not ended, like those of the other panels.
+  function tick(tasks) {
+    for (const task of tasks) if (!task.ended_at && nodes.has(task.task_id)) nodes.get(task.task_id).update(task);
   }
 
   function build(tasks, needs) {
@@ -200,7 +209,7 @@ export function planGraph(select) {
     }
   }
 
-  return { element: frame, draw, mark };
+  return { element: h("div", {}, more, frame), draw, mark, tick };
 }
 
 function nodeElement(task, [x, y], width, height, choose) {

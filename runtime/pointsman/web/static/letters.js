@@ -29,6 +29,8 @@ const CAUSES = {
   team_failed: "The team failed",
   rate_limited: "Too many requests",
   undecodable: "Unreadable",
+  late_result: "Came after the end",
+  not_resumable: "Could not be resumed",
   unknown_type: "Unknown type of event",
   unknown_workflow: "Unknown workflow",
   request_id_taken: "Request id is already used",

@@ -36,8 +36,8 @@ function questionElement(one) {
   if (!informs) field.value = pretty(one.input);
   const yes = informs ? "Answer" : "Approve", no = informs ? "Decline" : "Reject";
   const buttons = [
-    h("button", { type: "button", class: "primary", text: yes, "aria-label": `${yes} ${one.id}`, onclick: once(() => send(informs ? "answer" : "approve")) }),
-    h("button", { type: "button", class: "danger", text: no, "aria-label": `${no} ${one.id}`, onclick: once(() => send("reject")) }),
+    h("button", { type: "button", class: "primary", "data-needs": "approve", text: yes, "aria-label": `${yes} ${one.id}`, onclick: once(() => send(informs ? "answer" : "approve")) }),
+    h("button", { type: "button", class: "danger", "data-needs": "approve", text: no, "aria-label": `${no} ${one.id}`, onclick: once(() => send("reject")) }),
   ];
 
   let sending = false; // with one button or the other

@@ -32,6 +32,8 @@ export function workflowPage(main, id, go) {
   const ids = h("dl", { class: "ids" });
   const below = h("dd", { class: "below" });
   const teams = h("div", { hidden: true }, h("dt", { text: "Handed to" }), below);
+  const lettersLink = h("a", { href: `/dead-letters?text=${id}` });
+  const lettersOf = h("div", { hidden: true }, h("dt", { text: "Not processed" }), h("dd", {}, lettersLink));
   const stopIt = h("button", { type: "button", class: "danger", "data-needs": "operate", text: "Cancel", hidden: true, onclick: once(cancel) });
   const resumeIt = h("button", { type: "button", "data-needs": "operate", text: "Resume", hidden: true, onclick: once(resume),
     title: "Do the failed tasks again; what succeeded stays" });
@@ -89,6 +91,8 @@ export function workflowPage(main, id, go) {
     ask.hidden = view.status !== "waiting for an answer";
     stopIt.hidden = Boolean(view.ended_at);
     resumeIt.hidden = Boolean(view.parent) || !view.input || !["failed", "partial"].includes(view.status);
+    lettersOf.hidden = !view.letters;
+    setText(lettersLink, view.letters === 1 ? "1 dead letter" : `${number(view.letters || 0)} dead letters`);
     showFacts();
     showTeams();
     showAnswer();
@@ -135,6 +139,7 @@ export function workflowPage(main, id, go) {
       fact("Trace", copyable(view.trace_id, "the trace id")),
       view.parent ? fact("Part of", h("a", { href: `/workflows/${view.parent}`, text: view.parent })) : "",
       teams,
+      lettersOf,
     ].filter(Boolean));
   }
 
@@ -177,6 +182,7 @@ export function workflowPage(main, id, go) {
   const tick = setInterval(() => {
     if (!view || view.ended_at) return;
     showFacts();
+    graph.tick(view.tasks);
     lanes.tick();
   }, 1000);
   return () => clearInterval(tick);

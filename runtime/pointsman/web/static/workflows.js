@@ -164,6 +164,7 @@ function rowElement(first) {
     setText(link, row.input.replace(/\s+/g, " ") + why);
     setText(count, row.total ? `${row.done}/${row.total}` : "");
     bar.hidden = !row.total;
+    bar.className = `bar ${row.status === "cancelled" ? "ended" : ""}`;
     bar.firstChild.style.width = `${row.total ? (100 * row.done) / row.total : 0}%`;
     bar.lastChild.style.width = `${row.total ? (100 * row.failed) / row.total : 0}%`;
     setText(tokens, row.tokens ? compact(row.tokens) : "");

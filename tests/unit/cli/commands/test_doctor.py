@@ -95,9 +95,48 @@ def test_doctor_fails_on_agents_of_one_name_with_different_schemas(
 
     doctor.doctor(None, url=None, namespace=None, json=True)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    [schemas] = [check for check in found if check["name"] == "schemas"]
+    [schemas] = [check for check in found if check["name"] == "versions"]
     assert schemas["ok"] is not told
     assert ("tea: 2 versions with different schemas" in schemas["finding"]) is told
+
+
+@pytest.mark.parametrize(("minutes", "told"), [(1, False), (30, True)])
+def test_doctor_and_agents_name_two_versions_of_one_queue(
+    client: Client, capsys: pytest.CaptureFixture[str], minutes: float, told: bool
+) -> None:
+    for instance, digest in (("i1", "1" * 16), ("i2", "2" * 16)):
+        started = datetime.now(UTC) - timedelta(minutes=minutes)
+        update = {"instance": instance, "digest": digest, "started_at": started}
+        asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
+
+    agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    (listed,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    doctor.doctor(None, url=None, namespace=None, json=True)
+    [versions] = [
+        check for check in map(json.loads, capsys.readouterr().out.splitlines()) if check["name"] == "versions"
+    ]
+
+    assert listed["revisions"] == {"1.0.0+11111111": 1, "1.0.0+22222222": 1}
+    assert (listed["mixed"] is not None, versions["ok"]) == (told, not told)
+    assert "1.0.0+11111111" in versions["finding"]
+
+
+def test_doctor_reads_the_models_that_live_workers_announce(
+    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POINTSMAN_MODEL", "openai:gpt-x")  # a key is missing here, and the workers have one
+    for name, model, problems in (("tea", "anthropic:c", ()), ("milk", "offline", ("no API key is set",))):
+        update = {"instance": name, "model": model, "problems": problems}
+        asyncio.run(client.bus.registry.announce(echo(name).card.model_copy(update=update)))
+
+    doctor.doctor(None, url=None, namespace=None, json=True)
+    checks_found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    [model] = [check for check in checks_found if check["name"] == "model"]
+    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+
+    assert model["ok"]
+    assert model["finding"] == "live workers use anthropic:c (tea); offline (milk); no API key is set"
+    assert "milk: no API key is set" in capsys.readouterr().out
 
 
 SHOP = Team(name="shop", agents=("stock", "buyer"))
@@ -119,7 +158,7 @@ def test_doctor_fails_on_supervisors_with_different_team_definitions(
         asyncio.run(client.bus.registry.announce(card))
 
     agents.agents(**NOWHERE)  # type: ignore[arg-type]
-    assert ("2 different definitions; The team shop" in capsys.readouterr().out) is told
+    assert ("2 different definitions: " in capsys.readouterr().out) is told
 
     doctor.doctor(None, url=None, namespace=None, json=True)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

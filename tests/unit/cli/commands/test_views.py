@@ -181,7 +181,7 @@ def test_agent_description_fits_the_terminal(client: Client) -> None:
     long = card.model_copy(update={"name": "long", "description": "Makes tea, " * 90})
 
     terminal = Console(file=io.StringIO(), width=180)
-    terminal.print(agents._agent_table({"tea": [card], "long": [long]}, [None, None], {}, 180))
+    terminal.print(agents._agent_table({"tea": [card], "long": [long]}, [None, None], {}, 180, NOW))
 
     _, tea, cut = terminal.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert tea.rstrip().endswith("and coffee")
@@ -193,7 +193,7 @@ def test_names_and_numbers_of_agents_are_never_cut(client: Client, width: int) -
     card = team_card(Team(name="shop"), NOW, "s1").model_copy(update={"description": "Sells all there is " * 5})
 
     terminal = Console(file=io.StringIO(), width=width)
-    terminal.print(agents._agent_table({"billing": [card]}, [QueueDepth(12, 3)], {}, width))
+    terminal.print(agents._agent_table({"billing": [card]}, [QueueDepth(12, 3)], {}, width, NOW))
 
     head, row, *more = terminal.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert {"agent", "instances", "waiting"} <= set(head.split())

@@ -74,9 +74,9 @@ def test_timeline_shows_failures_retries_and_the_skipped_tasks() -> None:
     lines = told(*failing())
 
     assert [" ".join(line.split()[1:]) for line in lines[-5:]] == [
-        "✗ fitter t1, attempt 1: handler_error: out of bolts",
+        "✗ fitter t1, attempt 1: handler error: out of bolts",
         "↻ helper t1, attempt 2 in 1.0 s",
-        "✗ helper t1, attempt 2: handler_error: out of bolts",
+        "✗ helper t1, attempt 2: handler error: out of bolts",
         "✗ helper t1 given up after 2: out of bolts",
         "- tester t2 skipped: t1 failed",
     ]

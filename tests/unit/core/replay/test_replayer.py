@@ -144,6 +144,7 @@ def test_replay_context_keeps_the_team_without_planner_only_fields() -> None:
         description="does it",
         skills=("doing",),
         agents=("worker",),
+        own_agents=("worker",),
         strategy=Router(synthesizer=None),
         limits=Limits(deadline=5),
         retry=RetryPolicy(attempts=4),
@@ -156,7 +157,7 @@ def test_replay_context_keeps_the_team_without_planner_only_fields() -> None:
 
     story.decide_and_apply(RequestReceived(replace(admission(Router(), Limits()), team=team), Request(input="do it")))
 
-    kept = Team.model_fields.keys() - {"name", "description", "skills"}
+    kept = Team.model_fields.keys() - {"name", "description", "skills", "own_agents"}  # `agents` has the full names
     assert {name: getattr(story.state, name) for name in kept} == {name: getattr(team, name) for name in kept}
     assert list(replay_log(story.commits)) == []
 

@@ -213,3 +213,16 @@ def test_planner_that_fails_later_leaves_a_partial_outcome() -> None:
 
     assert story.outcome.status == "partial"
     assert story.outcome.reason == "planner could not plan: provider_error was seen"
+
+
+def test_planner_without_a_task_left_is_not_asked_again() -> None:
+    story = begun(task("t1", "code"), task("t2", "ops"), limits=Limits(tasks=2))
+    story.complete_task("t1")
+    story.complete_task("t2")
+
+    assert [each for each in story.state.tasks if each.startswith("plan")] == ["plan-1"]
+    story.complete_task("synthesis", {"answer": "half of it"})
+    assert (story.outcome.status, story.outcome.reason) == (
+        "partial",
+        "the limit of 2 tasks was reached before the planner said that it was done",
+    )

@@ -56,9 +56,9 @@ def test_a_line_reads_as_a_sentence() -> None:
     lines = told(*failing())
 
     assert [f"{line.actor} {line.text} {line.detail}".strip(" :") for line in lines[-5:]] == [
-        "fitter failed at t1, attempt 1: handler_error: out of bolts",
+        "fitter failed at t1, attempt 1: handler error: out of bolts",
         "helper gets t1, attempt 2 in 1.0 s",
-        "helper failed at t1, attempt 2: handler_error: out of bolts",
+        "helper failed at t1, attempt 2: handler error: out of bolts",
         "helper has t1 given up after 2: out of bolts",
         "tester has t2 skipped: t1 failed",
     ]

@@ -83,8 +83,8 @@ def test_every_attempt_is_a_node_with_its_own_agent_and_error() -> None:
     task = find(build_trace(failing()), "invoke_agent helper")
 
     assert [(each.name, each.agent, each.status, each.detail) for each in task.children] == [
-        ("attempt 1", "fitter", "failed", "handler_error: out of bolts"),
-        ("attempt 2", "helper", "failed", "handler_error: out of bolts"),
+        ("attempt 1", "fitter", "failed", "handler error: out of bolts"),
+        ("attempt 2", "helper", "failed", "handler error: out of bolts"),
     ]
     assert (task.status, task.attempt) == ("failed", 2)
 

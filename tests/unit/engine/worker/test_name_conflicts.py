@@ -45,4 +45,6 @@ async def test_worker_warns_of_a_live_agent_with_the_same_name_and_another_schem
                 pass
 
     warned = [line for line in lines if line["event"] == "agent_differs"]
-    assert [(line["version"], line["others"]) for line in warned] == [("2.0.0", [f"{card.instance} 1.0.0"])] * told
+    assert [(line["version"], line["others"]) for line in warned] == [
+        (other.card.revision, [f"{card.instance} {first.card.revision}"])
+    ] * told

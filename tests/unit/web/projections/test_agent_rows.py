@@ -24,6 +24,8 @@ from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
 
+NOW = datetime.now(UTC)
+
 
 async def told(bus: MemoryBus) -> dict[str, Any]:
     """Return the page of agents after the only workflow was read."""
@@ -42,7 +44,7 @@ def failed(agent: str, attempt: int, error: AttemptError) -> AttemptFailed:
     return AttemptFailed(at=at(2), event_id=f"e{attempt}", task_id="t1", attempt=attempt, error=error, result=result)
 
 
-async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -> None:
+async def test_live_agents_have_their_queue_and_their_times_and_stopped_ones_leave() -> None:
     bus = MemoryBus()
     await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1", version="2.1.0"))
     await bus.consumer("agent-fitter", "work", "pointsman.handoff.fitter.>", ack_wait=10)
@@ -52,7 +54,7 @@ async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -
 
     fitter = agents["fitter"]
     assert (fitter["waiting"], fitter["working"], fitter["instances"], fitter["versions"]) == (1, 0, 1, ["2.1.0"])
-    assert (fitter["health"], agents["tester"]["health"]) == ("ready", "gone")
+    assert (fitter["health"], "tester" in agents) == ("ready", False)
     assert (fitter["record"]["median"], fitter["record"]["wait"], fitter["record"]["succeeded"]) == (2.5, 0.5, 1)
 
 
@@ -62,7 +64,7 @@ async def test_agents_have_their_queue_and_their_times_and_the_gone_are_kept() -
         (1, 0, 0, "", "ready"),
         (1, 0, 2, "", "working"),
         (1, 3, 2, "", "busy"),
-        (0, 0, 0, "", "gone"),
+        (0, 0, 2, "", "gone"),
         (0, 3, 0, "", "stuck"),
         (1, 3, 2, "++--", "failing"),
         (1, 0, 0, "+++-", "ready"),
@@ -75,7 +77,7 @@ def test_agent_health_follows_from_queue_liveness_and_results(
     cards = [AgentCard(name="fitter", description="fits", instance=f"i{n}", version="1") for n in range(instances)]
     record = AgentRecord("fitter", recent=deque(each == "+" for each in recent))
 
-    (shown,) = views.agents_json(cards, {"fitter": QueueDepth(pending, in_flight)}, {"fitter": record}, {})
+    (shown,) = views.agents_json(cards, {"fitter": QueueDepth(pending, in_flight)}, {"fitter": record}, {}, NOW)
 
     assert shown["health"] == health
 
@@ -91,7 +93,31 @@ async def test_circuit_is_shown_while_open_for_a_live_agent(alive: bool, left: i
 
     agents = {agent["name"]: agent for agent in (await told(bus))["agents"]}
 
-    assert (agents["fitter"]["circuit"] is not None) is shown
+    assert (agents.get("fitter", {}).get("circuit") is not None) is shown
+
+
+async def test_page_of_agents_lists_teams_and_names_what_shares_a_queue() -> None:
+    bus, long_ago = MemoryBus(), datetime.now(UTC) - timedelta(hours=1)
+    for number, digest in enumerate(("1" * 16, "2" * 16)):
+        card = AgentCard(
+            name="fitter", description="fits", instance=f"i{number}", digest=digest, started_at=long_ago,
+            problems=("no API key is set",),
+        )  # fmt: skip
+        await bus.registry.announce(card)
+        team = Team(name="shop", approve_plan=bool(number))
+        await bus.registry.announce(team_card(team, long_ago, f"s{number}"))
+    await bus.consumer("request-shop", "requests", "pointsman.request.shop.*", ack_wait=10)
+    await bus.publish("pointsman.request.shop.somebody", b"{}", {})
+    await store(bus, *completed())
+
+    data = await told(bus)
+
+    (fitter,) = data["agents"]
+    assert fitter["versions"] == ["1.0.0+11111111", "1.0.0+22222222"]
+    assert ("several versions share one queue" in fitter["mixed"], fitter["problems"]) == (True, ["no API key is set"])
+    assert data["teams"] == [
+        {"name": "shop", "description": "The team shop", "supervisors": 2, "waiting": 1, "definitions": 2}
+    ]
 
 
 async def test_stuck_and_failed_work_is_counted_on_every_page() -> None:
@@ -122,6 +148,7 @@ async def test_team_with_a_task_is_no_agent_and_its_tokens_count_once() -> None:
         at=at(2), task_id="t2", attempt=2, agent="mall", not_before=at(2), deadline=at(63), team=True
     )
     bus = MemoryBus()
+    await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1"))
     await store(
         bus, started(), first, again, succeeded("t1", "shop", 1, 2), succeeded("t2", "mall", 3, 4, 2),
         dispatched("t3", "fitter", 4), succeeded("t3", "fitter", 4, 5),
@@ -133,6 +160,7 @@ async def test_team_with_a_task_is_no_agent_and_its_tokens_count_once() -> None:
 
 async def test_an_attempt_that_asks_a_person_is_no_failure_of_its_agent() -> None:
     bus, error = MemoryBus(), AttemptError(kind="needs_answer", message="a person must allow the use of refund")
+    await bus.registry.announce(AgentCard(name="fitter", description="fits", instance="i1"))
     await store(bus, started(), failed("fitter", 1, error))
     (fitter,) = (await told(bus))["agents"]
 
