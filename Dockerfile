@@ -5,13 +5,18 @@ WORKDIR /src
 RUN python -m venv /opt/pointsman
 # The dependencies first: they change less often than the code, and this layer is the slow one.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+# constraints.txt has the digests of all wheels: pip and uv refuse a wheel with a different digest.
 RUN mkdir -p schemas/pointsman_schemas runtime/pointsman agents/pointsman_agents \
-    && /opt/pointsman/bin/pip install --no-cache-dir --only-binary :all: --constraint constraints.txt '.[credentials,dashboard,gateway,websocket]' \
+    && python -m venv /opt/build \
+    && sed -n '/^uv==/,/[^\\]$/p' constraints.txt >/opt/build/uv.txt \
+    && /opt/build/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --requirement /opt/build/uv.txt \
+    && /opt/build/bin/uv pip install --no-cache --python /opt/pointsman/bin/python --only-binary :all: \
+        --constraint constraints.txt --build-constraint constraints.txt '.[credentials,dashboard,gateway,websocket]' \
     && /opt/pointsman/bin/pip uninstall --yes pointsman
 COPY schemas schemas
 COPY runtime runtime
 COPY agents agents
-RUN /opt/pointsman/bin/pip install --no-cache-dir --no-deps --only-binary :all: . \
+RUN /opt/build/bin/uv pip install --no-cache --python /opt/pointsman/bin/python --no-deps --build-constraint constraints.txt . \
     && /opt/pointsman/bin/python -m compileall -q /opt/pointsman
 
 FROM python:3.13.14-slim

@@ -92,10 +92,10 @@ bench-smoke: $(STAMP)  ## run a short form of the benchmark
 	$(BIN)/python -m benchmarks --smoke
 
 # --universal: one file for every platform and for Python 3.11 and later. The file contains no index address: the
-# installing machine configures its own.
+# installing machine configures its own. uv refuses a wheel with another digest.
 constraints: $(STAMP)  ## resolve constraints.txt to the newest versions that pyproject.toml allows
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras --group dev --upgrade \
-		--only-binary :all: --no-annotate --no-header --quiet \
+		--only-binary :all: --generate-hashes --no-annotate --no-header --quiet \
 		--output-file constraints.txt
 
 # A separate environment, so that the tool's requirements do not override ours. It asks a database of vulnerabilities.
@@ -130,7 +130,8 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Pointsman needs Python 3.11 or newer; %s is %s. Name another: make PYTHON=python3.12" % (sys.executable, sys.version.split()[0]))'
 	@echo "Making $(VENV) with $$($(PYTHON) --version) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --constraint constraints.txt uv
+	@sed -n '/^uv==/,/[^\\]$$/p' constraints.txt >$(VENV)/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes --requirement $(VENV)/uv.txt
 	$(UV_PIP) --only-binary :all: --constraint constraints.txt --build-constraint constraints.txt \
 		--group dev --editable '.[credentials,dashboard,embedded,eval,gateway,grants,mcp,prometheus,websocket]'
 	@touch $(STAMP)
