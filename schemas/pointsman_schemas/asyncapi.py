@@ -1,15 +1,16 @@
 """The AsyncAPI 3.0 document of the bus: one table of channels, with the subjects that `Subjects` builds.
 
-AsyncAPI's NATS binding describes only queue groups. Streams and consumers of JetStream are in `x-jetstream` fields.
+AsyncAPI's NATS binding describes only queue groups of core NATS. Streams and durable consumers of JetStream are in
+`x-jetstream` fields.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import (
     Cancellation,
     Control,
@@ -81,7 +82,7 @@ class _Channel:
         events: The events on the subject.
         senders: Pairs of peer and purpose.
         receivers: Pairs of peer and purpose.
-        queue: The consumer that the receivers share.
+        consumer: The durable consumer that the receivers share.
         consumes: The filter of the consumer, if it differs from the address.
     """
 
@@ -92,7 +93,7 @@ class _Channel:
     events: tuple[type[Event], ...]
     senders: tuple[tuple[str, str], ...]
     receivers: tuple[tuple[str, str], ...]
-    queue: str | None = None
+    consumer: str | None = None
     consumes: str | None = None
 
 
@@ -106,7 +107,7 @@ _CHANNELS = (
         (Request,),
         (("caller", "Start a workflow."),),
         (("supervisor", "Start a workflow, once."),),
-        queue="request-{team}",
+        consumer="request-{team}",
     ),
     _Channel(
         "handoff",
@@ -119,7 +120,7 @@ _CHANNELS = (
         (Handoff, Cancellation),
         (("supervisor", "Send a task to an agent."),),
         (("agent", "Do the task, publish its result on `return_to`, then acknowledge."),),
-        queue="agent-{agent}",
+        consumer="agent-{agent}",
         consumes=_SUBJECTS.agent_handoffs("_agent_"),
     ),
     _Channel(
@@ -141,7 +142,7 @@ _CHANNELS = (
         (Result,),
         (("agent", "Publish the result of the attempt."),),
         (("supervisor", "Accept the result if its attempt is the current one."),),
-        queue="result-{team}",
+        consumer="result-{team}",
         consumes=_SUBJECTS.team_results("_team_"),
     ),
     _Channel(
@@ -152,7 +153,7 @@ _CHANNELS = (
         (Control,),
         (("caller", "Control a running workflow."),),
         (("supervisor", "Execute the command, once."),),
-        queue="control-{team}",
+        consumer="control-{team}",
         consumes=_SUBJECTS.team_controls("_team_"),
     ),
     _Channel(
@@ -164,7 +165,7 @@ _CHANNELS = (
         (Timer,),
         (),
         (("supervisor", "Check the deadlines of the workflow."),),
-        queue="timer-{team}",
+        consumer="timer-{team}",
         consumes=_SUBJECTS.team_timers("_team_"),
     ),
     _Channel(
@@ -256,8 +257,11 @@ _CHANNELS = (
 )
 
 
-def document() -> dict[str, Any]:
+def document(schemas: Mapping[str, str]) -> dict[str, Any]:
     """Generate the AsyncAPI document. Its payloads refer to the schema files in the same folder.
+
+    Args:
+        schemas: Files of the schemas that are not payloads of a message, by the names of their models.
 
     Returns:
         The document as JSON data.
@@ -292,7 +296,7 @@ def document() -> dict[str, Any]:
             },
             "messages": {event.__name__: _message(event) for event in EVENTS},
             "messageTraits": {"cloudEvent": {"headers": _headers()}},
-            "schemas": {AgentCard.__name__: {"$ref": "./agent-card.schema.json"}},
+            "schemas": {name: {"$ref": file} for name, file in schemas.items()},
         },
         "x-jetstream": {
             "streams": {
@@ -333,11 +337,17 @@ def _operation(channel: _Channel, action: str, who: str, why: str) -> tuple[str,
         "tags": [{"name": who}],
         "messages": [{"$ref": f"#/channels/{channel.name}/messages/{name}"} for name in _message_names(channel)],
     }
-    if action == "receive" and channel.queue:
-        operation["bindings"] = {"nats": {"queue": channel.queue}}
+    if action == "receive" and channel.consumer:
+        # No binding: a `queue` of the NATS binding is a queue group of core NATS, in which nothing is acknowledged.
         operation["x-jetstream"] = {
-            "consumer": "durable, pull, explicit acknowledgement; one for all processes of the same name",
-            "filter": _address(channel.consumes or channel.address),
+            "stream": f"{{NAMESPACE}}_{channel.stream}",
+            "consumer": {
+                "durable_name": channel.consumer,
+                "type": "pull",
+                "ack_policy": "explicit",
+                "filter_subject": _address(channel.consumes or channel.address),
+                "description": "One durable consumer for all processes of the same name. Acknowledge each message.",
+            },
         }
     return f"{who}{verb}{channel.name[0].upper()}{channel.name[1:]}", operation
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core.core_schema import TaggedUnionSchema
+from pydantic_core.core_schema import AnySchema, TaggedUnionSchema
 
 from pointsman_schemas.asyncapi import EVENTS, document
 from pointsman_schemas.card import AgentCard
@@ -51,6 +51,7 @@ MODELS: Mapping[str, type[BaseModel]] = {
 }
 """The models with a schema file, by the name of the file."""
 
+_JSON_TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
 _PLAIN_YAML_KEY = re.compile(r"[A-Za-z$][A-Za-z0-9_$-]*")
 _YAML_RESERVED_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n"})  # in YAML 1.1
 
@@ -64,7 +65,12 @@ def files() -> dict[str, str]:
     schemas = {f"{name}.schema.json": json_schema(name) for name in MODELS}
     texts = {name: json.dumps(schema, indent=2, ensure_ascii=False) + "\n" for name, schema in schemas.items()}
     header = "# Generated from the models: run `make schemas`.\n"
-    return {**texts, "asyncapi.yaml": header + "\n".join(to_yaml(document())) + "\n"}
+    return {**texts, "asyncapi.yaml": header + "\n".join(to_yaml(document(_payloads()))) + "\n"}
+
+
+def _payloads() -> dict[str, str]:
+    """Return the files of the models that are no message of their own, by the names of the models."""
+    return {model.__name__: f"./{name}.schema.json" for name, model in MODELS.items() if not issubclass(model, Event)}
 
 
 def json_schema(name: str) -> dict[str, Any]:
@@ -85,7 +91,40 @@ def json_schema(name: str) -> dict[str, Any]:
     }
     if issubclass(model, Event):
         head["$comment"] = f"The CloudEvents type is {model.event_type}"
+    definitions = schema.get("$defs", {})
+    _add_titles(schema, model.__name__)
+    for each, definition in definitions.items():
+        _add_titles(definition, each)
+        definition.setdefault("title", each)
     return {**head, **schema}
+
+
+def _add_titles(schema: dict[str, Any], name: str) -> None:
+    """Give each unnamed schema below a named schema a title, from which code generators make the name of a type."""
+    for field, inner in schema.get("properties", {}).items():
+        _add_title(inner, name + "".join(part[:1].upper() + part[1:] for part in field.split("_")))
+    for place, inner in enumerate(schema.get("anyOf", schema.get("oneOf", ()))):
+        _add_title(inner, f"{name}{place + 1}")
+
+
+def _add_title(schema: Any, name: str) -> None:
+    if not isinstance(schema, dict):
+        return
+    if "$ref" in schema and len(schema) > 1:  # generators copy a definition that has keywords beside its reference
+        schema["allOf"] = [{"$ref": schema.pop("$ref")}]
+    if schema.keys() & {"enum", "anyOf", "oneOf"} or schema.get("type") == "object":
+        schema.setdefault("title", name)
+    for keyword, suffix in (("items", "Item"), ("additionalProperties", "Value")):
+        _add_title(schema.get(keyword), name + suffix)
+    for keyword in ("anyOf", "oneOf", "prefixItems"):
+        for place, inner in enumerate(schema.get(keyword, ())):
+            _add_title(inner, f"{name}{_suffix(inner, place)}")
+    _add_titles({key: schema[key] for key in ("properties",) if key in schema}, name)
+
+
+def _suffix(schema: Any, place: int) -> str:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return {"object": "Object", "array": "List"}.get(kind, str(place + 1)) if isinstance(kind, str) else str(place + 1)
 
 
 def to_yaml(value: Any, indent: str = "") -> Iterator[str]:
@@ -145,6 +184,10 @@ class _PlainJsonSchema(GenerateJsonSchema):
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+    def any_schema(self, schema: AnySchema) -> JsonSchemaValue:
+        """List the types of JSON: code generators take a schema without a type for an object."""
+        return {"type": list(_JSON_TYPES)}
 
     def tagged_union_schema(self, schema: TaggedUnionSchema) -> JsonSchemaValue:
         return {key: value for key, value in super().tagged_union_schema(schema).items() if key != "discriminator"}

@@ -25,7 +25,6 @@ __all__ = [
     "AgentLoad",
     "AttemptFailed",
     "BudgetAwaited",
-    "Cancellation",
     "Commit",
     "ControlIgnored",
     "Entry",
@@ -55,6 +54,7 @@ __all__ = [
     "TaskSucceeded",
     "TimerArmed",
     "TraceOrigin",
+    "WorkflowCancellation",
     "WorkflowEnded",
     "WorkflowResumed",
     "WorkflowStarted",
@@ -450,7 +450,7 @@ class LimitReached(Part):
     )
 
 
-class Cancellation(Part):
+class WorkflowCancellation(Part):
     """The control that cancelled a workflow."""
 
     by: str = Field(default="", description="The actor, from the subject of the control event.")
@@ -482,7 +482,7 @@ class WorkflowEnded(Part):
     kind: Literal["workflow_ended"] = Field(default="workflow_ended", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     outcome: Outcome = Field(description="The outcome.")
-    cancellation: Cancellation | None = Field(
+    cancellation: WorkflowCancellation | None = Field(
         default=None, description="The cancellation; null where the workflow was not cancelled."
     )
     refusal: AttemptError | None = Field(

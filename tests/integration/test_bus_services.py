@@ -31,7 +31,12 @@ async def test_a_service_answers_the_micro_protocol_until_it_is_left(
         return answer
 
     async with await bus.serve(service):
-        identity = {"name": namespace, "id": "i1", "version": "1.2.0", "metadata": {"role": "work"}}
+        identity = {
+            "name": namespace,
+            "id": "i1",
+            "version": "1.2.0",
+            "metadata": {"role": "work", "jetstream_filter": service.subject},
+        }
         for scope in (f".{namespace}", f".{namespace}.i1", ""):
             assert await ask("PING", scope) == {"type": "io.nats.micro.v1.ping_response", **identity}
         info = await ask("INFO", f".{namespace}")
@@ -40,12 +45,12 @@ async def test_a_service_answers_the_micro_protocol_until_it_is_left(
 
     assert info == {
         "type": "io.nats.micro.v1.info_response", **identity, "description": "writes",
-        "endpoints": [{"name": namespace, "subject": service.subject, "queue_group": "q", "metadata": {}}],
+        "endpoints": [],
     }  # fmt: skip
     assert str(stats.pop("started")).endswith("Z")
     assert stats == {
         "type": "io.nats.micro.v1.stats_response", **identity,
-        "endpoints": [{"name": namespace, "subject": service.subject, "queue_group": "q", "num_requests": 5,
+        "endpoints": [{"name": namespace, "num_requests": 5,
                        "num_errors": 1, "last_error": "boom", "processing_time": 4_000_000_000,
                        "average_processing_time": 800_000_000, "data": {"orphaned_handlers": 3}}],
     }  # fmt: skip

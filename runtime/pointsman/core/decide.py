@@ -37,9 +37,9 @@ from pointsman.core.tasks.dispatch import start_ready_tasks, start_task
 from pointsman_schemas.card import Role
 from pointsman_schemas.files import find_file_fault
 from pointsman_schemas.log import (
-    Cancellation,
     Entry,
     TaskReopened,
+    WorkflowCancellation,
     WorkflowStarted,
 )
 
@@ -170,7 +170,7 @@ def _on_control(decision: Decision, received: ControlReceived) -> None:
     match control.action:
         case "cancel":
             why = f": {control.reason}" if control.reason else ""
-            cancellation = Cancellation(by=received.actor, reason=control.reason)
+            cancellation = WorkflowCancellation(by=received.actor, reason=control.reason)
             reason = f"cancelled by {received.actor}{why}"
             end_workflow(decision, Phase.CANCELLED, None, reason, cancellation=cancellation)
         case "replay":

@@ -147,3 +147,63 @@ def _references(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in value:
             yield from _references(item)
+
+
+# Requirements of code generators
+
+
+def subschemas(value: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each schema below a schema with its path."""
+    if isinstance(value, dict):
+        if path:
+            yield path, value
+        for key, inner in value.items():
+            if key not in ("default", "enum", "const", "examples"):
+                yield from subschemas(inner, f"{path}/{key}")
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from subschemas(inner, f"{path}/{place}")
+
+
+@pytest.mark.parametrize("name", generate.MODELS)
+def test_a_default_of_null_stands_only_beside_the_type_null(name: str) -> None:
+    for path, each in subschemas(schema(name)):
+        if "default" in each and each["default"] is None:
+            assert {"type": "null"} in each.get("anyOf", ()) or "null" in each.get("type", ()), path
+
+
+@pytest.mark.parametrize("name", generate.MODELS)
+def test_every_schema_that_becomes_a_type_has_a_name(name: str) -> None:
+    for path, each in subschemas(schema(name)):
+        is_type = {"enum", "anyOf", "oneOf"} & each.keys() or each.get("type") == "object"
+        if is_type and not path.endswith(("/properties", "/$defs")):
+            assert each.get("title"), path
+
+
+def test_one_name_is_one_definition_in_all_files() -> None:
+    found: dict[str, dict[str, str]] = {}
+    for name in generate.MODELS:
+        whole = schema(name)
+        root = {key: value for key, value in whole.items() if not key.startswith("$")}
+        for title, each in [(whole["title"], root), *whole.get("$defs", {}).items()]:
+            found.setdefault(title, {}).setdefault(json.dumps(each, sort_keys=True), name)
+
+    assert {title: list(texts.values()) for title, texts in found.items() if len(texts) > 1} == {}
+
+
+def test_asyncapi_has_durable_consumers_and_no_queue_groups() -> None:
+    consumers = {
+        name: operation["x-jetstream"]["consumer"]["durable_name"]
+        for name, operation in ASYNCAPI["operations"].items()
+        if "x-jetstream" in operation
+    }
+
+    assert consumers["agentReceivesHandoff"] == "agent-{agent}"
+    assert not [name for name, operation in ASYNCAPI["operations"].items() if "bindings" in operation]
+
+
+def test_asyncapi_has_the_models_that_are_no_messages() -> None:
+    schemas = ASYNCAPI["components"]["schemas"]
+
+    assert {"AgentCard", "Plan", "PlannerInput", "Selection"} <= schemas.keys()
+    assert all((FOLDER / each["$ref"]).is_file() for each in schemas.values())

@@ -1,4 +1,7 @@
-"""Build the answers of a service by the NATS micro protocol (ADR-32). Times in the answers are in nanoseconds."""
+"""Build the answers of a service by the NATS micro protocol (ADR-32). Times in the answers are in nanoseconds.
+
+An agent is discovered and counted by this protocol, and receives its work from a durable consumer of JetStream.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,19 @@ def micro_answer(verb: str, service: Service, started: datetime) -> bytes:
         "name": service.name,
         "id": service.id,
         "version": service.version,
-        "metadata": dict(service.metadata),
+        "metadata": {**service.metadata, "jetstream_filter": service.subject},
     }
-    endpoint: dict[str, Any] = {"name": service.name, "subject": service.subject, "queue_group": "q"}
     if verb == "INFO":
-        answer |= {"description": service.description, "endpoints": [{**endpoint, "metadata": {}}]}
+        # An agent has no endpoint: its work comes from a durable consumer. A program that subscribes to an endpoint's
+        # subject would get each handoff a second time, outside of the queue.
+        answer |= {"description": service.description, "endpoints": []}
     elif verb == "STATS":
         spent = int(service.processing_time * 1e9)
         answer |= {
             "started": started.isoformat().replace("+00:00", "Z"),
             "endpoints": [
                 {
-                    **endpoint,
+                    "name": service.name,
                     "num_requests": service.requests,
                     "num_errors": service.errors,
                     "last_error": service.last_error,

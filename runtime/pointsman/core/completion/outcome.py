@@ -14,7 +14,7 @@ from pointsman.core.model.state import State, Task
 from pointsman.core.tasks.dispatch import abandon_task
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Conflict, Gap, Outcome, TaskSummary
-from pointsman_schemas.log import AbandonCause, Cancellation, WorkflowEnded
+from pointsman_schemas.log import AbandonCause, WorkflowCancellation, WorkflowEnded
 from pointsman_schemas.role_io import ConflictRuling
 
 __all__ = ["build_outcome", "conflict_decisions", "end_workflow", "find_gaps"]
@@ -107,7 +107,7 @@ def end_workflow(
     answer: JsonValue,
     reason: str = "",
     *,
-    cancellation: Cancellation | None = None,
+    cancellation: WorkflowCancellation | None = None,
     refusal: AttemptError | None = None,
 ) -> None:
     """End the workflow and abandon its open tasks.
