@@ -27,7 +27,6 @@ REFUSED = "an argument is not UTF-8: the byte 0xe9 in 'order-\\xe9'; give the ar
         ["submit", "crew", "two", "order-\udce9"],
         ["submit", "order-\udce9", "hello"],
         ["cancel", "wf_1", "--reason", "order-\udce9"],
-        ["cancel", "wf_1", "--by", "order-\udce9"],
         ["reject", "wf_1-1", "--reason", "order-\udce9"],
         ["show", "order-\udce9"],
         ["list", "--team", "order-\udce9"],

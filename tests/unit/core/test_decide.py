@@ -6,10 +6,11 @@ import itertools
 from typing import Any
 
 import pytest
-from support.core import WORKFLOW, WorkflowDriver, failure, messages, plan, task
+from support.core import SECRET, WORKFLOW, WorkflowDriver, failure, messages, plan, task
 
 from pointsman.core.completion.caller_messages import NOT_SERVED_MESSAGE, generic_failure
-from pointsman_schemas.events import DeadLetter, Usage
+from pointsman_schemas.events import DeadLetter, Handoff, Usage
+from pointsman_schemas.ids import attempt_token
 from pointsman_schemas.log import ResultIgnored, TaskDispatched, TaskSkipped
 from pointsman_schemas.team import Limits, Pipeline, RetryPolicy, Stage
 
@@ -404,3 +405,23 @@ def test_synthesis_cancelled_at_a_limit_is_no_dead_letter() -> None:
     letters = [message.event for message in messages(story.state) if isinstance(message.event, DeadLetter)]
     assert story.state.tasks["synthesis"].status == "abandoned"
     assert [letter.task_id for letter in letters] == ["b"]
+
+
+@pytest.mark.parametrize("forged", ["", "0" * 32, attempt_token("other", "a", 1), attempt_token(SECRET, "a", 2)])
+def test_result_with_another_token_changes_nothing(forged: str) -> None:
+    story = WorkflowDriver().planned(task("a"))
+
+    assert story.complete_task("a", "forged", token=forged) == ()
+    assert story.statuses() == {"a": "running"}
+    assert story.complete_task("a", "true") != ()
+    assert story.statuses() == {"a": "succeeded"}
+
+
+def test_token_of_each_attempt_is_in_its_handoff_alone() -> None:
+    story = WorkflowDriver().planned(task("a"), task("b"))
+    story.fail_task("a", failure(retryable=True))
+
+    tokens = {message.event.return_to.rpartition(".")[2] for message in messages(story.state)
+              if isinstance(message.event, Handoff)}  # fmt: skip
+
+    assert tokens == {attempt_token(SECRET, "a", 2), attempt_token(SECRET, "b", 1)}

@@ -60,7 +60,7 @@ async def _forever(self: LogWatch) -> None:
 
 
 def entries_without_messages(broker: MemoryBroker) -> int:
-    for kind in ("work", "log", "handoffs", "dead"):
+    for kind in ("requests", "controls", "results", "work", "log", "handoffs", "dead"):
         broker.purge(kind, ">")
         broker.stream(kind)._message_ids.clear()
     broker._schedules.clear()

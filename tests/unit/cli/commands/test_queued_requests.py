@@ -64,7 +64,7 @@ def test_list_and_show_use_one_term_for_queued_requests(
 
 def test_unreadable_queued_requests_do_not_hide_the_others(client: Client) -> None:
     asyncio.run(client.bus.publish("pointsman.request.shop.anonymous", b"{", {}))
-    asyncio.run(client.bus.publish("pointsman.request.sh\u00f6p", b"{}", {}))
+    asyncio.run(client.bus.publish("pointsman.request.sh\u00f6p.ada", b"{}", {}))
 
     (unread,) = asyncio.run(client.list())
 

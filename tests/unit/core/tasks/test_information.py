@@ -58,7 +58,7 @@ def test_long_request_and_results_are_cut_in_a_question() -> None:
 def test_answer_that_fits_continues_the_task_with_the_answer() -> None:
     story = asking(question(input_schema=ACCOUNT))
 
-    story.control("answer", question=FIRST, input={"number": "17"}, by="Ann", event_id="e1")
+    story.control("answer", question=FIRST, input={"number": "17"}, actor="Ann", event_id="e1")
 
     (answer,) = story.handoff("pay").answers
     assert (answer.key, answer.verdict, answer.input) == ("k1", "answered", {"number": "17"})

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.mutations import at_most, mutated
 
-from pointsman.core.model.inputs import RequestReceived, RequestRefused
+from pointsman.core.model.inputs import ControlReceived, RequestReceived, RequestRefused
 from pointsman.engine.log.requests import (
     failed_result_for,
     input_address,
@@ -235,3 +235,46 @@ def test_result_with_impossible_numbers_fails_the_attempt(change: dict[str, Any]
     result = failed_result_for(message, address, refused.value).result
     assert result.status == "failed"
     assert result.usage == Usage()
+
+
+@pytest.mark.parametrize(
+    "by", ["", SUBJECTS.schedule("team", "wf_2", "wake-1"), "pointsman.schedule.team.wf_1.timer.x"]
+)
+def test_timer_of_another_schedule_is_refused(by: str) -> None:
+    subject = SUBJECTS.timer("team", "wf_1", "wake-1")
+
+    with pytest.raises(
+        UndecodableEventError, match=r"expected the schedule pointsman\.schedule\.team\.wf_1\.timer\.wake-1"
+    ):
+        read_input(StoredMessage(subject, dump(TIMER), headers_of("timer"), 7, NOW, by), SUBJECTS)
+
+
+def test_control_whose_action_differs_from_its_subject_is_refused() -> None:
+    subject = SUBJECTS.control("team", "wf_1", "approve", "me", "c1")
+
+    with pytest.raises(UndecodableEventError, match="the action is 'cancel', and 'approve' in the subject"):
+        read_input(StoredMessage(subject, dump(CONTROL), headers_of("control"), 7, NOW), SUBJECTS)
+
+
+def test_caller_and_actor_are_those_of_the_subject() -> None:
+    asked = read_request(StoredMessage(SUBJECTS.request("team", "ada"), b'{"input": "x"}', {}, 7, NOW), TEAM)
+    other = read_request(StoredMessage(SUBJECTS.request("team", "ben"), b'{"input": "x"}', {}, 7, NOW), TEAM)
+    control = read_input(
+        StoredMessage(SUBJECTS.control("team", "wf_1", "cancel", "ops", "c"), dump(CONTROL), {}, 7, NOW), SUBJECTS
+    )
+
+    assert (asked.admission.caller, other.admission.caller) == ("ada", "ben")
+    assert asked.admission.workflow_id != other.admission.workflow_id
+    assert len(asked.admission.secret) == 32
+    assert asked.admission.secret != other.admission.secret
+    assert isinstance(control, ControlReceived)
+    assert control.actor == "ops"
+
+
+@pytest.mark.parametrize("reply_to", ["caller.box", "pointsman.request.team.ada", "_INBOX", "_INBOX..a", "$SYS.x"])
+def test_reply_subject_outside_the_inboxes_of_callers_is_refused(reply_to: str) -> None:
+    body = json.dumps({"input": "x", "reply_to": reply_to}).encode()
+
+    assert isinstance(
+        read_request(StoredMessage(SUBJECTS.request("team", "ada"), body, {}, 7, NOW), TEAM), RequestRefused
+    )

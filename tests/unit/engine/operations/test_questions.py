@@ -396,7 +396,7 @@ async def test_wrong_answer_of_another_program_is_recorded_and_the_question_stay
         first, second = await asked(client, 2)
 
         wrong = Control(action="answer", question=first.id, input="17")
-        await client.bus.publish(first.reply_to, dump(wrong), {})
+        await client.bus.publish(f"{first.reply_to}.answer.Ann.a1", dump(wrong), {})
         await client.operations.answer(second.id, "today")
         left = await client.operations.questions()
         await client.operations.answer(first.id, {"number": "17"})
