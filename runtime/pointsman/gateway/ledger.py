@@ -6,7 +6,8 @@ own. Only commits in which a workflow starts, ends or is resumed are parsed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from time import monotonic
@@ -50,6 +51,7 @@ class Ledger:
         self._limit = kept
         self._rows: dict[str, WorkflowRow] = {}  # in the order they began
         self._running: dict[str, set[str]] = {}
+        self._teams: Counter[str] = Counter()
         self._unseen: dict[str, tuple[str, float]] = {}  # requests of this gateway without a log: caller and time
         self._day = date.min
         self._used: dict[str, Usage] = {}
@@ -64,6 +66,11 @@ class Ledger:
             The row; None for a workflow that is not among the newest.
         """
         return self._rows.get(workflow)
+
+    @property
+    def teams(self) -> Mapping[str, int]:
+        """The teams of the rows, with the number of their rows."""
+        return self._teams
 
     def newest_first(self, *, before: int | None = None) -> Iterator[WorkflowRow]:
         """Yield the rows, the newest first.
@@ -168,6 +175,7 @@ class Ledger:
         """Forget everything: the log is read again."""
         self._rows.clear()
         self._running.clear()
+        self._teams.clear()
         self._used.clear()
 
     def _start(self, stored: StoredMessage, entry: WorkflowStarted) -> None:
@@ -177,6 +185,7 @@ class Ledger:
             entry.workflow_id, entry.team, caller, entry.correlation_id, stored.sequence, entry.at
         )  # fmt: skip
         self._rows[row.id] = row
+        self._teams[row.team] += 1
         if is_imported(stored):
             row.status = "imported"
         else:
@@ -209,6 +218,9 @@ class Ledger:
     def _forget(self, id: str) -> None:
         row = self._rows.pop(id)
         self._stop_running(row)
+        self._teams[row.team] -= 1
+        if not self._teams[row.team]:
+            del self._teams[row.team]
 
     def _stop_running(self, row: WorkflowRow) -> None:
         if (ids := self._running.get(row.caller)) is not None:

@@ -122,3 +122,4 @@ def test_the_oldest_workflows_are_forgotten_and_the_rest_is_listed_newest_first(
     assert [row.id for row in ledger.newest_first()] == ["w3", "w2"]
     assert [row.id for row in ledger.newest_first(before=3)] == ["w2"]
     assert (ledger.find("w1"), ledger.running("ada")) == (None, 2)
+    assert dict(ledger.teams) == {TEAM: 2}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from time import monotonic
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
@@ -16,6 +18,9 @@ from pointsman_schemas.ids import is_token
 __all__ = ["require_model", "router"]
 
 router = APIRouter(prefix="/v1/models", tags=["openai"])
+
+_RESTART_S = 3.0  # seconds to wait for a supervisor of a team without a recent workflow
+_POLL_INTERVAL_S = 0.1
 
 
 class Model(BaseModel):
@@ -50,8 +55,8 @@ async def get_model(
 ) -> Model:
     """Read a team as a model."""
     team = await require_model(context, caller, model)
-    found = next(each for each in await teams_of(context, caller) if each.name == team)
-    return Model(id=found.name, description=found.description)
+    described = {each.name: each.description for each in await teams_of(context, caller)}
+    return Model(id=team, description=described.get(team, ""))
 
 
 async def require_model(context: Context, caller: Caller, model: str) -> str:
@@ -66,11 +71,22 @@ async def require_model(context: Context, caller: Caller, model: str) -> str:
         The team.
 
     Raises:
-        ProblemError: No live team of the caller has this name.
+        ProblemError: No team of the caller has this name.
     """
-    live = {card.name for card in await context.client.operations.teams()}
-    if not is_token(model) or model not in live or not caller.may_use(model):
+    if not (is_token(model) and caller.may_use(model) and await _is_known(context, model)):
         raise ProblemError(
             404, "model_not_found", f"the model {model[:80]!r} does not exist; GET /v1/models lists the models"
         )
     return model
+
+
+async def _is_known(context: Context, team: str) -> bool:
+    """Return True for a team with a recent workflow or a live supervisor. A supervisor may be restarting."""
+    until = monotonic() + _RESTART_S
+    while team not in context.ledger.teams:
+        if any(card.name == team for card in await context.client.operations.teams()):
+            return True
+        if monotonic() >= until:
+            return False
+        await asyncio.sleep(_POLL_INTERVAL_S)
+    return True
