@@ -258,6 +258,7 @@ class _Table:
         self.limits = subjects.limits_stream
         self.bucket, self.objects = f"$KV.{subjects.agents_bucket}", f"$O.{subjects.artifacts_bucket}"
         self.registry, self.artifacts = f"KV_{subjects.agents_bucket}", f"OBJ_{subjects.artifacts_bucket}"
+        self.keys, self.key_values = f"KV_{subjects.gateway_bucket}", f"$KV.{subjects.gateway_bucket}"
         self.streams = (
             self.requests, self.controls, self.results, self.work, self.handoffs, self.log, self.dead, self.limits,
             self.registry, self.artifacts,
@@ -283,8 +284,16 @@ class _Table:
         publish += [
             f"{ns}.request.{_TEAM}.*",  # the gateway has verified its callers
             *self._controls(actions, "*"),
-            *self._last(self.log, f"{ns}.log.{_TEAM}.*"),
+            *self._last(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
+            *self._last(self.controls, f"{ns}.control.{_TEAM}.>"),
+            *self._last(self.requests, f"{ns}.request.{_TEAM}.*"),  # requests that wait for admission
+            *self._follow(self.requests, f"{ns}.request.{_TEAM}.*"),
+            f"$JS.API.STREAM.INFO.{self.requests}",
+            f"$JS.API.CONSUMER.INFO.{self.requests}.request-{_TEAM}",
+            *self._last(self.keys, f"{self.key_values}.>"),
+            *self._follow(self.keys, f"{self.key_values}.>"),
             *self._follow(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.outcome.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
+            *self._last(self.registry, f"{self.bucket}.>"),
             *self._follow(self.registry, f"{self.bucket}.>"),
         ]
         return publish, [*subscribe, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"]
@@ -335,6 +344,8 @@ class _Table:
     def operator(self, actions: Sequence[str]) -> _Rights:
         publish, subscribe = self.observer(actions)
         publish += self._operate(actions)
+        publish.append(f"{self.key_values}.*")  # keys of the gateway
+        publish += [*self._last(self.keys, f"{self.key_values}.>"), *self._follow(self.keys, f"{self.key_values}.>")]
         if "import" in actions:
             publish += [f"{self.ns}.{kind}.>" for kind in ("log", "event", "outcome", "question", "dead")]
             publish += self._write_bodies()
@@ -383,7 +394,11 @@ class _Table:
     def provisioner(self, actions: Sequence[str]) -> _Rights:
         publish = [
             "$JS.API.INFO",
-            *(f"$JS.API.STREAM.{verb}.{stream}" for verb in ("CREATE", "UPDATE", "INFO") for stream in self.streams),
+            *(
+                f"$JS.API.STREAM.{verb}.{stream}"
+                for verb in ("CREATE", "UPDATE", "INFO")
+                for stream in (*self.streams, self.keys)
+            ),
             *(f"$JS.API.CONSUMER.CREATE.{stream}.>" for stream in self.streams),
             *(f"$JS.API.CONSUMER.INFO.{stream}.*" for stream in self.streams),
         ]

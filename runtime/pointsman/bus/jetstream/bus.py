@@ -53,6 +53,7 @@ from pointsman.errors import (
     BusUnavailableError,
     ConflictError,
     PeerError,
+    PermissionDeniedError,
     PointsmanError,
 )
 from pointsman.ports.bus import BusObserver, Delivery, QueueDepth, Server, Service, StoredMessage, StreamKind
@@ -457,8 +458,11 @@ class JetStreamBus:
         return QueueDepth(answer["num_pending"], answer["num_ack_pending"], settled, differing)
 
     async def key_value(self, bucket: str) -> KeyValueBucket:
-        limit = self._settings.stream_bytes
-        await ensure_bucket(self, bucket, replicas=self._settings.replicas, max_bytes=limit)
+        if self._settings.provision:
+            limit = self._settings.stream_bytes
+            # A process that may not ask for the configuration uses the bucket that exists.
+            with suppress(PermissionDeniedError), self._connection.optional_requests(self.api_subject("STREAM.INFO.")):
+                await ensure_bucket(self, bucket, replicas=self._settings.replicas, max_bytes=limit)
         return KeyValueBucket(self._writer, self._reader, bucket)
 
     # Core NATS

@@ -39,6 +39,7 @@ async def provision(
         ConfigurationError: The broker refuses a stream or a consumer.
     """
     await bus.set_up()
+    await bus.key_value(subjects.gateway_bucket)
     created: list[DurableConsumer] = []
     for team in teams:
         for wanted in (request_consumer(subjects, team), *input_consumers(subjects, team)):
