@@ -29,10 +29,12 @@ if TYPE_CHECKING:
     from pointsman.client.batch import BatchRow
     from pointsman.client.client import Client, WorkflowSummary, connect
     from pointsman.client.operations import AnswerResult, Archive, DeadLetterEntry, Operations, ReplayResult
+    from pointsman.client.thread import Thread
     from pointsman.client.workflow import Workflow, WorkflowEvent
     from pointsman.errors import (
         AnswerRequiredError,
         BusUnavailableError,
+        BusyThreadError,
         ConfigurationError,
         ContractError,
         ModelError,
@@ -45,7 +47,18 @@ if TYPE_CHECKING:
     from pointsman.ports.model import ModelReply, ModelRequest
     from pointsman.settings import Settings
     from pointsman_schemas.card import AgentCard, Role
-    from pointsman_schemas.events import Budget, ErrorKind, Gap, Outcome, Progress, Question, TaskReport, Usage
+    from pointsman_schemas.events import (
+        Budget,
+        ErrorKind,
+        Gap,
+        History,
+        Outcome,
+        PastTurn,
+        Progress,
+        Question,
+        TaskReport,
+        Usage,
+    )
     from pointsman_schemas.plan import ForEach, Plan, PlannedTask, PlanQuestion, SelectedAgent, Selection
     from pointsman_schemas.role_io import (
         ClassifierInput,
@@ -57,8 +70,10 @@ if TYPE_CHECKING:
         RefinerInput,
         Review,
         ReviewInput,
+        SummarizerInput,
         Synthesis,
         SynthesizerInput,
+        ThreadSummary,
     )
     from pointsman_schemas.team import (
         ANY,
@@ -74,6 +89,7 @@ if TYPE_CHECKING:
         Router,
         Stage,
         Team,
+        ThreadPolicy,
     )
 
 __all__ = [
@@ -89,6 +105,7 @@ __all__ = [
     "BatchRow",
     "Budget",
     "BusUnavailableError",
+    "BusyThreadError",
     "Check",
     "Choreography",
     "ClassifierInput",
@@ -103,6 +120,7 @@ __all__ = [
     "Fixed",
     "ForEach",
     "Gap",
+    "History",
     "Interceptor",
     "JudgeInput",
     "LLMAgent",
@@ -116,6 +134,7 @@ __all__ = [
     "NotFoundError",
     "Operations",
     "Outcome",
+    "PastTurn",
     "Pipeline",
     "Plan",
     "PlanAndExecute",
@@ -139,11 +158,15 @@ __all__ = [
     "Selection",
     "Settings",
     "Stage",
+    "SummarizerInput",
     "Synthesis",
     "SynthesizerInput",
     "TaskError",
     "TaskReport",
     "Team",
+    "Thread",
+    "ThreadPolicy",
+    "ThreadSummary",
     "Tool",
     "ToolInvocation",
     "UnansweredError",
@@ -198,6 +221,7 @@ _NAMES = {
         "Operations",
         "ReplayResult",
     ),
+    "pointsman.client.thread": ("Thread",),
     "pointsman.client.workflow": (
         "Workflow",
         "WorkflowEvent",
@@ -205,6 +229,7 @@ _NAMES = {
     "pointsman.errors": (
         "AnswerRequiredError",
         "BusUnavailableError",
+        "BusyThreadError",
         "ConfigurationError",
         "ContractError",
         "ModelError",
@@ -227,7 +252,9 @@ _NAMES = {
         "Budget",
         "ErrorKind",
         "Gap",
+        "History",
         "Outcome",
+        "PastTurn",
         "Progress",
         "Question",
         "TaskReport",
@@ -251,8 +278,10 @@ _NAMES = {
         "RefinerInput",
         "Review",
         "ReviewInput",
+        "SummarizerInput",
         "Synthesis",
         "SynthesizerInput",
+        "ThreadSummary",
     ),
     "pointsman_schemas.team": (
         "ANY",
@@ -268,6 +297,7 @@ _NAMES = {
         "Router",
         "Stage",
         "Team",
+        "ThreadPolicy",
     ),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}

@@ -19,6 +19,7 @@ PointsmanError
 │   ├── ConflictError                   a compare-and-set lost: another process wrote first
 │   └── ModelError                      a provider failed; `retryable` is True if a repeated call may succeed
 │       └── ModelReplyError             a provider's answer cannot be read; `path` names the field
+├── BusyThreadError                     a turn of the thread runs
 ├── TaskError                           raise it in a handler to end the attempt with a reason
 │   ├── RefusedError                    the agent refuses the task
 │   ├── AnswerRequiredError             a person must answer a question, or allow a tool call, first
@@ -50,6 +51,7 @@ __all__ = [
     "AnswerRequiredError",
     "BodyLostError",
     "BusUnavailableError",
+    "BusyThreadError",
     "ConfigurationError",
     "ConflictError",
     "ConnectionRejectedError",
@@ -242,6 +244,12 @@ class UnansweredError(TaskError):
     """A question to a person got no answer: a person declined to answer, or the question expired without a default."""
 
     kind = "unanswered"
+
+
+class BusyThreadError(PointsmanError):
+    """A turn of a thread runs, so the thread cannot be deleted yet."""
+
+    kind = "busy_thread"
 
 
 class InvariantError(PointsmanError):

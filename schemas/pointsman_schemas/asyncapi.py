@@ -29,6 +29,7 @@ from pointsman_schemas.events import (
 from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.log import Commit
 from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.threads import ThreadRecord
 
 __all__ = ["EVENTS", "document"]
 
@@ -46,6 +47,7 @@ EVENTS: tuple[type[Event], ...] = (
     Commit,
     Outcome,
     DeadLetter,
+    ThreadRecord,
 )
 """All events, in the order in which they occur in a workflow."""
 
@@ -58,6 +60,7 @@ _PARAMETERS = {
     "team": "The team's name.",
     "agent": "The agent's name.",
     "workflow": "The workflow's id.",
+    "thread": "The id of the thread, unique for its team and caller.",
     "task": "The task's id, unique within its workflow.",
     "attempt": "The attempt's number, from 1.",
     "name": "The event's name, unique within its workflow.",
@@ -205,6 +208,15 @@ _CHANNELS = (
         (Progress,),
         (("agent", "Report progress, a tool call, a model call or a domain event."),),
         (("reader", "Follow a workflow."),),
+    ),
+    _Channel(
+        "thread",
+        _SUBJECTS.thread("_team_", "_caller_", "_thread_"),
+        "LOG",
+        "The record of a thread. Each message is the whole thread, stored by compare-and-set.",
+        (ThreadRecord,),
+        (("supervisor", "Admit a turn, or record its end."),),
+        (("reader", "Read the turns of a thread."),),
     ),
     _Channel(
         "question",

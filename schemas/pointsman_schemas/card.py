@@ -26,6 +26,7 @@ class Role(StrEnum):
     SYNTHESIZE = "synthesize"
     REFINE = "refine"
     JUDGE = "judge"
+    SUMMARIZE = "summarize"
 
 
 class AgentCard(Frozen):

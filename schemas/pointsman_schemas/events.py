@@ -38,7 +38,9 @@ __all__ = [
     "Event",
     "Gap",
     "Handoff",
+    "History",
     "Outcome",
+    "PastTurn",
     "PlanUsage",
     "Progress",
     "Question",
@@ -180,6 +182,7 @@ class ErrorKind(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     TEAM = "team_failed"
     CIRCUIT = "circuit_open"
+    THREAD = "thread_refused"
     ITEMS = "items_failed"
 
 
@@ -240,6 +243,9 @@ class Request(Event):
     )
     correlation_id: Annotated[str, Field(min_length=1, max_length=256)] | None = Field(
         default=None, description="The caller's id, carried by every event; for callers that send no headers."
+    )
+    thread: Token | None = Field(
+        default=None, description="The thread of which the request is the next turn; a new id begins a thread."
     )
     reply_to: Annotated[str, Field(pattern=r"^[!-)+-=?-~]{1,200}$")] | None = Field(
         default=None, description="A core NATS subject that receives a copy of the outcome."
@@ -311,6 +317,23 @@ class Answer(Part):
     by: str = Field(default="", description="The actor: the user of the broker who answered.")
 
 
+class PastTurn(Part):
+    """An earlier turn of a thread."""
+
+    number: int = Field(ge=1, description="The number of the turn in its thread.")
+    request: str = Field(description="The request, cut if it was long.")
+    answer: str = Field(default="", description="The answer, cut if it was long.")
+    status: str = Field(default="completed", description="The status of the outcome.")
+
+
+class History(Part):
+    """The earlier turns of a thread, as agents receive them."""
+
+    summary: str = Field(default="", description="A summary of the turns before `turns`.")
+    turns: tuple[PastTurn, ...] = Field(default=(), description="The newest turns, in order.")
+    left_out: int = Field(default=0, ge=0, description="Number of turns that neither `turns` nor `summary` covers.")
+
+
 class Handoff(Event):
     """One attempt at a task, sent to an agent."""
 
@@ -335,6 +358,9 @@ class Handoff(Event):
     feedback: str = Field(default="", description="The reason why the output of the last attempt was rejected.")
     depth: int = Field(default=0, ge=0, description="Number of teams above the team that sends the handoff.")
     event: str = Field(default="", description="The domain event to react to; the input is its data.")
+    history: History | None = Field(
+        default=None, description="The earlier turns of the thread, for a turn of a thread."
+    )
     answers: tuple[Answer, ...] = Field(
         default=(), description="Answers of persons to questions of the attempts in `continued_attempts`."
     )

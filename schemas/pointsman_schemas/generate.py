@@ -27,8 +27,10 @@ from pointsman_schemas.role_io import (
     PlannerInput,
     Refinement,
     RefinerInput,
+    SummarizerInput,
     Synthesis,
     SynthesizerInput,
+    ThreadSummary,
 )
 from pointsman_schemas.strategies import FixedInput
 
@@ -47,6 +49,8 @@ MODELS: Mapping[str, type[BaseModel]] = {
     "refinement": Refinement,
     "judge-input": JudgeInput,
     "ruling": ConflictRuling,
+    "summarizer-input": SummarizerInput,
+    "thread-summary": ThreadSummary,
     "fixed-input": FixedInput,
 }
 """The models with a schema file, by the name of the file."""

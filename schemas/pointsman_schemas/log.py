@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import AwareDatetime, Field
 
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Budget, Event, Outcome, Part, Result, Verdict
+from pointsman_schemas.events import AttemptError, Budget, Event, History, Outcome, Part, PastTurn, Result, Verdict
 from pointsman_schemas.files import File
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.plan import Plan
@@ -52,6 +52,7 @@ __all__ = [
     "TaskReopened",
     "TaskSkipped",
     "TaskSucceeded",
+    "ThreadTurn",
     "TimerArmed",
     "TraceOrigin",
     "WorkflowCancellation",
@@ -87,6 +88,17 @@ class Parent(Part):
     attempt: int = Field(description="The number of the attempt, from 1.")
     return_to: str = Field(description="The subject on which the result is published.")
     deadline: AwareDatetime = Field(description="Time after which the result is no longer accepted.")
+
+
+class ThreadTurn(Part):
+    """The place of a workflow in its thread."""
+
+    thread: Token = Field(description="The id of the thread.")
+    caller: Token = Field(description="The caller to whom the thread belongs.")
+    number: int = Field(ge=1, description="The number of the turn.")
+    overflow: tuple[PastTurn, ...] = Field(
+        default=(), description="Turns that the summarizer is asked to add to the summary."
+    )
 
 
 class WorkflowStarted(Part):
@@ -135,6 +147,9 @@ class WorkflowStarted(Part):
         default=None, description="The task of another team, if a handoff started the workflow."
     )
     depth: int = Field(default=0, description="Number of teams above this workflow.")
+    thread: ThreadTurn | None = Field(default=None, description="The turn of a thread, if the request named a thread.")
+    summarizer: AgentName | None = Field(default=None, description="The agent that summarizes older turns.")
+    history: History | None = Field(default=None, description="The earlier turns of the thread.")
 
 
 class TaskAdded(Part):

@@ -7,11 +7,12 @@ from typing import Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from pointsman_schemas.base import Frozen
-from pointsman_schemas.events import Conflict, Gap, TaskReport
+from pointsman_schemas.events import Conflict, Gap, PastTurn, TaskReport
 from pointsman_schemas.ids import AgentName, TaskId
 from pointsman_schemas.strict_json import JsonValue
 
 __all__ = [
+    "MAX_SUMMARY_CHARS",
     "AvailableAgent",
     "ClassifierInput",
     "ConflictRuling",
@@ -24,9 +25,14 @@ __all__ = [
     "RequestInput",
     "Review",
     "ReviewInput",
+    "SummarizerInput",
     "Synthesis",
     "SynthesizerInput",
+    "ThreadSummary",
 ]
+
+MAX_SUMMARY_CHARS = 8_000
+"""Longest summary of the older turns of a thread, in characters."""
 
 RequestInput: TypeAlias = str | dict[str, JsonValue]
 
@@ -167,6 +173,21 @@ class Review(Frozen):
         if self.verdict != "pass" and not self.reason.strip():
             raise ValueError(f"a verdict of {self.verdict} needs a reason: state the fault of the result")
         return self
+
+
+class SummarizerInput(Frozen):
+    """The input of a summarizer, which answers with a `ThreadSummary`: the older turns of a thread."""
+
+    summary: str = Field(default="", description="The summary so far.")
+    turns: tuple[PastTurn, ...] = Field(description="The turns to add to the summary, in order.")
+
+
+class ThreadSummary(Frozen):
+    """The answer of a summarizer."""
+
+    summary: str = Field(
+        min_length=1, max_length=MAX_SUMMARY_CHARS, description="The summary of all turns, with the summary so far."
+    )
 
 
 class Synthesis(Frozen):

@@ -17,6 +17,7 @@ A stream has one kind of writer. So the broker's permissions can bind each part 
 | `{ns}.log.{team}.{workflow}` | commits | supervisors |
 | `{ns}.outcome.{team}.{workflow}` | the one outcome | supervisors |
 | `{ns}.question.{team}.{workflow}.{id}` | questions to a person | supervisors |
+| `{ns}.thread.{team}.{caller}.{thread}` | the record of a thread: the order of its turns | supervisors |
 | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters | agents, supervisors |
 | `{ns}.limit.{id}` | the rest of a model provider's limits | agents |
 | `{ns}.circuits` | the open circuits | supervisors |
@@ -419,6 +420,22 @@ class Subjects:
         token(workflow, "workflow")
         return f"{self.namespace}.log.{team}.{workflow}"
 
+    def thread(self, team: str, caller: str, thread: str) -> str:
+        """Build the subject of the record of a thread.
+
+        Args:
+            team: The team.
+            caller: The caller to whom the thread belongs.
+            thread: The id of the thread.
+
+        Returns:
+            The subject.
+        """
+        token(team, "team")
+        token(caller, "caller")
+        token(thread, "thread")
+        return f"{self.namespace}.thread.{team}.{caller}.{thread}"
+
     def outcome(self, team: str, workflow: str) -> str:
         """Build the subject of the outcome of a workflow.
 
@@ -651,6 +668,18 @@ class Subjects:
             The subject filter.
         """
         return f"{self.namespace}.handoff.*.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
+
+    def threads(self, team: str | None = None, caller: str | None = None) -> str:
+        """Build the filter of the records of threads.
+
+        Args:
+            team: The team; None for all teams.
+            caller: The caller; None for all callers.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.thread.{_one_or_all(team, 'team')}.{_one_or_all(caller, 'caller')}.*"
 
     def attempt_steps(self, agent: str, team: str, workflow: str, task: str, attempt: int) -> str:
         """Build the filter of the steps of an attempt.

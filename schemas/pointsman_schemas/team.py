@@ -25,6 +25,7 @@ from pointsman_schemas.strategies import (
     Stage,
     Strategy,
 )
+from pointsman_schemas.threads import ThreadPolicy
 
 __all__ = [
     "ANY",
@@ -41,6 +42,7 @@ __all__ = [
     "Stage",
     "Strategy",
     "Team",
+    "ThreadPolicy",
 ]
 
 ANY: Literal["*"] = "*"
@@ -118,6 +120,7 @@ class Team(Frozen):
     approve_plan: bool = Field(
         default=False, description="True if a person must allow each plan before its tasks start."
     )
+    threads: ThreadPolicy = Field(default=ThreadPolicy(), description="The conversations with the team.")
     refiner: AgentName | None = Field(
         default="refiner", description="The agent that rewrites a task that has failed twice, if it is live."
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.inputs import RequestRefused
+from pointsman.core.threads.turns import fold_thread
 from pointsman.engine.log.reader import read_commit
 from pointsman.engine.log.requests import input_address, read_input, read_request
 from pointsman.engine.log.workflow_log import LogHead
@@ -38,6 +39,7 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 from pointsman_schemas.strict_json import parse
+from pointsman_schemas.threads import ThreadRecord
 from simulation.one_log import problems_of
 
 if TYPE_CHECKING:
@@ -77,8 +79,51 @@ def audit(world: World) -> list[str]:
         _inputs,
         _cancellations,
         _letters,
+        _threads,
     )
     return [problem for check in checks for problem in check(rest)]
+
+
+def _threads(rest: FinalState) -> Iterator[str]:
+    """Check the records of threads, and the order and the past of their turns."""
+    world, team = rest.world, rest.world.team
+    logs = {workflow: [entry for _, commit in commits for entry in commit.entries] for workflow, commits in rest.logs}
+    records: dict[str, ThreadRecord] = {}
+    for stored in world.broker.all_messages("log", world.subjects.threads()):
+        record = parse(ThreadRecord, decode(stored.headers, stored.body)[1])
+        before = records.get(stored.subject)
+        if before is not None and record.number not in (1, before.number + 1):
+            yield f"change {record.number} of {stored.subject} follows change {before.number}"
+        state = before.state if before is not None and record.number > 1 else None
+        if fold_thread(state, record.entries) != record.state:
+            yield f"change {record.number} of {stored.subject} does not lead to its state"
+        records[stored.subject] = record
+        running = [turn for turn in record.state.turns if turn.status == "running"]
+        if len(running) > 1 and team.threads.busy != "parallel":
+            yield f"{stored.subject} has {len(running)} running turns after change {record.number}"
+    for subject, record in records.items():
+        for turn in record.state.turns:
+            ended = any(isinstance(entry, WorkflowEnded) for entry in logs.get(turn.workflow_id, ()))
+            if turn.status == "running" and ended:
+                yield f"{subject} does not have the end of {turn.workflow_id}"
+    for workflow, entries in logs.items():
+        first = entries[0]
+        if not isinstance(first, WorkflowStarted) or first.thread is None or first.history is None:
+            continue
+        numbers = [past.number for past in first.history.turns]
+        if numbers != sorted(set(numbers)) or any(number >= first.thread.number for number in numbers):
+            yield f"turn {first.thread.number} ({workflow}) received the turns {numbers}"
+        if team.threads.busy == "parallel":
+            continue
+        for other, theirs in logs.items():
+            begun = theirs[0]
+            if other == workflow or not isinstance(begun, WorkflowStarted) or begun.thread is None:
+                continue
+            same = (begun.thread.thread, begun.caller) == (first.thread.thread, first.caller)
+            end = next((entry.at for entry in theirs if isinstance(entry, WorkflowEnded)), None)
+            skew = timedelta(seconds=2 * world.skew + 0.001)
+            if same and begun.at < first.at - skew and (end is None or end > first.at + skew):
+                yield f"{workflow} began at {first.at}, while {other} of its thread had not ended"
 
 
 def check_head(world: World, workflow: str, head: LogHead) -> str | None:

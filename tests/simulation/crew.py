@@ -82,6 +82,8 @@ class SimulatedAgents:
                 return {"verdict": verdict, "reason": "so it is"}
             case Role.REFINE:
                 raise AssertionError("no team here has a refiner")
+            case Role.SUMMARIZE:
+                return {"summary": f"{handoff.task_id} of {handoff.workflow_id}"}
             case Role.WORK:
                 self._ask(handoff)
                 if chance.random() < 0.1:
@@ -94,7 +96,22 @@ class SimulatedAgents:
         chance = Random(f"{self._seed}/asking/{handoff.workflow_id}/{handoff.task_id}")
         if self._asks and not handoff.answers and chance.random() < 0.3:
             amounts = range(chance.randint(1, 2))
-            raise AnswerRequiredError([QuestionRequest(tool="pay", arguments={"amount": amount}) for amount in amounts])
+            asked = [QuestionRequest(tool="pay", arguments={"amount": amount}) for amount in amounts]
+            if (informs := Random(f"{chance.random()}/informs")).random() < 0.6:
+                asked[0] = self._question("asked-1", informs)
+            raise AnswerRequiredError(asked)
+
+    @staticmethod
+    def _question(key: str, chance: Random) -> QuestionRequest:
+        return QuestionRequest(
+            about="information",
+            key=key,
+            text="How many?",
+            input_schema={"type": "integer"},
+            timeout=chance.choice([None, 1.0]),
+            has_default=chance.random() < 0.5,
+            default=None,
+        )
 
     def _approval(self, task_id: str) -> dict[str, JsonValue]:
         asks = self._asks and Random(f"{self._seed}/asking/{task_id}").random() < 0.3
@@ -139,6 +156,9 @@ class SimulatedAgents:
         menu = asked.get("agents")
         names = [str(item["name"]) for item in menu if isinstance(item, dict)] if isinstance(menu, list) else []
         kind = chance.choices(["good", "unknown", "cycle", "text", "empty", "cannot"], [20, 1, 1, 1, 0.5, 0.5])[0]
+        asks = asked.get("may_ask") and Random(f"{self._seed}/asks/{handoff.task_id}").random() < 0.4
+        if asks and len(handoff.answers) < 2:
+            return {"tasks": [], "questions": [{"question": "For when?"}, {"question": "How?", "choices": ["a", "b"]}]}
         if kind == "text":
             return "first this, then that"
         if asked.get("adaptive") and asked.get("results") and chance.random() < 0.4:

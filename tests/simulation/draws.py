@@ -26,10 +26,11 @@ from pointsman_schemas.team import (
     Stage,
     Strategy,
     Team,
+    ThreadPolicy,
 )
 from simulation.crew import WORKERS
 
-__all__ = ["answers", "asking", "judged", "request", "teams"]
+__all__ = ["answers", "asking", "fits", "judged", "request", "talking", "teams"]
 
 
 def teams(chance: Random, tasks: int) -> tuple[Team, Team | None]:
@@ -64,6 +65,8 @@ def asking(team: Team, wait: float, *, plans: bool) -> Team:
         first, *others = strategy.plan.tasks
         tasks = (first.model_copy(update={"approval": "required"}), *others)
         strategy = strategy.model_copy(update={"plan": strategy.plan.model_copy(update={"tasks": tasks})})
+    if isinstance(strategy, PlanAndExecute | Adaptive):
+        strategy = strategy.model_copy(update={"may_ask": True})
     return team.model_copy(update={"limits": limits, "strategy": strategy, "approve_plan": plans})
 
 
@@ -74,26 +77,37 @@ def judged(team: Team, chance: Random) -> Team:
     return team.model_copy(update={"strategy": team.strategy.model_copy(update={"check": _check(chance)})})
 
 
-def answers(chance: Random, asked: QuestionAsked) -> list[tuple[Literal["approve", "reject"], JsonValue]]:
+def answers(chance: Random, asked: QuestionAsked) -> list[tuple[Literal["approve", "reject", "answer"], JsonValue]]:
     """Return the answers of people to a question, in order."""
+    yes: Literal["approve", "answer"] = "answer" if asked.about == "information" else "approve"
+    given: JsonValue = (7 if fits(asked, 7) else "a") if yes == "answer" else None
     edited: dict[str, list[JsonValue]] = {
+        "information": [7, "a", "b", None],
         "task": [{"request": "another"}],
         "tool": [{"amount": 7}, "not an object"],
         "plan": [asked.plan.model_dump(mode="json") if asked.plan else None, {"tasks": []}],
     }
     match chance.choices(["yes", "no", "nothing", "both", "edited", "thrice"], [4, 2, 2, 1, 2, 1])[0]:
         case "yes":
-            return [("approve", None)]
+            return [(yes, given)]
         case "no":
             return [("reject", None)]
         case "nothing":
             return []
         case "both":
-            return [("reject", None), ("approve", None)]
+            return [("reject", None), (yes, given)]
         case "edited":
-            return [("approve", chance.choice(edited[asked.about]))]
+            return [(yes, chance.choice(edited[asked.about]))]
         case _:
-            return [("approve", None)] * 3
+            return [(yes, given)] * 3
+
+
+def fits(asked: QuestionAsked, value: JsonValue) -> bool:
+    """Return True if `value` is an answer to a question for information."""
+    schema = asked.input_schema or {}
+    if schema.get("type") == "integer":
+        return isinstance(value, int)
+    return isinstance(value, str) and value in schema.get("enum", [value])  # type: ignore[operator]
 
 
 def _others(chance: Random, writer: str | None) -> list[Strategy]:
@@ -176,9 +190,18 @@ def _input(chance: Random, name: str) -> str | dict[str, JsonValue]:
     return with_inputs if chance.random() < 0.25 else text
 
 
-def request(chance: Random, name: str, clock: SimulatedClock) -> tuple[dict[str, str], bytes]:
+def talking(team: Team, chance: Random) -> Team:
+    """Return `team` with a policy for threads that its worlds reach the bounds of."""
+    busy = chance.choice(["queue", "queue", "reject", "interrupt", "parallel"])
+    policy = ThreadPolicy(busy=busy, turns=2, max_queued=chance.choice([1, 4]), ttl=chance.choice([5.0, 3_600.0]))
+    return team.model_copy(update={"threads": policy})
+
+
+def request(
+    chance: Random, name: str, clock: SimulatedClock, thread: str | None = None
+) -> tuple[dict[str, str], bytes]:
     """Return headers and body of a request in a valid or invalid form."""
-    request = Request(input=_input(chance, name), deadline=chance.choice([None, None, 6.0]))
+    request = Request(input=_input(chance, name), deadline=chance.choice([None, None, 6.0]), thread=thread)
     body = dump(request)
     envelope = Envelope(id=name, type=Request.event_type, source="/caller", time=clock.now(), correlation_id="c")
     kinds = {"binary": 5.0, "structured": 2.0, "named": 2.0, "bare": 1.0, "broken": 0.6, "version": 0.4, "reply": 0.4}

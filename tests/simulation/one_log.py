@@ -33,6 +33,7 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import dump
+from simulation.draws import fits
 
 __all__ = ["differences", "problems_of"]
 
@@ -40,12 +41,12 @@ _LARGE = 1_040_000  # bytes of a commit that its grounds may have had no room in
 
 
 def problems_of(commits: Sequence[tuple[StoredMessage, Commit]], answers: Mapping[str, Control]) -> Iterator[str]:
-    """Return every broken promise of the log as a sentence. `answers` are the approvals of people."""
+    """Return every broken promise of the log as a sentence. `answers` are the controls of people."""
     entries = [entry for _, commit in commits for entry in commit.entries]
     yield from _log(commits)
     yield from _task_lifecycles(entries)
     yield from _spending(entries)
-    yield from _approvals(entries, answers)
+    yield from _questions(entries, answers)
     yield from differences([commit for _, commit in commits])
 
 
@@ -147,14 +148,14 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
             case TaskReopened():
                 reopened[entry.task_id] += 1
                 failed.discard(entry.task_id)
-            case QuestionAsked() if entry.task_id is not None and entry.about == "tool":
+            case QuestionAsked() if entry.task_id is not None and entry.about in ("tool", "information"):
                 asked[entry.task_id] += 1  # the attempt that asked has ended
             case _:
                 pass
 
 
-def _approvals(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iterator[str]:
-    """Check that each approval is decided once, by a person or by time, and that no guarded work starts before."""
+def _questions(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iterator[str]:
+    """Check that each question is answered once, by a person or by time, and that no guarded work starts before."""
     asked: dict[str, QuestionAsked] = {}
     open_: dict[str, QuestionAsked] = {}
     refused, begun = set[str](), set[str | None]()
@@ -174,6 +175,10 @@ def _approvals(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
                         yield f"{entry.question} expired at {entry.at}, before {question.expires_at}"
                 elif said is None or (said.question, f"{said.action}d"[:6]) != (entry.question, entry.verdict[:6]):
                     yield f"{entry.question} was {entry.verdict}, which nobody said"
+                if entry.verdict == "answered" and not fits(question, entry.input):
+                    yield f"{entry.question} was answered with {entry.input!r}, which does not fit"
+                if entry.verdict == "expired" and entry.input != question.default:
+                    yield f"{entry.question} expired with {entry.input!r}, and not with its default"
                 if question.about == "task" and entry.verdict != "approved" and question.task_id is not None:
                     refused.add(question.task_id)
             case TaskDispatched() | RetryScheduled():

@@ -38,6 +38,8 @@ class Outsiders:
         chance = self.world.chance
         for number in range(chance.randint(1, 4)):
             yield self._submit(f"r{number}")
+        for number in range(4 if self.world.talks else 0):
+            yield self._submit(f"talk{number}")
         for number in range(chance.choice([0, 0, 1, 2])):
             yield self._cancel(f"cancel-{number}", chance.uniform(0.5, 14.0))
         for _ in range(chance.choice([0, 1, 6])):
@@ -49,13 +51,17 @@ class Outsiders:
             yield self._resume(number, Random(f"{self.world.seed}/resume-{number}"))
         for number in range(chance.choice([0, 0, 2, 4])):
             yield self._replay(number, chance.uniform(2.0, 19.0))
+        if self.world.asks and Random(f"{self.world.seed}/outage").random() < 0.6:
+            yield self._outage(Random(f"{self.world.seed}/outage-pause"))
         for number in range(self.world.cuts):
             yield self._power_cut(Random(f"{self.world.seed}/cut-{number}"))
 
     async def _submit(self, name: str) -> None:
         """Send a request in one of its forms, sometimes repeatedly, sometimes with another one under its id."""
         chance = Random(f"{self.world.seed}/{name}")
-        headers, body = request(chance, name, self.world.clock)
+        threads = Random(f"{self.world.seed}/{name}-thread")
+        thread = threads.choice(["t0", "t0", "t0", "t1", None]) if self.world.talks else None
+        headers, body = request(chance, name, self.world.clock, thread)
         another = Random(f"{self.world.seed}/{name}-another").random() < 0.3
         for time in range(chance.choice([1, 1, 1, 2, 3])):
             await asyncio.sleep(chance.uniform(0.0, 5.0))
@@ -207,6 +213,24 @@ class Outsiders:
             if isinstance(last, WorkflowEnded) and last.outcome.status in ("failed", "partial"):
                 found.append(subject.rpartition(".")[2])
         return found
+
+    async def _outage(self, chance: Random) -> None:
+        """Kill all processes while a question is open. No process starts again until the question may have expired."""
+        while not any(self._open_questions()) and self.world.clock.monotonic() < 18.0:
+            await asyncio.sleep(0.1)
+        for process in self.world.processes.values():
+            process.kill()
+        self.world.down_until = self.world.clock.monotonic() + chance.uniform(0.5, 8.0)
+        self.world.note(f"all processes were killed while {' '.join(self._open_questions()) or 'no question'} was open")
+        await asyncio.sleep(self.world.down_until - self.world.clock.monotonic())
+
+    def _open_questions(self) -> list[str]:
+        newest = {
+            stored.subject: stored
+            for stored in self.world.broker.all_messages("log", self.world.subjects.team_logs())
+            if self.world.broker.removed_at(stored) is None
+        }
+        return [name for stored in newest.values() for name in read_commit(stored).open_questions]
 
     async def _power_cut(self, chance: Random) -> None:
         """Cut the power. The broker loses handoffs that it has not synced."""

@@ -19,6 +19,7 @@ from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import Commit, QuestionAnswered, QuestionAsked
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import parse
+from pointsman_schemas.threads import ThreadRecord
 from simulation.one_log import differences
 from simulation.world import World
 
@@ -123,8 +124,9 @@ def test_some_worlds_nest_teams_and_end_in_every_way() -> None:
 def test_some_worlds_ask_people_about_everything_with_every_answer() -> None:
     about: set[str] = set()
     verdicts: set[str] = set()
+    killed = False
 
-    for seed in (seed for seed in _likely_first(30, 52) if World(seed).asks):
+    for seed in (seed for seed in _likely_first(100, 105) if World(seed).asks):
         world = World(seed)
         world.run()
         entries = [
@@ -134,11 +136,13 @@ def test_some_worlds_ask_people_about_everything_with_every_answer() -> None:
         ]
         about |= {entry.about for entry in entries if isinstance(entry, QuestionAsked)}
         verdicts |= {entry.verdict for entry in entries if isinstance(entry, QuestionAnswered)}
-        if (len(about), len(verdicts)) == (3, 3):
+        killed |= any("processes were killed while wf_" in text for _, text in world.notes)
+        if (len(about), len(verdicts), killed) == (4, 4, True):
             break
 
-    assert about == {"task", "tool", "plan"}
-    assert verdicts == {"approved", "rejected", "expired"}
+    assert killed
+    assert about == {"task", "tool", "plan", "information"}
+    assert verdicts == {"approved", "rejected", "answered", "expired"}
 
 
 def _digest_in_another_process(seed: int, hash_seed: str) -> str:
@@ -151,3 +155,21 @@ def _digest_in_another_process(seed: int, hash_seed: str) -> str:
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=50
     )
     return done.stdout.strip()
+
+
+def test_some_worlds_talk_in_threads_with_every_policy_and_let_turns_wait() -> None:
+    policies: set[str] = set()
+    waited = False
+
+    for seed in (seed for seed in _likely_first(2, 1, 22, 151, 238) if World(seed).talks):
+        world = World(seed)
+        world.run()
+        policies.add(world.team.threads.busy)
+        for stored in world.broker.all_messages("log", world.subjects.threads()):
+            record = parse(ThreadRecord, decode(stored.headers, stored.body)[1])
+            waited |= any(entry.kind == "turn_granted" for entry in record.entries)
+        if waited and len(policies) == 4:
+            break
+
+    assert waited
+    assert policies == {"queue", "reject", "interrupt", "parallel"}

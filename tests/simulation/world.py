@@ -42,7 +42,7 @@ from pointsman_schemas.team import (
 from simulation.audit import audit, check_head, describe
 from simulation.broker import OutsideBus, SimulatedBroker
 from simulation.crew import CARDS, SimulatedAgent, SimulatedAgents
-from simulation.draws import asking, judged, teams
+from simulation.draws import asking, judged, talking, teams
 from simulation.outsiders import Outsiders
 
 __all__ = ["World", "WorldReport"]
@@ -83,6 +83,10 @@ class World:
     foreign: set[tuple[StreamKind, int]] = field(default_factory=set)
     """The messages that no process of the system has sent: stream and sequence."""
     engines: dict[str, SupervisorEngine] = field(default_factory=dict)
+    processes: dict[str, SimulatedProcess] = field(default_factory=dict)
+    """The process that runs under each name."""
+    down_until: float = 0.0
+    """The simulated time before which no process starts again."""
     answers: dict[str, Control] = field(default_factory=dict)
     """The controls of people by event id."""
 
@@ -124,6 +128,10 @@ class World:
             wait, plans = people.choice([3.0, 12.0]), people.random() < 0.5
             self.team = asking(self.team, wait, plans=plans)
             self.below = self.below and asking(self.below, wait, plans=plans)
+        talks = Random(f"{self.seed}/threads")
+        self.talks = talks.random() < 0.3
+        if self.talks:
+            self.team = talking(self.team, talks)
         self.crew = SimulatedAgents(self.seed, self._crash, asks=self.asks)
         self.leaver = chance.random() < 0.3
         self.skew = chance.choice([0.0, 0.0, 0.02, 1.5])
@@ -264,7 +272,7 @@ class World:
         number = 0
         while not self.over.is_set():
             number += 1
-            process = SimulatedProcess(f"{name}.{number}")
+            process = self.processes[name] = SimulatedProcess(f"{name}.{number}")
             bus = FaultyBus(self.broker.connect(), self.faults, process)
             stop = asyncio.Event()
             ending = asyncio.create_task(self._end_of(chance, stop, once=once))
@@ -281,7 +289,8 @@ class World:
             if once:
                 return
             with_pause = asyncio.create_task(self.over.wait())
-            await asyncio.wait({with_pause}, timeout=chance.uniform(0.0, 5.0))
+            pause = max(chance.uniform(0.0, 5.0), self.down_until - self.clock.monotonic())
+            await asyncio.wait({with_pause}, timeout=pause)
             with_pause.cancel()
 
     async def _end_of(self, chance: Random, stop: asyncio.Event, *, once: bool) -> None:
@@ -372,7 +381,9 @@ class World:
 
     def _digest(self) -> str:
         whole = hashlib.sha256()
-        for kind in _HISTORY_STREAMS if self.broker.handoffs_unsynced else _HISTORY_STREAMS[1:]:
+        for kind in _HISTORY_STREAMS:
+            if kind == "handoffs" and not self.broker.handoffs_unsynced:
+                continue  # the handoffs are in the stream of work
             for stored in self.broker._streams[kind]._messages.values():
                 parts = (kind, stored.sequence, stored.at, stored.subject, sorted(stored.headers.items()), stored.body)
                 whole.update(repr(parts).encode())
@@ -381,7 +392,9 @@ class World:
 
     def _history(self) -> list[str]:
         lines = [(moment, text) for moment, text in self.notes]
-        for kind in _HISTORY_STREAMS if self.broker.handoffs_unsynced else _HISTORY_STREAMS[1:]:
+        for kind in _HISTORY_STREAMS:
+            if kind == "handoffs" and not self.broker.handoffs_unsynced:
+                continue  # the handoffs are in the stream of work
             for stored in self.broker.all_messages(kind, ">"):
                 moment = (stored.at - SimulatedClock()._start).total_seconds()
                 text = stored.body.decode("utf-8", "replace")

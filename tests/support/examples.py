@@ -39,6 +39,7 @@ from pointsman_schemas.log import (
 )
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy
+from pointsman_schemas.threads import Thread, ThreadRecord, ThreadStarted, Turn, TurnRequested
 
 __all__ = ["CARD", "EVENTS"]
 
@@ -148,6 +149,21 @@ EVENTS: dict[str, Event] = {
         asked_at=_LATER,
         expires_at=_LATER,
         reply_to="pointsman.control.support.wf_1",
+    ),
+    "thread": ThreadRecord(
+        number=1,
+        entries=(
+            ThreadStarted(at=_AT, team="support", caller="ann", thread="talk"),
+            TurnRequested(at=_AT, workflow_id="wf_1", status="running", request="I was charged twice"),
+        ),
+        state=Thread(
+            team="support",
+            caller="ann",
+            thread="talk",
+            started_at=_AT,
+            changed_at=_AT,
+            turns=(Turn(workflow_id="wf_1", number=1, status="running", asked_at=_AT, request="I was charged twice"),),
+        ),
     ),
     "cancellation": Cancellation(tasks=("charges", "why")),
     "timer": Timer(name="deadline", due=_LATER),

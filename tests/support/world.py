@@ -209,6 +209,8 @@ class World:
         if luck < 0.18:
             return story.result(name, status="refused")
         match handoff.role:
+            case Role.SUMMARIZE:
+                return story.result(name, {"summary": "what was said"})
             case Role.PLAN:
                 bad = plan(task("x", "ghost"), task("x", needs=["x"]))
                 cannot = {"tasks": [], "cannot": "there is no way"}

@@ -41,17 +41,18 @@ def test_every_export_has_a_docstring() -> None:
 def test_public_names_are_these() -> None:
     assert pointsman.__all__ == [
         "ANY", "Adaptive", "Agent", "AgentCard", "AgentFactory", "AnswerRequiredError", "AnswerResult",
-        "Archive", "AttemptInvocation", "BatchRow", "Budget", "BusUnavailableError", "Check", "Choreography",
-        "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling", "Context", "ContractError",
-        "DeadLetterEntry", "ErrorKind", "FanOut", "Fixed", "ForEach", "Gap", "Interceptor", "JudgeInput",
-        "LLMAgent", "Lifespan", "Limits", "ModelError", "ModelInvocation", "ModelReply", "ModelRequest", "Next",
-        "NotFoundError", "Operations", "Outcome", "Pipeline", "Plan", "PlanAndExecute", "PlanQuestion",
-        "PlannedTask", "PlannerAnswer", "PlannerInput", "PointsmanError", "Progress", "Question", "Refinement",
-        "RefinerInput", "RefusedError", "ReplayResult", "RetryPolicy", "Review", "ReviewInput", "Role",
-        "Router", "SelectedAgent", "Selection", "Settings", "Stage", "Synthesis", "SynthesizerInput",
-        "TaskError", "TaskReport", "Team", "Tool", "ToolInvocation", "UnansweredError", "Usage", "Workflow",
-        "WorkflowEvent", "WorkflowSummary", "agent", "ask_person", "connect", "errors", "lifespan", "mcp_tools",
-        "tool",
+        "Archive", "AttemptInvocation", "BatchRow", "Budget", "BusUnavailableError", "BusyThreadError", "Check",
+        "Choreography", "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling", "Context",
+        "ContractError", "DeadLetterEntry", "ErrorKind", "FanOut", "Fixed", "ForEach", "Gap", "History",
+        "Interceptor", "JudgeInput", "LLMAgent", "Lifespan", "Limits", "ModelError", "ModelInvocation",
+        "ModelReply", "ModelRequest", "Next", "NotFoundError", "Operations", "Outcome", "PastTurn", "Pipeline",
+        "Plan", "PlanAndExecute", "PlanQuestion", "PlannedTask", "PlannerAnswer", "PlannerInput",
+        "PointsmanError", "Progress", "Question", "Refinement", "RefinerInput", "RefusedError", "ReplayResult",
+        "RetryPolicy", "Review", "ReviewInput", "Role", "Router", "SelectedAgent", "Selection", "Settings",
+        "Stage", "SummarizerInput", "Synthesis", "SynthesizerInput", "TaskError", "TaskReport", "Team",
+        "Thread", "ThreadPolicy", "ThreadSummary", "Tool", "ToolInvocation", "UnansweredError", "Usage",
+        "Workflow", "WorkflowEvent", "WorkflowSummary", "agent", "ask_person", "connect", "errors", "lifespan",
+        "mcp_tools", "tool",
     ]  # fmt: skip
 
 

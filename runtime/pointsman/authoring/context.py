@@ -19,7 +19,7 @@ from pointsman.errors import ConfigurationError, InvalidTokenError
 from pointsman.llm.prices import PRICES, with_named_cost
 from pointsman.telemetry import get_logger
 from pointsman.util.process_groups import CompletedProcess, run_process
-from pointsman_schemas.events import Delta, EmittedEvent, Handoff, TaskReport, Usage
+from pointsman_schemas.events import Delta, EmittedEvent, Handoff, History, TaskReport, Usage
 from pointsman_schemas.ids import attempt_token, token
 from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
@@ -153,6 +153,11 @@ class Context:
     def files(self) -> Files:
         """Files of the request and of the tasks that this task depends on, by name. `add` returns a file."""
         return self._state.files
+
+    @property
+    def history(self) -> History | None:
+        """Earlier turns of the thread, newest last, with a summary of older ones; None outside of a thread."""
+        return self.handoff.history
 
     @property
     def idempotency_key(self) -> str:

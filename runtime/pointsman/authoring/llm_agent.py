@@ -259,7 +259,9 @@ class LLMAgent(Agent):
             given = self._input.from_json(handoff.input)  # only a check: the model reads the input unchanged
         schema = closed_schema(self._output, given) or self._output_schema
         files = await self._files(context)
-        text = write_task(handoff.intent, handoff.input, handoff.context, handoff.feedback, files.listed)
+        text = write_task(
+            handoff.intent, handoff.input, handoff.context, handoff.feedback, files.listed, handoff.history
+        )
         turns = [Turn("user", text, attachments=files.attachments)]
         repaired = False
         run = ToolTurns(state, await self._tools(), DurableSteps(state))

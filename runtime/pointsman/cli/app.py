@@ -62,6 +62,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "mcp": Entry("mcp_server:mcp", "Offer a team as an MCP tool on standard input and output."),
     "submit": Entry("submit:submit", "Send a request to a team and print the answer."),
     "batch": Entry("batch:batch", "Send the rows of a file to a team, and write the results."),
+    "chat": Entry("threads:chat", "Talk with a team in the terminal, turn by turn."),
     "watch": Entry("workflows:watch", "Print the events of a workflow, from its start to its end."),
     "list": Entry("workflows:list_", "List the workflows that were active last, newest first."),
     "show": Entry("workflows:show", "Show a workflow: request, plans, tasks, results, outcome."),
@@ -97,6 +98,14 @@ COMMANDS: Mapping[str, Entry | Group] = {
     ),
     "callout": Entry("callout:callout", "Admit users with API keys and OIDC tokens."),
     "eval": Entry("evaluate:evaluate_suite", "Run a suite of labelled requests and report the accuracy."),
+    "threads": Group(
+        "List, show and delete conversations.",
+        {
+            "list": Entry("threads:list_", "List the threads, the newest change first."),
+            "show": Entry("threads:show", "Show the turns of a thread, and the summary of the older ones."),
+            "delete": Entry("threads:delete", "Delete a thread with all messages of its turns."),
+        },
+    ),
     "dead": Group(
         "List, show, replay and discard unprocessable messages.",
         {

@@ -21,6 +21,7 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -32,6 +33,7 @@ from pointsman.bus.file_store import FileStore
 from pointsman.client.batch import BatchInput, BatchRow, run_batch
 from pointsman.client.files import GivenFile, WorkflowFile, list_files, save_files, store_file, store_files
 from pointsman.client.operations import Operations
+from pointsman.client.thread import Thread
 from pointsman.client.workflow import Workflow, WorkflowEvent, find_workflow, read_progress
 from pointsman.clock import SystemClock
 from pointsman.core.views import trace
@@ -200,6 +202,7 @@ class Client:
         budget: Budget | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
         files: Sequence[GivenFile] = (),
+        thread: str | None = None,
     ) -> Workflow:
         """Publish a request, and return its workflow at once: the workflow's id follows from the request's id.
 
@@ -214,6 +217,7 @@ class Client:
             metadata: Data for the agents, as JSON.
             files: Files for the agents: paths, names with content, or files that are stored already. They are stored
                 before the request is sent.
+            thread: The id of the thread of which the request is the next turn; by default the request has no thread.
 
         Returns:
             The workflow.
@@ -236,6 +240,7 @@ class Client:
             "metadata": as_json_value(metadata or {}, "metadata"),
             "files": await store_files(self._files, files) if files else (),
             "correlation_id": correlation_id,
+            "thread": thread,
         }
         if unknown := find_unknown_fields(Request, given):
             raise ContractError(f"the request's {unknown[0].path} {unknown[0].message}; nothing was sent")
@@ -386,6 +391,19 @@ class Client:
         async with aclosing(rows):
             async for row in rows:
                 yield row
+
+    def thread(self, team: str, id: str | None = None) -> Thread:
+        """Return a thread of this caller: a conversation with a team, whose turns are workflows in their order.
+
+        Args:
+            team: The team.
+            id: The id of a thread to continue; by default a new thread begins with its first turn.
+
+        Returns:
+            The thread.
+        """
+        chosen = uuid4().hex if id is None else id
+        return Thread(partial(self.submit, team, thread=chosen), self.operations, team, chosen, caller=self.user)
 
     async def _check_request_id_free(self, team: str, workflow: str, request_id: str, digest: str) -> None:
         """Raise `ContractError` if a different request is known to have begun `workflow`."""

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from pointsman.clock import SystemClock
 from pointsman.core.model.agent_health import Circuit
 from pointsman.engine.log.reader import newest_commit
+from pointsman.engine.log.thread_records import read_thread
 from pointsman.engine.operations.archive import Archive
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.archive_import import import_workflow
@@ -20,6 +21,7 @@ from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetter
 from pointsman.engine.operations.forget import ForgetResult, WorkflowRunsError, forget_workflow
 from pointsman.engine.operations.questions import AnswerResult, answer_question
 from pointsman.engine.operations.resume import NotResumableError, ResumeResult, resume_workflow
+from pointsman.engine.operations.threads import list_threads, remove_thread
 from pointsman.engine.process.consumers import consumer_name
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.bus import Bus, QueueDepth
@@ -29,6 +31,7 @@ from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Question
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.threads import Thread
 
 __all__ = [
     "AnswerResult",
@@ -294,6 +297,60 @@ class Operations:
             actor=actor or self._user,
             reason=reason,
             timeout=timeout,
+        )
+
+    # Threads
+
+    async def threads(self, team: str | None = None, *, caller: str | None = None) -> Sequence[Thread]:
+        """List the threads.
+
+        Args:
+            team: Only threads with this team.
+            caller: Only threads of this caller.
+
+        Returns:
+            The threads, the newest change first.
+        """
+        return await list_threads(self._bus, self._subjects, team, caller)
+
+    async def thread(self, team: str, thread: str, *, caller: str | None = None) -> Thread | None:
+        """Read a thread: its turns, and the summary of the older ones.
+
+        Args:
+            team: The team.
+            thread: The id of the thread.
+            caller: The caller to whom the thread belongs; by default the user of the client.
+
+        Returns:
+            The thread; None if there is no such thread.
+        """
+        return (await read_thread(self._bus, self._subjects.thread(team, caller or self._user, thread))).thread
+
+    async def delete_thread(
+        self, team: str, thread: str, *, caller: str | None = None, actor: str | None = None, timeout: float = 30.0
+    ) -> int:
+        """Delete a thread with the messages of its turns and of the workflows below them.
+
+        A turn that runs is cancelled. The record of the thread keeps the name of the user and the time, until its
+        time to live has passed. Bodies in the object store go with the next retention.
+
+        Args:
+            team: The team.
+            thread: The id of the thread.
+            caller: The caller to whom the thread belongs; by default the user of the client.
+            actor: The user who deletes; by default the user of the client. The broker must allow another user.
+            timeout: The longest wait for the end of turns that run, in seconds.
+
+        Returns:
+            The number of turns whose messages were deleted.
+
+        Raises:
+            NotFoundError: there is no such thread.
+            BusyThreadError: a turn did not end in time. No further turn joins; delete the thread again.
+        """
+        user = self._user
+        return await remove_thread(
+            self._bus, self._subjects, self._clock, team, caller or user, thread, actor=actor or user, timeout=timeout
         )
 
     # Dead letters

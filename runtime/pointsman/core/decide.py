@@ -35,6 +35,7 @@ from pointsman.core.strategies.adaptive import plan_next_step
 from pointsman.core.strategies.registry import finish_workflow, start_workflow
 from pointsman.core.tasks.dispatch import start_ready_tasks, start_task
 from pointsman_schemas.card import Role
+from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.files import find_file_fault
 from pointsman_schemas.log import (
     Entry,
@@ -144,15 +145,20 @@ def _on_request(decision: Decision, received: RequestReceived | RequestRefused, 
             trace=admission.trace,
             parent=admission.parent,
             depth=admission.depth,
+            thread=admission.thread,
+            summarizer=team.threads.summarizer if admission.thread else None,
+            history=admission.history,
         )
     )
     if isinstance(received, RequestRefused):
         what = "the task was refused" if admission.parent else "the request could not be read"
-        reason = f"{what}: {received.error.message}"
+        reason, advice = f"{what}: {received.error.message}", "Correct the request and publish it again under a new id."
+        if received.error.kind == ErrorKind.THREAD:
+            reason, advice = received.error.message, "Send the request again later, under a new id."
         return end_workflow(
             decision,
             Phase.FAILED,
-            explain_failure(reason, "Correct the request and publish it again under a new id."),
+            explain_failure(reason, advice),
             reason,
             refusal=received.error,
         )

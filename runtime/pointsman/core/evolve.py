@@ -278,6 +278,9 @@ def _on_workflow_started(entry: WorkflowStarted) -> State:
         secret=entry.secret,
         parent=entry.parent,
         depth=entry.depth,
+        thread=entry.thread,
+        summarizer=entry.summarizer,
+        history=entry.history,
         approve_plan=entry.approve_plan,
         refiner=entry.refiner,
         judge=entry.judge,
@@ -359,6 +362,7 @@ def _renewed(task: Task, policy: RetryPolicy) -> Task:
 _PHASE_OF_ROLE = {
     Role.PLAN: Phase.PLANNING,
     Role.CLASSIFY: Phase.PLANNING,
+    Role.SUMMARIZE: Phase.PLANNING,
     Role.SYNTHESIZE: Phase.SYNTHESIZING,
     Role.JUDGE: Phase.SYNTHESIZING,
 }

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Set
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import OpenQuestion, State, Task, reviewed_stage
+from pointsman.core.planning.summary import conversation
 from pointsman.core.tasks.child_workflow import child_cancellation, child_result
 from pointsman.core.tasks.handoff_input import (
     handoff_input,
@@ -79,6 +80,10 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
         )
 
 
+_HISTORY_ROLES = (Role.WORK, Role.PLAN, Role.CLASSIFY, Role.SYNTHESIZE)
+"""The roles that receive the earlier turns of a thread."""
+
+
 def _handoff_message(state: State, task: Task, subjects: Subjects) -> Message:
     waits = task.status is TaskStatus.BACKING_OFF and task.not_before is not None
     return Message(
@@ -131,6 +136,7 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
         budget=task.budget,
         depth=state.depth,
         event=task.event,
+        history=conversation(state) if state.history is not None and task.role in _HISTORY_ROLES else None,
         answers=task.answers,
         continued_attempts=task.asking_attempts,
         feedback=task.error.message if task.error and task.error.kind == ErrorKind.INSUFFICIENT else "",

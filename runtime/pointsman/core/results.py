@@ -190,6 +190,8 @@ def _complete_task(decision: Decision, task: Task, received: ResultReceived) -> 
                 retry_refined_task(decision, decision.state.tasks[waiting.id])
         case Role.JUDGE:
             request_synthesis(decision)
+        case Role.SUMMARIZE:
+            pass  # the workflow begins in the pass after the inputs
         case Role.SYNTHESIZE:
             apply_synthesis(decision, received.result)
         case _:

@@ -271,7 +271,7 @@ class _Table:
         publish = [
             f"{ns}.request.{_TEAM}.{_USER}",
             *self._controls(actions),
-            *self._last(self.log, f"{ns}.outcome.{_TEAM}.*"),
+            *self._last(self.log, f"{ns}.outcome.{_TEAM}.*", f"{ns}.thread.{_TEAM}.{_USER}.*"),
             *self._follow(self.results, f"{ns}.event.{_TEAM}.>"),
             *self._read_bodies(),
             *self._write_bodies(),
@@ -332,7 +332,7 @@ class _Table:
             *(each for stream in self.streams for each in self._follow(stream, ">")),
         ]
         return publish, [
-            f"{self.ns}.{kind}.>" for kind in ("outcome", "event", "delta", "log", "question", "cancelled")
+            f"{self.ns}.{kind}.>" for kind in ("outcome", "event", "delta", "log", "question", "thread", "cancelled")
         ]
 
     def dashboard(self, actions: Sequence[str]) -> _Rights:
@@ -367,6 +367,7 @@ class _Table:
             f"{ns}.log.{_TEAM}.*",
             f"{ns}.outcome.{_TEAM}.*",
             f"{ns}.question.{_TEAM}.>",
+            f"{ns}.thread.{_TEAM}.>",
             f"{ns}.dead.>",  # of the team, and of agents whose tasks have failed
             f"{ns}.cancelled.{_TEAM}.*",
             f"{ns}.handed.>",

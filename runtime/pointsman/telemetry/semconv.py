@@ -176,6 +176,7 @@ _DESTINATIONS: Final = {
     "log": (True, ".{workflow}"),
     "outcome": (True, ".{workflow}"),
     "question": (True, ".{workflow}.{id}"),
+    "thread": (True, ".{caller}.{thread}"),
     "dead": (True, ".{workflow}.{id}"),
     "limit": (False, ".{id}"),
     "circuits": (False, ""),

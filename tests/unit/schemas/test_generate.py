@@ -112,7 +112,16 @@ def test_every_channel_is_used_and_every_event_has_a_channel() -> None:
 def test_addresses_are_the_subjects_that_the_processes_use() -> None:
     names = {"namespace": "acme", "team": "t", "agent": "a", "workflow": "w", "task": "k", "attempt": 3, "token": "x"}
     made = {
-        name: channel["address"].format(**names, id="i", name="n", origin="o", caller="c", action="cancel", actor="d")
+        name: channel["address"].format(
+            **names,
+            id="i",
+            name="n",
+            origin="o",
+            caller="c",
+            action="cancel",
+            actor="d",
+            thread="h",
+        )
         for name, channel in ASYNCAPI["channels"].items()
     }
     subjects = Subjects("acme")
@@ -122,6 +131,7 @@ def test_addresses_are_the_subjects_that_the_processes_use() -> None:
     assert made["result"] == subjects.result("t", "a", "w", "k", 3, "x")
     assert made["deadLetter"] == subjects.dead_letter("o", "w", "i")
     assert made["outcome"] == subjects.outcome("t", "w")
+    assert made["thread"] == subjects.thread("t", "c", "h")
 
 
 texts = st.text(string.printable + "é𝄞")

@@ -241,7 +241,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         {
             **plain,
             "name": subjects.log_stream,
-            "subjects": [f"{ns}.log.*.*", f"{ns}.outcome.*.*", f"{ns}.question.*.*.*"],
+            "subjects": [f"{ns}.log.*.*", f"{ns}.outcome.*.*", f"{ns}.question.*.*.*", f"{ns}.thread.*.*.*"],
         },
         {
             **plain,

@@ -59,6 +59,12 @@ def submit(
         typer.Option(metavar="FILE", help="A file for the agents. Repeat the option for several files."),
     ] = None,
     deadline: Deadline = None,
+    thread: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="The thread of which the request is the next turn. Default: none.", show_default=False
+        ),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait for the answer, or print the id of the workflow and exit.")
     ] = True,
@@ -91,6 +97,7 @@ def submit(
                 correlation_id=correlation_id,
                 deadline=deadline,
                 files=file or (),
+                thread=thread,
             )
             if not wait and not watch:
                 print_json({"workflow_id": workflow.id, "team": team}) if json else print(workflow.id)

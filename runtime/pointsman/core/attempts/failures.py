@@ -152,6 +152,8 @@ def fail_task(decision: Decision, task: Task, error: AttemptError) -> None:
                 # This error has its own kind, because the stage was neither refused nor found insufficient.
                 return fail_task(decision, stage, AttemptError(kind=ErrorKind.HANDLER, message=message))
             request_synthesis(decision)
+        case Role.SUMMARIZE:
+            pass  # the workflow begins with the summary so far
         case Role.SYNTHESIZE:
             reason = f"{task.agent} could not write the answer ({error.message}); these are the tasks' own results"
             end_workflow(decision, Phase.FAILED if _is_refusal(error) else Phase.PARTIAL, raw_results(decision), reason)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
-from pointsman_schemas.events import AttemptError, Control, Request, Result
-from pointsman_schemas.log import Parent, TraceOrigin
+from pointsman_schemas.events import AttemptError, Control, History, Request, Result
+from pointsman_schemas.log import Parent, ThreadTurn, TraceOrigin
 from pointsman_schemas.team import Team
 
 __all__ = [
@@ -44,6 +44,8 @@ class Admission:
         caller: The caller, from the subject of the request; the team of the parent for a handoff.
         secret: The secret of the tokens of the workflow's attempts, drawn by chance. The log keeps the first one.
         digest: Digest of the request. A different request with the same id has a different digest. Empty for a handoff.
+        thread: The turn of a thread, if the request names a thread and the thread has admitted the turn.
+        history: The earlier turns of the thread.
     """
 
     workflow_id: str
@@ -56,6 +58,8 @@ class Admission:
     parent: Parent | None = None
     depth: int = 0
     digest: str = ""
+    thread: ThreadTurn | None = None
+    history: History | None = None
 
 
 @dataclass(frozen=True, slots=True)

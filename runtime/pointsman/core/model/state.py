@@ -13,9 +13,9 @@ from pydantic import JsonValue, PlainSerializer, TypeAdapter
 from pointsman.core.model.inputs import ROUND_MARK
 from pointsman.core.model.lifecycle import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Answer, AttemptError, Budget, Outcome, PlanUsage, Result, Usage
+from pointsman_schemas.events import Answer, AttemptError, Budget, History, Outcome, PlanUsage, Result, Usage
 from pointsman_schemas.files import File
-from pointsman_schemas.log import AbandonCause, Parent, TraceOrigin
+from pointsman_schemas.log import AbandonCause, Parent, ThreadTurn, TraceOrigin
 from pointsman_schemas.plan import Plan, PlannedTask
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.team import Limits, Strategy
@@ -181,6 +181,10 @@ class State:
     request_digest: str = ""
     ignored_fields: tuple[str, ...] = ()
     depth: int = 0
+    thread: ThreadTurn | None = None
+    summarizer: str | None = None
+    history: History | None = None
+    """The earlier turns of the thread, as the request found them. `conversation` has the newest summary, too."""
     approve_plan: bool = False
     refiner: str | None = None
     judge: str | None = None
@@ -239,7 +243,11 @@ class State:
     @property
     def has_begun(self) -> bool:
         """True if the workflow has tasks, or asked a person a question. Its start waits for no agent."""
-        return not self.start_pending and (bool(self.tasks) or self.questions_asked > 0)
+        if self.start_pending:
+            return False
+        if self.thread is None:
+            return bool(self.tasks) or self.questions_asked > 0
+        return self.questions_asked > 0 or any(task.role is not Role.SUMMARIZE for task in self.tasks.values())
 
     @property
     def next_timer(self) -> str:

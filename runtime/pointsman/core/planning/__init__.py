@@ -1,4 +1,4 @@
 """The planner's and the router's protocol, and the validation of the plans and selections.
 
-Read in this order: role_tasks, planner, router, acceptance, validation
+Read in this order: summary, role_tasks, planner, router, acceptance, validation
 """

@@ -33,6 +33,7 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 from pointsman_schemas.team import Team
+from pointsman_schemas.threads import ThreadPolicy
 
 __all__ = ["Difference", "replay_log"]
 
@@ -142,6 +143,7 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
         approve_plan=started.approve_plan,
         refiner=started.refiner,
         judge=started.judge,
+        threads=ThreadPolicy(summarizer=started.summarizer),
     )
     admission = Admission(
         workflow_id=started.workflow_id,
@@ -154,6 +156,8 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
         parent=started.parent,
         depth=started.depth,
         digest=started.request_digest,
+        thread=started.thread,
+        history=started.history,
     )
     last = entries[-1]
     if isinstance(last, WorkflowEnded) and last.refusal is not None:

@@ -10,6 +10,7 @@ from pointsman.core.completion.synthesis import complete_workflow
 from pointsman.core.decision import Decision
 from pointsman.core.planning.acceptance import end_over_task_quota
 from pointsman.core.planning.role_tasks import request_classification, request_plan
+from pointsman.core.planning.summary import awaits_summary
 from pointsman.core.strategies.choreography import missing_reactor, start_choreography
 from pointsman.core.strategies.fan_out import complete_fan_out, start_fan_out
 from pointsman.core.strategies.fixed import start_fixed
@@ -26,7 +27,7 @@ def start_workflow(decision: Decision) -> None:
     if not quota(decision.state).tasks:
         end_over_task_quota(decision, 1, 0)
         return
-    if missing_agent(decision):
+    if missing_agent(decision) or awaits_summary(decision):
         return
     match decision.state.strategy:
         case PlanAndExecute() | Adaptive() as strategy:

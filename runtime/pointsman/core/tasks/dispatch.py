@@ -39,6 +39,7 @@ from pointsman_schemas.role_io import (
     PlannerInput,
     RefinerInput,
     ReviewInput,
+    SummarizerInput,
     SynthesizerInput,
 )
 
@@ -129,11 +130,17 @@ def add_role_task(
     role: Role,
     agent: str,
     intent: str,
-    role_input: PlannerInput | ClassifierInput | SynthesizerInput | RefinerInput | JudgeInput | ReviewInput,
+    role_input: PlannerInput
+    | ClassifierInput
+    | SynthesizerInput
+    | RefinerInput
+    | JudgeInput
+    | ReviewInput
+    | SummarizerInput,
 ) -> None:
     """Add a task for one of the roles and dispatch it. The entry omits input that the log holds elsewhere."""
     given: JsonValue = role_input.model_dump(
-        mode="json", exclude_defaults=True, exclude={"request", "metadata", "results"}
+        mode="json", exclude_defaults=True, exclude={"request", "metadata", "results", "summary", "turns"}
     )
     decision.add(TaskAdded(at=decision.now, task_id=task_id, role=role, agent=agent, intent=intent, input=given))
     dispatch_task(decision, task_id)

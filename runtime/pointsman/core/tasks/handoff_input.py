@@ -10,7 +10,7 @@ from pointsman.core.model.state import OpenQuestion, State, Task, usage_bounds
 from pointsman.core.tasks.expressions import expression_input
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Answer, TaskReport
-from pointsman_schemas.role_io import RemainingLimits
+from pointsman_schemas.role_io import RemainingLimits, SummarizerInput
 from pointsman_schemas.strategies import Fixed
 from pointsman_schemas.strict_json import compact_json
 
@@ -35,6 +35,9 @@ def handoff_input(state: State, task: Task) -> JsonValue:
         if task.input is not None:
             return task.input
         return _request_input(state, task)
+    if task.role is Role.SUMMARIZE and state.thread is not None:
+        so_far = state.history.summary if state.history else ""
+        return SummarizerInput(summary=so_far, turns=state.thread.overflow).model_dump(mode="json")
     asked: dict[str, JsonValue] = {"request": state.input}
     if state.metadata and task.role is not Role.SYNTHESIZE:
         asked["metadata"] = state.metadata

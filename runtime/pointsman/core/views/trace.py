@@ -48,6 +48,7 @@ _OPERATION_NAMES = {
     Role.SYNTHESIZE: "synthesize",
     Role.REFINE: "refine",
     Role.JUDGE: "judge",
+    Role.SUMMARIZE: "summarize",
     Role.WORK: "invoke_agent",
 }
 

@@ -126,6 +126,7 @@ def read_child_request(
             deadline=handoff.deadline,
         ),
         depth=handoff.depth + 1,
+        history=handoff.history,
     )
     try:
         caller_id(admission.request_id, "event id of the handoff")

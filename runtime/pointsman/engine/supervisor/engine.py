@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-from pointsman.core.model.inputs import TimerFired
+from pointsman.core.model.inputs import ControlReceived, TimerFired
 from pointsman.core.model.state import State
 from pointsman.engine.log.reader import ImportedLogError, is_outcome, round_of_outcome
 from pointsman.engine.log.requests import workflow_id_of
@@ -53,6 +53,7 @@ from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.engine.supervisor.spans import SupervisorSpans, log_context
 from pointsman.engine.supervisor.startup_backlog import StartupBacklog
 from pointsman.engine.supervisor.stream_integrity import LogWatch, find_lost_log, find_lost_work, stream_bounds
+from pointsman.engine.supervisor.thread_gate import ThreadGate
 from pointsman.errors import BusUnavailableError, ConfigurationError, InvariantError, PermissionDeniedError
 from pointsman.ports.bus import Bus, Consumer, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
@@ -79,6 +80,10 @@ _MAX_RETRY_PAUSE_S = 60.0
 _SHUTDOWN_TIMEOUT_S = 1.0
 """Time at shutdown to withdraw the team's card, and for turns that wait for the broker, in seconds. A card that is not
 withdrawn expires, and the inputs of a cancelled turn are delivered to another supervisor."""
+_FIRST_TURN_PAUSE_S = 0.1
+"""Delay before the first check whether a turn that waits may start. The delay grows with each check."""
+_MAX_TURN_PAUSE_S = 1.0
+"""Longest delay between two checks. Each check reads the record of the thread."""
 _HEADS_PER_WORKFLOW = 2
 """Cached heads for each slot of admission: other supervisors admit some of the workflows whose inputs arrive here."""
 
@@ -112,7 +117,8 @@ class SupervisorEngine:
         kept = timedelta(days=settings.retention_days)
         self._committer = Committer(bus, clock, self._logs, self._log_watch, self._circuits, loads, prepare, kept)
         self._recovery = Recovery(bus, self._subjects, clock, self._logs, self._outbox, team.name)
-        self._retention = RetentionJob(bus, self._subjects, clock, team.name, settings.retention_days)
+        self._retention = RetentionJob(bus, self._subjects, clock, team.name, settings.retention_days, team.threads.ttl)
+        self._threads = ThreadGate(bus, self._subjects, clock, team)
         self._acknowledger = Acknowledger(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, LogHead] = OrderedDict()
         self._ended = EndedWorkflows(clock, kept)
@@ -441,6 +447,9 @@ class SupervisorEngine:
             if head.state is None:
                 return await self._acknowledger.dead_letter_unknown(workflow, inbound)
         if head.state is None:
+            cancelled = any(isinstance(each.input, ControlReceived) for each in inbound)
+            if not cancelled and not await self._threads.admit(inbound):
+                return await self._wait_for_turn(workflow, inbound)
             await self._decoder.add_parent_cancellation(workflow, inbound)
         if head.state is not None and fired_early(head.state, inbound, self._clock.now):
             await self._outbox.broker_clock_changed()
@@ -461,6 +470,7 @@ class SupervisorEngine:
             await self._outbox.publish_new(head.state, entries, owed)
         self._cache_head(workflow, head if head.foreign_messages is others else replace(head, foreign_messages=others))
         fault_point("supervisor.emitted")
+        await self._threads.record(head.state, inbound)
         await self._spans.export_ended(head.state, entries)
         if left_behind and tracing_enabled():
             await self._spans.export_missed(workflow, {inbound_input.event_id for inbound_input in inbound})
@@ -476,6 +486,12 @@ class SupervisorEngine:
         fault_point("supervisor.acked")
         self._log_entries(head.state, entries)
         return None
+
+    async def _wait_for_turn(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
+        """Return the request of a turn that waits. The broker delivers it again, to any supervisor."""
+        self._invalidate(workflow, inbound)
+        for each in inbound:
+            await each.delivery.nak(min(_FIRST_TURN_PAUSE_S * each.delivery.delivered, _MAX_TURN_PAUSE_S))
 
     # Recording
 

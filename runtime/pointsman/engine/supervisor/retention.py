@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 
+from pointsman.core.threads.turns import open_turns
 from pointsman.engine.log.reader import (
     as_async_generator,
     is_imported,
@@ -21,6 +22,7 @@ from pointsman.engine.log.reader import (
     round_of_outcome,
 )
 from pointsman.engine.log.requests import workflow_of_request
+from pointsman.engine.log.thread_records import read_thread
 from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
@@ -80,14 +82,25 @@ class RetentionJob:
         clock: The clock.
         team: The team.
         retention_days: The retention of logs, in days.
+        thread_ttl: Seconds after its last change until a thread of the team is forgotten; None for the retention of
+            logs.
     """
 
-    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str, retention_days: float) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        clock: Clock,
+        team: str,
+        retention_days: float,
+        thread_ttl: float | None = None,
+    ) -> None:
         self._bus = bus
         self._subjects = subjects
         self._clock = clock
         self._team = team
         self._retention = retention_days
+        self._thread_ttl = thread_ttl
         self._began = clock.now()
         self._ends: dict[str, datetime] = {}
         self._teams: dict[str, bool] = {}
@@ -133,6 +146,7 @@ class RetentionJob:
         kept = timedelta(days=self._retention)  # these messages are read together with the log
         await self._trim_subject("results", f"{ns}.event.>", kept=kept)
         await self._trim_subject("controls", f"{ns}.audit.>", kept=kept)
+        await self._remove_threads()
         await self._trim_subject("log", ">")
         await self._remove_unreferenced_bodies()
 
@@ -185,6 +199,8 @@ class RetentionJob:
 
         Each run reads the end of a workflow once, because many messages belong to one workflow.
         """
+        if self._subjects.kind_of(subject) == "thread":
+            return await self._thread_changed_at(subject)
         workflow = self._subjects.workflow_of(subject)
         if not workflow:  # another program published it
             return _DISTANT_PAST
@@ -198,6 +214,16 @@ class RetentionJob:
             child = child_id_for(asked.agent, asked.workflow, asked.task, asked.attempt)
             return max(since, await self._cached_end(child))
         return since
+
+    async def _thread_changed_at(self, subject: str) -> datetime:
+        """Return the last change of a thread: never if a turn has not ended, because the record orders its turns."""
+        try:
+            thread = (await read_thread(self._bus, subject)).thread
+        except ContractError:  # another program published it
+            return _DISTANT_PAST
+        if thread is None:
+            return _DISTANT_PAST
+        return _NEVER if open_turns(thread) else thread.changed_at
 
     async def _cached_end(self, workflow: str) -> datetime:
         if workflow not in self._ends:
@@ -232,6 +258,21 @@ class RetentionJob:
             return newest is not None and read_commit(newest).round > round_of_outcome(outcome)
         except ContractError:  # a supervisor closed the workflow, because it could not read the log
             return False
+
+    async def _remove_threads(self) -> None:
+        """Delete the records of the team's threads that have outlived their time to live. A thread at work stays."""
+        if self._thread_ttl is None:
+            return
+        until = self._began - timedelta(seconds=self._thread_ttl)
+        for subject in await self._bus.subjects("log", self._subjects.threads(self._team)):
+            stored = await self._bus.last("log", subject)
+            if stored is None or stored.at >= until:
+                continue
+            with suppress(ContractError):  # another program published it, and the retention of logs removes it
+                thread = (await read_thread(self._bus, subject)).thread
+                if thread is not None and not open_turns(thread):
+                    await self._bus.trim("log", subject, stored.sequence)
+                    _log.info("thread_expired", thread=thread.thread, caller=thread.caller, team=thread.team)
 
     async def _remove_unreferenced_bodies(self) -> None:
         """Delete the bodies that no message refers to: the bodies that are older than every stored message."""

@@ -14,14 +14,17 @@ from pointsman.llm.offline.words import OFFLINE_NOTE, as_text, request_as_text, 
 from pointsman.llm.prompt import TaskPrompt
 from pointsman_schemas.events import Conflict, ErrorKind, Gap
 from pointsman_schemas.role_io import (
+    MAX_SUMMARY_CHARS,
     ConflictRuling,
     JudgeInput,
     Refinement,
     RefinerInput,
     Review,
     ReviewInput,
+    SummarizerInput,
     Synthesis,
     SynthesizerInput,
+    ThreadSummary,
 )
 
 __all__ = ["ROLE_HANDLERS"]
@@ -121,6 +124,15 @@ def _review(task: TaskPrompt) -> Review:
     return Review(verdict="pass", reason="the offline model finds nothing wrong, and can judge no more than figures")
 
 
+def _summarize(task: TaskPrompt) -> ThreadSummary:
+    """Return the summary so far, and the first words of each further turn."""
+    asked = SummarizerInput.model_validate(task.input)
+    told = [
+        f"The user asked: {shorten(each.request)} The team answered: {shorten(each.answer)}" for each in asked.turns
+    ]
+    return ThreadSummary(summary="\n".join(filter(None, [asked.summary, *told]))[-MAX_SUMMARY_CHARS:])
+
+
 def _scalars(value: JsonValue) -> Iterator[str]:
     match value:
         case dict() | list():
@@ -137,5 +149,6 @@ ROLE_HANDLERS: Final[Mapping[str, Callable[[TaskPrompt], BaseModel]]] = {
     "refinement": _refine,
     "ruling": _judge,
     "review": _review,
+    "thread_summary": _summarize,
 }
 """By the name of the wanted output. Each function raises `ValidationError` if the input is not valid for the role."""

@@ -380,3 +380,30 @@ async def test_doctor_reports_messages_kept_too_long() -> None:
     assert (nothing.ok, held_up.ok, for_long.ok) == (True, True, False)
     assert "POINTSMAN_REQUESTS holds pointsman.request.quick.anonymous since " in held_up.finding
     assert "POINTSMAN_REQUESTS holds pointsman.request.quick.anonymous since " in for_long.finding
+
+
+async def test_threads_are_forgotten_after_their_time_to_live_and_open_ones_stay() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    async with supervised(broker, clock, QUICK, repeats) as client:
+        ended, running = client.thread("quick", "ended"), client.thread("quick", "running")
+        assert (await in_time(clock, ended.ask("one", timeout=20))).status == "completed"
+        await in_time(clock, running.ask("one", timeout=20))
+        record = await client.bus.last("log", SUBJECTS.thread("quick", client.user, "running"))
+        assert record is not None
+        opened = record.body.replace(b'"status":"ended"', b'"status":"running"')
+        await client.bus.publish(record.subject, opened, record.headers)
+        kept = RetentionJob(broker.connect(), SUBJECTS, clock, "quick", 30, 2 * DAY)
+
+        await clock.advance(DAY)
+        await kept.apply()
+        before = await ended.state()
+        await clock.advance(2 * DAY)
+        await kept.apply()
+
+        assert before is not None
+        assert await ended.state() is None
+        assert await running.state() is not None
+        await clock.advance(60 * DAY)
+        await kept.apply()
+        assert await running.state() is not None

@@ -1,0 +1,233 @@
+"""The commands about threads: chat, threads list, threads show, threads delete."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from pointsman.cli.arguments import Json, Namespace, Url
+from pointsman.cli.render.follow import print_streamed_text
+from pointsman.cli.render.outcome import render_answer
+from pointsman.cli.render.output import Code, console, print_error, print_hint, print_json, print_prose, print_table
+from pointsman.cli.render.threads import thread_table, thread_view
+from pointsman.cli.support.session import session
+from pointsman.client.thread import Thread
+from pointsman.client.workflow import Workflow
+from pointsman.errors import NotFoundError
+from pointsman_schemas.events import Outcome
+
+__all__ = ["chat", "delete", "list_", "show"]
+
+_CANCEL_TIMEOUT_S = 10.0  # wait for the end of a turn after Ctrl-C
+
+ThreadId = Annotated[str, typer.Argument(metavar="THREAD", help="The id that `pointsman threads list` shows.")]
+TeamName = Annotated[str, typer.Argument(metavar="TEAM", help="The name of the team.")]
+Caller = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Threads of this caller. Default: your own threads.", show_default=False),
+]
+
+
+def chat(
+    team: TeamName,
+    thread: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Continue this thread, or begin a thread with this id. Default: a new id.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+) -> Code:  # fmt: skip
+    """Talk with a team in the terminal, turn by turn.
+
+    The team's agents receive the earlier turns. Ctrl-C cancels the turn that runs. Ctrl-D, or Ctrl-C at the prompt,
+    ends the chat, and `--thread ID` continues it later.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            talk = client.thread(team, thread)
+            await _Chat(talk).run()
+            print_hint(console(stderr=True), f"`pointsman chat {team} --thread {talk.id}` continues this thread.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def list_(
+    team: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only threads with this team.", show_default=False)
+    ] = None,
+    caller: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only threads of this caller.", show_default=False)
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """List the threads, the newest change first.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            found = await client.operations.threads(team, caller=caller)
+        if json:
+            for each in found:
+                print_json(each)
+        elif found:
+            print_table(console(), thread_table(found))
+        else:
+            print("There are no threads.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def show(
+    team: TeamName,
+    thread: ThreadId,
+    caller: Caller = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Show the turns of a thread, and the summary of the older ones.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        NotFoundError: There is no such thread.
+    """
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            found = await client.operations.thread(team, thread, caller=caller)
+            owner = caller or client.user
+        if found is None:
+            raise NotFoundError(
+                f"{owner} has no thread {thread!r} with {team}; `pointsman threads list` shows the threads"
+            )
+        print_json(found) if json else console().print(thread_view(found))
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def delete(
+    team: TeamName,
+    thread: ThreadId,
+    caller: Caller = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Delete a thread with all messages of its turns.
+
+    A turn that runs is cancelled.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            turns = await client.operations.delete_thread(team, thread, caller=caller)
+        print_json({"thread": thread, "turns": turns}) if json else print(
+            f"The thread {thread} and its {turns} turns are deleted."
+        )
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+class _Chat:
+    """A chat in the terminal. A signal cancels the turn that runs, or ends the chat where none runs."""
+
+    def __init__(self, talk: Thread) -> None:
+        self._talk = talk
+        self._turn: asyncio.Task[None] | None = None
+        self._lines: asyncio.Queue[str | None] = asyncio.Queue()
+
+    async def run(self) -> None:
+        """Take turns until the input ends or the person leaves."""
+        loop = asyncio.get_running_loop()
+        with suppress(NotImplementedError):  # without signal handlers, Ctrl-C ends the chat
+            loop.add_signal_handler(signal.SIGINT, self._on_interrupt)
+        await self._print_history()
+        # A thread that reads a terminal cannot be stopped. As a daemon it does not keep the process.
+        reading = threading.Event()
+        threading.Thread(target=_read_lines, args=(loop, self._lines, reading), daemon=True).start()
+        while True:
+            reading.set()
+            text = await self._lines.get()
+            if text is None:
+                return
+            if text.strip():
+                self._turn = asyncio.create_task(self._take_turn(text.strip()))
+                await self._turn
+                self._turn = None
+
+    def _on_interrupt(self) -> None:
+        if self._turn is None or self._turn.done():
+            self._lines.put_nowait(None)
+        else:
+            self._turn.cancel()
+
+    async def _print_history(self) -> None:
+        state = await self._talk.state()
+        if state is not None and (state.turns or state.summary):
+            console(stderr=True).print(thread_view(state))
+
+    async def _take_turn(self, text: str) -> None:
+        workflow = await self._talk.submit(text)
+        outcome: Outcome | None
+        try:
+            terminal = console(stderr=True)
+            outcome = await (print_streamed_text(workflow, terminal) if terminal.is_terminal else workflow.outcome())
+        except asyncio.CancelledError:  # Ctrl-C cancels the turn, and the chat goes on
+            outcome = await _cancelled_outcome(workflow)
+        if outcome is None:
+            print_error(f"{workflow.id} is asked to end; `pointsman watch {workflow.id}` follows it")
+            return
+        print_prose(console(), render_answer(outcome))
+        if outcome.status != "completed":
+            hint = f"{outcome.status}: {outcome.reason}; `pointsman show {workflow.id}` shows more."
+            print_hint(console(stderr=True), hint)
+
+
+def _read_lines(loop: asyncio.AbstractEventLoop, lines: asyncio.Queue[str | None], reading: threading.Event) -> None:
+    """Put each line of the input into `lines`, one for each time that `reading` is set; None at the end."""
+    while True:
+        reading.wait()
+        reading.clear()
+        if sys.stdin.isatty():
+            sys.stderr.write("> ")
+            sys.stderr.flush()
+        line = sys.stdin.readline()
+        with suppress(RuntimeError):  # the loop is closed: the chat has ended
+            loop.call_soon_threadsafe(lines.put_nowait, line or None)
+        if not line:
+            return
+
+
+async def _cancelled_outcome(workflow: Workflow) -> Outcome | None:
+    await workflow.cancel("the person in the chat pressed Ctrl-C")
+    try:
+        return await workflow.outcome(_CANCEL_TIMEOUT_S)
+    except TimeoutError:
+        return None

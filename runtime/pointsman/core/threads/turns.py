@@ -1,0 +1,259 @@
+"""Decide about the turns of a thread, and fold the entries of its record. Both are pure functions of the thread.
+
+A thread has its own record beside the logs of its workflows. A turn is granted in the record before its workflow
+begins, and its end is written to the record after its workflow has ended. Each change is a compare-and-set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import assert_never
+
+from pointsman.errors import InvariantError
+from pointsman_schemas.threads import (
+    MAX_TURNS,
+    Thread,
+    ThreadDeleted,
+    ThreadEntry,
+    ThreadPolicy,
+    ThreadStarted,
+    Turn,
+    TurnEnded,
+    TurnGranted,
+    TurnRequested,
+    TurnsSummarized,
+)
+
+__all__ = [
+    "LOST",
+    "TurnAsked",
+    "delete_thread",
+    "end_turn",
+    "evolve_thread",
+    "fold_thread",
+    "grant_turn",
+    "is_expired",
+    "open_turns",
+    "request_turn",
+    "turn_of",
+    "turns_ahead",
+]
+
+LOST = "lost"
+"""The outcome of a turn whose request was settled and whose workflow never began. It is no part of the history."""
+
+_KEPT_TURNS = 100
+"""Ended turns whose texts the record keeps: the most that a policy can give to agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAsked:
+    """A request that names a thread.
+
+    Attributes:
+        team: The team.
+        caller: The caller of the request.
+        thread: The id of the thread.
+        workflow: The workflow that the request becomes.
+        sequence: The stream sequence of the request.
+        request: The request as a bounded text.
+    """
+
+    team: str
+    caller: str
+    thread: str
+    workflow: str
+    sequence: int
+    request: str
+
+
+def request_turn(
+    thread: Thread | None, asked: TurnAsked, policy: ThreadPolicy, now: datetime
+) -> tuple[tuple[ThreadEntry, ...], str]:
+    """Decide about a request that names the thread.
+
+    Args:
+        thread: The thread; None before its first turn.
+        asked: The request.
+        policy: The policy of the team.
+        now: The time.
+
+    Returns:
+        The entries of the record, and the reason of a refusal; an empty text for a turn that joins the thread. A turn
+        that the record has already needs no entries.
+    """
+    if thread is not None and thread.deleted_at is not None and not is_expired(thread, policy, now):
+        return (), f"the thread {thread.thread} was deleted; begin another thread"
+    begins: tuple[ThreadEntry, ...] = ()
+    if thread is None or is_expired(thread, policy, now):
+        begins = (ThreadStarted(at=now, team=asked.team, caller=asked.caller, thread=asked.thread),)
+        thread = fold_thread(None, begins)
+    known = turn_of(thread, asked.workflow)
+    if known is not None and known.outcome != LOST:
+        return (), ""
+    waiting = open_turns(thread)
+    if _count(thread) >= MAX_TURNS:
+        return (), f"the thread {thread.thread} has {MAX_TURNS} turns, the most that a thread may have"
+    if waiting and policy.busy == "reject":
+        return (), f"the thread {thread.thread} is busy: the turn {waiting[0].workflow_id} has not ended"
+    if len(waiting) > policy.max_queued:
+        return (), f"the thread {thread.thread} has {len(waiting)} turns that have not ended, and allows no further one"
+    status = "running" if not waiting or policy.busy == "parallel" else "queued"
+    entry = TurnRequested(
+        at=now, workflow_id=asked.workflow, status=status, sequence=asked.sequence, request=asked.request
+    )
+    return (*begins, entry), ""
+
+
+def turns_ahead(thread: Thread, workflow: str) -> tuple[Turn, ...]:
+    """Return the open turns that must end before the queued turn `workflow` may start."""
+    own = turn_of(thread, workflow)
+    return () if own is None else tuple(each for each in open_turns(thread) if each.number < own.number)
+
+
+def grant_turn(thread: Thread, workflow: str, now: datetime) -> tuple[ThreadEntry, ...]:
+    """Let a queued turn start, if no turn is ahead of it."""
+    own = turn_of(thread, workflow)
+    if own is None or own.status != "queued" or turns_ahead(thread, workflow):
+        return ()
+    return (TurnGranted(at=now, workflow_id=workflow),)
+
+
+def end_turn(
+    thread: Thread, workflow: str, outcome: str, answer: str, now: datetime, summary: tuple[int, str] | None = None
+) -> tuple[ThreadEntry, ...]:
+    """Record the end of a turn, once.
+
+    Args:
+        thread: The thread.
+        workflow: The workflow of the turn.
+        outcome: The status of its outcome.
+        answer: Its answer as a bounded text.
+        now: The time.
+        summary: A summary of older turns, and the number of the last turn that the summary covers.
+
+    Returns:
+        The entries.
+    """
+    own = turn_of(thread, workflow)
+    entries: list[ThreadEntry] = []
+    if thread.deleted_at is not None or own is None:
+        return ()
+    if (own.status, own.outcome, own.answer) != ("ended", outcome, answer):
+        entries.append(TurnEnded(at=now, workflow_id=workflow, outcome=outcome, answer=answer))
+    if summary is not None and summary[0] > thread.summarized:
+        entries.append(TurnsSummarized(at=now, through=summary[0], summary=summary[1]))
+    return tuple(entries)
+
+
+def delete_thread(thread: Thread, by: str, now: datetime, *, purged: bool) -> tuple[ThreadEntry, ...]:
+    """Delete the thread. The record keeps the ids of the workflows until their messages are `purged`."""
+    if thread.deleted_at is not None and not purged:
+        return ()
+    return (ThreadDeleted(at=now, by=thread.deleted_by or by, purged=purged),)
+
+
+def open_turns(thread: Thread) -> tuple[Turn, ...]:
+    """Return the turns that have not ended, in order."""
+    return tuple(each for each in thread.turns if each.status != "ended")
+
+
+def turn_of(thread: Thread, workflow: str) -> Turn | None:
+    """Return the turn of a workflow; None for a workflow that is no recent turn of the thread."""
+    return next((each for each in reversed(thread.turns) if each.workflow_id == workflow), None)
+
+
+def is_expired(thread: Thread, policy: ThreadPolicy, now: datetime) -> bool:
+    """Return True if the thread has outlived its time to live. A thread with an open turn lives on."""
+    return now > thread.changed_at + timedelta(seconds=policy.ttl) and not open_turns(thread)
+
+
+def fold_thread(thread: Thread | None, entries: Iterable[ThreadEntry]) -> Thread:
+    """Return the thread after `entries`.
+
+    Raises:
+        InvariantError: An entry cannot follow.
+    """
+    for entry in entries:
+        thread = evolve_thread(thread, entry)
+    if thread is None:
+        raise InvariantError("a thread begins with thread_started")
+    return thread
+
+
+def evolve_thread(thread: Thread | None, entry: ThreadEntry) -> Thread:
+    """Return the thread after `entry`.
+
+    Raises:
+        InvariantError: The entry cannot follow.
+    """
+    if isinstance(entry, ThreadStarted):
+        return Thread(
+            team=entry.team, caller=entry.caller, thread=entry.thread, started_at=entry.at, changed_at=entry.at
+        )
+    if thread is None:
+        raise InvariantError(f"{entry.kind} comes before thread_started")
+    match entry:
+        case TurnRequested():
+            own = turn_of(thread, entry.workflow_id)
+            if own is not None and own.outcome != LOST:
+                raise InvariantError(f"{entry.workflow_id} joined the thread {thread.thread} twice")
+            turn = Turn(
+                workflow_id=entry.workflow_id,
+                number=_last_number(thread) + 1,
+                status=entry.status,
+                asked_at=entry.at,
+                sequence=entry.sequence,
+                request=entry.request,
+            )
+            others = tuple(each for each in thread.turns if each is not own)
+            return _with_turns(thread, (*others, turn), entry.at)
+        case TurnGranted():
+            return _with_turn(thread, entry.workflow_id, entry.at, status="running")
+        case TurnEnded():
+            ended = {"status": "ended", "outcome": entry.outcome, "answer": entry.answer, "ended_at": entry.at}
+            return _with_turn(thread, entry.workflow_id, entry.at, **ended)
+        case TurnsSummarized():
+            return _with_turns(
+                thread.model_copy(update={"summary": entry.summary, "summarized": entry.through}),
+                thread.turns,
+                entry.at,
+            )
+        case ThreadDeleted():
+            deleted = {"deleted_at": entry.at, "deleted_by": entry.by, "summary": "", "changed_at": entry.at}
+            ids = () if entry.purged else (*thread.earlier, *(each.workflow_id for each in thread.turns))
+            return thread.model_copy(update={**deleted, "turns": (), "earlier": ids})
+        case _:
+            assert_never(entry)
+
+
+def _with_turn(thread: Thread, workflow: str, at: datetime, **changes: object) -> Thread:
+    if turn_of(thread, workflow) is None:
+        raise InvariantError(f"{workflow} is no turn of the thread {thread.thread}")
+    turns = tuple(each.model_copy(update=changes) if each.workflow_id == workflow else each for each in thread.turns)
+    return _with_turns(thread, turns, at)
+
+
+def _with_turns(thread: Thread, turns: tuple[Turn, ...], at: datetime) -> Thread:
+    """Return the thread with `turns`. Ended turns that no turn may receive any more keep only their ids."""
+    ended = [each for each in turns if each.status == "ended"]
+    gone = {each.number for each in ended[:-_KEPT_TURNS]} | {
+        each.number for each in ended if each.number <= thread.summarized
+    }
+    return thread.model_copy(
+        update={
+            "turns": tuple(each for each in turns if each.number not in gone),
+            "earlier": (*thread.earlier, *(each.workflow_id for each in turns if each.number in gone)),
+            "changed_at": at,
+        }
+    )
+
+
+def _count(thread: Thread) -> int:
+    return len(thread.turns) + len(thread.earlier)
+
+
+def _last_number(thread: Thread) -> int:
+    return max((each.number for each in thread.turns), default=max(thread.summarized, len(thread.earlier)))

@@ -1,0 +1,120 @@
+"""List, read and delete threads. A deletion covers the record of the thread and the messages of its turns."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pointsman.core.threads.turns import delete_thread
+from pointsman.core.views.trace import child_workflows
+from pointsman.engine.log.reader import is_outcome, newest_commit, read_entries, wait_for_message
+from pointsman.engine.log.requests import workflow_of_request
+from pointsman.engine.log.thread_records import ThreadRecords, read_thread
+from pointsman.errors import BusyThreadError, ConflictError, ContractError, NotFoundError
+from pointsman.ports.bus import Bus, StreamKind
+from pointsman.ports.clock import Clock
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Control
+from pointsman_schemas.ids import derive_id
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.threads import Thread, ThreadEntry
+
+__all__ = ["list_threads", "remove_thread"]
+
+
+async def list_threads(bus: Bus, subjects: Subjects, team: str | None, caller: str | None) -> Sequence[Thread]:
+    """Return the threads, the newest change first. Deleted threads are among them until they expire."""
+    found: list[Thread] = []
+    for subject in await bus.subjects("log", subjects.threads(team, caller)):
+        with suppress(ContractError):  # another program published it
+            if (thread := (await read_thread(bus, subject)).thread) is not None:
+                found.append(thread)
+    return sorted(found, key=lambda each: each.changed_at, reverse=True)
+
+
+async def remove_thread(
+    bus: Bus, subjects: Subjects, clock: Clock, team: str, caller: str, thread: str, *, actor: str, timeout: float
+) -> int:
+    """Delete a thread: first no turn joins any more, then the turns that run end, then all messages go.
+
+    A deletion that was interrupted is continued by the next call.
+
+    Returns:
+        The number of turns whose messages were deleted.
+
+    Raises:
+        NotFoundError: There is no such thread.
+        BusyThreadError: A turn did not end in time.
+    """
+    records = ThreadRecords(bus, subjects, clock, subjects.source("client", "python"))
+
+    def close(found: Thread | None) -> Sequence[ThreadEntry]:
+        if found is None:
+            raise NotFoundError(
+                f"{caller} has no thread {thread!r} with {team}; `pointsman threads list` shows the threads"
+            )
+        return delete_thread(found, actor, clock.now(), purged=False)
+
+    closed = await records.change(team, caller, thread, close)
+    assert closed is not None
+    workflows = closed.earlier
+    try:
+        async with asyncio.timeout(timeout):
+            for workflow in workflows:
+                await _end_workflow(bus, subjects, clock, team, workflow, actor)
+    except TimeoutError:
+        raise BusyThreadError(
+            f"a turn of the thread {thread} did not end within {timeout:g} s; delete the thread again later"
+        ) from None
+    for workflow in workflows:
+        await _purge_workflow(bus, subjects, team, workflow)
+    requests = {
+        stored.sequence
+        async for stored in bus.read("requests", subjects.request(team, caller))
+        if workflow_of_request(stored) in workflows
+    }
+    for sequence in requests:
+        await bus.delete("requests", sequence)
+    await records.change(
+        team, caller, thread, lambda found: delete_thread(found, actor, clock.now(), purged=True) if found else ()
+    )
+    return len(workflows)
+
+
+async def _end_workflow(bus: Bus, subjects: Subjects, clock: Clock, team: str, workflow: str, actor: str) -> None:
+    """Cancel a workflow that runs or waits, and wait for its end."""
+    place = subjects.outcome(team, workflow)
+    if await bus.last("log", place) is None:
+        name = derive_id("delete", workflow)
+        control = Control(action="cancel", reason="its thread is deleted")
+        source = subjects.source("client", "python")
+        envelope = Envelope(id=name, type=Control.event_type, source=source, time=clock.now(), subject=workflow)
+        with suppress(ConflictError):  # sent before
+            subject = subjects.control(team, workflow, "cancel", actor, name)
+            await bus.publish(subject, dump(control), encode(envelope), expect=0)
+    await wait_for_message(bus, "log", place, is_outcome)
+
+
+async def _purge_workflow(bus: Bus, subjects: Subjects, team: str, workflow: str) -> None:
+    """Delete the messages of a workflow and of the workflows below it. The log goes last, so that a repeat finds it."""
+    with suppress(NotFoundError, ContractError):  # deleted already, or no supervisor could read it
+        for child in child_workflows(await read_entries(bus, subjects, workflow)):
+            with suppress(NotFoundError):
+                await _purge_workflow(bus, subjects, (await newest_commit(bus, subjects, child)).team, child)
+    filters: tuple[tuple[StreamKind, str], ...] = (
+        ("results", subjects.workflow_events(workflow, team)),
+        ("results", subjects.workflow_steps(team, workflow)),
+        ("results", subjects.workflow_results(team, workflow)),
+        ("controls", subjects.workflow_controls(team, workflow)),
+        ("handoffs", subjects.workflow_handoffs(team, workflow)),
+        ("work", subjects.workflow_timers(team, workflow)),
+        ("dead", subjects.dead_letters_for(workflow=workflow)),
+        ("log", subjects.workflow_questions(workflow, team)),
+        ("log", subjects.outcome(team, workflow)),
+        ("log", subjects.log(team, workflow)),
+    )
+    for stream, subject in filters:
+        await bus.trim(stream, subject, sys.maxsize)

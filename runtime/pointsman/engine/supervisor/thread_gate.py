@@ -1,0 +1,187 @@
+"""Admit the turns of threads: a request that names a thread starts its workflow when its thread grants the turn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pointsman.core.model.inputs import RequestReceived, RequestRefused
+from pointsman.core.model.state import State
+from pointsman.core.planning.summary import thread_summary
+from pointsman.core.threads.past_turns import bounded_text, history_of
+from pointsman.core.threads.turns import (
+    LOST,
+    TurnAsked,
+    end_turn,
+    fold_thread,
+    grant_turn,
+    request_turn,
+    turn_of,
+    turns_ahead,
+)
+from pointsman.engine.log.reader import is_outcome
+from pointsman.engine.log.thread_records import ThreadRecords
+from pointsman.engine.process.consumers import request_consumer
+from pointsman.engine.supervisor.inbound import InboundInput
+from pointsman.errors import ConflictError
+from pointsman.ports.bus import Bus
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import get_logger
+from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.events import AttemptError, Control, ErrorKind, Outcome
+from pointsman_schemas.ids import derive_id
+from pointsman_schemas.log import ThreadTurn
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Team
+from pointsman_schemas.threads import Thread, ThreadEntry, Turn
+
+__all__ = ["ThreadGate"]
+
+_log = get_logger(__name__)
+
+
+class ThreadGate:
+    """The threads of one team, as a supervisor admits their turns.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+        team: The team.
+    """
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: Team) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._team = team
+        self._source = subjects.source("team", team.name)
+        self._records = ThreadRecords(bus, subjects, clock, self._source)
+
+    async def admit(self, inbound: Sequence[InboundInput]) -> bool:
+        """Ask the thread about each request that names one. The inputs of a granted turn get its history.
+
+        Args:
+            inbound: The inputs of a workflow without a log.
+
+        Returns:
+            False if the turn waits: the inputs are processed later.
+        """
+        for each in inbound:
+            match each.input:
+                case RequestReceived(request=request) as received if request.thread and not received.admission.parent:
+                    return await self._admit_turn(each, received, request.thread)
+                case _:
+                    pass
+        return True
+
+    async def record(self, state: State, inbound: Sequence[InboundInput]) -> None:
+        """Write the end of a turn to its thread. A repeated call changes nothing.
+
+        A turn whose workflow began without the thread, because it was cancelled or refused before, is lost.
+
+        Args:
+            state: The state of the workflow after the inputs.
+            inbound: The inputs.
+        """
+        if state.thread is None:
+            for each in inbound:
+                if isinstance(each.input, RequestReceived) and (place := each.input.admission.thread) is not None:
+                    await self._end(place, state.workflow_id, LOST, "")
+        elif state.outcome is not None and state.ended:
+            text = thread_summary(state)
+            summary = (state.thread.overflow[-1].number, text) if text else None
+            answer = bounded_text(state.outcome.answer)
+            await self._end(state.thread, state.workflow_id, state.outcome.status, answer, summary)
+
+    async def _end(
+        self, place: ThreadTurn, workflow: str, outcome: str, answer: str, summary: tuple[int, str] | None = None
+    ) -> None:
+        def decide(thread: Thread | None) -> tuple[ThreadEntry, ...]:
+            if thread is None:
+                return ()
+            return end_turn(thread, workflow, outcome, answer, self._clock.now(), summary)
+
+        await self._records.change(self._team.name, place.caller, place.thread, decide)
+
+    async def _admit_turn(self, each: InboundInput, received: RequestReceived, thread_id: str) -> bool:
+        admission, policy = received.admission, self._team.threads
+        asked = TurnAsked(
+            team=self._team.name,
+            caller=admission.caller,
+            thread=thread_id,
+            workflow=admission.workflow_id,
+            sequence=each.delivery.message.sequence,
+            request=bounded_text(received.request.input),
+        )
+        refusals: list[str] = []
+
+        def ask(thread: Thread | None) -> tuple[ThreadEntry, ...]:
+            entries, refusal = request_turn(thread, asked, policy, self._clock.now())
+            refusals[:] = [refusal] if refusal else []
+            return entries
+
+        thread = await self._records.change(asked.team, asked.caller, thread_id, ask)
+        if refusals:
+            _log.info("turn_refused", thread=thread_id, reason=refusals[0])
+            error = AttemptError(kind=ErrorKind.THREAD, message=refusals[0])
+            each.input = RequestRefused(admission, error, received.request.reply_to)
+            return True
+        if thread is None or (own := turn_of(thread, asked.workflow)) is None or own.status == "ended":
+            return True  # the workflow has a log, which the request meets at its commit
+        if own.status == "queued":
+            thread = await self._grant(thread, asked)
+            own = turn_of(thread, asked.workflow)
+        if own is None or own.status != "running":
+            return False
+        place, history = history_of(thread, asked.workflow, policy)
+        each.input = replace(received, admission=replace(admission, thread=place, history=history))
+        return True
+
+    async def _grant(self, thread: Thread, asked: TurnAsked) -> Thread:
+        """Let a queued turn start, once the turns ahead of it have ended. The policy may interrupt these turns."""
+        ended = [end for turn in turns_ahead(thread, asked.workflow) if (end := await self._end_of(turn)) is not None]
+
+        def decide(thread: Thread | None) -> tuple[ThreadEntry, ...]:
+            if thread is None:
+                return ()
+            entries: list[ThreadEntry] = []
+            for workflow, outcome, answer in ended:
+                entries += end_turn(thread, workflow, outcome, answer, self._clock.now())
+            after = fold_thread(thread, entries)
+            return (*entries, *grant_turn(after, asked.workflow, self._clock.now()))
+
+        after = await self._records.change(asked.team, asked.caller, asked.thread, decide) or thread
+        if self._team.threads.busy == "interrupt":
+            for turn in turns_ahead(after, asked.workflow):
+                await self._interrupt(turn, asked)
+        return after
+
+    async def _end_of(self, turn: Turn) -> tuple[str, str, str] | None:
+        """Return the end of a turn that its record does not have: workflow, outcome and answer. None if it goes on."""
+        team = self._team.name
+        # In this order: a request is settled after the first commit of its workflow.
+        depth = await self._bus.depth(request_consumer(self._subjects, team).name, "requests")
+        stored = await self._bus.last("log", self._subjects.outcome(team, turn.workflow_id))
+        if stored is not None and is_outcome(stored):
+            outcome = parse(Outcome, decode(stored.headers, stored.body)[1])
+            return turn.workflow_id, outcome.status, bounded_text(outcome.answer)
+        settled = depth is not None and turn.sequence <= depth.settled_through
+        if settled and await self._bus.last("log", self._subjects.log(team, turn.workflow_id)) is None:
+            _log.warning("turn_lost", workflow_id=turn.workflow_id, hint="its request was settled without a workflow")
+            return turn.workflow_id, LOST, ""
+        return None
+
+    async def _interrupt(self, turn: Turn, asked: TurnAsked) -> None:
+        """Cancel a turn for the turn behind it, once."""
+        name = derive_id("interrupt", turn.workflow_id, asked.workflow)
+        control = Control(action="cancel", reason="the next turn of its thread interrupted it")
+        envelope = Envelope(
+            id=name, type=Control.event_type, source=self._source, time=self._clock.now(), subject=turn.workflow_id
+        )
+        team = self._team.name
+        subject = self._subjects.control(team, turn.workflow_id, "cancel", team, name)
+        with contextlib.suppress(ConflictError):  # sent before
+            await self._bus.publish(subject, dump(control), encode(envelope), expect=0)
