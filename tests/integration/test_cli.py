@@ -182,7 +182,7 @@ async def test_failed_workflow_is_resumed_and_watched_to_its_second_end(shell: S
     assert f"`pointsman resume {workflow}` does the failed tasks again" in failed.err
 
     async with factory.team(TEAM, [planner_of(TASKS[0]), synthesizer, echo("a")], on=shell.settings):
-        resumed = await shell("resume", workflow[:12], "--reason", "mended", "--by", "ops")
+        resumed = await shell("resume", workflow[:12], "--reason", "mended")
         watched = await shell.json("watch", workflow)
         again = await shell("resume", workflow)
         shown = await shell.json("show", workflow)
