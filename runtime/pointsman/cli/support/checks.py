@@ -39,12 +39,14 @@ from pointsman.ports.bus import QueueDepth, StreamKind
 from pointsman.settings import Settings
 from pointsman.util.environment import variable
 from pointsman_schemas.card import AgentCard, Role
+from pointsman_schemas.ids import is_token
 from pointsman_schemas.team import ANY, Team
 
 __all__ = ["Check", "check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
 
 _READING_ROLES = (GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.DASHBOARD, GrantRole.OBSERVER)
 _RECHECK_DELAY_S = 0.5  # seconds: a live supervisor takes waiting messages within milliseconds
+_MAX_SHOWN_SUBJECTS = 5  # subjects without a reader that one line names
 _MAX_COUNTED = 1_000  # dead letters that are counted; doctor reports a larger number as "or more"
 _RETAINED_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "work", "log")
 _RETENTION_TOLERANCE = timedelta(days=1)  # supervisors apply the retention every hour
@@ -325,7 +327,10 @@ def _team_consumers(client: Client, team: str) -> tuple[DurableConsumer, ...]:
 
 
 async def check_requests(client: Client) -> Check:
-    """Check that each queued request has a live supervisor. Cancelled requests do not need one.
+    """Check that each queued request has a live supervisor, and that each subject of requests names a team.
+
+    Cancelled requests do not need a supervisor. The broker also stores a message on a subject with a literal wildcard,
+    such as `pointsman.request.*.shop`, which no team reads.
 
     Args:
         client: The client.
@@ -333,6 +338,14 @@ async def check_requests(client: Client) -> Check:
     Returns:
         The result.
     """
+    subjects = await client.bus.subjects("requests", client.subjects.requests)
+    if lost := sorted(each for each in subjects if not is_token(each.split(".")[2])):
+        return Check(
+            "requests",
+            False,
+            f"no team reads the requests on {', '.join(lost[:_MAX_SHOWN_SUBJECTS])}",
+            f"publish them on {client.subjects.request('TEAM', 'CALLER')}, with the names of a team and of a caller",
+        )
     queued = [each for each in await client.queued_requests() if each.status == QUEUED_STATUS]
     counts = Counter(each.team for each in queued)
     unserved = set(counts) - {card.name for card in await client.operations.teams()}
