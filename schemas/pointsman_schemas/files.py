@@ -10,8 +10,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StringConstraints
 
 from pointsman_schemas.base import Frozen
+from pointsman_schemas.ids import Token
 
-__all__ = ["MAX_FILE_BYTES", "MEDIA_TYPE_PATTERN", "File", "FileName", "find_file_fault"]
+__all__ = ["MAX_FILE_BYTES", "MEDIA_TYPE_PATTERN", "SHARED_OWNER", "File", "FileName", "find_file_fault"]
 
 MAX_FILE_BYTES = 268_435_456
 """Default of the largest file that a process stores, in bytes."""
@@ -31,8 +32,12 @@ FileName = Annotated[str, StringConstraints(min_length=1, max_length=255), After
 """A file name without a folder, safe to save under on any system."""
 
 
+SHARED_OWNER = "shared"
+"""The owner of a file that was stored for several requests."""
+
+
 class File(Frozen):
-    """A file in the object store. Its object is named by the digest, so equal contents are stored once."""
+    """A file in the object store. The owner and the digest name its object: equal contents of a workflow are one."""
 
     name: FileName = Field(description="The name of the file, without a folder.")
     media_type: Annotated[str, StringConstraints(pattern=MEDIA_TYPE_PATTERN)] = Field(
@@ -42,6 +47,14 @@ class File(Frozen):
     sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] = Field(
         description="The SHA-256 of the content, in lower-case hexadecimal digits."
     )
+    owner: Token = Field(
+        description="The workflow with which the file is forgotten; `shared` for a file of several requests."
+    )
+
+    @property
+    def object_name(self) -> str:
+        """The name of the object. It begins with the owner, as the names of large bodies do."""
+        return f"{self.owner}-{self.sha256}"
 
 
 def find_file_fault(files: Sequence[File], most: int, max_bytes: int, types: Sequence[str]) -> str:

@@ -25,8 +25,8 @@ def files(bus: Bus, place: BrokerNamespace) -> FileStore:
     return FileStore(bus, Subjects(place.ns).artifacts_bucket, SystemClock(), max_bytes=1_000_000)
 
 
-async def stored(files: FileStore, content: bytes = CONTENT, name: str = "table.bin") -> File:
-    writer = files.create(name, "application/octet-stream")
+async def stored(files: FileStore, content: bytes = CONTENT, name: str = "table.bin", owner: str = "wf_1") -> File:
+    writer = files.create(name, "application/octet-stream", owner)
     for start in range(0, len(content), 70_000):  # pieces that are no chunks
         await writer.write(content[start : start + 70_000])
     return await writer.finish()
@@ -46,6 +46,7 @@ async def test_a_file_is_read_as_it_was_stored(files: FileStore, content: bytes)
         media_type="application/octet-stream",
         size=len(content),
         sha256=sha256(content).hexdigest(),
+        owner="wf_1",
     )
     assert await content_of(files, file) == content
 
@@ -58,12 +59,15 @@ async def test_equal_contents_under_two_names_are_one_object(
     assert (first.sha256, second.name) == (second.sha256, "copy.bin")
     assert len(await bus.subjects("artifacts", Subjects(place.ns).objects)) == 1
     assert await content_of(files, second) == CONTENT
+    await stored(files, owner="wf_2")  # it stays when the other workflow is forgotten
+    assert len(await bus.subjects("artifacts", Subjects(place.ns).objects)) == 2
 
 
 async def test_a_file_that_is_not_finished_or_not_stored_is_not_found(files: FileStore) -> None:
-    writer = files.create("half.bin", "application/octet-stream")
+    writer = files.create("half.bin", "application/octet-stream", "wf_1")
     await writer.write(CONTENT)
-    half = File(name="half.bin", media_type="a/b", size=len(CONTENT), sha256=sha256(CONTENT).hexdigest())
+    digest = sha256(CONTENT).hexdigest()
+    half = File(name="half.bin", media_type="a/b", size=len(CONTENT), sha256=digest, owner="wf_1")
 
     with pytest.raises(BodyLostError, match=r"'half.bin' is not in the object store"):
         await content_of(files, half)
@@ -83,7 +87,7 @@ async def test_a_damaged_file_is_an_error_at_its_end(files: FileStore, bus: Bus,
 
 
 async def test_a_file_that_is_too_large_is_refused_before_its_end(files: FileStore) -> None:
-    writer = files.create("big.bin", "application/octet-stream")
+    writer = files.create("big.bin", "application/octet-stream", "wf_1")
     await writer.write(b"x" * 1_000_000)
 
     with pytest.raises(ContractError, match=r"is larger than 1000000 bytes \(POINTSMAN_MAX_FILE_BYTES\)"):
@@ -93,4 +97,4 @@ async def test_a_file_that_is_too_large_is_refused_before_its_end(files: FileSto
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\nb", "x" * 256, "\u202egpj.exe"])
 def test_a_name_that_is_no_plain_name_is_refused(files: FileStore, name: str) -> None:
     with pytest.raises(ValueError, match="name"):
-        files.create(name, "text/plain")
+        files.create(name, "text/plain", "wf_1")

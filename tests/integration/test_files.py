@@ -194,3 +194,25 @@ def _digest(path: Path) -> str:
         while piece := data.read(_MIB):
             digest.update(piece)
     return digest.hexdigest()
+
+
+async def test_a_forgotten_workflow_leaves_no_file_and_others_keep_theirs(
+    bus: JetStreamBus, settings: Settings
+) -> None:
+    files = [("invoice.txt", b"200 EUR")]
+    async with factory.team(DESK, [scan, book], on=settings) as client:
+        gone = await client.submit("desk", "one", files=files)
+        await gone.outcome(20)
+        stays = await client.submit("desk", "two", files=files)
+        await stays.outcome(20)
+        kept = await client.files(stays.id)
+        forgotten = await client.files(gone.id)
+
+        done = await client.operations.forget(gone.id)
+
+        assert done.objects == 2
+        for each in forgotten:
+            with pytest.raises(BodyLostError, match="is not in the object store"):
+                await anext(client.read_file(each.file))
+        read = [b"".join([piece async for piece in client.read_file(each.file)]) for each in kept]
+    assert read == [b"200 EUR", b"page of 200 EUR"]

@@ -9,7 +9,8 @@ or store an object and refer to that object.
 from __future__ import annotations
 
 import secrets
-from base64 import urlsafe_b64encode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as Base64Error
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -27,7 +28,7 @@ from pointsman_schemas.ids import stable_digest
 from pointsman_schemas.strict_json import describe
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["CHUNK_BYTES", "REUSE_MAX_AGE_S", "ClaimCheckStore", "ObjectInfo", "object_name"]
+__all__ = ["CHUNK_BYTES", "REUSE_MAX_AGE_S", "ClaimCheckStore", "ObjectInfo", "object_name", "object_owner"]
 
 _log = structlog.get_logger(__name__)
 
@@ -208,6 +209,22 @@ def object_name(subjects: Subjects, subject: str, digest: str) -> str:
         The name: the workflow of the subject, or a digest of a subject without a workflow, and the digest of the body.
     """
     return f"{subjects.workflow_of(subject) or stable_digest(subject.encode())}-{digest}"
+
+
+def object_owner(subject: str) -> str:
+    """Return the workflow of an object, by the subject of its description.
+
+    Args:
+        subject: The subject of a description.
+
+    Returns:
+        The text before the digest in the name of the object; empty for an object of another program.
+    """
+    try:
+        name = urlsafe_b64decode(subject.rpartition(".")[2]).decode()
+    except (Base64Error, UnicodeDecodeError):
+        return ""
+    return name.rpartition("-")[0]
 
 
 def _reference_header(headers: Mapping[str, str]) -> str | None:

@@ -1,8 +1,8 @@
 """Store files in the object store of a namespace, and read them, piece by piece: no file is held in memory.
 
-A file is an object in the form of NATS object stores (ADR-20), named by the SHA-256 of its content. The description is
-published after the last chunk, so a file that can be found is whole. Retention deletes an object that is older than
-every message that could refer to it, as for large bodies (`claim_check`).
+A file is an object in the form of NATS object stores (ADR-20), named by its workflow and the SHA-256 of its content.
+The description is published after the last chunk, so a file that can be found is whole. Retention deletes an object
+that is older than every message that could refer to it, as for large bodies (`claim_check`).
 """
 
 from __future__ import annotations
@@ -47,17 +47,19 @@ class FileStore:
         self._clock = clock
         self._max_bytes = max_bytes
 
-    def create(self, name: str, media_type: str) -> FileWriter:
+    def create(self, name: str, media_type: str, owner: str) -> FileWriter:
         """Begin a file.
 
         Args:
             name: The name of the file, without a folder.
             media_type: The media type.
+            owner: The workflow with which the file is forgotten, or `shared`.
 
         Returns:
             The writer. Nothing can be read before its `finish`.
         """
-        return FileWriter(self._bus, self._bucket, self._clock, self._max_bytes, name, media_type)
+        file = File(name=name, media_type=media_type, size=0, sha256="0" * 64, owner=owner)
+        return FileWriter(self._bus, self._bucket, self._clock, self._max_bytes, file)
 
     async def read(self, file: File) -> AsyncGenerator[bytes, None]:
         """Read a file in pieces, and check its size and digest.
@@ -75,7 +77,7 @@ class FileStore:
             BodyLostError: The file was removed, was never stored, or is damaged.
             BusUnavailableError: The broker does not answer.
         """
-        description = _parse(file, await self._bus.last("artifacts", _info_subject(self._bucket, file.sha256)))
+        description = _parse(file, await self._bus.last("artifacts", _info_subject(self._bucket, file.object_name)))
         digest, size = sha256(), 0
         chunks = self._bus.read("artifacts", f"$O.{self._bucket}.C.{description.nuid}")
         async for chunk in chunks:
@@ -96,13 +98,11 @@ class FileWriter:
         bucket: The bucket.
         clock: The clock.
         max_bytes: Largest size of the file, in bytes.
-        name: The name of the file.
-        media_type: The media type.
+        file: The name, the media type and the owner, which were checked before anything is stored.
     """
 
-    def __init__(self, bus: Bus, bucket: str, clock: Clock, max_bytes: int, name: str, media_type: str) -> None:
-        # The name and the media type are checked before anything is stored.
-        self._file = File(name=name, media_type=media_type, size=0, sha256="0" * 64)
+    def __init__(self, bus: Bus, bucket: str, clock: Clock, max_bytes: int, file: File) -> None:
+        self._file = file
         self._bus = bus
         self._bucket = bucket
         self._clock = clock
@@ -148,14 +148,14 @@ class FileWriter:
             await self._publish(bytes(self._rest))
             self._rest.clear()
         file = self._file.model_copy(update={"size": self._size, "sha256": self._digest.hexdigest()})
-        subject = _info_subject(self._bucket, file.sha256)
+        subject = _info_subject(self._bucket, file.object_name)
         there = await self._bus.last("artifacts", subject)
         if there is not None and self._clock.now() - there.at < timedelta(seconds=REUSE_MAX_AGE_S) / 2:
             with suppress(BodyLostError):
                 if await self._is_readable(file):
                     return file
         description = ObjectInfo(
-            name=file.sha256,
+            name=file.object_name,
             bucket=self._bucket,
             nuid=self._nuid,
             size=file.size,

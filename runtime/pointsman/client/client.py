@@ -60,7 +60,7 @@ from pointsman.telemetry.semconv import publish_request
 from pointsman.telemetry.traces import span, tracing_enabled
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import Budget, Progress, Request
-from pointsman_schemas.files import MAX_FILE_BYTES, File
+from pointsman_schemas.files import MAX_FILE_BYTES, SHARED_OWNER, File
 from pointsman_schemas.ids import caller_id, stable_digest, workflow_id_for
 from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
 from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
@@ -233,12 +233,13 @@ class Client:
             chosen_id = uuid4().hex if request_id is None else caller_id(request_id, "request id")
         except ContractError as error:
             raise ContractError(f"{error}; nothing was sent") from None
+        workflow = workflow_id_for(subject, chosen_id, self.source)
         given = {
             "input": as_json_value(input, "input"),
             "deadline": deadline,
             "budget": budget,
             "metadata": as_json_value(metadata or {}, "metadata"),
-            "files": await store_files(self._files, files) if files else (),
+            "files": await store_files(self._files, files, workflow) if files else (),
             "correlation_id": correlation_id,
             "thread": thread,
         }
@@ -248,7 +249,7 @@ class Client:
             request = Request.model_validate(given)
         except ValidationError as error:
             raise ContractError(f"the request does not fit: {describe(error)}; nothing was sent") from None
-        workflow, body = workflow_id_for(subject, chosen_id, self.source), dump(request)
+        body = dump(request)
         digest = stable_digest(body)
         if request_id is not None:
             await self._check_request_id_free(team, workflow, request_id, digest)
@@ -342,7 +343,7 @@ class Client:
         Raises:
             ContractError: the name is not valid, or the file is too large.
         """
-        return await store_file(self._files, name, content, media_type)
+        return await store_file(self._files, name, content, SHARED_OWNER, media_type)
 
     async def batch(
         self,

@@ -53,12 +53,13 @@ def list_files(entries: Sequence[Entry]) -> Sequence[WorkflowFile]:
     return tuple(found)
 
 
-async def store_files(store: FileStore, given: Sequence[GivenFile]) -> tuple[File, ...]:
+async def store_files(store: FileStore, given: Sequence[GivenFile], owner: str) -> tuple[File, ...]:
     """Store the files of a request.
 
     Args:
         store: The files of the namespace.
         given: The files.
+        owner: The workflow of the request.
 
     Returns:
         The references.
@@ -72,11 +73,11 @@ async def store_files(store: FileStore, given: Sequence[GivenFile]) -> tuple[Fil
         if isinstance(each, File):
             files.append(each)
         elif isinstance(each, tuple):
-            files.append(await store_file(store, *each))
+            files.append(await store_file(store, each[0], each[1], owner))
         else:
             path = Path(each)
             try:
-                files.append(await store_file(store, path.name, path))
+                files.append(await store_file(store, path.name, path, owner))
             except OSError as error:
                 raise ConfigurationError(
                     f"the file {path} cannot be read: {error.strerror or error}; check the path"
@@ -84,19 +85,20 @@ async def store_files(store: FileStore, given: Sequence[GivenFile]) -> tuple[Fil
     return tuple(files)
 
 
-async def store_file(store: FileStore, name: str, content: FileContent, media_type: str = "") -> File:
+async def store_file(store: FileStore, name: str, content: FileContent, owner: str, media_type: str = "") -> File:
     """Store one file.
 
     Args:
         store: The files of the namespace.
         name: The name of the file, without a folder.
         content: The content.
+        owner: The workflow with which the file is forgotten, or `shared`.
         media_type: The media type; by default by the ending of the name.
 
     Returns:
         The reference.
     """
-    writer = store.create(name, media_type or guess_media_type(name))
+    writer = store.create(name, media_type or guess_media_type(name), owner)
     async with aclosing(pieces_of(content)) as pieces:
         async for piece in pieces:
             await writer.write(piece)

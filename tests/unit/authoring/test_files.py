@@ -37,7 +37,7 @@ class Store:
     def put(self, name: str, media_type: str, content: bytes) -> File:
         digest = sha256(content).hexdigest()
         self.contents[digest] = content
-        return File(name=name, media_type=media_type, size=len(content), sha256=digest)
+        return File(name=name, media_type=media_type, size=len(content), sha256=digest, owner="wf_test")
 
     async def read(self, file: File) -> AsyncGenerator[bytes, None]:
         content = self.contents.get(file.sha256, b"")

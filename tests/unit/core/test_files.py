@@ -18,7 +18,7 @@ from pointsman_schemas.team import Limits, Team
 
 
 def file(name: str = "invoice.pdf", size: int = 10, media_type: str = "application/pdf") -> File:
-    return File(name=name, media_type=media_type, size=size, sha256=f"{size:064x}")
+    return File(name=name, media_type=media_type, size=size, sha256=f"{size:064x}", owner="wf_1")
 
 
 def step(id: str, needs: tuple[str, ...] = ()) -> PlannedTask:

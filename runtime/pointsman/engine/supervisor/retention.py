@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 
+from pydantic import ValidationError
+
+from pointsman.bus.claim_check import ObjectInfo, object_owner
 from pointsman.core.threads.turns import open_turns
 from pointsman.engine.log.reader import (
     as_async_generator,
@@ -275,7 +278,12 @@ class RetentionJob:
                     _log.info("thread_expired", thread=thread.thread, caller=thread.caller, team=thread.team)
 
     async def _remove_unreferenced_bodies(self) -> None:
-        """Delete the bodies that no message refers to: the bodies that are older than every stored message."""
+        """Delete bodies and files that no message refers to: they are older than every stored message.
+
+        A file is not written again with each message that refers to it, as a body is. It may be older than the log of
+        its workflow, if the request waited for a supervisor. It stays as long as that log, and so does what is stored
+        after it.
+        """
         referring: Sequence[StreamKind] = (*_WORKING_STREAMS, "log", "dead")
         oldest = [first.at for stream in referring if (first := await oldest_message(self._bus, stream))]
         until = min((self._began, *oldest)) - _BODY_RETENTION
@@ -284,6 +292,24 @@ class RetentionJob:
             async for stored in descriptions:
                 if stored.at >= until:
                     break
+                if await self._has_log(object_owner(stored.subject)):
+                    last = min(last, await self._first_chunk(stored) - 1)
+                    break
                 last = stored.sequence
         if last:
             await self._bus.trim("artifacts", ">", last)
+
+    async def _has_log(self, workflow: str) -> bool:
+        if not is_token(workflow):
+            return False
+        return await self._bus.last("log", self._subjects.workflow_log(workflow)) is not None
+
+    async def _first_chunk(self, description: StoredMessage) -> int:
+        """Return the sequence of the first chunk of an object; that of its description if it has no chunks."""
+        with suppress(ValidationError):
+            nuid = ObjectInfo.model_validate_json(description.body).nuid
+            chunks = self._bus.read("artifacts", f"$O.{self._subjects.artifacts_bucket}.C.{nuid}")
+            async with aclosing(as_async_generator(chunks)) as messages:
+                async for chunk in messages:
+                    return min(chunk.sequence, description.sequence)
+        return description.sequence

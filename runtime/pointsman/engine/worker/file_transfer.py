@@ -19,10 +19,12 @@ class WorkerFiles:
 
     Args:
         store: The files of the namespace.
+        workflow: The workflow, which owns the files that agents return.
     """
 
-    def __init__(self, store: FileStore) -> None:
+    def __init__(self, store: FileStore, workflow: str) -> None:
         self._store = store
+        self._workflow = workflow
         self._loop = asyncio.get_running_loop()
 
     async def read(self, file: File) -> AsyncGenerator[bytes, None]:
@@ -34,7 +36,7 @@ class WorkerFiles:
             await run_on_loop(self._loop, pieces.aclose())
 
     async def store(self, name: str, media_type: str, content: FileContent) -> File:
-        writer = self._store.create(name, media_type)
+        writer = self._store.create(name, media_type, self._workflow)
         async with aclosing(pieces_of(content)) as pieces:
             async for piece in pieces:
                 await run_on_loop(self._loop, writer.write(piece))

@@ -248,7 +248,7 @@ class HandoffProcessor:
         )
         in_flight.attempt = attempt = Attempt(
             slots.agent, handoff, reporter, self.executor, self._clock, self.timeouts, journal, self.rate_limiter,
-            delivery.delivered, self.interceptors, self.deps, self._files(),
+            delivery.delivered, self.interceptors, self.deps, self._files(handoff),
         )  # fmt: skip
         if maybe_known and await self._has_result(handoff):
             await in_flight.delivery.ack()
@@ -273,9 +273,9 @@ class HandoffProcessor:
         fault_point("worker.acked")
         return result
 
-    def _files(self) -> WorkerFiles:
+    def _files(self, handoff: Handoff) -> WorkerFiles:
         bucket, bound = self._subjects.artifacts_bucket, self._settings.max_file_bytes
-        return WorkerFiles(FileStore(self._bus, bucket, self._clock, bound))
+        return WorkerFiles(FileStore(self._bus, bucket, self._clock, bound), handoff.workflow_id)
 
     def _open_journal(
         self, in_flight: InFlightHandoff, handoff: Handoff, envelope: Envelope, *, fresh: bool

@@ -94,6 +94,28 @@ async def test_work_is_removed_after_a_week_and_logs_after_the_retention() -> No
     assert after_thirty == dict.fromkeys(STREAMS, 0)
 
 
+async def test_files_stay_as_long_as_their_workflow_and_are_removed_after_it() -> None:
+    clock = VirtualClock()
+    broker = MemoryBroker(clock=clock)
+    client = Client(broker.connect())
+    await client.submit("quick", "read it", files=[("a.txt", b"content")])
+    (stored,) = await client.bus.subjects("artifacts", client.subjects.objects)
+
+    await trimmed(broker, clock, 365)  # no supervisor has admitted the request
+    kept = await client.bus.last("artifacts", stored)
+    async with supervised(broker, clock, QUICK, repeats) as running:
+        assert await complete(running, clock, "another") == "completed"
+        (found,) = [each for each in await client.list("quick") if each.input == "read it"]
+        (file,) = await client.files(found.id)
+    await trimmed(broker, clock, 29)
+    read = [piece async for piece in client.read_file(file.file)]
+    await trimmed(broker, clock, 2)
+
+    assert kept is not None
+    assert read == [b"content"]
+    assert (await held(client))["artifacts"] == 0
+
+
 async def test_request_without_a_team_is_kept_for_a_year_and_served() -> None:
     clock = VirtualClock()
     broker = MemoryBroker(clock=clock, max_payload=20_000)
