@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from support import factory
+from support.broker import own_settings, restart_broker
 from support.factory import RunningTeam
-from support.gateway import http_client, served_gateway
+from support.gateway import gateway_process, http_client, served_gateway
+from support.processes import System
 from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
+from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.errors import TaskError
 from pointsman.gateway.keys import KeyStore
 from pointsman.settings import Settings
@@ -397,6 +401,82 @@ async def test_responses_of_another_caller_do_not_exist(crew: RunningTeam, setti
             await bob.responses.create(model="helpers", input="x", previous_response_id=response.id)
         for client in (ada, bob):
             await client.close()
+
+
+# Gateways and brokers that fail
+
+
+async def test_another_gateway_goes_on_with_a_response_and_gives_a_chat_its_answer(
+    crew: RunningTeam, helpers: Helpers, settings: Settings, tmp_path: Path
+) -> None:
+    """Kill a gateway in the middle of both streams."""
+    helpers.go.clear()
+    async with System(tmp_path, settings) as system:
+        (first, one), (_, two) = await asyncio.gather(gateway_process(system), gateway_process(system))
+        key = {"Idempotency-Key": "mine"}
+        asked: dict[str, Any] = {"model": "helpers", "messages": [{"role": "user", "content": "chat"}]}
+        numbers: list[int] = []
+        async with openai.AsyncOpenAI(base_url=f"{one}/v1", api_key="none", timeout=30, max_retries=0) as client:
+            chunks = await client.chat.completions.create(**asked, stream=True, extra_headers=key)
+            await anext(aiter(chunks))
+            events = await client.responses.create(model="helpers", input="response", background=True, stream=True)
+            name = ""
+            async for event in events:
+                numbers.append(event.sequence_number)
+                if event.type == "response.created":
+                    name = event.response.id
+                if event.type == "response.reasoning_summary_text.delta" and "repeater" in event.delta:
+                    break
+            await first.kill()
+        async with openai.AsyncOpenAI(base_url=f"{two}/v1", api_key="none", timeout=30, max_retries=0) as client:
+            again = asyncio.create_task(client.chat.completions.create(**asked, extra_headers=key))
+            rest = await client.responses.retrieve(name, stream=True, starting_after=numbers[-1])
+            helpers.go.set()
+            numbers += [event.sequence_number async for event in rest]
+            response = await client.responses.retrieve(name)
+            completion = await again
+
+    assert numbers == list(range(len(numbers)))
+    assert response.output_text == "response"
+    assert completion.choices[0].message.content == "chat"
+    assert helpers.requests.count("chat") == 1
+
+
+async def test_a_chat_and_a_response_go_on_through_a_restart_of_the_broker(
+    own_broker: EmbeddedBroker, helpers: Helpers, tmp_path: Path
+) -> None:
+    helpers.go.clear()
+    own = own_settings(own_broker, ack_wait=2.0, heartbeat=0.5)
+    async with (
+        factory.team(TEAM, helpers.agents, on=own),
+        served_gateway(own) as address,
+        openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none", timeout=60, max_retries=0) as client,
+    ):
+
+        async def chat() -> str:
+            stream = await client.chat.completions.create(
+                model="helpers", messages=[{"role": "user", "content": "chat"}], stream=True
+            )
+            return "".join([choice.delta.content or "" async for chunk in stream for choice in chunk.choices])
+
+        async def respond() -> list[int]:
+            stream = await client.responses.create(model="helpers", input="response", stream=True)
+            return [event.sequence_number async for event in stream]
+
+        chatting, responding = asyncio.create_task(chat()), asyncio.create_task(respond())
+        await until(lambda: len(helpers.requests) == 2, seconds=30)
+        second = restart_broker(own_broker, tmp_path)
+        await own_broker.stop()
+        await asyncio.sleep(0.5)  # longer than a message on its way
+        async with second:
+            helpers.go.set()
+            async with asyncio.timeout(60):
+                text, numbers = await chatting, await responding
+            await client.close()
+
+    assert text == "chat"
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) > 8
 
 
 # Agents of other makers

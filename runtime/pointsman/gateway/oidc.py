@@ -124,14 +124,13 @@ class TokenVerifier:
 class _NoRedirects(HTTPRedirectHandler):
     """An issuer answers at the URL that was configured. A redirect could lead to a host of this network."""
 
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(self, req: Any, fp: Any, code: Any, msg: Any, headers: Any, newurl: Any) -> None:
         return None
 
 
 def _read_keys(issuer: str, url: str | None) -> dict[str, Any]:
-    if url is None:
-        url = _read_document(f"{issuer.rstrip('/')}/.well-known/openid-configuration")["jwks_uri"]
-    keys = jwt.PyJWKSet.from_dict(_read_document(url)).keys
+    address = url or str(_read_document(f"{issuer.rstrip('/')}/.well-known/openid-configuration")["jwks_uri"])
+    keys = jwt.PyJWKSet.from_dict(_read_document(address)).keys
     return {str(key.key_id or ""): key for key in keys}
 
 
