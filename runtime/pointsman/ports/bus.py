@@ -55,7 +55,7 @@ class StoredMessage:
         sequence: The sequence number in the stream.
         at: The time at which the broker stored the message, by the broker's clock.
         scheduled_by: The subject of the schedule that produced the message; empty for a message that a client
-            published. The broker sets it, and no client can.
+            published. In a stream with schedules, a publisher that adds `Nats-Schedule-Next` can set it, too.
     """
 
     subject: str
