@@ -107,7 +107,7 @@ async def test_headers_that_cannot_be_read_do_not_stop_the_reading(
     assert broken.message.body == b"{}"
     assert delivery.message.body == b"next"
     async with asyncio.timeout(TIMEOUT_S):
-        assert [stored.body async for stored in bus.read("work", subject)] == [b"{}", b"next"]
+        assert [stored.body async for stored in bus.read("requests", subject)] == [b"{}", b"next"]
 
 
 async def test_a_cancellation_in_the_same_turn_as_the_answer_is_not_lost(bus: JetStreamBus, namespace: str) -> None:

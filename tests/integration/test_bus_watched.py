@@ -73,7 +73,7 @@ async def test_where_a_message_went_is_a_span_of_its_trace(bus: JetStreamBus, se
 
     *hops, _ = sorted(exporter.get_finished_spans(), key=lambda span: span.name == "asking")
     assert [span.name for span in hops] == [
-        f"store {ns}.request.crew.anonymous",
+        f"store {ns}.request.crew",
         f"store {ns}.log.crew",
         f"store {ns}.log.crew",
     ]

@@ -106,7 +106,7 @@ async def check_replays(client: Client, request: Workflow, task: Workflow, open_
     store = client.operations
     failed = next(letter for letter in letters if letter.content.workflow_id == task.id)
 
-    event = await store.replay(by_subject["inbox"])
+    event = await store.replay(by_subject["control"])
     await asyncio.to_thread(mended.touch)
     again = await store.replay(by_subject["request"])
     renewed = await store.replay(failed, as_new=True)
@@ -114,7 +114,7 @@ async def check_replays(client: Client, request: Workflow, task: Workflow, open_
     untouched = await open_ended.outcome(10)
 
     assert kept == sorted(
-        [(request.id, "request"), (open_ended.id, "inbox"), (task.id, "handoff"), ("wf_none", "handoff")]
+        [(request.id, "request"), (open_ended.id, "control"), (task.id, "handoff"), ("wf_none", "handoff")]
     )
     assert len({letter.content.id for letter in letters}) == LETTERS
     assert (event.action, again.action, renewed.action) == ("event", "request", "request")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+from base64 import urlsafe_b64encode
 
 import nats
 import pytest
+from nats.js import JetStreamContext
 from support import factory
 from support.broker import remove_streams
 from support.factory import echo, planner_of
@@ -72,6 +74,19 @@ async def test_retry_completes_a_large_body_after_a_crash_between_chunks(
     assert workflow.id == workflow_id_for(other.subjects.request("crew", other.user), "again", other.source)
 
 
+async def put_object(stream: JetStreamContext, bucket: str, name: str, body: bytes) -> None:
+    """Store an object as ADR-20 describes it, without rollup, which the bucket refuses."""
+    digest = urlsafe_b64encode(hashlib.sha256(body).digest()).decode()
+    step, nuid = 100_000, "other-client"
+    parts = [body[start : start + step] for start in range(0, len(body), step)]
+    for part in parts:
+        await stream.publish(f"$O.{bucket}.C.{nuid}", part)
+    description = {"name": name, "bucket": bucket, "nuid": nuid, "size": len(body), "chunks": len(parts),
+                   "digest": f"SHA-256={digest}", "mtime": "2026-01-01T00:00:00Z",
+                   "options": {"max_chunk_size": step}}  # fmt: skip
+    await stream.publish(f"$O.{bucket}.M.{urlsafe_b64encode(name.encode()).decode()}", json.dumps(description).encode())
+
+
 async def test_any_nats_client_can_read_and_write_a_stored_body(
     settings: Settings, bus: JetStreamBus, bucket: str
 ) -> None:
@@ -82,7 +97,7 @@ async def test_any_nats_client_can_read_and_write_a_stored_body(
         plain = await nats.connect(settings.url)
         stream = plain.jetstream()
         store = await stream.object_store(bucket)
-        await store.put("any name", body)
+        await put_object(stream, bucket, "any name", body)
         headers = {"Nats-Msg-Id": "from-outside", "ce-dataref": reference}
         await stream.publish(f"{settings.namespace}.request.crew.anonymous", b"", headers=headers)
         workflow = workflow_id_for(f"{settings.namespace}.request.crew.anonymous", "from-outside")
@@ -171,8 +186,8 @@ async def test_large_outcome_is_sent_to_reply_to_as_a_reference(settings: Settin
 
     async with factory.team(TEAM, [PLANNER, long], on=settings):
         plain = await nats.connect(settings.url)
-        inbox = await plain.subscribe("answers.mine")
-        request = json.dumps({"input": "tell me", "reply_to": "answers.mine"}).encode()
+        inbox = await plain.subscribe("_INBOX.answers.mine")
+        request = json.dumps({"input": "tell me", "reply_to": "_INBOX.answers.mine"}).encode()
         await plain.publish(f"{settings.namespace}.request.crew.anonymous", request)
         told = await inbox.next_msg(timeout=30)
         await plain.close()

@@ -107,7 +107,7 @@ async def test_work_that_was_lost_is_sent_again_from_the_log(tmp_path: Path, err
     finally:
         await store.stop()
 
-    assert errors == ["work_stream_rolled_back"]
+    assert errors == ["work_rolled_back"]
     assert gone
     assert work.id in loss
     assert (outcome.status, outcome.answer) == ("completed", "b")

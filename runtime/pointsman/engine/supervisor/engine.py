@@ -244,7 +244,7 @@ class SupervisorEngine:
         lost = await find_lost_work(self._bus, self._subjects, self._team.name, self._clock, kept)
         for loss in lost:
             _log.error(
-                "result_stream_rolled_back",
+                "work_rolled_back",
                 reason=loss,
                 hint="the messages that follow from the log are published again",
             )

@@ -1,9 +1,9 @@
 """Detect streams that lost acknowledged messages, by comparing the streams with each other.
 
 A commit is stored before its handoffs, and a result before the commit that accepts it. So the newest handoff proves its
-commit, and the newest commit proves its result. If such a commit or result is missing, the end of its stream is lost: a
-disk failed, the power failed, or the store was restored from an older copy. The broker does not report such a loss. If
-a consumer is ahead of its stream, the broker moves the consumer back.
+commit, and the newest commit proves its result and the handoff of its result. If such a message is missing, the end of
+its stream is lost: a disk failed, the power failed, or the store was restored from an older copy. The broker does not
+report such a loss. If a consumer is ahead of its stream, the broker moves the consumer back.
 
 A consistent older copy of all streams is detected only by a process that has seen newer messages: a running supervisor
 checks for that. See docs/durability.md.
@@ -159,7 +159,7 @@ class LogWatch:
 
 
 async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, retention_days: float) -> Sequence[str]:
-    """Find results that the stream of results must have held and does not hold.
+    """Find results and handoffs that their streams must have held and do not hold.
 
     Args:
         bus: The bus.
@@ -183,8 +183,15 @@ async def find_lost_work(bus: Bus, subjects: Subjects, team: str, clock: Clock, 
         return ()
     for entry in entries:
         if isinstance(entry, TaskSucceeded | AttemptFailed | ReviewRequested) and entry.result is not None:
-            subject = subjects.attempt_results(team, entry.result.agent, workflow, entry.task_id, entry.attempt)
-            if await bus.last("results", subject) is None:
-                return (f"{workflow} has accepted {subject}, which {subjects.result_stream} does not hold: "
-                        "the end of the stream is lost",)  # fmt: skip
+            agent = entry.result.agent
+            result = subjects.attempt_results(team, agent, workflow, entry.task_id, entry.attempt)
+            if await bus.last("results", result) is None:
+                return (_loss(workflow, result, subjects.result_stream),)
+            handoff = subjects.handoff(agent, team, workflow, entry.task_id, entry.attempt)
+            if not bus.handoffs_unsynced and await bus.last("handoffs", handoff) is None:
+                return (_loss(workflow, handoff, subjects.work_stream),)
     return ()
+
+
+def _loss(workflow: str, subject: str, stream: str) -> str:
+    return f"{workflow} has accepted the result of {subject}, which {stream} does not hold: the end of it is lost"

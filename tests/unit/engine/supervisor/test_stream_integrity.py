@@ -21,9 +21,13 @@ async def test_missing_result_under_review_is_detected() -> None:
 
     lost = await find_lost_work(bus, SUBJECTS, "team", SystemClock(), 30)
     await bus.publish(subject.replace("*", "token"), b"{}", {})
+    no_handoff = await find_lost_work(bus, SUBJECTS, "team", SystemClock(), 30)
+    handoff = SUBJECTS.handoff("write", "team", WORKFLOW, "write", 1)
+    await bus.publish(handoff, b"{}", {})
     there = await find_lost_work(bus, SUBJECTS, "team", SystemClock(), 30)
 
     assert [subject in loss for loss in lost] == [True]
+    assert [handoff in loss for loss in no_handoff] == [True]
     assert there == ()
 
 
