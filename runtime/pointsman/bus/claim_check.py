@@ -2,8 +2,9 @@
 
 A reader of the bus receives the body that was published. An object is named after its workflow and its content, so a
 body that travels through a workflow is stored once, and forgetting a workflow deletes no body of other workflows. The
-object has the form of NATS object stores (ADR-20): chunks and a description. So any client library can read the object,
-or store an object and refer to that object.
+object has the form of NATS object stores (ADR-20): chunks and a description. So any client library can read the object.
+Client libraries store an object with rollup, which the bucket refuses, because by rollup a publisher could empty the
+bucket. A program that stores an object publishes its chunks and its description without rollup.
 """
 
 from __future__ import annotations
