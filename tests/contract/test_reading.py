@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import pytest
 from support.place import TIMEOUT_S, BrokerNamespace, take_all
 
 from pointsman.ports.bus import Bus, StoredMessage
@@ -59,6 +60,23 @@ async def test_read_skips_deleted_messages(place: BrokerNamespace, bus: Bus) -> 
     assert gone == [True, True]
     assert await bus.delete("log", sequences[3]) is False
     assert [stored.body async for stored in bus.read("log", place.log)] == [b"0", b"2"]
+
+
+@pytest.mark.parametrize("filter", [">", "{ns}.>", "{ns}.log.*.*"])
+async def test_read_of_many_subjects_passes_a_deleted_last_message(
+    filter: str, place: BrokerNamespace, bus: Bus
+) -> None:
+    """Delete the newest message of a stream: for the filter > nats-server then has no last message."""
+    for number in range(3):
+        await bus.publish(f"{place.ns}.log.team.w{number}", b"%d" % number, {})
+    await bus.delete("log", 3)
+
+    found = [stored.body async for stored in bus.read("log", filter.format(ns=place.ns))]
+    newest = await bus.last("log", filter.format(ns=place.ns))
+
+    assert found == [b"0", b"1"]
+    assert newest is not None
+    assert newest.body == b"1"
 
 
 async def test_a_message_has_one_time_however_it_is_read(place: BrokerNamespace, bus: Bus) -> None:

@@ -7,13 +7,19 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from support.crew import CREW, steps
 from support.granted_system import GrantedSystem
-from support.processes import wait_for
+from support.processes import Service, wait_for
 
+from pointsman.bus.jetstream.bus import connect
+from pointsman.clock import SystemClock
+from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.grants.permissions import ACTIONS, Grant, GrantRole
+from pointsman_schemas.subjects import Subjects
 
 pytestmark = pytest.mark.timeout(400)
 MODES = pytest.mark.parametrize("jwt", [False, True], ids=["config", "jwt"])
@@ -55,6 +61,7 @@ USERS = [
     Grant(GrantRole.OPERATOR, "ops", ("*",), (), ACTIONS[GrantRole.OPERATOR]),
     Grant(GrantRole.DASHBOARD, "board", ("*",), (), ACTIONS[GrantRole.DASHBOARD]),
     Grant(GrantRole.OBSERVER, "eye"),
+    Grant(GrantRole.GATEWAY, "door", ("*",), (), ACTIONS[GrantRole.GATEWAY]),
 ]
 AGENTS = ("planner", "synthesizer", "worker", "payer", "teller", "failing", "writer")
 
@@ -103,7 +110,8 @@ async def test_a_system_with_grants_does_all_that_the_docs_describe(jwt: bool, t
         await look(system, tmp_path)
         await use_the_dashboard(system)
         await hand_over(system, tmp_path)
-        await forget_what_is_over(system)
+        await use_the_gateway(system)
+        await remove_what_has_ended(system)
 
         assert [each for each in system.violations() if not OPTIONAL.match(each)] == []
 
@@ -117,6 +125,7 @@ ENVIRONMENT = {
     "POINTSMAN_CIRCUIT_OPEN": "0.5",
     "POINTSMAN_MODEL_LIMITS": '{"offline": {"requests": 1000, "tokens": 1000000, "concurrency": 4}}',
     "POINTSMAN_DASHBOARD_PORT": "0",
+    "POINTSMAN_GATEWAY_PORT": "0",
 }
 
 
@@ -209,7 +218,60 @@ async def look(system: GrantedSystem, folder: Path) -> None:
 
 
 async def use_the_dashboard(system: GrantedSystem) -> None:
-    """Read the pages and streams of the dashboard, and cancel a workflow there."""
+    """Read the pages and streams of the dashboard, and submit and cancel a workflow there."""
+    service = await system.start("board", "dashboard", event="")
+    address = await wait_for(lambda: address_in(service), "address of the dashboard")
+    page = await call(address, "/")
+    workflows = await call(address, "/api/live/workflows", lines=8)
+    agents = await call(address, "/api/live/agents", lines=8)
+    body = {"team": "crew", "input": steps("d", seconds=60)}
+    submitted = json.loads(await call(address, "/api/requests", body))
+    cancelled = await call(address, f"/api/workflows/{submitted['id']}/cancel", {"reason": "seen"})
+    shown = await system.command("eye", "watch", submitted["id"])
+
+    assert "<html" in page
+    assert "wf_" in workflows
+    assert "worker" in agents
+    assert submitted["id"] in cancelled
+    assert "cancelled" in shown.output
+
+
+async def use_the_gateway(system: GrantedSystem) -> None:
+    """Make an API key as an operator, and send a request through the gateway with the key."""
+    made = (await system.succeed("ops", "gateway", "keys", "create", "web", "--team", "crew", "--json")).documents[0]
+    service = await system.start("door", "gateway", "run", event="")
+    address = await wait_for(lambda: address_in(service), "address of the gateway")
+    key = made["key"]
+    answer = json.loads(await call(address, "/v1/workflows", {"team": "crew", "input": steps("g")}, key=key))
+    async with system.client("shop") as client:
+        ended = await (await client.workflow(answer["id"], "crew")).outcome(30)
+    seen = json.loads(await call(address, f"/v1/workflows/{answer['id']}", key=key))
+
+    assert ended.status == "completed"
+    assert seen["status"] == "completed"
+
+
+async def address_in(service: Service) -> str:
+    found = re.search(r"http://127\.0\.0\.1:\d+", service.text)
+    return found[0] if found else ""
+
+
+async def call(address: str, path: str, body: Any = None, *, key: str = "", lines: int = 0) -> str:
+    """Send an HTTP request and return the answer, or the first lines of a stream."""
+
+    def send() -> str:
+        headers = {"Origin": address, "Content-Type": "application/json"}
+        headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        data = json.dumps(body).encode() if body is not None else None
+        with urlopen(Request(address + path, data=data, headers=headers), timeout=30) as answer:
+            if lines:
+                return "".join(answer.readline().decode() for _ in range(lines))
+            return str(answer.read().decode())
+
+    try:
+        return await asyncio.to_thread(send)
+    except HTTPError as error:
+        raise AssertionError(f"{path}: {error.code} {error.read().decode()}") from None
 
 
 async def hand_over(system: GrantedSystem, folder: Path) -> None:
@@ -225,5 +287,17 @@ async def hand_over(system: GrantedSystem, folder: Path) -> None:
     assert ended.status == "completed"
 
 
-async def forget_what_is_over(system: GrantedSystem) -> None:
-    """Start a supervisor with a short retention: it removes the messages of ended workflows."""
+async def remove_what_has_ended(system: GrantedSystem) -> None:
+    """Forget a workflow as an operator, and remove all ended workflows as a supervisor."""
+    listed = (await system.succeed("eye", "list", "--team", "crew", "--json")).documents
+    ended = [each["id"] for each in listed if each["status"] == "completed"]
+    await system.succeed("ops", "forget", ended[0], "--yes")
+    assert ended[0] not in (await system.succeed("eye", "list", "--json")).output
+
+    # A supervisor applies the retention once an hour.
+    settings = system.settings("crew-boss")
+    bus = await connect(settings, name="crew-boss", wait=10.0)
+    await bus.set_up()
+    await RetentionJob(bus, Subjects(settings.namespace), SystemClock(), "crew", 0.00001).apply()
+    await bus.close()
+    assert ended[-1] not in (await system.succeed("eye", "list", "--json")).output

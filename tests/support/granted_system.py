@@ -91,8 +91,8 @@ class GrantedSystem:
     def settings(self, user: str, **others: object) -> Settings:
         return Settings(**{**settings_of(self.grants, user, self.port).model_dump(exclude_unset=True), **others})
 
-    async def start(self, user: str, *arguments: str, event: str) -> Service:
-        """Start `pointsman ARGUMENTS` as a user, and wait for a line of its log."""
+    async def start(self, user: str, *arguments: str, event: str, **environment: str) -> Service:
+        """Start `pointsman ARGUMENTS` as a user, and wait for a line of its log, if `event` names one."""
         number = len(self.services) + 1
         name = "-".join(Path(each).name for each in arguments)
         log = self.folder / f"{number:02}-{name}.log"
@@ -101,7 +101,7 @@ class GrantedSystem:
                 ["-m", "pointsman", *arguments, "--with-parent"],
                 said,
                 said,
-                environment=self.environment(user),
+                environment={**self.environment(user), **environment},
                 folder=self.folder,
             )
         service = Service(name, process, log)

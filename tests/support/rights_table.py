@@ -42,8 +42,9 @@ def rights_table() -> str:
                 reads[subject.rpartition(".")[2]].add(">")
         heard = [each for each in rights.subscribe if not each.startswith("$SRV")]
         publishes = [each for each in rights.publish if not each.startswith(("$JS.", "$SRV."))]
-        everything = sum(">" in each for each in reads.values()) == len(reads) and len(reads) > 4
-        shown = ["every stream"] if everything else [f"{name}: {_code(reads[name])}" for name in sorted(reads)]
+        whole = [name for name, subjects in reads.items() if ">" in subjects]
+        shown = ["every stream"] if len(whole) > 4 else []
+        shown += [f"{name}: {_code(reads[name])}" for name in sorted(reads) if name not in whole]
         lines.append(
             f"| {role} | {'streams' if role in TRUSTED_ROLES else 'edge'} | {_code(publishes)} | "
             f"{'; '.join([*shown, 'receives ' + _code(heard)])} | {_grouped(changes)} |"

@@ -53,9 +53,21 @@ EDGE_DOMAIN = "edge"
 
 ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
     GrantRole.CALLER: ("cancel",),
-    GrantRole.GATEWAY: ("cancel", "approve", "reject", "answer", "resume"),
+    GrantRole.GATEWAY: ("cancel", "approve", "reject", "answer", "resume", "replay", "discard"),
     GrantRole.DASHBOARD: ("cancel", "approve", "reject", "answer", "resume", "replay", "discard", "submit"),
-    GrantRole.OPERATOR: ("cancel", "approve", "reject", "answer", "resume", "replay", "discard", "submit", "import"),
+    GrantRole.OPERATOR: (
+        "cancel",
+        "approve",
+        "reject",
+        "answer",
+        "resume",
+        "replay",
+        "discard",
+        "submit",
+        "import",
+        "forget",
+        "keys",
+    ),
 }
 """The actions that a grant of a role may name."""
 
@@ -283,19 +295,21 @@ class _Table:
         publish, subscribe = self.caller(())
         publish += [
             f"{ns}.request.{_TEAM}.*",  # the gateway has verified its callers
-            *self._controls(actions, "*"),
+            *self._operate(actions, "*"),
             *self._last(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
             *self._last(self.controls, f"{ns}.control.{_TEAM}.>"),
             *self._last(self.requests, f"{ns}.request.{_TEAM}.*"),  # requests that wait for admission
             *self._follow(self.requests, f"{ns}.request.{_TEAM}.*"),
             f"$JS.API.STREAM.INFO.{self.requests}",
             f"$JS.API.CONSUMER.INFO.{self.requests}.request-{_TEAM}",
-            *self._last(self.keys, f"{self.key_values}.>"),
+            f"$JS.API.STREAM.INFO.{self.keys}",
             *self._follow(self.keys, f"{self.key_values}.>"),
             *self._follow(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.outcome.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
             *self._last(self.registry, f"{self.bucket}.>"),
             *self._follow(self.registry, f"{self.bucket}.>"),
         ]
+        if {"replay", "discard"} & set(actions):  # for callers that are operators
+            publish += self._follow(self.dead, f"{ns}.dead.>")
         return publish, [*subscribe, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"]
 
     def worker(self, actions: Sequence[str]) -> _Rights:
@@ -344,11 +358,14 @@ class _Table:
     def operator(self, actions: Sequence[str]) -> _Rights:
         publish, subscribe = self.observer(actions)
         publish += self._operate(actions)
-        publish.append(f"{self.key_values}.*")  # keys of the gateway
-        publish += [*self._last(self.keys, f"{self.key_values}.>"), *self._follow(self.keys, f"{self.key_values}.>")]
         if "import" in actions:
             publish += [f"{self.ns}.{kind}.>" for kind in ("log", "event", "outcome", "question", "dead")]
             publish += self._write_bodies()
+        if "forget" in actions:
+            publish += [f"{self.ns}.audit.*.{_USER}.*", *self._remove("MSG.DELETE")]
+        if "keys" in actions:
+            publish += [f"{self.key_values}.*", f"$JS.API.STREAM.INFO.{self.keys}"]
+            publish += self._follow(self.keys, f"{self.key_values}.>")
         return [*publish, *(f"$SRV.{verb}.>" for verb in ("PING", "INFO", "STATS"))], subscribe
 
     def supervisor(self, actions: Sequence[str]) -> _Rights:
@@ -382,12 +399,7 @@ class _Table:
             *(each for kind, stream in own.items() for each in self._consume(f"{kind}-{_TEAM}", stream)),
             *(f"$JS.API.CONSUMER.CREATE.{stream}.{kind}-{_TEAM}.>" for kind, stream in own.items()),
             *(f"$JS.API.CONSUMER.CREATE.{stream}.agent-{_TEAM}.>" for stream in (self.work, self.handoffs)),
-            *(
-                f"$JS.API.STREAM.{verb}.{stream}"
-                for verb in ("PURGE", "MSG.DELETE")
-                for stream in self.streams
-                if stream != self.registry
-            ),
+            *self._remove("PURGE", "MSG.DELETE"),
             *self._write_bodies(),
         ]
         return publish, [*subscribe, f"{ns}.handed.>"]
@@ -407,8 +419,12 @@ class _Table:
 
     # Groups of rights
 
+    def _remove(self, *verbs: str) -> list[str]:
+        streams = [stream for stream in self.streams if stream != self.registry]
+        return [f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in streams]
+
     def _controls(self, actions: Sequence[str], actor: str = _USER) -> list[str]:
-        kinds = [action for action in actions if action not in ("discard", "submit", "import")]
+        kinds = [action for action in actions if action not in ("discard", "submit", "import", "forget", "keys")]
         return [f"{self.ns}.control.{_TEAM}.*.{action}.{actor}.*" for action in kinds]
 
     def _operate(self, actions: Sequence[str], actor: str = _USER) -> list[str]:

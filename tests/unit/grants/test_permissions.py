@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
 import pytest
 
@@ -17,6 +18,7 @@ from pointsman.grants.permissions import (
     permissions,
     role_permissions,
 )
+from pointsman_schemas.events import Control
 
 EDGE_ROLES = [role for role in GrantRole if role not in TRUSTED_ROLES]
 CHANGES = re.compile(
@@ -34,7 +36,9 @@ def test_no_role_of_the_edge_may_change_streams_or_foreign_consumers(role: Grant
     assert {tokens[6].rpartition("-")[0] for tokens in creations} <= {"reader-_INBOX-ada"}
     assert not {"$JS.edge.API.>", "$JS.>", ">", "ns.>", "$JS.ACK.>", "$KV.>", "$O.>"} & {*rights.publish}
     deletions = [each for each in api if "MSG.DELETE" in each]
-    assert deletions == ([] if role is not GrantRole.DASHBOARD else ["$JS.edge.API.STREAM.MSG.DELETE.NS_DEAD"])
+    assert deletions == (
+        [] if role not in (GrantRole.DASHBOARD, GrantRole.GATEWAY) else ["$JS.edge.API.STREAM.MSG.DELETE.NS_DEAD"]
+    )
 
 
 @pytest.mark.parametrize("role", list(GrantRole))
@@ -96,6 +100,14 @@ def test_caller_of_two_teams_has_the_rights_on_both_and_cancels_only_if_it_may()
         "ns.control.crew.*.cancel.ada.*",
         "ns.control.crew-2.*.cancel.ada.*",
     }
+
+
+def test_operator_may_take_every_action_of_a_control() -> None:
+    actions = get_args(Control.model_fields["action"].annotation)
+
+    rights = permissions(grant(GrantRole.OPERATOR), "ns").publish
+
+    assert {f"ns.control.crew.*.{action}.ada.*" for action in actions} <= {*rights}
 
 
 def test_supervisor_of_all_teams_has_wildcards_for_whole_tokens() -> None:

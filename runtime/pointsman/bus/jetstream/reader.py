@@ -30,6 +30,7 @@ from pointsman.ports.bus import StoredMessage
 
 __all__ = ["StreamReader"]
 
+_EVERY_SUBJECT = "*.>"  # every subject of a stream has two tokens or more
 _DIRECT_GET_BATCH = 512  # messages asked for in one direct get
 _DIRECT_GET_BYTES = 4 * 1024 * 1024  # bytes of one direct get, which this process holds; one message may be larger
 _ABSENCE_PAUSE_S = 0.05  # seconds before an absence is checked again; replicas were up to 7 ms behind when measured
@@ -84,7 +85,15 @@ class StreamReader:
         return parse_time(answer["ts"])
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
-        """Return the newest message of a subject, or of a filter with wildcards; None if there is no message."""
+        """Return the newest message of a subject, or of a filter with wildcards; None if there is no message.
+
+        For the filter `>`, nats-server returns the message with the last sequence, or nothing if this message was
+        deleted. Any other filter is a search, which takes longer in a stream with many subjects.
+        """
+        found = await self._last(stream, subject)
+        return await self._last(stream, _EVERY_SUBJECT) if found is None and subject == ">" else found
+
+    async def _last(self, stream: str, subject: str) -> StoredMessage | None:
         if self._from_leader:
             return await self._get_from_leader(stream, {"last_by_subj": subject})
         try:
@@ -175,7 +184,7 @@ class StreamReader:
         Yields:
             The messages in the order of their sequences.
         """
-        end = await self._get_from_leader(stream, {"last_by_subj": subject})
+        end = await self.last(stream, subject)
         while end is not None and after < end.sequence:
             reached = after
             for stored in await self._direct_batch(stream, subject, after + 1):
