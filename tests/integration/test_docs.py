@@ -209,12 +209,14 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
 
 def test_every_limit_is_in_the_table_with_its_default() -> None:
     _, _, tables = (ROOT / "docs" / "settings.md").read_text().partition("# Limits")
-    of_teams, _, rest = tables.partition("`RetryPolicy(...)`")
+    of_workflows, _, rest = tables.partition("`ThreadPolicy(...)`")
+    _, _, rest = rest.partition("`RetryPolicy(...)`")
     of_retries, _, of_agents = rest.partition("`@agent(...)`")
     parameters = inspect.signature(inspect.unwrap(agent)).parameters
     given = {name: parameters[name].default for name in _limits(of_agents)}
 
-    assert _limits(of_teams) == {name: field.default for name, field in Limits.model_fields.items()}
+    defaults = {name: field.default for name, field in Limits.model_fields.items()}
+    assert _limits(of_workflows) == {**defaults, "file_types": None}
     assert _limits(of_retries) == {name: field.default or None for name, field in RetryPolicy.model_fields.items()}
     assert _limits(of_agents) == given
     assert {"timeout", "concurrency", "max_in_flight"} == given.keys()
