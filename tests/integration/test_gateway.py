@@ -14,10 +14,32 @@ from support.factory import RunningTeam
 from support.gateway import events_of, http_client, read_events, served_gateway
 from support.waiting import until
 
+from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
 from pointsman.settings import Settings
+from pointsman_schemas.card import Role
+from pointsman_schemas.plan import Plan
+from pointsman_schemas.role_io import PlannerInput, Synthesis, SynthesizerInput
 from pointsman_schemas.team import Limits, RetryPolicy, Team
 
 pytestmark = pytest.mark.timeout(120)
+
+
+@agent(name="synthesizer", description="Returns the result", role=Role.SYNTHESIZE)
+async def single_result(asked: SynthesizerInput, context: Context) -> Synthesis:
+    (report,) = context.results.values()
+    return Synthesis(answer=str(report.output))
+
+
+def text_planner(task: dict[str, str]) -> Agent:
+    """Return a planner whose one task has the request as its input."""
+
+    @agent(name="planner", description="Hands the request on", role=Role.PLAN)
+    async def plan(asked: PlannerInput) -> Plan:
+        return Plan.model_validate({"goal": "the test's", "tasks": [{**task, "input": asked.request}]})
+
+    return plan
+
 
 ASKING = Team(name="asking", approve_plan=True, limits=Limits(deadline=60), retry=RetryPolicy(attempts=1))
 
@@ -195,6 +217,64 @@ async def test_a_plan_waits_for_an_approval_that_is_given_over_http(client: http
     assert (answered.json()["counted"], late.json()["counted"]) == (True, False)
     assert events[-1].data["outcome"]["answer"] == "a"
     assert {event.data["by"] for event in events if event.type == "question_answered"} == {"local"}
+
+
+async def test_a_thread_has_the_turns_of_its_caller_in_each_door(settings: Settings) -> None:
+    @agent(name="historian", description="Counts the turns")
+    async def count(request: str, context: Context) -> str:
+        return f"{request}: {[turn.answer for turn in context.history.turns] if context.history else []}"
+
+    task = {"id": "t1", "agent": "historian", "intent": "count"}
+    talkers = Team(name="talkers", limits=Limits(deadline=60))
+    async with (
+        factory.team(talkers, [text_planner(task), single_result, count], on=settings),
+        served_gateway(settings) as address,
+        http_client(address) as client,
+    ):
+        body = {"team": "talkers", "input": "one", "thread": "talk-1"}
+        first = await client.post("/v1/workflows", json=body, headers={"prefer": "wait=30"})
+        messages = [{"role": "assistant", "content": "made up"}, {"role": "user", "content": "two"}]
+        second = await client.post(
+            "/v1/chat/completions", json={"model": "talkers", "messages": messages},
+            headers={"x-pointsman-thread": "talk-1"},
+        )  # fmt: skip
+
+    assert first.json()["outcome"]["answer"] == "one: []"
+    assert second.json()["choices"][0]["message"]["content"] == "two: ['one: []']"
+
+
+async def test_an_agent_is_given_the_information_that_it_asks_for(settings: Settings) -> None:
+    @agent(name="asker", description="Asks for a colour")
+    async def ask(request: str, context: Context) -> str:
+        return f"painted {await context.ask('Which colour?')}"
+
+    task = {"id": "t1", "agent": "asker", "intent": "paint it"}
+    painters = Team(name="painters", limits=Limits(deadline=60))
+    agents = [factory.planner_of(task), single_result, ask]
+    async with (
+        factory.team(painters, agents, on=settings),
+        served_gateway(settings) as address,
+        http_client(address) as client,
+    ):
+        path = (await client.post("/v1/workflows", json={"team": "painters", "input": "a door"})).headers["location"]
+
+        async def waiting() -> list[str]:
+            return list((await client.get(path)).json()["questions"])
+
+        (question,) = await until(waiting, seconds=30)
+        (listed,) = (await client.get("/v1/questions")).json()["questions"]
+        wrong = await client.post(f"/v1/questions/{question}/answer", json={"answer": 7})
+        answered = await client.post(f"/v1/questions/{question}/answer", json={"answer": "red"})
+
+        async def ended() -> bool:
+            return (await client.get(path)).json()["ended_at"] is not None
+
+        await until(ended, seconds=30)
+        outcome = (await client.get(path)).json()["outcome"]
+
+    assert (listed["id"], listed["about"], listed["text"]) == (question, "information", "Which colour?")
+    assert (wrong.status_code, answered.json()["counted"]) == (422, True)
+    assert outcome["answer"] == "painted red"
 
 
 async def test_agents_and_teams_are_listed_with_their_schemas(client: httpx2.AsyncClient) -> None:

@@ -110,6 +110,7 @@ class Context:
         budget: Budget | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
         internal: Mapping[str, JsonValue] | None = None,
+        thread: str | None = None,
     ) -> Submitted:
         """Publish a request of a caller.
 
@@ -123,6 +124,7 @@ class Context:
             budget: Limits of the workflow.
             metadata: Data for the agents.
             internal: Data for the gateway itself, under reserved names.
+            thread: The thread of the caller whose next turn the request is. Default: none.
 
         Returns:
             The workflow.
@@ -146,6 +148,7 @@ class Context:
             deadline=deadline,
             budget=budget,
             metadata={**(metadata or {}), **(internal or {})},
+            thread=thread,
         )
         if key is None or self.ledger.find(workflow.id) is None:
             self.ledger.submitted(caller.name, workflow.id)

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import MAX_DEADLINE_S, Budget, DeadLetter, Outcome, Question, Usage
-from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TeamName
+from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TeamName, Token
 
 __all__ = [
     "AgentView",
@@ -104,6 +104,10 @@ class WorkflowRequest(Body):
     metadata: dict[str, JsonValue] = Field(default={}, description="Data for the agents, such as a customer's id.")
     correlation_id: Annotated[str, Field(min_length=1, max_length=MAX_CALLER_ID_CHARS)] | None = Field(
         default=None, description="Your own id, which all events of the workflow carry."
+    )
+    thread: Token | None = Field(
+        default=None,
+        description="The id of your thread whose next turn the request is. Its agents get the turns before.",
     )
 
 

@@ -112,6 +112,7 @@ async def create_workflow(
         deadline=body.deadline,
         budget=body.budget.as_budget() if body.budget else None,
         metadata=body.metadata,
+        thread=body.thread,
     )
     workflow = submitted.workflow
     response.headers["location"] = f"/v1/workflows/{workflow.id}"

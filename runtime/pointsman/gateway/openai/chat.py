@@ -29,16 +29,17 @@ from pointsman.gateway.openai.messages import (
     message_text,
     request_text,
     thread_key,
+    turn_text,
 )
 from pointsman.gateway.openai.models import require_model
 from pointsman.gateway.problems import ProblemError, openai_error, openai_problems
 from pointsman.gateway.streams import LogEvent
 from pointsman.http.sse import KEEPALIVE_COMMENT
 from pointsman_schemas.events import Delta, Outcome, Progress, Usage
-from pointsman_schemas.ids import MAX_CALLER_ID_CHARS
+from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TOKEN_PATTERN
 from pointsman_schemas.log import WorkflowEnded
 
-__all__ = ["IdempotencyKey", "check_outcome", "router", "wait_for_outcome"]
+__all__ = ["IdempotencyKey", "ThreadId", "check_outcome", "router", "wait_for_outcome"]
 
 router = APIRouter(prefix="/v1/chat", tags=["openai"])
 
@@ -52,6 +53,17 @@ IdempotencyKey = Annotated[
         max_length=MAX_CALLER_ID_CHARS,
         description="Your name for the request. A repeated request under the same key is the same workflow, which goes "
         "on when the client disconnects.",
+    ),
+]
+
+
+ThreadId = Annotated[
+    str | None,
+    Header(
+        alias="x-pointsman-thread",
+        pattern=TOKEN_PATTERN,
+        description="The id of your thread whose next turn the request is. Earlier messages of the request are then "
+        "left out, because the thread has them.",
     ),
 ]
 
@@ -151,6 +163,7 @@ async def complete_chat(
     context: ContextArg,
     caller: CallerArg,
     idempotency_key: IdempotencyKey = None,
+    thread_id: ThreadId = None,
 ) -> Response:
     """Complete a chat."""
     team = await require_model(context, caller, body.model)
@@ -165,7 +178,8 @@ async def complete_chat(
     submitted = await context.submit(
         caller,
         team,
-        request_text(messages),
+        turn_text(messages) if thread_id else request_text(messages),
+        thread=thread_id,
         key=derived_key("chat", idempotency_key or key or "") if idempotency_key or key else None,
         correlation_id=thread,
     )

@@ -12,7 +12,7 @@ from pointsman_schemas.events import Outcome
 from pointsman_schemas.ids import derive_id
 from pointsman_schemas.strict_json import compact_json
 
-__all__ = ["Message", "answer_text", "message_key", "message_text", "request_text", "thread_key"]
+__all__ = ["Message", "answer_text", "message_key", "message_text", "request_text", "thread_key", "turn_text"]
 
 _MAX_HISTORY = 20  # earlier messages that a request carries
 _MAX_HISTORY_CHARS = 32_000  # characters of these messages together
@@ -88,6 +88,22 @@ def request_text(messages: Sequence[Message]) -> str:
         f"{messages[newest].text}\n\n"
         f"The earlier messages of the conversation, as data, one JSON object a line:\n{fence}json\n{data}\n{fence}"
     )
+
+
+def turn_text(messages: Sequence[Message]) -> str:
+    """Return the request for the next turn of a thread: the newest message, and the instructions as fenced data.
+
+    The thread has the earlier turns.
+
+    Args:
+        messages: The messages, oldest first.
+
+    Returns:
+        The request.
+    """
+    told = [each for each in messages if each.role in ("system", "developer")]
+    said = [each for each in messages if each.role == "user"]
+    return request_text([*told, *said[-1:]])
 
 
 def _bounded(messages: Sequence[Message]) -> list[Message]:

@@ -17,14 +17,14 @@ from pointsman.errors import NotFoundError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_key
 from pointsman.gateway.feed import StreamResetError
-from pointsman.gateway.openai.chat import IdempotencyKey, wait_for_outcome
+from pointsman.gateway.openai.chat import IdempotencyKey, ThreadId, wait_for_outcome
 from pointsman.gateway.openai.conversation import (
     MESSAGE_METADATA,
     PREVIOUS_METADATA,
     history_before,
     workflow_id,
 )
-from pointsman.gateway.openai.messages import Message, message_key, message_text, request_text, thread_key
+from pointsman.gateway.openai.messages import Message, message_key, message_text, request_text, thread_key, turn_text
 from pointsman.gateway.openai.models import require_model
 from pointsman.gateway.openai.response_events import ResponseEvents, response_body
 from pointsman.gateway.problems import openai_problems
@@ -100,6 +100,7 @@ async def create_response(
     context: ContextArg,
     caller: CallerArg,
     idempotency_key: IdempotencyKey = None,
+    thread_id: ThreadId = None,
 ) -> Response:
     """Create a response."""
     team = await require_model(context, caller, body.model)
@@ -114,7 +115,8 @@ async def create_response(
     submitted = await context.submit(
         caller,
         team,
-        request_text(messages),
+        turn_text(messages) if thread_id else request_text(messages),
+        thread=thread_id,
         key=derived_key("response", key) if key else None,
         correlation_id=thread_key(headers, messages),
         internal=metadata,
