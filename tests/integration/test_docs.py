@@ -1,4 +1,4 @@
-"""Every code block of the README and of docs/questions.md runs, in its order, against one running system.
+"""Every code block of the README, docs/questions.md and docs/threads.md runs, in its order, against one running system.
 
 A Python block is saved under the name in its first line and run, unless something else runs it. A shell block is run
 line by line; a line that ends in `&` goes on in the background, and what must be there first the block waits for
@@ -12,10 +12,12 @@ import asyncio
 import inspect
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import factory
@@ -27,11 +29,12 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from pointsman.authoring.agent import agent
+from pointsman.authoring.context import Context
 from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.cli.app import app
 from pointsman.client.client import Client, connect
 from pointsman.settings import Settings
-from pointsman_schemas.team import Limits, RetryPolicy, Team
+from pointsman_schemas.team import Limits, Pipeline, RetryPolicy, Stage, Team
 
 README = (ROOT / "README.md").read_text()
 BLOCKS = blocks_of(README)
@@ -122,10 +125,16 @@ async def test_every_block_of_the_readme_runs(client: Client, settings: Settings
     assert "translator" in {task.agent for task in outcome.tasks}
 
 
-async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_answer(
+async def test_the_blocks_of_the_questions_run_where_something_waits_for_each_answer(
     settings: Settings, tmp_path: Path
 ) -> None:
-    ((language, body),) = blocks_of((ROOT / "docs" / "questions.md").read_text())
+    blocks = blocks_of((ROOT / "docs" / "questions.md").read_text())
+    (commands,) = (body for language, body in blocks if language == "sh")
+    defined: dict[str, Any] = {}
+    for language, body in blocks:
+        if language == "python":
+            (tmp_path / "page.py").write_text(body)
+            defined |= runpy.run_path(str(tmp_path / "page.py"))
     paid: list[int] = []
 
     @agent(name="payer", description="Pays", approval="required")
@@ -133,23 +142,51 @@ async def test_the_block_of_the_approvals_runs_where_something_waits_for_each_an
         paid.append(request["amount"])
         return "paid"
 
-    bank = Team(name="bank")
+    @agent(name="chooser", description="Asks for the choice")
+    async def choose(request: str, context: Context) -> str:
+        return await context.ask("Which one?")
+
     plan = planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill", "input": {"amount": 100}})
-    async with factory.team(bank, [plan, synthesizer, pay], on=settings) as client:
-        workflows = [await client.submit("bank", "pay the bill") for _ in range(3)]
+    desks = [
+        Team(name="choices", strategy=Pipeline(stages=(Stage(agent="chooser"),))),
+        Team(name="transfers", strategy=Pipeline(stages=(Stage(agent="transfer"),))),
+    ]
+    agents = [plan, synthesizer, pay, choose, defined["transfer"]]
+    async with factory.team([Team(name="bank"), *desks], agents, on=settings) as client:
+        submitted = [("choices", "choose"), ("transfers", "the fee"), *[("bank", "pay the bill")] * 3]
+        workflows = []
+        for count, (team, given) in enumerate(submitted, 1):
+            workflows.append(await client.submit(team, given))
 
-        async def asked() -> bool:
-            return len(await client.operations.questions()) == 3
+            async def asked(count: int = count) -> bool:
+                return len(await client.operations.questions()) == count
 
-        await until(asked)
-        for line in body.splitlines():
+            await until(asked)
+        for line in commands.splitlines():
             waiting = await client.operations.questions()
             await run(re.sub(r"\bID\b", waiting[0].id if waiting else "", line), tmp_path, settings)
-        statuses = [(await workflow.outcome(30)).status for workflow in workflows]
+        await until(client.operations.questions)  # the transfer asks for the time, too
+        (last,) = await client.operations.questions()
+        await client.operations.answer(last.id, "today")
+        outcomes = [await workflow.outcome(30) for workflow in workflows]
 
-    assert language == "sh"
     assert sorted(paid) == [90, 100]
-    assert sorted(statuses) == ["completed", "completed", "failed"]
+    assert [each.answer for each in outcomes[:2]] == ["the second one", "the fee: to 17 in EUR, today"]
+    assert sorted(each.status for each in outcomes[2:]) == ["completed", "completed", "failed"]
+
+
+async def test_the_blocks_of_the_threads_run(client: Client, settings: Settings, tmp_path: Path) -> None:
+    (_, talk), (_, commands) = blocks_of((ROOT / "docs" / "threads.md").read_text())
+    (tmp_path / "talk.py").write_text(talk)
+
+    await run("python talk.py", tmp_path, settings)
+    (thread,) = await client.operations.threads()
+    for line in commands.splitlines():
+        await run(line.replace("THREAD", thread.thread), tmp_path, settings)
+    (left,) = await client.operations.threads()
+
+    assert [each.outcome for each in thread.turns] == ["completed", "completed"]
+    assert (left.turns, left.deleted_by) == ((), left.caller)
 
 
 def test_no_document_has_a_block_that_no_test_runs() -> None:
@@ -166,7 +203,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
         "README.md": {"sh", "python"},
         "docs/batches.md": {"sh", "python"},  # run by `test_batch`
         "docs/files.md": {"sh", "python"},  # run by `test_files`
-        "docs/questions.md": {"sh"},
+        "docs/questions.md": {"sh", "python"},
         "docs/gateway.md": {"sh", "python"},
         "docs/guide.md": {"sh", "python", "yaml"},
         "docs/runbook.md": {"sh"},
@@ -174,6 +211,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
         "docs/state-machine.md": {"mermaid"},  # generated
         "docs/strategies.md": {"python"},
         "docs/telemetry.md": {"python"},
+        "docs/threads.md": {"sh", "python"},
     }
 
 

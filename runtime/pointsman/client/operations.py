@@ -332,7 +332,7 @@ class Operations:
         """Delete a thread with the messages of its turns and of the workflows below them.
 
         A turn that runs is cancelled. The record of the thread keeps the name of the user and the time, until its
-        time to live has passed. Bodies in the object store go with the next retention.
+        time to live has passed.
 
         Args:
             team: The team.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
 from pointsman.core.threads.turns import delete_thread
-from pointsman.core.views.trace import child_workflows
-from pointsman.engine.log.reader import is_outcome, newest_commit, read_entries, wait_for_message
-from pointsman.engine.log.requests import workflow_of_request
+from pointsman.engine.log.reader import is_outcome, wait_for_message
 from pointsman.engine.log.thread_records import ThreadRecords, read_thread
+from pointsman.engine.operations.forget import forget_workflow
 from pointsman.errors import BusyThreadError, ConflictError, ContractError, NotFoundError
-from pointsman.ports.bus import Bus, StreamKind
+from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control
@@ -70,14 +68,8 @@ async def remove_thread(
             f"a turn of the thread {thread} did not end within {timeout:g} s; delete the thread again later"
         ) from None
     for workflow in workflows:
-        await _purge_workflow(bus, subjects, team, workflow)
-    requests = {
-        stored.sequence
-        async for stored in bus.read("requests", subjects.request(team, caller))
-        if workflow_of_request(stored) in workflows
-    }
-    for sequence in requests:
-        await bus.delete("requests", sequence)
+        with suppress(NotFoundError):  # an earlier call has deleted it
+            await forget_workflow(bus, subjects, workflow, actor=actor, at=clock.now(), reason="its thread is deleted")
     await records.change(
         team, caller, thread, lambda found: delete_thread(found, actor, clock.now(), purged=True) if found else ()
     )
@@ -96,25 +88,3 @@ async def _end_workflow(bus: Bus, subjects: Subjects, clock: Clock, team: str, w
             subject = subjects.control(team, workflow, "cancel", actor, name)
             await bus.publish(subject, dump(control), encode(envelope), expect=0)
     await wait_for_message(bus, "log", place, is_outcome)
-
-
-async def _purge_workflow(bus: Bus, subjects: Subjects, team: str, workflow: str) -> None:
-    """Delete the messages of a workflow and of the workflows below it. The log goes last, so that a repeat finds it."""
-    with suppress(NotFoundError, ContractError):  # deleted already, or no supervisor could read it
-        for child in child_workflows(await read_entries(bus, subjects, workflow)):
-            with suppress(NotFoundError):
-                await _purge_workflow(bus, subjects, (await newest_commit(bus, subjects, child)).team, child)
-    filters: tuple[tuple[StreamKind, str], ...] = (
-        ("results", subjects.workflow_events(workflow, team)),
-        ("results", subjects.workflow_steps(team, workflow)),
-        ("results", subjects.workflow_results(team, workflow)),
-        ("controls", subjects.workflow_controls(team, workflow)),
-        ("handoffs", subjects.workflow_handoffs(team, workflow)),
-        ("work", subjects.workflow_timers(team, workflow)),
-        ("dead", subjects.dead_letters_for(workflow=workflow)),
-        ("log", subjects.workflow_questions(workflow, team)),
-        ("log", subjects.outcome(team, workflow)),
-        ("log", subjects.log(team, workflow)),
-    )
-    for stream, subject in filters:
-        await bus.trim(stream, subject, sys.maxsize)

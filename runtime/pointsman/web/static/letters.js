@@ -22,6 +22,7 @@ const CAUSES = {
   refused: "Refused",
   rejected: "A person said no",
   needs_answer: "Needs an answer",
+  thread_refused: "Refused by its thread",
   unanswered: "Unanswered",
   cancelled: "Cancelled",
   outcome_unknown: "The result is unknown",
