@@ -55,6 +55,7 @@ USERS = {
     "board": Grant(GrantRole.DASHBOARD, "board", ("crew",), (), ("approve",)),
     "ops": Grant(GrantRole.OPERATOR, "ops", ("*",), (), ACTIONS[GrantRole.OPERATOR]),
 }
+KNOWN_USERS = ["shop", "rival", "ops", "boss", "echo-1"]  # the names that the attackers try
 ATTACKERS = ["shop", "echo-1", "door", "eye", "board", "boss", "ops", "builder"]
 EDGE_ATTACKERS = [name for name in ATTACKERS if USERS[name].role not in TRUSTED_ROLES]
 DURABLES = [
@@ -98,7 +99,7 @@ async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
             for one in (agents if "agent" in name else teams)
         ]
         streams = [config["name"] for config in configs]
-        names = Names(NS, teams, agents, [*USERS], "wf_1", streams, durables)
+        names = Names(NS, teams, agents, KNOWN_USERS, "wf_1", streams, durables)
         connections = {
             user: await stack.enter_async_context(connected(settings_of(grants, user, port))) for user in USERS
         }
