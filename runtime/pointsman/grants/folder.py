@@ -108,7 +108,7 @@ class GrantFolderContent(BaseModel):
     callout: bool = Field(default=False, description="An auth callout decides about connections without a known user.")
     users: list[UserRecord] = Field(default=[], description="The users.")
     keys: dict[str, str] = Field(
-        {},
+        default={},
         description="The public keys of the operator and the accounts by name, and the hash of the callout's password.",
     )
     scopes: list[_Scope] = Field(default=[], description="The signing keys.")
