@@ -56,8 +56,9 @@ async def test_every_block_of_the_gateway_page_runs(
     assert "duplicate" in outputs[1]
     assert outputs[2].startswith("['customer-service']\n")
     assert outputs[2].count("duplicate") == 2
-    assert outputs[3].startswith("pmk_")
-    assert "shop" in outputs[4]
+    assert "location: /v1/workflows/wf_" in outputs[3]
+    assert outputs[4].startswith("pmk_")
+    assert "shop" in outputs[5]
 
 
 async def output_of(command: list[str], environment: dict[str, str], folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from time import monotonic
 from typing import Literal
 
@@ -97,13 +98,8 @@ class Access:
         if path in _PUBLIC_PATHS:
             return
         caller = await self._caller(headers)
-        if (wait := self._spend(caller)) > 0:
-            limit = caller.limits.requests_per_minute
-            raise ProblemError(
-                429, "too_many_requests", f"{caller.name} may send {limit} requests a minute; wait {wait:.0f} s",
-                headers={"retry-after": str(max(1, round(wait)))},
-            )  # fmt: skip
-        scope.setdefault("state", {})["caller"] = caller
+        self._charge(caller)
+        scope.setdefault("state", {}).update(caller=caller, charge=partial(self._charge, caller))
 
     async def _caller(self, headers: Headers) -> Caller:
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -146,6 +142,15 @@ class Access:
                 "unknown_origin",
                 f"the origin {origin[:200]!r} is not allowed; add it to POINTSMAN_GATEWAY_ORIGINS",
             )
+
+    def _charge(self, caller: Caller) -> None:
+        """Count one request of a caller, or refuse the request."""
+        if (wait := self._spend(caller)) > 0:
+            limit = caller.limits.requests_per_minute
+            raise ProblemError(
+                429, "too_many_requests", f"{caller.name} may send {limit} requests a minute; wait {wait:.0f} s",
+                headers={"retry-after": str(max(1, round(wait)))},
+            )  # fmt: skip
 
     def _spend(self, caller: Caller) -> float:
         """Take one request from the caller's bucket. Return the seconds to wait; 0 if the bucket was not empty."""

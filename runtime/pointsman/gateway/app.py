@@ -17,8 +17,9 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp
 
 from pointsman.errors import PointsmanError
-from pointsman.gateway import catalog, dead_letters, health, questions, workflows
+from pointsman.gateway import catalog, cloud_events, dead_letters, health, questions, workflows
 from pointsman.gateway.access import Access, is_openai_path
+from pointsman.gateway.cloud_events import CloudEvent
 from pointsman.gateway.context import Context
 from pointsman.gateway.events import WorkflowEvent
 from pointsman.gateway.openai import chat, models, responses
@@ -38,6 +39,7 @@ _DESCRIPTION = (
 _ROUTERS: Sequence[APIRouter] = (
     workflows.router,
     questions.router,
+    cloud_events.router,
     catalog.router,
     dead_letters.router,
     models.router,
@@ -117,7 +119,7 @@ def _document() -> dict[str, Any]:
         title=_TITLE, version="1", description=_DESCRIPTION, routes=app.routes, openapi_version="3.1.0"
     )
     components = document["components"]
-    for model in (Problem, WorkflowEvent):
+    for model in (Problem, WorkflowEvent, CloudEvent):
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         components["schemas"] |= schema.pop("$defs", {})
         components["schemas"][model.__name__] = schema
