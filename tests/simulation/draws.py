@@ -193,7 +193,8 @@ def _input(chance: Random, name: str) -> str | dict[str, JsonValue]:
 def talking(team: Team, chance: Random) -> Team:
     """Return `team` with a policy for threads that its worlds reach the bounds of."""
     busy = chance.choice(["queue", "queue", "reject", "interrupt", "parallel"])
-    policy = ThreadPolicy(busy=busy, turns=2, max_queued=chance.choice([1, 4]), ttl=chance.choice([5.0, 3_600.0]))
+    bounds = {"turns": 2, "max_queued": chance.choice([1, 4]), "ttl": chance.choice([5.0, 3_600.0])}
+    policy = ThreadPolicy.model_validate({"busy": busy, **bounds})
     return team.model_copy(update={"threads": policy})
 
 

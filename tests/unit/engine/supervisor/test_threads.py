@@ -15,12 +15,13 @@ from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.client.client import Client
 from pointsman.errors import BusyThreadError, NotFoundError
+from pointsman.ports.bus import StreamKind
 from pointsman.testing.models import ScriptedModel, text_reply
 from pointsman_schemas.card import Role
 from pointsman_schemas.role_io import SummarizerInput, ThreadSummary
 from pointsman_schemas.team import Pipeline, PlanAndExecute, Stage, Team, ThreadPolicy
 
-WORK = {"id": "t1", "agent": "a", "intent": "do the thing"}
+STREAMS: tuple[StreamKind, ...] = ("requests", "controls", "results", "work", "handoffs", "log", "dead")
 SOLO = Pipeline(stages=(Stage(agent="a"),))
 
 
@@ -184,7 +185,7 @@ async def test_parallel_turns_run_beside_each_other() -> None:
         await until(lambda: _async(len(seen) == 2))
         gate.set()
 
-        answers = {(await each.outcome(10)).answer for each in workflows}
+        answers = {str((await each.outcome(10)).answer) for each in workflows}
 
     assert answers == {"a after 0", "b after 0"}
 
@@ -280,7 +281,7 @@ async def test_deletion_removes_every_message_of_the_turns_and_is_recorded() -> 
         refused = await talk.ask("again", timeout=10)
         left = [
             stored.subject
-            for stream in ("requests", "controls", "results", "work", "handoffs", "log", "dead")
+            for stream in STREAMS
             async for stored in client.bus.read(stream, ">")
             if b"private" in stored.body or any(each.workflow_id in stored.subject for each in turns)
         ]
