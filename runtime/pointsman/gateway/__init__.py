@@ -4,5 +4,6 @@ Access            callers, keys, oidc, access
 The log           feed, ledger, streams, events
 The REST API      models, problems, workflows, questions, catalog, dead_letters, health, page, cloud_events
 OpenAI's API      openai
+AG-UI             agui
 The process       context, app, openapi, server
 """

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from pointsman.errors import PointsmanError
 from pointsman.gateway import catalog, cloud_events, dead_letters, health, questions, workflows
 from pointsman.gateway.access import Access, is_openai_path
+from pointsman.gateway.agui import runs
 from pointsman.gateway.cloud_events import CloudEvent
 from pointsman.gateway.context import Context
 from pointsman.gateway.events import WorkflowEvent
@@ -45,6 +46,7 @@ _ROUTERS: Sequence[APIRouter] = (
     models.router,
     chat.router,
     responses.router,
+    runs.router,
     health.router,
 )
 _CORS_METHODS = ("GET", "POST", "DELETE")

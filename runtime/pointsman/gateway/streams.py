@@ -123,6 +123,20 @@ class WorkflowStreams:
                                 if isinstance(event.entry, WorkflowEnded) and event.entry.outcome.round >= round:
                                     return
 
+    async def history(self, workflow: Workflow) -> AsyncGenerator[LogEvent, None]:
+        """Yield the present entries of a workflow.
+
+        Args:
+            workflow: The workflow.
+
+        Yields:
+            The entries, in order.
+        """
+        subject = self._client.subjects.log(workflow.team, workflow.id)
+        async for stored in self._client.bus.read("log", subject):
+            for event in _events(stored, Position(0, -1)):
+                yield event
+
     async def _newest(self, subject: str, position: Position) -> StoredMessage | None:
         """Return the newest message of a log. A replica of the broker may be behind the position of the client."""
         newest = await self._client.bus.last("log", subject)

@@ -1,0 +1,196 @@
+"""Run a team for a front end that speaks AG-UI.
+
+A run is a workflow. A run that waits for answers ends with interrupts; a later run of the thread answers them in
+`resume` and goes on with the same workflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Annotated
+
+from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
+from ag_ui.encoder import EventEncoder
+from fastapi import APIRouter, Body, Path
+from pydantic import JsonValue, ValidationError
+from starlette.responses import StreamingResponse
+
+from pointsman.client.workflow import Workflow
+from pointsman.gateway.agui.events import RunEvents
+from pointsman.gateway.callers import Caller
+from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_key
+from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.openai.chat import IdempotencyKey
+from pointsman.gateway.openai.messages import Message, message_text, request_text
+from pointsman.gateway.problems import ProblemError, problems
+from pointsman.gateway.streams import LogEvent, Position
+from pointsman.http.sse import KEEPALIVE_COMMENT
+from pointsman_schemas.events import Question
+from pointsman_schemas.ids import TOKEN_PATTERN
+from pointsman_schemas.log import QuestionAsked, WorkflowEnded
+from pointsman_schemas.strict_json import describe
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/agui", tags=["agui"])
+
+_ANSWER_TIMEOUT_S = 10.0  # seconds to wait for a supervisor that reads an answer
+_ROLES = ("system", "developer", "user", "assistant")
+_encoder = EventEncoder()
+
+
+@router.post(
+    "/{team}",
+    summary="Run a team",
+    description="Run a team by the Agent User Interaction Protocol (AG-UI 1.0). The response is a stream of AG-UI "
+    "events. A repeated `runId` of a thread is the same workflow. A run that waits for answers finishes with the "
+    "outcome `interrupt`; a run with `resume` answers all of its interrupts and goes on. When the client disconnects, "
+    "the workflow is cancelled, unless the request has an `Idempotency-Key`.",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **problems(404, 409)},
+)
+async def run(
+    team: Annotated[str, Path(pattern=TOKEN_PATTERN, description="The team.")],
+    given: Annotated[
+        dict[str, JsonValue],
+        Body(description="A `RunAgentInput` of AG-UI 1.0: `threadId`, `runId`, `messages`, and optionally `resume`."),
+    ],
+    context: ContextArg,
+    caller: CallerArg,
+    idempotency_key: IdempotencyKey = None,
+) -> StreamingResponse:
+    """Run a team."""
+    body = _parse(given)
+    shown: Sequence[LogEvent] = ()
+    if body.resume:
+        workflow, shown = await _resume(context, caller, team, body.resume)
+    else:
+        messages = [Message(each.role, message_text(_content(each))) for each in body.messages if each.role in _ROLES]
+        submitted = await context.submit(
+            caller,
+            team,
+            request_text(messages),
+            key=derived_key("agui", f"{body.thread_id} {idempotency_key or body.run_id}"),
+            correlation_id=None,
+        )
+        workflow = submitted.workflow
+    events = RunEvents(body.thread_id, body.run_id, workflow.id, workflow.team)
+    for each in shown:
+        events.recall(each.entry)
+    after = shown[-1].position if shown else None
+    return StreamingResponse(
+        _stream(context, caller, workflow, events, after, detached=idempotency_key is not None),
+        media_type=_encoder.get_content_type(),
+        headers={"x-workflow-id": workflow.id},
+    )
+
+
+def _parse(given: Mapping[str, JsonValue]) -> RunAgentInput:
+    try:
+        return RunAgentInput.model_validate(given)
+    except ValidationError as error:
+        raise ProblemError(
+            422, "invalid_request", f"the body is no RunAgentInput of AG-UI: {describe(error)}"
+        ) from None
+
+
+def _content(message: object) -> object:
+    content = getattr(message, "content", None)
+    if not isinstance(content, list):
+        return content
+    return [part.model_dump(by_alias=True) for part in content]
+
+
+async def _stream(
+    context: Context, caller: Caller, workflow: Workflow, events: RunEvents, after: Position | None, *, detached: bool
+) -> AsyncGenerator[bytes, None]:
+    ended = False
+    try:
+        for event in events.start():
+            yield _frame(event)
+        async with aclosing(context.streams.follow(workflow, after=after, live=True)) as items:
+            async for item in items:
+                if item is None:
+                    yield KEEPALIVE_COMMENT
+                    continue
+                for event in events.entry(item.entry) if isinstance(item, LogEvent) else events.live(item):
+                    yield _frame(event)
+                if not isinstance(item, LogEvent):
+                    continue
+                ended = isinstance(item.entry, WorkflowEnded)
+                if isinstance(item.entry, QuestionAsked) and (waiting := await _open_questions(context, workflow)):
+                    ended = True
+                    for event in events.interrupt(waiting):
+                        yield _frame(event)
+                    return
+    except StreamResetError:
+        ended = True  # the gateway stops, and the workflow goes on
+        for event in events.fail("the gateway stops; send the same run again", "gateway_stopping"):
+            yield _frame(event)
+    finally:
+        if not ended and not detached:
+            context.cancel_later(caller, workflow)
+
+
+async def _open_questions(context: Context, workflow: Workflow) -> Sequence[Question]:
+    """Return the questions that wait for an answer; none if a person has answered since the log was written."""
+    return await context.client.operations.questions(workflow.id)
+
+
+def _frame(event: BaseEvent) -> bytes:
+    return _encoder.encode(event).encode()
+
+
+async def _resume(
+    context: Context, caller: Caller, team: str, answers: Sequence[ResumeEntry]
+) -> tuple[Workflow, Sequence[LogEvent]]:
+    """Answer the interrupts of a workflow.
+
+    Returns:
+        The workflow, and the entries of its log up to the newest of the answered questions.
+
+    Raises:
+        ProblemError: The answers belong to several workflows or to another team, do not cover all open questions, or
+            come too late.
+        NotFoundError: There is no such workflow.
+    """
+    ids = {each.interrupt_id: each for each in answers}
+    workflows = {name.rpartition("-")[0] or name for name in ids}
+    if len(workflows) != 1:
+        raise ProblemError(422, "several_workflows", "resume answers the interrupts of several runs; answer one run")
+    workflow = await context.find(caller, workflows.pop())
+    if workflow.team != team:
+        raise ProblemError(422, "wrong_team", f"the interrupts belong to the team {workflow.team}, and not to {team}")
+    waiting = {question.id: question for question in await context.client.operations.questions(workflow.id)}
+    if missing := sorted(waiting.keys() - ids.keys()):
+        raise ProblemError(
+            409, "interrupts_open", f"resume has no answer to {', '.join(missing)}; answer all open interrupts at once"
+        )
+    history = [event async for event in context.streams.history(workflow)]
+    asked = {event.entry.question: at for at, event in enumerate(history) if isinstance(event.entry, QuestionAsked)}
+    if unknown := sorted(ids.keys() - asked.keys()):
+        raise ProblemError(404, "unknown_interrupt", f"the workflow never asked {', '.join(unknown)}")
+    for name, entry in ids.items():
+        if (question := waiting.get(name)) is not None:
+            await _answer(context, caller, question, entry)
+    return workflow, history[: max(asked[name] for name in ids) + 1]
+
+
+async def _answer(context: Context, caller: Caller, question: Question, entry: ResumeEntry) -> None:
+    operations, actor, timeout = context.client.operations, caller.name, _ANSWER_TIMEOUT_S
+    payload = entry.payload
+    if entry.status == "cancelled":
+        reason = "cancelled by the user"
+        result = await operations.reject(question.id, reason=reason, actor=actor, timeout=timeout)
+    elif question.about == "information":
+        result = await operations.answer(question.id, payload, actor=actor, timeout=timeout)
+    else:
+        given = payload if isinstance(payload, Mapping) else {"approved": payload is not False}
+        if given.get("approved", True):
+            result = await operations.approve(question.id, input=given.get("input"), actor=actor, timeout=timeout)
+        else:
+            reason = str(given.get("reason", ""))
+            result = await operations.reject(question.id, reason=reason, actor=actor, timeout=timeout)
+    if result.counted is False:
+        raise ProblemError(409, "answer_late", f"the answer to {question.id} does not count: {result.message}")
