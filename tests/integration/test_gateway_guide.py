@@ -57,8 +57,11 @@ async def test_every_block_of_the_gateway_page_runs(
     assert outputs[2].startswith("['customer-service']\n")
     assert outputs[2].count("duplicate") == 2
     assert "location: /v1/workflows/wf_" in outputs[3]
-    assert outputs[4].startswith("pmk_")
-    assert "shop" in outputs[5]
+    assert outputs[4].startswith("['customer-service']\n1: ")
+    assert "duplicate" in outputs[4]
+    assert "customer-service: completed on" in outputs[4]
+    assert outputs[5].startswith("pmk_")
+    assert "shop" in outputs[6]
 
 
 async def output_of(command: list[str], environment: dict[str, str], folder: Path) -> str:

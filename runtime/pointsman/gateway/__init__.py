@@ -2,8 +2,9 @@
 
 Access            callers, keys, oidc, access
 The log           feed, ledger, streams, events
-The REST API      models, problems, workflows, questions, catalog, dead_letters, health, page, cloud_events
+The REST API      models, problems, views, workflows, questions, catalog, dead_letters, health, page, cloud_events
 OpenAI's API      openai
 AG-UI             agui
+MCP               mcp, protected_resource
 The process       context, app, openapi, server
 """

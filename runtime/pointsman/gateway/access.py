@@ -15,13 +15,14 @@ from pointsman.gateway.callers import LOCAL_CALLER, Caller, CallerLimits
 from pointsman.gateway.context import Context
 from pointsman.gateway.keys import KEY_PREFIX, ApiKey
 from pointsman.gateway.problems import ProblemError, problem_response
+from pointsman.gateway.protected_resource import MCP_PATH, METADATA_PATHS, metadata_url
 from pointsman.http.hosts import KnownHosts
 
 __all__ = ["Access", "is_openai_path"]
 
 _BODY_TIMEOUT_S = 30.0  # seconds in which a client must send the body of a request
 _MAX_RATES = 10_000  # callers whose rate is kept
-_PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/"})
+_PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/", *METADATA_PATHS})
 _OPENAI_PATHS = ("/v1/models", "/v1/chat/", "/v1/responses")
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -97,11 +98,11 @@ class Access:
         path = scope["path"]
         if path in _PUBLIC_PATHS:
             return
-        caller = await self._caller(headers)
+        caller = await self._caller(headers, scope)
         self._charge(caller)
         scope.setdefault("state", {}).update(caller=caller, charge=partial(self._charge, caller))
 
-    async def _caller(self, headers: Headers) -> Caller:
+    async def _caller(self, headers: Headers, scope: Scope) -> Caller:
         kind, _, given = headers.get("authorization", "").partition(" ")
         given = given.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
         if self._open and not given.startswith((KEY_PREFIX, "ey")):
@@ -126,8 +127,15 @@ class Access:
             "the key is unknown, revoked or expired; make one with `pointsman gateway keys create`"
             if given
             else "the request has no key; send Authorization: Bearer KEY",
-            headers={"www-authenticate": 'Bearer realm="pointsman"'},
+            headers={"www-authenticate": self._challenge(scope)},
         )
+
+    def _challenge(self, scope: Scope) -> str:
+        """Return the challenge of a refused request. A client of MCP finds the issuer by the metadata."""
+        challenge = 'Bearer realm="pointsman"'
+        if self._context.verifier is not None and scope["path"] == MCP_PATH:
+            challenge += f', resource_metadata="{metadata_url(scope)}"'
+        return challenge
 
     def _check_origin(self, headers: Headers) -> None:
         """Refuse requests of foreign pages: without keys, the address is all that protects the gateway."""

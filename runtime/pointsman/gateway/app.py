@@ -23,6 +23,7 @@ from pointsman.gateway.agui import runs
 from pointsman.gateway.cloud_events import CloudEvent
 from pointsman.gateway.context import Context
 from pointsman.gateway.events import WorkflowEvent
+from pointsman.gateway.mcp.door import mcp_routes
 from pointsman.gateway.openai import chat, models, responses
 from pointsman.gateway.page import draw_page
 from pointsman.gateway.problems import Problem, ProblemError, problem_of, problem_response
@@ -50,8 +51,9 @@ _ROUTERS: Sequence[APIRouter] = (
     health.router,
 )
 _CORS_METHODS = ("GET", "POST", "DELETE")
-_CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id", "prefer", "x-api-key")
-_CORS_EXPOSED = ("location", "preference-applied", "retry-after")
+_CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id", "prefer", "x-api-key",
+                 "mcp-protocol-version", "mcp-method", "mcp-name")  # fmt: skip
+_CORS_EXPOSED = ("location", "preference-applied", "retry-after", "www-authenticate")
 _MAX_ERRORS = 5  # invalid parts of a request that a problem lists
 
 
@@ -67,6 +69,7 @@ def make_app(context: Context, *, hosts: Sequence[str] = (), open: bool) -> ASGI
         The application.
     """
     app = _routes()
+    app.router.routes.extend(mcp_routes(context))
     app.state.context = context
     guarded: ASGIApp = Access(app, context, hosts=list(hosts), open=open)
     origins = [each.strip() for each in (context.settings.gateway_origins or "").split(",") if each.strip()]

@@ -12,27 +12,22 @@ from pydantic import JsonValue
 
 from pointsman.client.client import Client
 from pointsman.client.workflow import Workflow
-from pointsman.engine.log.reader import is_imported, read_commit, read_workflow_started, team_of
-from pointsman.engine.operations.queued_requests import QueuedRequest, find_queued_request
-from pointsman.errors import ContractError, NotFoundError, PointsmanError
+from pointsman.errors import NotFoundError, PointsmanError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.feed import LogFeed
 from pointsman.gateway.keys import KeyCache
 from pointsman.gateway.ledger import Ledger
-from pointsman.gateway.models import OutcomeView, WorkflowStatus, WorkflowView
+from pointsman.gateway.models import WorkflowView
 from pointsman.gateway.oidc import TokenVerifier
 from pointsman.gateway.problems import ProblemError
 from pointsman.gateway.streams import WorkflowStreams
+from pointsman.gateway.views import read_view
 from pointsman.settings import Settings
 from pointsman.telemetry import get_logger
-from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Budget
-from pointsman_schemas.events import Request as PointsmanRequest
 from pointsman_schemas.ids import derive_id
-from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
-from pointsman_schemas.strict_json import parse
 
-__all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "derived_key", "queued_view"]
+__all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "derived_key"]
 
 _log = get_logger(__name__)
 
@@ -193,40 +188,10 @@ class Context:
         Raises:
             NotFoundError: There is no such workflow, or it belongs to another caller.
         """
-        bus, subjects = self.client.bus, self.client.subjects
-        stored = await bus.last("log", subjects.workflow_log(workflow))
-        if stored is None:
-            waits = await find_queued_request(bus, subjects, workflow)
-            view = None if waits is None else queued_view(waits)
-            if view is not None and (caller.operator or view.caller == caller.name):
-                return view
-            stored = await bus.last("log", subjects.workflow_log(workflow))  # admitted between the two reads
-            if stored is None:
-                raise NotFoundError(_not_found(workflow))
-        newest = read_commit(stored)
-        started = next((entry for entry in newest.entries if isinstance(entry, WorkflowStarted)), None)
-        if started is None:
-            started = await read_workflow_started(bus, subjects, stored.subject)
-        if not (caller.operator or started.caller == caller.name):
+        found = await read_view(self.client, workflow)
+        if found is None or not (caller.operator or found.caller == caller.name):
             raise NotFoundError(_not_found(workflow))
-        ended = next((entry for entry in newest.entries if isinstance(entry, WorkflowEnded)), None)
-        status: WorkflowStatus = "waiting_for_answer" if newest.open_questions else "running"
-        if ended is not None:
-            status = ended.outcome.status
-        elif is_imported(stored):
-            status = "imported"
-        return WorkflowView(
-            id=workflow,
-            team=team_of(stored.subject),
-            status=status,
-            correlation_id=started.correlation_id,
-            caller=started.caller,
-            created_at=started.at,
-            ended_at=ended.at if ended else None,
-            input=started.input,
-            outcome=OutcomeView.of(ended.outcome) if ended else None,
-            questions=list(newest.open_questions),
-        )
+        return found
 
     def _client_of(self, caller: Caller) -> Client:
         """Return a client that publishes requests on the subject of the caller."""
@@ -239,33 +204,6 @@ class Context:
 
     def _workflow(self, id: str, team: str) -> Workflow:
         return Workflow(self.client.bus, self.client.subjects, id, team, source=self.client.source)
-
-
-def queued_view(of: QueuedRequest) -> WorkflowView:
-    """Return the view of a request that waits for admission.
-
-    Args:
-        of: The request.
-
-    Returns:
-        The view.
-    """
-    try:
-        envelope, body = decode(of.request.headers, of.request.body)
-        request = parse(PointsmanRequest, body)
-        correlation_id = (envelope.correlation_id if envelope else None) or request.correlation_id or ""
-        given = request.input
-    except ContractError:
-        given, correlation_id = "", ""
-    return WorkflowView(
-        id=of.workflow,
-        team=of.team,
-        status="cancelling" if of.cancelled else "queued",
-        correlation_id=correlation_id,
-        caller=of.request.subject.rpartition(".")[2],
-        created_at=of.request.at,
-        input=given,
-    )
 
 
 def _not_found(workflow: str) -> str:

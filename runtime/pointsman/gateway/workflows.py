@@ -17,7 +17,7 @@ from pointsman.engine.log.reader import read_commit
 from pointsman.engine.operations.queued_requests import list_queued_requests
 from pointsman.errors import ContractError
 from pointsman.gateway.callers import Caller
-from pointsman.gateway.context import CallerArg, Context, ContextArg, queued_view
+from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.events import WorkflowEvent, event_view, live_view
 from pointsman.gateway.feed import StreamResetError
 from pointsman.gateway.ledger import WorkflowRow
@@ -34,6 +34,7 @@ from pointsman.gateway.models import (
 )
 from pointsman.gateway.problems import ProblemError, problems
 from pointsman.gateway.streams import LogEvent, Position
+from pointsman.gateway.views import queued_view
 from pointsman.http.sse import KEEPALIVE_COMMENT, format_event
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TOKEN_PATTERN

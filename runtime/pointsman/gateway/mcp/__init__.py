@@ -1,0 +1,10 @@
+"""Teams as tools of the Model Context Protocol, over HTTP and over standard input and output.
+
+Server             backend, server
+Tools              tools, calls, elicitation
+Tasks extension    tasks
+Resources          resources
+Streamable HTTP    door
+
+Only `door` needs the extra `gateway`; the others need the extra `mcp`.
+"""

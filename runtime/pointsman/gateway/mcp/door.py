@@ -1,0 +1,221 @@
+"""Serve MCP over streamable HTTP: each request is complete in itself, so any replica serves it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from pydantic import JsonValue
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from pointsman.client.client import Client
+from pointsman.client.workflow import Workflow
+from pointsman.gateway.callers import Caller
+from pointsman.gateway.catalog import teams_of
+from pointsman.gateway.context import Context
+from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.mcp.backend import CallRefusedError, StreamItem
+from pointsman.gateway.mcp.server import make_server
+from pointsman.gateway.mcp.tools import TeamTool
+from pointsman.gateway.models import WorkflowItem, WorkflowView
+from pointsman.gateway.problems import ProblemError
+from pointsman.gateway.protected_resource import MCP_PATH, METADATA_PATHS, protected_resource
+from pointsman.gateway.streams import LogEvent, Position
+from pointsman_schemas.events import Delta, Outcome
+from pointsman_schemas.log import WorkflowEnded
+
+__all__ = ["mcp_routes"]
+
+_ENDED = ("completed", "partial", "failed", "cancelled")
+
+
+def mcp_routes(context: Context) -> Sequence[BaseRoute]:
+    """Return the routes of the door.
+
+    Args:
+        context: The parts of the gateway.
+
+    Returns:
+        The routes.
+    """
+    routes: list[BaseRoute] = [Route(MCP_PATH, _Door(context))]
+    if context.settings.gateway_oidc_issuer:
+
+        async def metadata(request: Request) -> Response:
+            return JSONResponse(protected_resource(context.settings, request.scope))
+
+        routes += [Route(path, metadata, methods=["GET"]) for path in METADATA_PATHS]
+    return routes
+
+
+class _Door:
+    """An ASGI application. Each request has a transport of its own, which ends with the request."""
+
+    def __init__(self, context: Context) -> None:
+        def backend_of(ctx: ServerRequestContext[Any, Any]) -> GatewayBackend:
+            request: Request = ctx.request  # type: ignore[assignment]  # each message of this transport has a request
+            return GatewayBackend(context, request.state.caller)
+
+        self._context = context
+        self._server = make_server(backend_of)
+        logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)  # two lines a request
+        logging.getLogger("mcp.server.streamable_http").setLevel(logging.WARNING)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            # There are no sessions, so there is no stream beside those of requests, and no session to delete.
+            raise ProblemError(405, "method_not_allowed", "send each message by POST", headers={"allow": "POST"})
+        manager = StreamableHTTPSessionManager(
+            self._server, stateless=True, max_request_body_size=self._context.settings.gateway_max_body
+        )
+        async with manager.run():
+            await manager.handle_request(scope, receive, send)
+
+
+class GatewayBackend:
+    """The calls of a caller of the gateway.
+
+    Args:
+        context: The parts of the gateway.
+        caller: The caller.
+    """
+
+    def __init__(self, context: Context, caller: Caller) -> None:
+        self._context = context
+        self._caller = caller
+
+    @property
+    def client(self) -> Client:
+        """The client of the namespace."""
+        return self._context.client
+
+    @property
+    def actor(self) -> str:
+        """The name of the caller."""
+        return self._caller.name
+
+    @property
+    def stopping(self) -> bool:
+        """True if the gateway stops."""
+        return self._context.streams.stopping.is_set()
+
+    async def tools(self) -> Sequence[TeamTool]:
+        """Return the teams with a live supervisor that the caller may use."""
+        return [
+            TeamTool(team.name, team.description, team.input_schema)
+            for team in await teams_of(self._context, self._caller)
+        ]
+
+    async def submit(self, team: str, input: str | Mapping[str, JsonValue], key: str | None) -> Workflow:
+        """Publish a request.
+
+        Args:
+            team: The team.
+            input: The request.
+            key: The idempotency key, if there is one.
+
+        Returns:
+            The workflow.
+
+        Raises:
+            CallRefusedError: The caller may not use the team, or a limit is reached.
+        """
+        try:
+            return (await self._context.submit(self._caller, team, input, key=key)).workflow
+        except ProblemError as problem:
+            raise CallRefusedError(problem.detail) from None
+
+    async def find(self, workflow: str) -> Workflow:
+        """Find a workflow of the caller.
+
+        Args:
+            workflow: The workflow.
+
+        Returns:
+            The workflow.
+
+        Raises:
+            CallRefusedError: The workflow was imported.
+        """
+        try:
+            return await self._context.find(self._caller, workflow)
+        except ProblemError as problem:
+            raise CallRefusedError(problem.detail) from None
+
+    async def view(self, workflow: str) -> WorkflowView:
+        """Read a workflow of the caller.
+
+        Args:
+            workflow: The workflow.
+
+        Returns:
+            The view.
+        """
+        return await self._context.view(self._caller, workflow)
+
+    async def ended(self, before: str | None, most: int) -> tuple[Sequence[WorkflowItem], str | None]:
+        """Return a page of the caller's workflows that have ended, the newest first.
+
+        Args:
+            before: The cursor of the page; None for the first.
+            most: The greatest number of workflows.
+
+        Returns:
+            The workflows, and the cursor of the next page.
+        """
+        found: list[WorkflowItem] = []
+        last = 0
+        for row in self._context.ledger.newest_first(before=int(before) if before else None):
+            if row.status not in _ENDED or not (self._caller.operator or row.caller == self._caller.name):
+                continue
+            if len(found) == most:
+                return found, str(last)
+            last = row.sequence
+            found.append(
+                WorkflowItem(
+                    id=row.id,
+                    team=row.team,
+                    status=row.status,
+                    correlation_id=row.correlation_id,
+                    caller=row.caller,
+                    created_at=row.started_at,
+                    ended_at=row.ended_at,
+                )
+            )
+        return found, None
+
+    async def follow(self, workflow: Workflow) -> AsyncGenerator[StreamItem, None]:
+        """Yield the entries and reports of a workflow, and its outcome unless the gateway stops before.
+
+        Args:
+            workflow: The workflow.
+
+        Yields:
+            The items; the outcome is the last.
+        """
+        position: Position | None = None
+        outcome: Outcome | None = None
+        while not self.stopping:
+            try:
+                followed = self._context.streams.follow(workflow, after=position, live=True)
+                async with aclosing(followed) as items:
+                    async for item in items:
+                        if isinstance(item, LogEvent):
+                            position = item.position
+                            if isinstance(item.entry, WorkflowEnded):
+                                outcome = item.entry.outcome
+                            yield item.entry
+                        elif not isinstance(item, Delta):
+                            yield item
+            except StreamResetError:
+                continue
+            break
+        if outcome is not None:
+            yield outcome

@@ -1,0 +1,142 @@
+"""Outcomes of workflows and files that workflows returned, as resources."""
+
+from __future__ import annotations
+
+import base64
+import re
+from contextlib import aclosing
+
+import mcp.types as types
+from mcp.shared.exceptions import MCPError
+
+from pointsman.errors import NotFoundError
+from pointsman.gateway.mcp.backend import Backend
+from pointsman.gateway.mcp.calls import result_files
+from pointsman.gateway.mcp.tools import file_uri, workflow_uri
+from pointsman_schemas.files import File
+from pointsman_schemas.ids import TOKEN_PATTERN
+
+__all__ = ["TEMPLATES", "list_resources", "read_resource"]
+
+_PAGE = 50  # resources of a page
+_MAX_FILE_BYTES = 8_000_000  # bytes of a file in a result, which is JSON in memory; a command saves larger files
+_URI = re.compile(rf"pointsman://workflows/({TOKEN_PATTERN.strip('^$')})(?:/files/([1-9][0-9]{{0,5}}))?")
+_TEXT_TYPES = ("text/", "application/json")
+
+TEMPLATES = [
+    types.ResourceTemplate(
+        name="workflow",
+        uri_template="pointsman://workflows/{workflow}",
+        description="A workflow with its request, its status and its outcome.",
+        mime_type="application/json",
+    ),
+    types.ResourceTemplate(
+        name="file",
+        uri_template="pointsman://workflows/{workflow}/files/{number}",
+        description="A file that a workflow returned. Results of tools link to their files.",
+    ),
+]
+"""The templates of the resources."""
+
+
+class UnknownResourceError(MCPError):
+    """There is no such resource for the caller.
+
+    Args:
+        uri: The URI.
+    """
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(
+            types.INVALID_PARAMS,
+            f"there is no resource {uri[:200]!r} of yours; resources/list names outcomes",
+            data={"uri": uri[:1_000]},
+        )
+
+
+async def list_resources(params: types.PaginatedRequestParams | None, backend: Backend) -> types.ListResourcesResult:
+    """List the caller's workflows that have ended, the newest first.
+
+    Args:
+        params: The parameters, with the cursor of a page.
+        backend: The calls of the caller.
+
+    Returns:
+        A page.
+
+    Raises:
+        MCPError: The cursor is not valid.
+    """
+    cursor = params.cursor if params else None
+    if cursor is not None and re.fullmatch("[0-9]{1,18}", cursor) is None:
+        raise MCPError(types.INVALID_PARAMS, "the cursor is not one of this server; list again from the start")
+    items, following = await backend.ended(cursor, _PAGE)
+    return types.ListResourcesResult(
+        resources=[
+            types.Resource(
+                name=item.id,
+                uri=workflow_uri(item.id),
+                title=f"{item.team}: {item.status} on {item.ended_at:%Y-%m-%d %H:%M} UTC",
+                description=f"The outcome of a workflow of the team {item.team}.",
+                mime_type="application/json",
+            )
+            for item in items
+        ],
+        next_cursor=following,
+    )
+
+
+async def read_resource(params: types.ReadResourceRequestParams, backend: Backend) -> types.ReadResourceResult:
+    """Read a workflow or a file.
+
+    Args:
+        params: The parameters, with the URI.
+        backend: The calls of the caller.
+
+    Returns:
+        The content.
+
+    Raises:
+        UnknownResourceError: There is no such resource for the caller.
+        MCPError: The file is too large.
+    """
+    found = _URI.fullmatch(params.uri)
+    if found is None:
+        raise UnknownResourceError(params.uri)
+    try:
+        view = await backend.view(found[1])
+        if found[2] is None:
+            text = view.model_dump_json(exclude_none=True)
+            content: types.TextResourceContents | types.BlobResourceContents = types.TextResourceContents(
+                uri=params.uri, mime_type="application/json", text=text
+            )
+        else:
+            files = await result_files(backend, view.id)
+            number = int(found[2])
+            if number > len(files):
+                raise UnknownResourceError(params.uri)
+            content = await _file_content(files[number - 1], file_uri(view.id, number), backend)
+    except NotFoundError:
+        raise UnknownResourceError(params.uri) from None
+    return types.ReadResourceResult(contents=[content])
+
+
+async def _file_content(
+    file: File, uri: str, backend: Backend
+) -> types.TextResourceContents | types.BlobResourceContents:
+    if file.size > _MAX_FILE_BYTES:
+        raise MCPError(
+            types.INVALID_PARAMS,
+            f"{file.name} has {file.size} bytes, and a resource at most {_MAX_FILE_BYTES}; save it by a command",
+        )
+    pieces: list[bytes] = []
+    async with aclosing(backend.client.read_file(file)) as reading:
+        async for piece in reading:
+            pieces.append(piece)  # noqa: PERF401  # an asynchronous list comprehension would not close the reading
+    data = b"".join(pieces)
+    if file.media_type.startswith(_TEXT_TYPES):
+        try:
+            return types.TextResourceContents(uri=uri, mime_type=file.media_type, text=data.decode())
+        except UnicodeDecodeError:
+            pass
+    return types.BlobResourceContents(uri=uri, mime_type=file.media_type, blob=base64.b64encode(data).decode())

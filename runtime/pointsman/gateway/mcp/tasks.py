@@ -1,0 +1,196 @@
+"""The Tasks extension: a workflow is a task, and its id is the task's id, so any replica answers after any restart."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import mcp.types as types
+from mcp.server.context import ServerRequestContext
+from mcp.server.mcpserver.server import require_client_extension
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+from pydantic import Field
+
+from pointsman.client.workflow import Workflow
+from pointsman.errors import NotFoundError
+from pointsman.gateway.mcp.backend import Backend
+from pointsman.gateway.mcp.calls import cancel_workflow, cancelling, result_files
+from pointsman.gateway.mcp.elicitation import answer_questions, elicitation_of, open_questions
+from pointsman.gateway.mcp.tools import outcome_result
+from pointsman.gateway.models import OutcomeView, WorkflowStatus, WorkflowView
+from pointsman_schemas.ids import is_token
+
+__all__ = ["EXTENSION", "TaskParams", "TaskUpdateParams", "cancel_task", "create_task", "declares_tasks", "get_task",
+           "update_task"]  # fmt: skip
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+"""The identifier of the extension."""
+
+_IMMEDIATE_S = 0.5  # seconds in which a workflow that ends needs no task
+_POLL_INTERVAL_MS = 1_000
+"""Milliseconds between two questions of a client for the state of a task."""
+
+TaskStatus = Literal["working", "input_required", "completed", "cancelled"]
+
+
+class TaskParams(types.RequestParams):
+    """The parameters of tasks/get and tasks/cancel."""
+
+    task_id: str = Field(alias="taskId", description="The task: the id of a workflow.")
+
+
+class TaskUpdateParams(TaskParams):
+    """The parameters of tasks/update."""
+
+    input_responses: dict[str, Any] = Field(
+        default={}, alias="inputResponses", description="Responses to elicitations, by the ids of the questions."
+    )
+
+
+def declares_tasks(ctx: ServerRequestContext[Any, Any]) -> bool:
+    """Return True if the client declares the extension.
+
+    Args:
+        ctx: The context of the request.
+    """
+    capabilities = ctx.session.client_capabilities
+    return EXTENSION in ((capabilities.extensions if capabilities else None) or {})
+
+
+async def create_task(workflow: Workflow, backend: Backend) -> types.CallToolResult | dict[str, Any]:
+    """Answer a call by a task, or by the result of a workflow that ends at once.
+
+    The request is stored before this call: tasks/get finds the task at once, at any replica.
+
+    Args:
+        workflow: The workflow.
+        backend: The calls of the caller.
+
+    Returns:
+        The result of the call, or the task.
+    """
+    with suppress(TimeoutError):
+        async with cancelling(workflow, backend):  # a client that leaves here does not know the task
+            outcome = await workflow.outcome(_IMMEDIATE_S)
+        return outcome_result(workflow.id, OutcomeView.of(outcome), await result_files(backend, workflow.id))
+    now = datetime.now(UTC)
+    return {"resultType": "task", **_task(workflow.id, "working", now, now)}
+
+
+async def get_task(ctx: ServerRequestContext[Any, Any], params: TaskParams, backend: Backend) -> dict[str, Any]:
+    """Return the state of a task, with its result if it has ended, and with the questions for which it waits.
+
+    Args:
+        ctx: The context of the request.
+        params: The parameters.
+        backend: The calls of the caller.
+
+    Returns:
+        The task.
+    """
+    view = await _view(ctx, params, backend)
+    status = _status(view.status)
+    more: dict[str, Any] = {}
+    if view.outcome is not None and status == "completed":
+        result = outcome_result(view.id, view.outcome, await result_files(backend, view.id))
+        more["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
+    elif view.outcome is not None:
+        more["statusMessage"] = view.outcome.reason
+    elif status == "input_required":
+        asked = await open_questions(backend, view.id)
+        if asked:
+            more["inputRequests"] = {
+                each.id: elicitation_of(each).model_dump(mode="json", by_alias=True, exclude_none=True)
+                for each in asked
+            }
+        else:
+            status = "working"  # the question is not stored yet
+    return _task(view.id, status, view.created_at, await _updated_at(view, backend)) | more
+
+
+async def update_task(
+    ctx: ServerRequestContext[Any, Any], params: TaskUpdateParams, backend: Backend
+) -> dict[str, Any]:
+    """Give the responses to elicitations to the workflow.
+
+    Args:
+        ctx: The context of the request.
+        params: The parameters.
+        backend: The calls of the caller.
+
+    Returns:
+        An empty result.
+
+    Raises:
+        MCPError: A response is not valid; its question still waits.
+    """
+    view = await _view(ctx, params, backend)
+    responses: dict[str, types.ElicitResult] = {}
+    questions = await open_questions(backend, view.id)
+    for question in questions:
+        if (given := params.input_responses.get(question.id)) is not None:
+            responses[question.id] = types.ElicitResult.model_validate(given)
+    problems = await answer_questions(backend, questions, responses)
+    if problems:
+        raise MCPError(types.INVALID_PARAMS, "; ".join(f"{id}: {text}" for id, text in problems.items()))
+    return {}
+
+
+async def cancel_task(ctx: ServerRequestContext[Any, Any], params: TaskParams, backend: Backend) -> dict[str, Any]:
+    """Request the end of the workflow of a task. A task that has ended stays unchanged.
+
+    Args:
+        ctx: The context of the request.
+        params: The parameters.
+        backend: The calls of the caller.
+
+    Returns:
+        An empty result.
+    """
+    view = await _view(ctx, params, backend)
+    if view.outcome is None:
+        await cancel_workflow(await backend.find(view.id), backend, "the MCP client cancelled the task")
+    return {}
+
+
+async def _view(ctx: ServerRequestContext[Any, Any], params: TaskParams, backend: Backend) -> WorkflowView:
+    require_client_extension(ctx, EXTENSION)
+    headers = getattr(ctx.request, "headers", None)
+    if headers is not None and decode_header_value(headers.get(MCP_NAME_HEADER)) not in (None, params.task_id):
+        raise MCPError(types.HEADER_MISMATCH, "the header Mcp-Name is not the taskId of the body; send equal values")
+    if is_token(params.task_id):
+        try:
+            return await backend.view(params.task_id)
+        except NotFoundError:
+            pass
+    raise MCPError(types.INVALID_PARAMS, f"there is no task {params.task_id[:100]!r} of yours; check the taskId")
+
+
+def _status(status: WorkflowStatus) -> TaskStatus:
+    match status:
+        case "completed" | "partial" | "failed":
+            return "completed"  # a failed workflow is a tool's error: the result of the task has the reason
+        case "cancelled":
+            return "cancelled"
+        case "waiting_for_answer":
+            return "input_required"
+        case _:
+            return "working"
+
+
+async def _updated_at(view: WorkflowView, backend: Backend) -> datetime:
+    newest = await backend.client.bus.last("log", backend.client.subjects.workflow_log(view.id))
+    return view.created_at if newest is None else max(newest.at, view.created_at)
+
+
+def _task(id: str, status: TaskStatus, created_at: datetime, updated_at: datetime) -> dict[str, Any]:
+    return {
+        "taskId": id,
+        "status": status,
+        "createdAt": created_at.isoformat(),
+        "lastUpdatedAt": updated_at.isoformat(),
+        "ttlMs": None,  # the log keeps a workflow for the days of its stream after the end
+        "pollIntervalMs": _POLL_INTERVAL_MS,
+    }
