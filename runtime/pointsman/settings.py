@@ -179,6 +179,8 @@ class Settings(Options, BaseModel):
     gateway_daily_cost: Annotated[float, Field(ge=0)] | None = None
     """Cost of one caller's workflows in a day (UTC), in US dollars, for keys without a limit of their own. Unset: no
     limit."""
+    gateway_hooks: str | None = None
+    """TOML file with the signed webhooks that the gateway receives. Unset: none."""
     gateway_oidc_issuer: str | None = None
     """Issuer of the bearer tokens that the gateway accepts, as in their claim `iss`."""
     gateway_oidc_audience: str = "pointsman"

@@ -12,6 +12,7 @@ from support import factory
 from support.docs import ROOT, blocks_of
 from support.gateway import served_gateway
 
+from pointsman.gateway.hook_config import load_hooks
 from pointsman.settings import Settings
 from pointsman_agents.customer_service.account import account
 from pointsman_agents.customer_service.billing import billing
@@ -42,6 +43,11 @@ async def test_every_block_of_the_gateway_page_runs(
         }
         for language, body in blocks_of((ROOT / "docs" / "gateway.md").read_text()):
             if language == "text":
+                continue
+            if language == "toml":
+                (tmp_path / "hooks.toml").write_text(body)
+                monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", "secret")
+                assert load_hooks(str(tmp_path / "hooks.toml"))["issues"].form == "github"
                 continue
             if language == "python":
                 name = body.splitlines()[0].removeprefix("# ")

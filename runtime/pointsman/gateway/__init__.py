@@ -2,7 +2,8 @@
 
 Access            callers, keys, oidc, access
 The log           feed, ledger, streams, events
-The REST API      models, problems, views, workflows, questions, catalog, dead_letters, health, page, cloud_events
+The REST API      models, problems, views, workflows, questions, catalog, dead_letters, health, page, cloud_events,
+                  hooks, hook_config, hook_signatures
 OpenAI's API      openai
 AG-UI             agui
 MCP               mcp, protected_resource

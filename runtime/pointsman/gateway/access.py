@@ -23,6 +23,7 @@ __all__ = ["Access", "is_openai_path"]
 _BODY_TIMEOUT_S = 30.0  # seconds in which a client must send the body of a request
 _MAX_RATES = 10_000  # callers whose rate is kept
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/", *METADATA_PATHS})
+_SIGNED_PATHS = "/v1/hooks/"
 _OPENAI_PATHS = ("/v1/models", "/v1/chat/", "/v1/responses")
 _SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -97,6 +98,9 @@ class Access:
         headers = Headers(scope=scope)
         path = scope["path"]
         if path in _PUBLIC_PATHS:
+            return
+        if path.startswith(_SIGNED_PATHS):
+            scope.setdefault("state", {})["charge"] = self._charge  # the signature names the caller
             return
         caller = await self._caller(headers, scope)
         self._charge(caller)

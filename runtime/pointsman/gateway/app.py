@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp
 
 from pointsman.errors import PointsmanError
-from pointsman.gateway import catalog, cloud_events, dead_letters, health, questions, workflows
+from pointsman.gateway import catalog, cloud_events, dead_letters, health, hooks, questions, workflows
 from pointsman.gateway.access import Access, is_openai_path
 from pointsman.gateway.agui import runs
 from pointsman.gateway.cloud_events import CloudEvent
@@ -42,6 +42,7 @@ _ROUTERS: Sequence[APIRouter] = (
     workflows.router,
     questions.router,
     cloud_events.router,
+    hooks.router,
     catalog.router,
     dead_letters.router,
     models.router,
@@ -142,7 +143,7 @@ def _document() -> dict[str, Any]:
     for path, methods in document["paths"].items():
         if path.startswith("/v1/"):
             for operation in methods.values():
-                operation["security"] = [{"key": []}]
+                operation.setdefault("security", [{"key": []}])
                 if is_openai_path(path):
                     operation["responses"].pop("422", None)  # FastAPI's own; these paths answer 400
     return document

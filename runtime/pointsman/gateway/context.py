@@ -15,6 +15,7 @@ from pointsman.client.workflow import Workflow
 from pointsman.errors import NotFoundError, PointsmanError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.feed import LogFeed
+from pointsman.gateway.hook_config import load_hooks
 from pointsman.gateway.keys import KeyCache
 from pointsman.gateway.ledger import Ledger
 from pointsman.gateway.models import WorkflowView
@@ -58,6 +59,7 @@ class Context:
         self.settings = settings
         self.keys = keys
         self.verifier = verifier
+        self.hooks = load_hooks(settings.gateway_hooks)
         self.ledger = Ledger()
         self.feed = LogFeed(client.bus, client.subjects, self.ledger.observe, self.ledger.reset)
         self.streams = WorkflowStreams(client, self.feed)

@@ -1,0 +1,115 @@
+"""Receive signed webhooks as requests to teams."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
+
+from fastapi import APIRouter, Path, Request, Response
+from pydantic import JsonValue
+from starlette.responses import JSONResponse
+
+from pointsman.errors import ContractError
+from pointsman.gateway.callers import Caller, CallerLimits
+from pointsman.gateway.context import ContextArg, derived_key
+from pointsman.gateway.hook_config import Hook
+from pointsman.gateway.hook_signatures import MAX_AGE_S, is_stale, is_verified, missing_header
+from pointsman.gateway.problems import ProblemError, problems
+from pointsman_schemas.ids import TOKEN_PATTERN, stable_digest
+from pointsman_schemas.strict_json import parse_json
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/hooks", tags=["events"])
+
+_FORM_TYPE = "application/x-www-form-urlencoded"
+_MAX_FIELDS = 100  # fields of a form
+_BODY = {"required": True, "content": {"application/json": {"schema": {"description": "The body of the sender."}}}}
+
+
+@router.post(
+    "/{name}",
+    status_code=202,
+    summary="Deliver a signed webhook",
+    description="Store a delivery of a configured webhook as a request to its team. The signature takes the place of a "
+    "key. The same delivery again is the same workflow.",
+    response_class=Response,
+    response_model=None,
+    openapi_extra={"requestBody": _BODY, "security": []},
+    responses={
+        200: {
+            "description": "The answer to Slack's verification of the address.",
+            "content": {"application/json": {"schema": {"description": "The challenge."}}},
+        },
+        202: {"description": "The delivery is stored, and its workflow will have exactly one outcome."},
+        **problems(404),
+    },
+)
+async def deliver_webhook(
+    name: Annotated[str, Path(pattern=TOKEN_PATTERN, description="The name of the webhook in the configuration.")],
+    request: Request,
+    context: ContextArg,
+) -> Response:
+    """Store a delivery as a request to a team."""
+    hook = context.hooks.get(name)
+    if hook is None:
+        raise ProblemError(404, "unknown_webhook", "there is no webhook of this name in POINTSMAN_GATEWAY_HOOKS")
+    headers = dict(request.headers)
+    # These checks need no body: most of what is not from the sender is refused before its body is read.
+    if (missing := missing_header(hook.form, headers)) is not None:
+        raise _refused(f"the header {missing} is missing")
+    if is_stale(hook.form, headers, time()):
+        raise _refused(f"the time of the delivery is more than {MAX_AGE_S} s from the clock of the gateway")
+    body = await request.body()
+    if not is_verified(hook, headers, body):
+        raise _refused("no signature was made with a secret of this webhook")
+    caller = Caller(hook.caller, teams={hook.team}, limits=CallerLimits().over(context.settings))
+    request.state.charge(caller)
+    content = _content(headers.get("content-type", ""), body)
+    if hook.form == "slack" and isinstance(content, dict) and content.get("type") == "url_verification":
+        return JSONResponse({"challenge": content.get("challenge")})
+    id = _delivery_id(hook, headers, content, body)
+    facts: dict[str, JsonValue] = {"name": hook.name, "id": id}
+    if hook.form == "github" and "x-github-event" in headers:
+        facts["event"] = headers["x-github-event"]
+    await context.submit(
+        caller,
+        hook.team,
+        content if isinstance(content, dict) else {"data": content},
+        key=derived_key("webhook", hook.name, id),
+        metadata={"webhook": facts},
+    )
+    return Response(status_code=202)
+
+
+def _refused(seen: str) -> ProblemError:
+    return ProblemError(401, "not_authenticated", f"{seen}; sign the delivery with the secret of the webhook")
+
+
+def _content(content_type: str, body: bytes) -> JsonValue:
+    """Return the content of a body: JSON, or the fields of a form, whose field `payload` may have JSON."""
+    try:
+        if content_type.partition(";")[0].strip().lower() != _FORM_TYPE:
+            return parse_json(body)
+        fields: dict[str, Any] = dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
+        return parse_json(fields["payload"].encode()) if "payload" in fields else fields
+    except (ContractError, ValueError) as error:
+        raise ProblemError(422, "invalid_delivery", f"the body cannot be read: {str(error)[:300]}") from None
+
+
+def _delivery_id(hook: Hook, headers: dict[str, str], content: JsonValue, body: bytes) -> str:
+    """Return the id by which repetitions of a delivery are detected; without an id, a digest of the signed content."""
+    named = content if isinstance(content, dict) else {}
+    match hook.form:
+        case "standard":
+            return headers["webhook-id"][:1_000]
+        case "github":
+            return headers["x-github-delivery"][:1_000]
+        case "stripe":
+            given = named.get("id")
+        case "slack":
+            given = named.get("event_id")
+    if isinstance(given, str) and given:
+        return given
+    return stable_digest(headers.get("x-slack-request-timestamp", "").encode() + b":" + body)
