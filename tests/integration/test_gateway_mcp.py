@@ -408,3 +408,29 @@ async def test_other_methods_of_http_are_refused_and_pages_of_other_hosts_too(ad
 
     assert (stream.status_code, stream.headers["allow"]) == (405, "POST")
     assert foreign.status_code == 403
+
+
+async def test_a_refused_client_finds_the_issuer_by_the_metadata_of_the_resource(
+    running: RunningTeam, settings: Settings
+) -> None:
+    issuer = "http://127.0.0.1:9/realm"  # no token is verified here, so no process listens there
+    options = {"gateway_require_key": True, "gateway_oidc_issuer": issuer}
+    async with served_gateway(settings, **options) as address, http_client(address) as client:
+        refused = await post(client, "tools/list")
+        url = f"{address}/.well-known/oauth-protected-resource/mcp"
+        metadata = (await client.get(url)).json()
+    audience = "https://gateway.example/mcp"
+    async with (
+        served_gateway(settings, **options, gateway_oidc_audience=audience) as address,
+        http_client(address) as client,
+    ):
+        named = (await client.get("/.well-known/oauth-protected-resource")).json()
+
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"] == f'Bearer realm="pointsman", resource_metadata="{url}"'
+    assert (metadata["resource"], metadata["authorization_servers"]) == (f"{address_of(url)}/mcp", [issuer])
+    assert named["resource"] == audience
+
+
+def address_of(url: str) -> str:
+    return url.partition("/.well-known")[0]
