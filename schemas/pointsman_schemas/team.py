@@ -150,7 +150,7 @@ class Team(Frozen):
         if names:
             for field in type(self).model_fields:
                 if field not in ("name", "own_agents"):
-                    self.__dict__[field] = _with_full_names(getattr(self, field), names, field)
+                    object.__setattr__(self, field, _with_full_names(getattr(self, field), names, field))
         used = {*self.required_agents(), self.judge, self.refiner}
         if self.agents != ANY and (unused := [name for name, full in names.items() if full not in used]):
             meant = closest_match(unused[0], (each for each in used if each))

@@ -229,7 +229,7 @@ def _check_schema(schema: Any, *, in_model: bool = False) -> Any:
         if key in changed:
             changed[key] = _check_held(changed[key], in_model)
     if kind == "function-after" and not _holds_instance(schema):
-        return core_schema.no_info_wrap_validator_function(_allow_other_type, changed)
+        return core_schema.no_info_wrap_validator_function(_allow_other_type, cast("core_schema.CoreSchema", changed))
     return changed
 
 

@@ -210,9 +210,21 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
         "docs/security.md": {"sh", "conf", "toml"},
         "docs/state-machine.md": {"mermaid"},  # generated
         "docs/strategies.md": {"python"},
+        "docs/teams.md": {"python"},
         "docs/telemetry.md": {"python"},
         "docs/threads.md": {"sh", "python"},
     }
+
+
+def test_the_team_of_the_page_about_teams_can_be_defined() -> None:
+    page = (ROOT / "docs" / "teams.md").read_text()
+    defined: dict[str, Any] = {}
+
+    for language, body in blocks_of(page):
+        if language == "python":
+            exec(body, defined)
+
+    assert defined["team"].required_agents().keys() == {"billing--lookup", "translate"}
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
@@ -247,8 +259,7 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
 
 def test_every_limit_is_in_the_table_with_its_default() -> None:
     _, _, tables = (ROOT / "docs" / "settings.md").read_text().partition("# Limits")
-    of_workflows, _, rest = tables.partition("`ThreadPolicy(...)`")
-    _, _, rest = rest.partition("`RetryPolicy(...)`")
+    of_workflows, _, rest = tables.partition("`RetryPolicy(...)`")
     of_retries, _, of_agents = rest.partition("`@agent(...)`")
     parameters = inspect.signature(inspect.unwrap(agent)).parameters
     given = {name: parameters[name].default for name in _limits(of_agents)}

@@ -41,7 +41,8 @@ MUTANTS = (
         "unit/engine/log/test_requests.py::test_a_result_that_speaks_of_another_attempt_than_its_subject_is_refused",
     ),
     _core(
-        "a result belongs to its dispatch", "results.py", "    if not has_token(state, received):", "    if False:",
+        "a result belongs to its dispatch", "results.py",
+        "    if not has_token(state, received):\n        return None", "    if False:\n        return None",
         "test_decide.py::test_result_with_another_token_changes_nothing",
     ),
     _runtime(

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeAlias
+from typing import BinaryIO, Protocol, TypeAlias, cast
 
 from pointsman.errors import ConfigurationError, TaskError
 from pointsman_schemas.events import ErrorKind
@@ -217,13 +217,13 @@ async def pieces_of(content: FileContent) -> AsyncGenerator[bytes, None]:
             while piece := opened.read(_PIECE_BYTES):
                 yield piece
     elif isinstance(content, AsyncIterable):
-        async for piece in content:
+        async for piece in cast("AsyncIterable[bytes]", content):
             yield piece
     elif callable(read := getattr(content, "read", None)):
         while piece := read(_PIECE_BYTES):
             yield piece
     else:
-        for piece in content:
+        for piece in cast("Iterable[bytes]", content):
             yield piece
 
 

@@ -70,10 +70,8 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "trace": Entry("trace:trace", "Draw the tasks and calls of a workflow on a time axis."),
     "cancel": Entry("workflows:cancel", "Cancel a workflow."),
     "resume": Entry("workflows:resume", "Do the failed tasks of an ended workflow again."),
-    "forget": Entry("forget:forget", "Delete all messages of an ended workflow and of its child workflows."),
-    "audit": Entry(
-        "forget:audit", "List workflows that were forgotten, and dead letters that were discarded or replayed."
-    ),
+    "forget": Entry("forget:forget", "Delete an ended workflow with all its messages."),
+    "audit": Entry("forget:audit", "List forgotten workflows, and handled dead letters."),
     "export": Entry("archive:export", "Write a workflow and its child workflows to a file."),
     "import": Entry("archive:import_", "Load an exported workflow into a namespace, for reading."),
     "replay": Entry("archive:replay", "Repeat the decisions of an exported workflow, and compare."),

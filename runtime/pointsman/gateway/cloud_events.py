@@ -40,7 +40,7 @@ class CloudEvent(BaseModel):
     model_config = ConfigDict(
         extra="allow", json_schema_extra={"not": {"required": ["data", "data_base64"]}}, ser_json_bytes="base64"
     )
-    __pydantic_extra__: dict[str, bool | int | str | None]
+    __pydantic_extra__: dict[str, bool | int | str | None]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     specversion: Literal["1.0"] = Field(description="The version of the specification.")
     id: _NonEmpty = Field(description="The id of the event, unique within its source.")

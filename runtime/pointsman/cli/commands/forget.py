@@ -25,10 +25,11 @@ def forget(
     namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
-    """Delete all messages of an ended workflow and of its child workflows.
+    """Delete an ended workflow with all its messages.
 
-    The request, the log, events, results, steps, dead letters and large bodies are deleted and overwritten. A record of
-    the workflow's id, the user, the time and the reason stays: see `pointsman audit`.
+    Its child workflows are deleted, too. The request, the log, events, results, steps, dead letters and large bodies
+    are deleted and overwritten. A record of the workflow's id, the user, the time and the reason stays: see
+    `pointsman audit`.
 
     Returns:
         The exit code.
@@ -62,7 +63,9 @@ def forget(
 
 
 def audit(url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
-    """List workflows that were forgotten, and dead letters that were discarded or replayed.
+    """List forgotten workflows, and handled dead letters.
+
+    A handled dead letter was discarded or replayed.
 
     Returns:
         The exit code.
