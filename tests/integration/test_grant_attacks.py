@@ -19,6 +19,7 @@ from support.attacks import (
     foreign_publishes,
     foreign_subscriptions,
     header_attacks,
+    matcher,
     message_subjects,
     reply_attacks,
     snapshot,
@@ -98,7 +99,7 @@ async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
             for stream, name, filter in DURABLES
             for one in (agents if "agent" in name else teams)
         ]
-        streams = [config["name"] for config in configs]
+        streams = {config["name"]: config["subjects"] for config in configs}
         names = Names(NS, teams, agents, KNOWN_USERS, "wf_1", streams, durables)
         connections = {
             user: await stack.enter_async_context(connected(settings_of(grants, user, port))) for user in USERS
@@ -118,19 +119,30 @@ async def world(folder: Path, *, jwt: bool) -> AsyncIterator[World]:
 async def store_every_kind(names: Names, connections: dict[str, NatsConnection]) -> None:
     """Publish one message on each subject, as a user that may, and one with an empty body, as that of a large body."""
     stored = 0
+    may_publish = {user: matcher(permissions(grant, NS).publish) for user, grant in USERS.items() if user != "ops"}
     for subject in message_subjects(names):
         if ".handoff.echo." in subject:  # the queue of the worker that attacks is empty
             continue
         if subject.startswith((f"{NS}.schedule.", f"{NS}.handed.", f"{NS}.cancelled.", f"{NS}.delta.", "_", "$SRV")):
             continue
-        for user, grant in USERS.items():
-            if user != "ops" and is_covered(subject, permissions(grant, NS).publish):
+        for user, covered in may_publish.items():
+            if covered(subject):
                 body = b"" if ".outcome." in subject or ".event." in subject else b'{"own": 1}'
                 answer = json.loads(await connections[user].request(subject, body)())
                 assert "error" not in answer, (subject, answer)
                 stored += 1
                 break
     assert stored > 60
+
+
+def test_attackers_and_grants_agree_about_covered_subjects() -> None:
+    names = Names(NS, ("crew", "rivals"), ("echo", "spy"), KNOWN_USERS, "wf_1", {}, [])
+    subjects = [*message_subjects(names), ">", f"{NS}.>", "*.>", "_INBOX.*.>", f"{NS}.log.>", "$JS.API.INFO", "$JS.x"]
+    for grant in USERS.values():
+        rights = permissions(grant, NS)
+        for patterns in (rights.publish, rights.subscribe):
+            found = [bool(matcher(patterns)(each)) for each in subjects]
+            assert found == [is_covered(each, patterns) for each in subjects]
 
 
 @MODES
