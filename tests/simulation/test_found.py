@@ -77,7 +77,8 @@ def test_timer_armed_by_another_supervisor_is_not_stale() -> None:
         state = fold_entries([armed], head.state)
         assert state is not None
         await other.commit(head, WORKFLOW, [armed], state, "the other's input")
-        await bus.publish(SUBJECTS.timer("team", WORKFLOW, "wake-2"), dump(Timer(name="wake-2", due=armed.due)), timer)
+        name, target = SUBJECTS.schedule("team", WORKFLOW, "wake-2"), SUBJECTS.timer("team", WORKFLOW, "wake-2")
+        await bus.schedule(name, clock.now(), target, dump(Timer(name="wake-2", due=armed.due)), timer)
         await asyncio.sleep(1)
 
         assert commits(broker) == 3  # it began, the other one's, and the timer armed again

@@ -139,7 +139,7 @@ def _logs_removed_though_asked_for(patch: pytest.MonkeyPatch) -> None:
             _handoffs_acknowledged_first, "never answered", 21, id="handoffs acknowledged before their result"
         ),
         pytest.param(_all_that_is_left_for_each_team, "in its tree", 42, id="tasks that each team has for itself"),
-        pytest.param(_trimmed_though_it_runs, "times", 62, id="messages of what runs that are trimmed"),
+        pytest.param(_trimmed_though_it_runs, "times", 194, id="messages of what runs that are trimmed"),
         pytest.param(_logs_removed_though_asked_for, "began again", 185, id="logs that are removed though asked for"),
         pytest.param(_nothing_set_aside, "set aside of", 43, id="budgets that are shared twice"),
     ],

@@ -108,8 +108,14 @@ class World:
             Random(f"{self.seed}/faults"), rates, until=_QUIET_AFTER_S, crashes=chance.choice([0, 3, 12]), log=self.note
         )
         ill = Random(f"{self.seed}/circuits").choice([(0, 10.0), (1, 2.0), (2, 2.0), (5, 10.0)])
+        # In some worlds ended work leaves the work stream almost at once. Not with power cuts: a
+        # power cut reuses recent sequences, and only those.
+        self.trims = Random(f"{self.seed}/trimming")
+        self.trim_pause = 3600.0 if self.cuts else self.trims.choice([3600.0, 1.0, 1.0])
         # In half of the worlds in which the work stream is trimmed, logs go soon after their workflows have ended, too.
+        # Not where retention runs only after the world's end: a late resume waits until retention deletes the log.
         kept = Random(f"{self.seed}/retention").choice([2_592_000.0, 2_592_000.0, 6.0, 15.0])
+        kept = 2_592_000.0 if self.trim_pause == 3600.0 else kept
         self.settings = _SETTINGS.model_copy(
             update={
                 "grace": chance.choice([0.0, 2.0]),
@@ -148,7 +154,6 @@ class World:
         ids, of_reports = Random(f"{self.seed}/ids"), Random(f"{self.seed}/reports")
         drawn = iter(lambda: UUID(bytes=of_reports.randbytes(16)), None)
         snapshots = self.chance.choice([2, 3, 7])
-        trims = Random(f"{self.seed}/trimming")
         busy = Random(f"{self.seed}/busy")  # now and then, for some seconds, too much so for one supervisor alone
         cpu = accumulate(iter(lambda: busy.choice([0.0, 0.0, 8.0]), None))
         with ExitStack() as stack:
@@ -156,12 +161,9 @@ class World:
             stack.enter_context(mock.patch.object(progress_publisher, "uuid4", side_effect=drawn))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
             stack.enter_context(mock.patch.object(ownership, "process_time", cpu.__next__))
-            # In some worlds ended work leaves the work stream almost at once. Not with power cuts: a
-            # power cut reuses recent sequences, and only those.
-            pause = 3600.0 if self.cuts else trims.choice([3600.0, 1.0, 1.0])
-            stack.enter_context(mock.patch.object(retention, "_INTERVAL_S", pause))
+            stack.enter_context(mock.patch.object(retention, "_INTERVAL_S", self.trim_pause))
             stack.enter_context(
-                mock.patch.object(retention, "_WORK_RETENTION", timedelta(seconds=trims.choice([3.0, 5.0, 15.0])))
+                mock.patch.object(retention, "_WORK_RETENTION", timedelta(seconds=self.trims.choice([3.0, 5.0, 15.0])))
             )
             stack.enter_context(mock.patch.object(ended_cache, "_MAX_ENTRIES", self.chance.choice([1, 1000])))
             stack.enter_context(self._capture_logs())
