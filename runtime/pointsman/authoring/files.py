@@ -217,13 +217,13 @@ async def pieces_of(content: FileContent) -> AsyncGenerator[bytes, None]:
             while piece := opened.read(_PIECE_BYTES):
                 yield piece
     elif isinstance(content, AsyncIterable):
-        async for piece in cast("AsyncIterable[bytes]", content):
+        async for piece in content:
             yield piece
     elif callable(read := getattr(content, "read", None)):
-        while piece := read(_PIECE_BYTES):
+        while piece := cast("bytes", read(_PIECE_BYTES)):
             yield piece
     else:
-        for piece in cast("Iterable[bytes]", content):
+        for piece in content:
             yield piece
 
 
