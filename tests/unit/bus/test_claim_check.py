@@ -16,10 +16,10 @@ async def test_old_body_is_stored_again_and_a_fresh_one_is_not() -> None:
 
     await bus.publish("pointsman.log.crew.a", LARGE, {})
     await clock.advance(REUSE_MAX_AGE_S - 1)
-    await bus.publish("pointsman.log.crew.b", LARGE, {})
+    await bus.publish("pointsman.log.crew.a", LARGE, {})
     fresh = [stored async for stored in bus.read("artifacts", f"{STORE}.M.*")]
     await clock.advance(2)
-    await bus.publish("pointsman.log.crew.c", LARGE, {})
+    await bus.publish("pointsman.log.crew.a", LARGE, {})
     old = [stored async for stored in bus.read("artifacts", f"{STORE}.M.*")]
 
     assert (len(fresh), len(old)) == (1, 2)

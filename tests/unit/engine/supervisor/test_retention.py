@@ -415,17 +415,18 @@ async def test_threads_are_forgotten_after_their_time_to_live_and_open_ones_stay
         assert record is not None
         opened = record.body.replace(b'"status":"ended"', b'"status":"running"')
         await client.bus.publish(record.subject, opened, record.headers)
-        kept = RetentionJob(broker.connect(), SUBJECTS, clock, "quick", 30, 2 * DAY)
 
-        await clock.advance(DAY)
-        await kept.apply()
-        before = await ended.state()
-        await clock.advance(2 * DAY)
-        await kept.apply()
+    kept = RetentionJob(broker.connect(), SUBJECTS, clock, "quick", 30, 2 * DAY)
 
-        assert before is not None
-        assert await ended.state() is None
-        assert await running.state() is not None
-        await clock.advance(60 * DAY)
-        await kept.apply()
-        assert await running.state() is not None
+    await clock.advance(DAY)
+    await kept.apply()
+    before = await ended.state()
+    await clock.advance(2 * DAY)
+    await kept.apply()
+
+    assert before is not None
+    assert await ended.state() is None
+    assert await running.state() is not None
+    await clock.advance(60 * DAY)
+    await kept.apply()
+    assert await running.state() is not None
