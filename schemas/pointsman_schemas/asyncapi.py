@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pointsman_schemas.events import (
+    Audit,
     Cancellation,
     Control,
     DeadLetter,
@@ -48,8 +49,9 @@ EVENTS: tuple[type[Event], ...] = (
     Outcome,
     DeadLetter,
     ThreadRecord,
+    Audit,
 )
-"""All events, in the order in which they occur in a workflow."""
+"""All events, in the order in which they occur in a workflow; at the end the events outside workflows."""
 
 _CONTRACT_VERSION = "1.0.0"  # of the contract: major when an event's version changes, minor when something is added
 _ATTEMPT = 1_000_000_007  # placeholder of {attempt} in an address, because the builders need a number
@@ -158,6 +160,15 @@ _CHANNELS = (
         (("supervisor", "Execute the command, once."),),
         consumer="control-{team}",
         consumes=_SUBJECTS.team_controls("_team_"),
+    ),
+    _Channel(
+        "audit",
+        _SUBJECTS.audit("_action_", "_actor_", "_id_"),
+        "CONTROLS",
+        "Records of operations that leave no trace in the log of a workflow. The action is that of the body.",
+        (Audit,),
+        (("caller", "Record an operation."),),
+        (("reader", "List the operations."),),
     ),
     _Channel(
         "timer",

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import (
     AttemptError,
+    Audit,
     Budget,
     Cancellation,
     Control,
@@ -246,6 +247,7 @@ EVENTS: dict[str, Event] = {
         sequence=4711,
         at=_LATER,
     ),
+    "audit": Audit(action="forget", workflow_id="wf_1", reason="The customer asked for it", messages=12),
 }
 """Examples by name; between them they are of every event class."""
 

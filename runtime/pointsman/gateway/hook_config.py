@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from standardwebhooks.webhooks import Webhook
 
 from pointsman.errors import ConfigurationError
+from pointsman.util.environment import variable
 from pointsman_schemas.ids import TeamName, Token
 from pointsman_schemas.strict_json import describe
 
@@ -68,7 +68,7 @@ def load_hooks(path: str | None) -> Mapping[str, Hook]:
 
 
 def _hook(name: str, entry: HookEntry) -> Hook:
-    secrets = tuple(os.environ.get(entry.secrets_env, "").split())
+    secrets = tuple((variable(entry.secrets_env) or "").split())
     if not secrets:
         raise ConfigurationError(
             f"the webhook {name!r} has no secret; set {entry.secrets_env} to the secret of the sender"

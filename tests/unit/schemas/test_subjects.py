@@ -25,7 +25,7 @@ attempts = st.integers(min_value=1, max_value=10**6)
 BUILDERS = {
     name: method
     for name, method in inspect.getmembers(Subjects, inspect.isfunction)
-    if not name.startswith(("_", "parse_", "kind_of")) and len(inspect.signature(method).parameters) > 1
+    if not name.startswith(("_", "parse_", "kind_of", "workflow_of")) and len(inspect.signature(method).parameters) > 1
 }
 
 
