@@ -150,7 +150,7 @@ def _find_equal_tasks(plan: Plan) -> list[str]:
 def _find_cycle_or_long_chain(plan: Plan, max_depth: int | None) -> list[str]:
     """Sort the tasks topologically (Kahn). Tasks that are left over are part of a cycle, or depend on one."""
     planned = {task.id for task in plan.tasks}
-    needs = {task.id: {*task.depends_on, *task.optional_dependencies} & planned - {task.id} for task in plan.tasks}
+    needs = {task.id: ({*task.depends_on, *task.optional_dependencies} & planned) - {task.id} for task in plan.tasks}
     dependants: dict[str, list[str]] = {task_id: [] for task_id in needs}
     for task_id, dependencies in needs.items():
         for dependency in dependencies:

@@ -27,7 +27,7 @@ def start_workflow(decision: Decision) -> None:
     if not quota(decision.state).tasks:
         end_over_task_quota(decision, 1, 0)
         return
-    if missing_agent(decision) or awaits_summary(decision):
+    if missing_agent(decision) or (decision.state.thread is not None and awaits_summary(decision)):
         return
     match decision.state.strategy:
         case PlanAndExecute() | Adaptive() as strategy:

@@ -18,6 +18,7 @@ from pointsman.errors import InvariantError
 from pointsman_schemas.events import Request
 from pointsman_schemas.log import LimitReached, PlanRejected, RetryScheduled, TaskFailed
 from pointsman_schemas.team import Choreography, Limits, RetryPolicy, Router, Team
+from pointsman_schemas.threads import ThreadPolicy
 
 
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -150,6 +151,7 @@ def test_replay_context_keeps_the_team_without_planner_only_fields() -> None:
         retry=RetryPolicy(attempts=4),
         approve_plan=True,
         refiner=None,
+        threads=ThreadPolicy(turns=3),
         judge="arbiter",
     )
     assert all(getattr(team, name) != field.default for name, field in Team.model_fields.items())
@@ -157,7 +159,8 @@ def test_replay_context_keeps_the_team_without_planner_only_fields() -> None:
 
     story.decide_and_apply(RequestReceived(replace(admission(Router(), Limits()), team=team), Request(input="do it")))
 
-    kept = Team.model_fields.keys() - {"name", "description", "skills", "own_agents"}  # `agents` has the full names
+    # `agents` has the full names. The policy of threads admits requests; a workflow of a thread keeps its summarizer.
+    kept = Team.model_fields.keys() - {"name", "description", "skills", "own_agents", "threads"}
     assert {name: getattr(story.state, name) for name in kept} == {name: getattr(team, name) for name in kept}
     assert list(replay_log(story.commits)) == []
 
