@@ -21,7 +21,7 @@ from uuid import UUID
 
 import structlog
 
-from pointsman.engine.log import workflow_log
+from pointsman.engine.log import requests, workflow_log
 from pointsman.engine.log.requests import read_request
 from pointsman.engine.process.consumers import consumer_name
 from pointsman.engine.supervisor import ended_cache, ownership, retention
@@ -157,7 +157,8 @@ class World:
         busy = Random(f"{self.seed}/busy")  # now and then, for some seconds, too much so for one supervisor alone
         cpu = accumulate(iter(lambda: busy.choice([0.0, 0.0, 8.0]), None))
         with ExitStack() as stack:
-            stack.enter_context(mock.patch.object(traces, "new_id", lambda size: ids.randbytes(size).hex()))
+            for drawing in (traces, requests):
+                stack.enter_context(mock.patch.object(drawing, "new_id", lambda size: ids.randbytes(size).hex()))
             stack.enter_context(mock.patch.object(progress_publisher, "uuid4", side_effect=drawn))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))
             stack.enter_context(mock.patch.object(ownership, "process_time", cpu.__next__))
