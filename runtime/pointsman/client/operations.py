@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 
 from pydantic import JsonValue
 
@@ -46,6 +46,9 @@ __all__ = [
     "ResumeResult",
     "WorkflowRunsError",
 ]
+
+_PUBLISH_TIMEOUT_S = 2.0  # seconds between the commit of a question and its publishing, with much to spare
+_PUBLISH_POLL_S = 0.05
 
 
 class Operations:
@@ -177,25 +180,37 @@ class Operations:
     async def questions(self, workflow: str | None = None) -> Sequence[Question]:
         """Find the questions that wait for a person: approvals, and questions for information.
 
+        A supervisor commits a question and then publishes it. For one workflow, the call waits up to 2 seconds for the
+        questions that the log has and that are not published yet.
+
         Args:
             workflow: The workflow; by default all workflows of the namespace.
 
         Returns:
             The questions, oldest first, without those of imported workflows.
         """
-        now, asked = datetime.now(UTC), dict[str, Question]()
+        deadline = self._clock.monotonic() + _PUBLISH_TIMEOUT_S
+        while True:
+            asked = await self._published_questions(workflow)
+            still_open: set[str] = set()
+            now = self._clock.now()
+            unexpired = {each.workflow_id for each in asked.values() if each.expires_at > now}
+            for name in {workflow} if workflow is not None else unexpired:
+                with suppress(NotFoundError):
+                    newest = await newest_commit(self._bus, self._subjects, name)
+                    if newest.imported_from is None:  # no supervisor reads an answer
+                        still_open.update(newest.commit.open_questions)
+            if workflow is None or still_open <= asked.keys() or self._clock.monotonic() >= deadline:
+                return [each for name, each in asked.items() if name in still_open and each.expires_at > now]
+            await self._clock.sleep(_PUBLISH_POLL_S)
+
+    async def _published_questions(self, workflow: str | None) -> Mapping[str, Question]:
+        asked: dict[str, Question] = {}
         async for stored in self._bus.read("log", self._subjects.workflow_questions(workflow)):
             with suppress(ContractError):  # an agent may give a domain event any name
                 question = parse(Question, decode(stored.headers, stored.body)[1])
-                if question.expires_at > now:
-                    asked[question.id] = question
-        still_open: set[str] = set()
-        for name in {question.workflow_id for question in asked.values()}:
-            with suppress(NotFoundError):
-                newest = await newest_commit(self._bus, self._subjects, name)
-                if newest.imported_from is None:  # no supervisor reads an answer
-                    still_open.update(newest.commit.open_questions)
-        return [question for question in asked.values() if question.id in still_open]
+                asked[question.id] = question
+        return asked
 
     async def answer(
         self, question: str, answer: JsonValue, *, actor: str | None = None, timeout: float = 10.0

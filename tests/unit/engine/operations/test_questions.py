@@ -18,12 +18,13 @@ from pointsman.authoring.ask_person import ask_person
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.tools import tool
-from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.bus.memory.bus import MemoryBroker, MemoryBus
 from pointsman.client.client import Client
 from pointsman.errors import ContractError, NotFoundError
 from pointsman.ports.model import ToolSpec
 from pointsman.testing.models import ScriptedModel, text_reply, tool_reply
 from pointsman_schemas.events import Control, Question
+from pointsman_schemas.log import QuestionAsked
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import PlanAndExecute, Team
 
@@ -64,6 +65,27 @@ async def test_nothing_is_paid_before_a_person_allows_it() -> None:
         assert (said.counted, said.message) == (True, f"{question.id} is approved")
         assert (outcome.status, outcome.answer) == ("completed", "paid")
         assert await client.operations.questions() == []
+
+
+async def test_a_question_that_is_committed_but_not_published_yet_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor publishes a question after its commit. A reader of the log must not conclude that no
+    question is open."""
+    publish = MemoryBus.publish
+
+    async def publish_late(self: MemoryBus, subject: str, *given: Any, **named: Any) -> int:
+        if ".question." in subject:
+            await asyncio.sleep(0.3)
+        return await publish(self, subject, *given, **named)
+
+    monkeypatch.setattr(MemoryBus, "publish", publish_late)
+    async with factory.team(TEAM, [planner_of(PAY), payer([])]) as client:
+        workflow = await client.submit("bank", {"amount": 900})
+        async for event in workflow.events():
+            if isinstance(event, QuestionAsked):
+                break
+        (question,) = await client.operations.questions(workflow.id)
+
+    assert question.workflow_id == workflow.id
 
 
 async def test_second_answer_reports_the_first() -> None:
