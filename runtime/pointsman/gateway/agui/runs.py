@@ -12,8 +12,8 @@ from typing import Annotated
 
 from ag_ui.core import BaseEvent, ResumeEntry, RunAgentInput
 from ag_ui.encoder import EventEncoder
-from fastapi import APIRouter, Body, Path
-from pydantic import JsonValue, ValidationError
+from fastapi import APIRouter, Path
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from starlette.responses import StreamingResponse
 
 from pointsman.client.workflow import Workflow
@@ -23,6 +23,7 @@ from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_ke
 from pointsman.gateway.feed import StreamResetError
 from pointsman.gateway.openai.chat import IdempotencyKey
 from pointsman.gateway.openai.messages import Message, message_text, request_text
+from pointsman.gateway.openai.models import require_model
 from pointsman.gateway.problems import ProblemError, problems
 from pointsman.gateway.streams import LogEvent, Position
 from pointsman.http.sse import KEEPALIVE_COMMENT
@@ -40,6 +41,19 @@ _ROLES = ("system", "developer", "user", "assistant")
 _encoder = EventEncoder()
 
 
+class RunInput(BaseModel):
+    """A `RunAgentInput` of AG-UI 1.0, with all of its fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+    threadId: str = Field(description="The conversation.")
+    runId: str = Field(description="The run: your name for the request within the conversation.")
+    messages: list[dict[str, JsonValue]] = Field(description="The conversation so far, as messages of AG-UI.")
+    resume: list[dict[str, JsonValue]] | None = Field(
+        default=None, description="The answers to all interrupts of an earlier run."
+    )
+
+
 @router.post(
     "/{team}",
     summary="Run a team",
@@ -52,16 +66,14 @@ _encoder = EventEncoder()
 )
 async def run(
     team: Annotated[str, Path(pattern=TOKEN_PATTERN, description="The team.")],
-    given: Annotated[
-        dict[str, JsonValue],
-        Body(description="A `RunAgentInput` of AG-UI 1.0: `threadId`, `runId`, `messages`, and optionally `resume`."),
-    ],
+    given: RunInput,
     context: ContextArg,
     caller: CallerArg,
     idempotency_key: IdempotencyKey = None,
 ) -> StreamingResponse:
     """Run a team."""
-    body = _parse(given)
+    await require_model(context, caller, team)
+    body = _parse(given.model_dump())
     shown: Sequence[LogEvent] = ()
     if body.resume:
         workflow, shown = await _resume(context, caller, team, body.resume)
