@@ -121,7 +121,8 @@ async def test_every_command_of_the_runbook_runs(
         workflow = await client.submit("crew", "hello")
         await workflow.outcome(30)
         (letter,) = await client.operations.dead_letters()
-        for command in commands:
+        # A workflow that is resumed has no dead letters of its earlier round.
+        for command in sorted(commands, key=lambda line: line.startswith("pointsman resume")):
             program, *arguments = shlex.split(Template(command).substitute(ID=workflow.id, LETTER=letter.content.id))
             assert program == "pointsman"
             result = await asyncio.to_thread(CliRunner().invoke, app, arguments)
