@@ -308,25 +308,27 @@ class Size:
     files: int
     tasks: int
     consumers: int
+    readers: int
 
     @classmethod
     async def now(cls, bus: JetStreamBus, settings: Settings) -> Size:
         await _forget_cancelled_timers()
         empty_caches()
-        tasks, consumers = len(asyncio.all_tasks()), 0
+        tasks, names = len(asyncio.all_tasks()), list[str]()
         for _ in range(20):  # heartbeats and the like come and go
             await asyncio.sleep(0.05)
             tasks = min(tasks, len(asyncio.all_tasks()))
         for config in stream_configs(Subjects(settings.namespace), settings):
-            info = await bus.api(f"STREAM.INFO.{config['name']}")
-            consumers += info["state"]["consumer_count"]
+            names += (await bus.api(f"CONSUMER.NAMES.{config['name']}"))["consumers"] or ()
+        readers = sum(name.startswith("reader") for name in names)
         return cls(
             objects=sum(str(type(each).__module__).startswith("pointsman") for each in gc.get_objects()),
             memory=sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces(_FOREIGN).traces),
             threads=threading.active_count(),
             files=len(os.listdir("/proc/self/fd")),
             tasks=tasks,
-            consumers=consumers,
+            consumers=len(names) - readers,
+            readers=readers,
         )
 
 
@@ -389,6 +391,7 @@ async def test_ended_workflows_leave_nothing_behind(settings: Settings, bus: Jet
     print(f"{before}\n{after}\nCPU: {at_first:.1f} s, {at_last:.1f} s")  # noqa: T201 - docs/faults.md has it from here
     assert ended == {"completed": SIZE.growth * 9 // 10, "cancelled": SIZE.growth // 10}
     assert (after.threads, after.consumers) == (before.threads, before.consumers)
+    assert after.readers <= before.readers  # the broker removes a reader's consumer some time after its last use
     assert after.files <= before.files
     assert after.tasks <= before.tasks
     assert after.objects - before.objects < SIZE.growth / 2

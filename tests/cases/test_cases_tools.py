@@ -84,7 +84,7 @@ async def test_successor_of_a_killed_worker_gets_a_paired_history(settings: Sett
         return [line for line in lines if line["what"] == what]
 
     async def all_amid() -> bool:
-        kept = Subjects(settings.namespace).step("worker", "crew", workflow.id, "parallel", 1, "result-1-2")
+        kept = Subjects(settings.namespace).step("thinker", "crew", workflow.id, "parallel", 1, "result-1-2")
         all_kept = await system.client.bus.last("results", kept) is not None
         begun, ended = ({(line["task"], line["n"]) for line in noted(what)} for what in ("start", "end"))
         return begun - ended == {("only", 1), ("serial", 2), ("parallel", 2), ("once", 1)} and all_kept

@@ -190,7 +190,7 @@ async def test_fifty_cancels_at_a_failure_or_a_restart_end_a_workflow_once(setti
     await remove_streams(settings)
 
     assert {(outcome.status, outcome.reason) for outcome in (ended, restarted)} == {
-        ("cancelled", "cancelled by a test: enough")
+        ("cancelled", "cancelled by anonymous: enough")
     }
     assert all(reply in (None, ended, restarted) for reply in replies)
     for entries in logs:

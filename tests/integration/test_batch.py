@@ -77,14 +77,27 @@ async def fake_team(bus: JetStreamBus, settings: Settings) -> AsyncIterator[Fake
         task.cancel()
 
 
+WAIT_S = 60.0  # seconds in which a command has ended, on a busy machine too
+
+
 def started(settings: Settings, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "pointsman", "batch", "desk", *arguments]
     placed = ["--url", settings.url, "--namespace", settings.namespace]
-    return subprocess.Popen([*command, *placed], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # A shell that runs the tests in the background has SIGINT ignored, and children inherit that.
+    return subprocess.Popen(
+        [*command, *placed],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 async def finished(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    out, err = await asyncio.to_thread(process.communicate)
+    try:
+        out, err = await asyncio.to_thread(process.communicate, timeout=WAIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
     return process.returncode, out.decode(), err.decode()
 
 

@@ -219,7 +219,7 @@ async def test_each_server_is_sent_the_login_of_its_own_url() -> None:
         ({"url": "nats://ada:wrong@{place}"}, "user 'ada'"),
         ({"token": "wrong"}, "the user of a token"),
         ({}, "a client without a login"),
-        ({"user": "ada"}, "POINTSMAN_USER counts only together with POINTSMAN_PASSWORD"),
+        ({"user": "ada"}, "POINTSMAN_USER is a login only together with POINTSMAN_PASSWORD"),
     ],
 )
 async def test_a_refused_login_names_the_user_and_no_secret(login: dict[str, str], named: str, tmp_path: Path) -> None:

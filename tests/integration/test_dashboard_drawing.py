@@ -230,6 +230,7 @@ async def test_bars_are_to_scale_and_every_page_shows_the_cost(browser: Browser)
         done.model_copy(update={"result": done.result.model_copy(update={"usage": paid})}),
         end.model_copy(update={"outcome": end.outcome.model_copy(update={"usage": paid})}),
     )
+    await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
     drawn = "one => [one.style.left, one.style.width].map(parseFloat)"
     async with served(Client(bus)) as address, page_of(browser, address) as page:
         await page.goto(f"/workflows/{WORKFLOW}")
@@ -278,7 +279,8 @@ class Watched(MemoryBus):
 async def test_agent_health_is_unknown_while_the_broker_or_the_dashboard_is_away(browser: Browser) -> None:
     bus = Watched()
     await store(bus, *completed())
-    await bus.registry.announce(AgentCard(name="fitter", instance="i1", description="fits", version="1"))
+    for name in ("fitter", "planner"):
+        await bus.registry.announce(AgentCard(name=name, instance="i1", description="fits", version="1"))
     async with page_of(browser, "", complains="ERR_") as page:
         async with served(Client(bus)) as address:
             await page.goto(f"{address}/agents")
@@ -338,9 +340,9 @@ async def test_long_names_and_short_runs_fit_a_phone(
         await page.goto("/agents")
         await wait_for_text(page, "p" * 58).to_be_visible()
         cut_off = "table => table.scrollWidth - table.clientWidth"
-        hidden = [await page.locator(".scroll").evaluate(cut_off)]
+        hidden = [await page.get_by_role("region", name="Agents").evaluate(cut_off)]
         await page.set_viewport_size({"width": 1280, "height": 800})
-        hidden.append(await page.locator(".scroll").evaluate(cut_off))
+        hidden.append(await page.get_by_role("region", name="Agents").evaluate(cut_off))
 
     assert (wide, waiting) == (390, 390)
     assert hidden == [0, 0]

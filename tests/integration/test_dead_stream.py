@@ -52,7 +52,7 @@ async def fill(bus: JetStreamBus, client: Client, kind: str) -> None:
     await bound(bus, **{f"max_{'msgs' if kind == 'messages' else kind}": state[kind]})
 
 
-async def send_what_nobody_can_process(client: Client, mended: Path) -> tuple[Workflow, Workflow, Workflow]:
+async def send_unprocessable_events(client: Client, mended: Path) -> tuple[Workflow, Workflow, Workflow]:
     """Publish a request and a task that fail, a running workflow with an unreadable control, and an unreadable
     handoff."""
     bus, subjects = client.bus, client.subjects
@@ -129,7 +129,7 @@ async def test_message_is_kept_while_the_dead_letter_stream_is_full(
     async with factory.team(team, CREW, on=settings) as client:
         await fill(bus, client, kind)
         with capture_logs() as lines:
-            request, task, open_ended = await send_what_nobody_can_process(client, mended)
+            request, task, open_ended = await send_unprocessable_events(client, mended)
             told = await request.outcome(10)
             said = {"inputs_returned", "dead_letter_store_failed", "waiting_for_broker"}
             await until(lambda: said <= {line["event"] for line in lines})
@@ -163,7 +163,7 @@ async def test_deleted_dead_letter_stream_is_created_again_on_demand(
         await bus.api(f"STREAM.DELETE.{client.subjects.dead_letter_stream}")
         seen = await doctor(settings)
         with capture_logs() as lines:
-            request, task, open_ended = await send_what_nobody_can_process(client, mended)
+            request, task, open_ended = await send_unprocessable_events(client, mended)
             told, outcome = await request.outcome(10), await task.outcome(10)
             await check_replays(client, request, task, open_ended, mended)
         sound = await doctor(settings)

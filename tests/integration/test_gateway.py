@@ -291,7 +291,7 @@ async def test_agents_and_teams_are_listed_with_their_schemas(client: httpx2.Asy
     assert agents[2]["input_schema"]["properties"]["say"] == {"title": "Say"}
     assert [each["name"] for each in teams] == ["asking", "crew"]
     assert (one.json()["name"], one.json()["supervisors"]) == ("crew", 1)
-    assert (await client.get("/v1/teams/nobody")).status_code == 404
+    assert (await client.get("/v1/teams/unknown")).status_code == 404
 
 
 async def test_errors_are_problems(client: httpx2.AsyncClient) -> None:

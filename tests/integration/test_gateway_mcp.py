@@ -116,8 +116,8 @@ async def test_each_team_is_a_tool_with_its_schema_and_answers(address: str, mod
         greeted = await client.call_tool("greet", {"name": "Ada"})
         computed = await client.call_tool("slow_compute", {"seconds": 0, "label": "x"})
         failed = await client.call_tool("failing_job", {})
-        with pytest.raises(MCPError, match="there is no tool 'nobody' for you"):
-            await client.call_tool("nobody", {})
+        with pytest.raises(MCPError, match="there is no tool 'unknown' for you"):
+            await client.call_tool("unknown", {})
 
     assert tools.keys() == {team.name for team in TEAMS}
     assert tools["greet"].description == "Greets a person."
@@ -223,7 +223,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again(address: str) -> N
             client, "tools/call", **call, requestState=asked["requestState"],
             inputResponses={id: {"action": "accept", "content": {"confirm": True}}, "unknown": {"action": "cancel"}},
         )  # fmt: skip
-        changed = await post(client, "tools/call", **call, requestState="wf_of_somebody_else")
+        changed = await post(client, "tools/call", **call, requestState="wf_of_another_caller")
 
     assert (asked["resultType"], list(again["inputRequests"])) == ("input_required", [id])
     assert "The last answer was not accepted" in again["inputRequests"][id]["params"]["message"]
@@ -370,8 +370,8 @@ async def test_a_caller_has_the_tools_tasks_and_outcomes_that_are_its_own(
             foreign = [await post(his, method, taskId=task) for method in ("tasks/get", "tasks/cancel", "tasks/update")]
             foreign.append(await post(his, "resources/read", uri=f"pointsman://workflows/{task}"))
             own = await result(hers, "tasks/get", taskId=task)
-        async with http_client(address) as nobody:
-            refused = await post(nobody, "tools/list")
+        async with http_client(address) as keyless:
+            refused = await post(keyless, "tools/list")
     (started,) = await running.list()
 
     assert sorted(tools) == ["greet", "slow_compute"]

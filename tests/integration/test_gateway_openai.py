@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
+import sysconfig
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -115,7 +117,7 @@ async def test_teams_are_models(client: openai.AsyncOpenAI) -> None:
     assert models == ["helpers"]
     assert (await client.models.retrieve("helpers")).owned_by == "pointsman"
     with pytest.raises(openai.NotFoundError) as caught:
-        await client.models.retrieve("nobody")
+        await client.models.retrieve("unknown")
     assert caught.value.code == "model_not_found"
 
 
@@ -207,7 +209,7 @@ async def test_errors_have_the_shape_of_openai(
         with pytest.raises(openai.AuthenticationError) as refused:
             await stranger.models.list()
     async with http_client(address) as plain:
-        unknown = await plain.get("/v1/models/nobody")
+        unknown = await plain.get("/v1/models/unknown")
         malformed = await plain.post("/v1/chat/completions", content="{")
 
     assert unsupported.value.code == "unsupported_content"
@@ -482,6 +484,15 @@ async def test_a_chat_and_a_response_go_on_through_a_restart_of_the_broker(
 # Agents of other makers
 
 
+@pytest.fixture
+def openai_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import the SDK `agents`, and no file of this name that an earlier test has loaded."""
+    monkeypatch.syspath_prepend(sysconfig.get_paths()["purelib"])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "agents"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.usefixtures("openai_agents")
 async def test_an_agent_of_the_openai_agents_sdk_uses_a_team_as_its_model(address: str, helpers: Helpers) -> None:
     from agents import Agent as SdkAgent
     from agents import OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, set_tracing_disabled

@@ -48,7 +48,7 @@ async def test_each_call_of_a_caller_works_with_the_rights_of_the_role(
 
                 (question,) = await until(questions, seconds=30)
                 approved = await client.post(f"/v1/questions/{question['id']}/approve", json={})
-                queued = await client.post("/v1/workflows", json={"team": "nobody", "input": "x"})
+                queued = await client.post("/v1/workflows", json={"team": "unknown", "input": "x"})
                 waits = await client.get(queued.headers["location"])
                 listed = await client.get("/v1/workflows")
                 models = await client.get("/v1/models")

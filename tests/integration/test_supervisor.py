@@ -113,7 +113,7 @@ async def test_a_result_for_an_unknown_workflow_becomes_a_dead_letter(
     async with factory.team(TEAM, on=settings):
         now = SystemClock().now()
         result = Result(
-            workflow_id="wf_nobody",
+            workflow_id="wf_unknown",
             task_id="t1",
             attempt=1,
             agent="a",
@@ -122,7 +122,7 @@ async def test_a_result_for_an_unknown_workflow_becomes_a_dead_letter(
             ended_at=now,
         )
         headers = encode(_envelope("e-1", Result.event_type, now))
-        await bus.publish(subjects.result("crew", "a", "wf_nobody", "t1", 1, "token"), dump(result), headers)
+        await bus.publish(subjects.result("crew", "a", "wf_unknown", "t1", 1, "token"), dump(result), headers)
 
         await until(lambda: _at_least(bus, subjects, 1))
         (letter,) = await letters(bus, subjects)

@@ -174,7 +174,7 @@ def _questions(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
                     if entry.at < question.expires_at:
                         yield f"{entry.question} expired at {entry.at}, before {question.expires_at}"
                 elif said is None or (said.question, f"{said.action}d"[:6]) != (entry.question, entry.verdict[:6]):
-                    yield f"{entry.question} was {entry.verdict}, which nobody said"
+                    yield f"{entry.question} was {entry.verdict}, but the log has no such answer"
                 if entry.verdict == "answered" and not fits(question, entry.input):
                     yield f"{entry.question} was answered with {entry.input!r}, which does not fit"
                 if entry.verdict == "expired" and entry.input != question.default:

@@ -41,7 +41,7 @@ def test_acknowledged_request_reaches_exactly_one_outcome(first: int) -> None:
         )
 
 
-@pytest.mark.parametrize(("seed", "emitting"), [(15, False), (34, True)])
+@pytest.mark.parametrize(("seed", "emitting"), [(10, False), (34, True)])
 def test_a_seed_is_the_same_world_in_every_process(seed: int, emitting: bool) -> None:
     worlds = [World(seed) for _ in range(2)]
 

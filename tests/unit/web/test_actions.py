@@ -132,7 +132,7 @@ async def test_cancel_asks_the_supervisor_and_says_when_it_is_too_late() -> None
         ("/api/dead-letters/>", 422),
         ("/api/dead-letters/none-such", 404),
         ("/api/events/log/0", 404),
-        ("/api/events/work/1", 404),
+        ("/api/events/handoffs/1", 404),
         ("/api/events/results/" + "9" * 40, 404),
     ],
 )

@@ -21,7 +21,7 @@ _REPEATS_FAILED_MESSAGE = "the plan repeats tasks that have failed for good; cho
 _REPEATS_TRIED_MESSAGE = (
     "the plan repeats tasks that were tried before; choose other agents or another way, or say `done`"
 )
-_NO_QUESTIONS_MESSAGE = "the plan asks questions, and nobody may be asked now: plan without an answer"
+_NO_QUESTIONS_MESSAGE = "the plan asks questions, but this planner may ask no further question; plan without answers"
 
 
 def apply_plan(decision: Decision, task: Task, result: Result) -> None:

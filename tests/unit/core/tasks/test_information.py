@@ -193,7 +193,7 @@ def test_planner_asks_first_and_plans_with_the_answer(strategy: Any) -> None:
     assert not list(replay_log(story.commits))
 
 
-def test_planner_is_told_that_nobody_answered() -> None:
+def test_planner_gets_a_note_that_a_question_has_no_answer() -> None:
     story = WorkflowDriver(cards=cards("worker"), strategy=PlanAndExecute(may_ask=True)).start()
     story.complete_task("plan-1", ASKS)
 
@@ -212,6 +212,6 @@ def test_planner_that_may_not_ask_is_told_to_plan() -> None:
 
     assert asked(story) == []
     assert story.entries_of(PlanRejected)[0].problems == (
-        "the plan asks questions, and nobody may be asked now: plan without an answer",
+        "the plan asks questions, but this planner may ask no further question; plan without answers",
     )
     assert "may_ask" not in story.handoff_input("plan-2")

@@ -395,7 +395,7 @@ async def test_a_finished_workflow_shows_its_outcome(archive: Archive) -> None:
     assert [each.status for each in await client.list()] == [outcome.status]
 
 
-async def test_an_imported_approval_waits_for_nobody_and_takes_no_answer(approval_archive: Archive) -> None:
+async def test_an_imported_approval_is_not_listed_and_takes_no_answer(approval_archive: Archive) -> None:
     client = elsewhere()
     await import_workflow(client.bus, client.subjects, approval_archive)
     pending = Commit.model_validate_json(last_commit(approval_archive))

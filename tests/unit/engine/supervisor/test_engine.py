@@ -179,7 +179,7 @@ async def test_input_is_kept_if_its_dead_letter_cannot_be_stored(
     monkeypatch.setattr("pointsman.engine.supervisor.acknowledger.dead_letter", refuse)
     monkeypatch.setattr("pointsman.engine.supervisor.acknowledger._RETRY_PAUSE_S", 0.01)
     async with crew() as client:
-        await client.bus.publish(client.subjects.control("crew", "wf_nobody", "cancel", "ada", "c1"), b"not json", {})
+        await client.bus.publish(client.subjects.control("crew", "wf_unknown", "cancel", "ada", "c1"), b"not json", {})
         await until(lambda: len(tries) > 2)
         outcome = await (await client.submit("crew", "hello")).outcome(10)
 

@@ -36,7 +36,7 @@ def result_of(workflow: str, output: str) -> bytes:
 
 
 def headers(name: str) -> dict[str, str]:
-    return encode(Envelope(id=name, type=Result.event_type, source="/somebody", time=SystemClock().now()))
+    return encode(Envelope(id=name, type=Result.event_type, source="/stranger", time=SystemClock().now()))
 
 
 async def letters(client: Client) -> tuple[DeadLetterEntry, ...]:

@@ -71,7 +71,7 @@ def crew(clock: VirtualClock, team: Team = SOON, **more: Any) -> AbstractAsyncCo
 
 async def forge(client: Client, workflow: str, name: str, due: datetime | None = None) -> None:
     timer = Timer(name=name, due=due or await client.bus.time())
-    envelope = Envelope(id=name, type=Timer.event_type, source="/somebody", time=timer.due)
+    envelope = Envelope(id=name, type=Timer.event_type, source="/stranger", time=timer.due)
     await client.bus.publish(SUBJECTS.timer("crew", workflow, name), dump(timer), encode(envelope))
 
 

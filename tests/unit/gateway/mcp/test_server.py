@@ -161,9 +161,9 @@ async def test_a_team_without_a_supervisor_is_an_error_with_advice(monkeypatch: 
     monkeypatch.setattr(backend_module, "ANSWER_GRACE_S", 0.0)
     async with (
         factory.team(team("echo"), [echo("echo")], settled=True) as client,
-        offered(client, name="nobody", timeout=0.05) as asking,
+        offered(client, name="unknown", timeout=0.05) as asking,
     ):
-        result = await asking.call_tool("nobody", {"request": "tea"})
+        result = await asking.call_tool("unknown", {"request": "tea"})
 
     assert result.is_error
-    assert "check the supervisor with `pointsman doctor nobody`" in text_of(result)
+    assert "check the supervisor with `pointsman doctor unknown`" in text_of(result)

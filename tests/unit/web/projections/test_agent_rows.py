@@ -107,7 +107,7 @@ async def test_page_of_agents_lists_teams_and_names_what_shares_a_queue() -> Non
         team = Team(name="shop", approve_plan=bool(number))
         await bus.registry.announce(team_card(team, long_ago, f"s{number}"))
     await bus.consumer("request-shop", "requests", "pointsman.request.shop.*", ack_wait=10)
-    await bus.publish("pointsman.request.shop.somebody", b"{}", {})
+    await bus.publish("pointsman.request.shop.caller", b"{}", {})
     await store(bus, *completed())
 
     data = await told(bus)
