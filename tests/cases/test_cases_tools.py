@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from support.adapters import KEY, both, closing
 from support.broker import remove_streams
 from support.crew import CREW, steps
+from support.lines import documents_of
 from support.processes import System, wait_for
 from support.providers import Answer, Call, FakeProvider, unpaired
 
@@ -79,9 +79,7 @@ async def test_successor_of_a_killed_worker_gets_a_paired_history(settings: Sett
         return Answer(calls=tuple((name, arguments) for arguments in wanted))
 
     def noted(what: str) -> list[dict[str, Any]]:
-        path = tmp_path / "steps"
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        return [line for line in lines if line["what"] == what]
+        return [line for line in documents_of(tmp_path / "steps") if line["what"] == what]
 
     async def all_amid() -> bool:
         kept = Subjects(settings.namespace).step("thinker", "crew", workflow.id, "parallel", 1, "result-1-2")

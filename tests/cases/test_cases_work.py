@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -22,9 +21,11 @@ from support.adapters import KEY, openai
 from support.broker import remove_streams
 from support.checker import problems
 from support.crew import CREW, planner, steps, synthesizer, team, worker
+from support.lines import documents_of, lines_of
 from support.processes import Service, System, wait_for
 from support.providers import Answer, FakeProvider
 from support.sizes import SIZE, sized
+from support.waiting import until
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.llm_agent import LLMAgent
@@ -44,10 +45,6 @@ from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 pytestmark = pytest.mark.timeout(max(120, SIZE.patience))
 
 
-def journal(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -56,7 +53,7 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
     book, most = tmp_path / "journal", 2 * settings.ack_wait + 1.0
 
     async def begun(workflow: str, task: str, count: int) -> list[int]:
-        lines = [line for line in journal(book) if line["what"] == "start"]
+        lines = [line for line in documents_of(book) if line["what"] == "start"]
         pids = [line["pid"] for line in lines if (line["workflow"], line["task"]) == (workflow, task)]
         return pids if len(pids) >= count else []
 
@@ -90,11 +87,16 @@ async def test_frozen_and_killed_workers_are_replaced_within_two_ack_deadlines(
 
 
 STUBBORN = """
-import asyncio, time
+import asyncio, os, time
 from pointsman import Context, agent
+
+def note(name):
+    with open(name, "a") as file:
+        file.write(f"{os.getpid()}\\n")
 
 @agent(name="waits", description="Waits", concurrency=1)
 async def waits(seconds: float) -> str:
+    note("waits")
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
@@ -105,16 +107,18 @@ async def waits(seconds: float) -> str:
 
 @agent(name="blocks", description="Blocks a thread", concurrency=1)
 def blocks(seconds: float) -> str:
+    note("blocks")
     time.sleep(seconds)
     return "done"
 
 @agent(name="spawns", description="Starts a process that starts another", concurrency=1)
 async def spawns(seconds: float, context: Context) -> str:
-    await context.run_process("sh", "-c", f"sleep {seconds} & echo $! >>kids; wait")
+    await context.run_process("sh", "-c", f"sleep {seconds} & echo $! >>spawns; wait")
     return "done"
 
 @agent(name="refuses", description="Swallows cancellation", concurrency=1)
 async def refuses(seconds: float) -> str:
+    note("refuses")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -138,7 +142,7 @@ async def test_cancelled_workflow_ends_at_once_whatever_its_agents_do(settings: 
             asked = 0.0
             async for event in workflow.events():
                 if isinstance(event, TaskDispatched) and event.task_id == "t":
-                    await asyncio.sleep(1.0)  # so that it runs
+                    await until(lambda: lines_of(tmp_path / kind))  # so that it runs
                     asked = time.monotonic()
                     await workflow.cancel("enough")
             took = time.monotonic() - asked  # the stream has ended
@@ -148,8 +152,8 @@ async def test_cancelled_workflow_ends_at_once_whatever_its_agents_do(settings: 
         after = await asyncio.gather(*(system.ask("crew", request(kind, 0.01)) for kind in kinds))
         abandoned = await service.logged("handler_abandoned")
         left = await service.logged("thread_orphaned")
-        children = [int(line) for line in (tmp_path / "kids").read_text().split()]
-        [stopped] = map(float, (tmp_path / "stopped").read_text().split())
+        children = [int(line) for line in lines_of(tmp_path / "spawns")]
+        [stopped] = map(float, lines_of(tmp_path / "stopped"))
     await remove_streams(settings)
 
     assert {outcome.status for outcome, _, _ in endings} == {"cancelled"}

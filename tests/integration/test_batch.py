@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.docs import blocks_of
+from support.lines import documents_of
 from support.peak_memory import MeasuredProcess
 from support.waiting import until
 
@@ -101,10 +102,6 @@ async def finished(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-def results(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 async def test_rows_become_results_and_errors_are_reported_by_row(
     bus: JetStreamBus, settings: Settings, tmp_path: Path
 ) -> None:
@@ -132,7 +129,7 @@ async def test_ctrl_c_and_the_same_command_do_no_row_twice(
 
     async with fake_team(bus, settings) as team:
         first = started(settings, *command)
-        await until(lambda: _is_true(len(results(out)) == 3 and len(team.requests) == 5))
+        await until(lambda: _is_true(len(documents_of(out)) == 3 and len(team.requests) == 5))
         first.send_signal(signal.SIGINT)
         code, _, err = await finished(first)
         assert code == 130
@@ -145,10 +142,10 @@ async def test_ctrl_c_and_the_same_command_do_no_row_twice(
 
         third = await finished(started(settings, *command))
 
-    assert sorted(each["row"] for each in results(out)) == list(range(1, 9))
-    assert {each["status"] for each in results(out)} == {"completed"}
-    assert sorted(set(team.requests)) == sorted(each["request_id"] for each in results(out))
-    assert len({each["workflow_id"] for each in results(out)}) == 8
+    assert sorted(each["row"] for each in documents_of(out)) == list(range(1, 9))
+    assert {each["status"] for each in documents_of(out)} == {"completed"}
+    assert sorted(set(team.requests)) == sorted(each["request_id"] for each in documents_of(out))
+    assert len({each["workflow_id"] for each in documents_of(out)}) == 8
     assert third[0] == 0
     assert "8 of 8 rows have ended, 8 completed, $2.0000" in third[2]
 
@@ -170,7 +167,7 @@ async def test_the_blocks_of_the_page_run(bus: JetStreamBus, settings: Settings,
         assert await run.wait() == 0
         answers = await defined["summarize"](Client(bus, namespace=settings.namespace), ["one", "two"])
 
-    assert [each["answer"] for each in results(tmp_path / "results.jsonl")].count("when?") == 1
+    assert [each["answer"] for each in documents_of(tmp_path / "results.jsonl")].count("when?") == 1
     assert answers == {1: "one", 2: "two"}
 
 

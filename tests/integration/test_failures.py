@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import os
 import secrets
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ from pydantic import JsonValue
 from support import factory
 from support.broker import remove_streams
 from support.crew import CREW, steps
+from support.lines import documents_of
 from support.processes import System, wait_for
 
 from pointsman.bus.embedded_server import EmbeddedBroker
@@ -253,7 +253,7 @@ async def test_finished_workflow_is_replayed_as_a_new_one_or_not_at_all(system: 
 
 def runs(system: System, workflow: str, task: str = "t1", what: str = "start") -> list[dict[str, Any]]:
     """Return the recorded runs of a task."""
-    lines = [json.loads(line) for line in (system.folder / "journal").read_text().splitlines()]
+    lines = documents_of(system.folder / "journal")
     return [line for line in lines if (line["workflow"], line["task"], line["what"]) == (workflow, task, what)]
 
 

@@ -12,6 +12,7 @@ from mcp import Client, StdioServerParameters  # imported here, as it takes long
 from support import factory
 from support.contexts import new_context
 from support.factory import echo, planner_of, synthesizer
+from support.lines import lines_of
 from support.processes import wait_for
 from support.waiting import until
 
@@ -70,7 +71,7 @@ def command(tmp_path: Path) -> list[str]:
 
 
 def pids(folder: Path) -> list[int]:
-    return [int(line) for line in (folder / "pids").read_text().split()]
+    return [int(line) for line in lines_of(folder / "pids")]
 
 
 async def ended(pid: int) -> None:
@@ -111,13 +112,12 @@ async def test_server_whose_start_was_cancelled_is_stopped(command: list[str], t
     source = mcp_tools(command, env={"SLOW": "60"})
     asking = asyncio.create_task(source.tools())
 
-    async def begun() -> bool:
-        return (tmp_path / "pids").exists()
+    async def begun() -> list[int]:
+        return pids(tmp_path)
 
-    await wait_for(begun, "the server")
+    (pid,) = await wait_for(begun, "the server")
     asking.cancel()
     await asyncio.wait({asking})
-    (pid,) = pids(tmp_path)
 
     await ended(pid)
 

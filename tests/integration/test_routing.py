@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.broker import remove_streams
+from support.lines import lines_of
 from support.processes import System, wait_for
 
 from pointsman.settings import Settings
@@ -49,7 +50,7 @@ busy = Team(name="busy", strategy=Pipeline(stages=(Stage(agent="alpha"),)))
 
 
 def begun(folder: Path) -> list[str]:
-    return (folder / "begun").read_text().split() if (folder / "begun").exists() else []
+    return lines_of(folder / "begun")
 
 
 async def test_worker_with_the_shorter_queue_gets_the_work_of_a_skill(settings: Settings, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.broker import remove_streams
+from support.lines import lines_of
 from support.processes import System, wait_for
 
 from pointsman.client.client import Workflow
@@ -48,7 +49,7 @@ crew = Team(
 
 
 def begun(folder: Path) -> list[str]:
-    return (folder / "begun").read_text().split() if (folder / "begun").exists() else []
+    return lines_of(folder / "begun")
 
 
 async def entries(system: System, workflow: Workflow, kind: Any) -> list[Any]:

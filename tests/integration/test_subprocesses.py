@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support import factory
 from support.handoffs import SupervisorDouble
+from support.lines import lines_of
 from support.processes import System, wait_for
 
 from pointsman.authoring.agent import Agent, agent
@@ -54,7 +55,7 @@ async def everything_ends_before_the_loop_does() -> AsyncIterator[None]:
 
 
 def pids(path: Path) -> list[int]:
-    return [int(line) for line in path.read_text().split()] if path.exists() else []
+    return [int(line) for line in lines_of(path)]
 
 
 def alive(pid: int) -> bool:
@@ -102,7 +103,7 @@ async def test_background_processes_of_a_command_end_with_it(tmp_path: Path) -> 
     script = f"""
 import os, time
 if child := os.fork():
-    open({str(path)!r}, "w").write(str(child))
+    print(child, file=open({str(path)!r}, "w"))
 else:
     os.close(1), os.close(2)
     time.sleep(60)

@@ -3,7 +3,6 @@ to workflows, which is nothing."""
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from support import factory
 from support.broker import remove_streams
 from support.checker import problems
 from support.crew import planner, steps, synthesizer, team, worker
+from support.lines import documents_of
 from support.store import Store
 from support.waiting import until
 
@@ -122,7 +122,7 @@ async def test_workflows_end_once_when_the_broker_comes_back_without_their_hando
     finally:
         await store.stop()
 
-    ran = [json.loads(line) for line in journal.read_text().splitlines()]
+    ran = documents_of(journal)
     assert wrong == []
     assert back == lost
     assert {outcome.status for outcome in outcomes} == {"completed"}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.handoffs import SupervisorDouble
+from support.lines import lines_of
 from support.waiting import until
 
 from pointsman.bus.jetstream.bus import JetStreamBus
@@ -112,7 +113,7 @@ async def timed(least: float, most: float) -> AsyncIterator[None]:
 
 
 def lines(notes: Path, what: str) -> list[str]:
-    return [line for line in notes.read_text().splitlines() if line.startswith(what)]
+    return [line for line in lines_of(notes) if line.startswith(what)]
 
 
 async def has_started(notes: Path, number: int = 1) -> bool:
