@@ -107,7 +107,7 @@ _CHANNELS = (
         "request",
         _SUBJECTS.request("_team_", "_caller_"),
         "REQUESTS",
-        "Requests of callers to a team. Bare JSON without headers is accepted. With `ce-id` or `Nats-Msg-Id`, a "
+        "Requests of callers to a team. Bare JSON without headers is accepted. With `ce-id` (else `Nats-Msg-Id`), a "
         "request that is sent twice starts one workflow.",
         (Request,),
         (("caller", "Start a workflow."),),

@@ -40,6 +40,7 @@ __all__ = [
     "own_agent",
     "span_id_for",
     "stable_digest",
+    "task_key",
     "token",
     "workflow_id_for",
 ]
@@ -191,6 +192,20 @@ def attempt_token(secret: str, task: str, attempt: int) -> str:
         32 hexadecimal digits.
     """
     return derive_id("result", secret, task, str(attempt), length=32)
+
+
+def task_key(secret: str, workflow: str, task: str) -> str:
+    """Compute the idempotency key of a task. A process that was not handed the task cannot compute the key.
+
+    Args:
+        secret: The secret of the workflow, from the first entry of its log.
+        workflow: The workflow.
+        task: The task.
+
+    Returns:
+        The workflow, the task, and 24 hexadecimal digits.
+    """
+    return f"{workflow}.{task}.{derive_id('key', secret, task)}"
 
 
 def child_id_for(team: str, workflow: str, task: str, attempt: int) -> WorkflowId:

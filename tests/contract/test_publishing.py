@@ -55,6 +55,17 @@ async def test_the_expected_sequence_is_the_subjects_own(place: BrokerNamespace,
     assert second == first + 2
 
 
+async def test_a_message_id_of_a_request_may_come_again_soon(place: BrokerNamespace, bus: Bus) -> None:
+    """Callers choose these ids. A long window would let a caller suppress the request of another caller."""
+    first = await bus.publish(place.request("ada"), b"1", {}, message_id="m1")
+    at_once = await bus.publish(place.request("bob"), b"2", {}, message_id="m1")
+
+    await asyncio.sleep(0.5)
+    later = await bus.publish(place.request("bob"), b"2", {}, message_id="m1")
+
+    assert (at_once, later) == (first, first + 1)
+
+
 async def test_a_message_id_is_stored_once_and_stays_a_header(place: BrokerNamespace, bus: Bus) -> None:
     first = await bus.publish(place.handoff(1), b"1", {}, message_id="m1")
 

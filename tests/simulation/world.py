@@ -23,6 +23,7 @@ import structlog
 
 from pointsman.engine.log import requests, workflow_log
 from pointsman.engine.log.requests import read_request
+from pointsman.engine.process import retrying
 from pointsman.engine.process.consumers import consumer_name
 from pointsman.engine.supervisor import ended_cache, ownership, retention
 from pointsman.engine.supervisor.engine import SupervisorEngine
@@ -157,7 +158,7 @@ class World:
         busy = Random(f"{self.seed}/busy")  # now and then, for some seconds, too much so for one supervisor alone
         cpu = accumulate(iter(lambda: busy.choice([0.0, 0.0, 8.0]), None))
         with ExitStack() as stack:
-            for drawing in (traces, requests):
+            for drawing in (traces, requests, retrying):
                 stack.enter_context(mock.patch.object(drawing, "new_id", lambda size: ids.randbytes(size).hex()))
             stack.enter_context(mock.patch.object(progress_publisher, "uuid4", side_effect=drawn))
             stack.enter_context(mock.patch.object(workflow_log, "SNAPSHOT_EVERY", snapshots))

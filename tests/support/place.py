@@ -45,6 +45,9 @@ class BrokerNamespace:
     def handoff(self, number: int = 1) -> str:
         return f"{self.ns}.handoff.writer.team.w.t.{number}"
 
+    def request(self, caller: str) -> str:
+        return f"{self.ns}.request.team.{caller}"
+
     @property
     def handoffs(self) -> str:
         return f"{self.ns}.handoff.writer.>"

@@ -12,11 +12,13 @@ from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import dump, parse
 
 __all__ = [
+    "DUPLICATE_WINDOW_S",
     "EXPECTED_SEQUENCE_HEADER",
     "EXPECTED_SUBJECT_HEADER",
     "MAX_CARD_BYTES",
     "MAX_HEADER_BYTES",
     "MESSAGE_ID_HEADER",
+    "REQUEST_DUPLICATE_WINDOW_S",
     "ROLLUP_HEADER",
     "SCHEDULER_HEADER",
     "TTL_HEADER",
@@ -36,6 +38,11 @@ __all__ = [
 ]
 
 MESSAGE_ID_HEADER = "Nats-Msg-Id"
+DUPLICATE_WINDOW_S = 120.0
+"""Seconds for which a stream drops a message with a known message id: the broker's default. Retries are quicker."""
+REQUEST_DUPLICATE_WINDOW_S = 0.1
+"""This window for requests: the shortest that the broker accepts. Callers choose their message ids, so a longer window
+would let a caller suppress the request of another caller. Supervisors detect a repeated request by its workflow."""
 EXPECTED_SEQUENCE_HEADER = "Nats-Expected-Last-Subject-Sequence"
 ROLLUP_HEADER = "Nats-Rollup"
 TTL_HEADER = "Nats-TTL"

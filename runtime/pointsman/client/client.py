@@ -281,9 +281,7 @@ class Client:
                 origin_traceparent=traceparent,
             )
             try:
-                # The broker silently drops a message whose id it has seen anywhere in the stream. With the caller's id
-                # alone, it would drop a request to a second team, or a different request, under the same id.
-                await publish_with_retry(self.bus, subject, body, encode(envelope), message_id=f"{workflow}-{digest}")
+                await publish_with_retry(self.bus, subject, body, encode(envelope))
             except OversizeEventError as error:
                 raise OversizeEventError(f"the request is too large: {error}") from None
         return Workflow(self.bus, self.subjects, workflow, team, source=self.source, user=self.user)

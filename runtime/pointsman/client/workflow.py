@@ -216,7 +216,6 @@ class Workflow:
             self._subjects.control(self.team, self.id, "cancel", actor or self._user, name),
             dump(Control(action="cancel", reason=reason)),
             encode(envelope),
-            message_id=name,
         )
         return None
 

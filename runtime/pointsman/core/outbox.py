@@ -23,7 +23,7 @@ from pointsman.core.tasks.handoff_input import (
 )
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Question, Timer
-from pointsman_schemas.ids import attempt_token, dead_letter_id, delayed_handoff_id, outcome_id
+from pointsman_schemas.ids import attempt_token, dead_letter_id, delayed_handoff_id, outcome_id, task_key
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
@@ -132,7 +132,7 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
             attempt_token(state.secret, task.id, attempt),
         ),
         deadline=task.deadline or state.deadline,
-        idempotency_key=f"{state.workflow_id}.{task.id}",
+        idempotency_key=task_key(state.secret, state.workflow_id, task.id),
         budget=task.budget,
         depth=state.depth,
         event=task.event,

@@ -317,7 +317,7 @@ async def _ask_agent(client: Client, agent: str, workflow: str, input: JsonValue
     )
     async with asyncio.timeout(timeout):
         to = subjects.handoff(agent, "eval", workflow, "T1", 1)
-        await publish_with_retry(client.bus, to, dump(handoff), encode(envelope), message_id=workflow)
+        await publish_with_retry(client.bus, to, dump(handoff), encode(envelope))
         stored = await wait_for_message(client.bus, "results", back)
     return parse(Result, decode(stored.headers, stored.body)[1])
 

@@ -21,6 +21,7 @@ from pointsman_schemas.ids import (
     dead_letter_id,
     delayed_handoff_id,
     span_id_for,
+    task_key,
     workflow_id_for,
 )
 from pointsman_schemas.retry import FINAL_KINDS
@@ -32,6 +33,7 @@ FORMULAS: dict[str, Callable[..., str]] = {
     "workflow": lambda subject, source, request: workflow_id_for(subject, request, source),
     "child workflow": lambda team, workflow, task, attempt: child_id_for(team, workflow, task, int(attempt)),
     "attempt token": lambda secret, task, attempt: attempt_token(secret, task, int(attempt)),
+    "idempotency key": task_key,
     "span of an attempt": lambda workflow, task, attempt: span_id_for(workflow, task, int(attempt)),
     "dead letter of a task": lambda workflow, task, attempt: dead_letter_id(workflow, task, int(attempt)),
     "schedule of a handoff": lambda task, attempt: delayed_handoff_id(task, int(attempt)),
@@ -57,6 +59,7 @@ def test_streams_are_those_of_the_broker() -> None:
     for name, (subjects, rights) in rows.items():
         stored = [subject for subject in configs[name]["subjects"] if not subject.startswith("$JS.EVENT.")]
         assert sorted(subjects) == sorted(stored)
+        assert configs[name]["duplicate_window"] == (1e8 if name == "ACME_REQUESTS" else 120e9)
         found = [configs[name][key] for key in ("allow_msg_schedules", "allow_msg_ttl", "allow_rollup_hdrs")]
         assert found == {"yes": [True] * 3, "no": [False] * 3, "TTL": [False, True, False]}[rights]
 

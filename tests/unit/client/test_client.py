@@ -129,12 +129,14 @@ async def test_an_outcome_is_waited_for_while_the_broker_is_away(monkeypatch: py
     assert outcome == ended("completed", 3).outcome
 
 
-async def test_the_same_request_id_is_stored_once(bus: MemoryBus, client: Client) -> None:
+async def test_the_same_request_id_is_one_event(bus: MemoryBus, client: Client) -> None:
     first = await client.submit("crew", "mend it", request_id="r-1")
     second = await client.submit("crew", "mend it", request_id="r-1")
 
+    sent = await requests(bus)
     assert first.id == second.id
-    assert len(await requests(bus)) == 1
+    assert {(envelope.id, envelope.source) for envelope, _ in sent} == {("r-1", client.source)}
+    assert len({dump(request) for _, request in sent}) == 1
 
 
 async def test_a_silent_broker_is_asked_again_under_the_same_id() -> None:

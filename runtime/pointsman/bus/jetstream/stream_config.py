@@ -16,6 +16,7 @@ from pointsman.bus.jetstream.protocol import (
     to_nanoseconds,
     with_advice,
 )
+from pointsman.bus.validation import DUPLICATE_WINDOW_S, REQUEST_DUPLICATE_WINDOW_S
 from pointsman.errors import ConfigurationError, NotFoundError, PermissionDeniedError
 from pointsman.settings import Settings
 from pointsman.util.lazy_import import structlog
@@ -27,7 +28,6 @@ _log = structlog.get_logger(__name__)
 
 TOMBSTONE_TTL_S = 60.0  # seconds that the registry keeps a tombstone, for watchers that were disconnected
 _DAY_S = 86_400.0
-_DUPLICATE_WINDOW_S = 120.0  # seconds: the broker's own default, long enough for a client's retries
 _CONSUMER_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
 _ASYNC_PERSIST = "async"  # nats-server's name for a stream that answers before it has written
 _ONE_NODE = (
@@ -191,7 +191,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         "retention": "limits",
         "storage": "file",
         "num_replicas": settings.replicas,
-        "duplicate_window": to_nanoseconds(_DUPLICATE_WINDOW_S),
+        "duplicate_window": to_nanoseconds(DUPLICATE_WINDOW_S),
         "max_msgs_per_subject": -1,
         "allow_direct": True,
     }
@@ -223,7 +223,12 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         )
     plain: dict[str, Any] = {**common, **_NO_RIGHTS_OVER_OTHERS}
     inbound: list[dict[str, Any]] = [
-        {**plain, "name": subjects.request_stream, "subjects": [subjects.requests]},
+        {
+            **plain,
+            "name": subjects.request_stream,
+            "subjects": [subjects.requests],
+            "duplicate_window": to_nanoseconds(REQUEST_DUPLICATE_WINDOW_S),
+        },
         {
             **plain,
             "name": subjects.control_stream,

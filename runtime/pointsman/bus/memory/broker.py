@@ -19,6 +19,7 @@ from pointsman.bus.stream_names import SCHEDULING_STREAMS, STORED_KINDS, stream_
 from pointsman.bus.validation import (
     EXPECTED_SEQUENCE_HEADER,
     MESSAGE_ID_HEADER,
+    REQUEST_DUPLICATE_WINDOW_S,
     ROLLUP_HEADER,
     TTL_HEADER,
     event_headers,
@@ -72,7 +73,7 @@ class Broker:
         self.advisories: list[tuple[str, int, str]] = []
         """Terminated messages: consumer, stream sequence, reason."""
         self._streams: dict[StreamKind, Stream] = {
-            "requests": Stream(),
+            "requests": Stream(REQUEST_DUPLICATE_WINDOW_S),
             "controls": Stream(),
             "results": Stream(),
             "work": Stream(),

@@ -9,18 +9,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from pointsman.bus.validation import matches
+from pointsman.bus.validation import DUPLICATE_WINDOW_S, matches
 from pointsman.ports.bus import StoredMessage
 
 __all__ = ["Durable", "Stream"]
 
-_DUPLICATE_WINDOW_S = 120.0  # seconds, the duplicate window of the JetStream streams
-
 
 class Stream:
-    """Messages by sequence and by subject, and the ids of recent messages. Times are monotonic seconds."""
+    """Messages by sequence and by subject, and the ids of recent messages. Times are monotonic seconds.
 
-    def __init__(self) -> None:
+    Args:
+        duplicate_window: Seconds for which a message id is known; default 120.
+    """
+
+    def __init__(self, duplicate_window: float = DUPLICATE_WINDOW_S) -> None:
+        self._duplicate_window = duplicate_window
         self.end = 0
         self._messages: dict[int, StoredMessage] = {}
         self._by_subject: dict[str, list[int]] = {}
@@ -28,7 +31,7 @@ class Stream:
 
     def copy(self) -> Stream:
         """Return a copy of the present state."""
-        other = Stream()
+        other = Stream(self._duplicate_window)
         other.end = self.end
         other._messages = dict(self._messages)
         other._by_subject = {subject: list(sequences) for subject, sequences in self._by_subject.items()}
@@ -53,7 +56,7 @@ class Stream:
         self._messages[self.end] = stored
         self._by_subject.setdefault(subject, []).append(self.end)
         if message_id is not None:
-            self._message_ids[message_id] = self.end, now + _DUPLICATE_WINDOW_S
+            self._message_ids[message_id] = self.end, now + self._duplicate_window
         return stored
 
     def recent(self, message_id: str, now: float) -> int:

@@ -39,8 +39,8 @@ from pointsman.engine.process.retrying import publish_with_retry
 from pointsman.errors import ConflictError, ContractError, NotFoundError, PointsmanError, UndecodableEventError
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
-from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import Audit, Control, DeadLetter, Request
+from pointsman_schemas.envelope import Envelope, decode, encode, read_identity
+from pointsman_schemas.events import Audit, Control, DeadLetter, Event, Request, Result
 from pointsman_schemas.ids import derive_id, workflow_id_for
 from pointsman_schemas.log import TaskReopened, WorkflowEnded
 from pointsman_schemas.strict_json import compact_json, dump, parse, parse_json
@@ -258,10 +258,9 @@ class DeadLetters:
         """
         content = letter.content
         request_id = _request_id(content)
-        headers, body = _with_event_id(content.headers, await self._full_body(letter), request_id)
-        await publish_with_retry(self._bus, content.subject, body, headers, message_id=request_id)
-        named = {**headers, "Nats-Msg-Id": request_id}
-        return workflow_of_request(StoredMessage(content.subject, body, named, 0, content.at))
+        headers, body = self._with_event_id(content.headers, await self._full_body(letter), request_id, Request)
+        await publish_with_retry(self._bus, content.subject, body, headers)
+        return workflow_of_request(StoredMessage(content.subject, body, headers, 0, content.at))
 
     async def _resubmit_request(self, content: DeadLetter, *, task: bool) -> str:
         """Send the request of the letter's workflow again, as a new workflow. The log holds the caller's request.
@@ -305,7 +304,7 @@ class DeadLetters:
             causation_id=content.id,
         )
         subject = self._subjects.request(started.team, started.caller or self._user)
-        await publish_with_retry(self._bus, subject, dump(request), encode(envelope), message_id=request_id)
+        await publish_with_retry(self._bus, subject, dump(request), encode(envelope))
         return workflow_id_for(subject, request_id, self._source)
 
     async def _reopen_task(self, content: DeadLetter) -> str:
@@ -361,9 +360,30 @@ class DeadLetters:
         workflow = _workflow(letter.content)
         await self._running_team(letter.content, workflow)
         event_id = derive_id("replay", letter.content.id)
-        headers, body = _with_event_id(letter.content.headers, await self._full_body(letter), event_id)
-        await publish_with_retry(self._bus, letter.content.subject, body, headers, message_id=event_id)
+        event = Result if self._subjects.kind_of(letter.content.subject) == "result" else Control
+        headers, body = self._with_event_id(letter.content.headers, await self._full_body(letter), event_id, event)
+        await publish_with_retry(self._bus, letter.content.subject, body, headers)
         return workflow
+
+    def _with_event_id(
+        self, headers: Mapping[str, str], body: bytes, event_id: str, event: type[Event]
+    ) -> tuple[dict[str, str], bytes]:
+        """Return headers and body of the same event under another id, in the same CloudEvents mode.
+
+        An event without an id of its own becomes a CloudEvent in binary mode. The broker headers (`Nats-...`) of the
+        first publish are left out.
+        """
+        kept = {name: value for name, value in headers.items() if not name.lower().startswith("nats-")}
+        lower = {name.lower(): value for name, value in kept.items()}
+        if "ce-id" in lower:
+            return {name: event_id if name.lower() == "ce-id" else value for name, value in kept.items()}, body
+        if read_identity(kept, body).id:
+            with suppress(ContractError):
+                content = parse_json(body)
+                if isinstance(content, dict):
+                    return kept, compact_json({**content, "id": event_id})
+        envelope = Envelope(id=event_id, type=event.event_type, source=self._source, time=self._clock.now())
+        return {**encode(envelope), **kept}, body
 
     async def _full_body(self, letter: DeadLetterEntry) -> bytes:
         content = letter.content
@@ -421,22 +441,3 @@ def _workflow(content: DeadLetter) -> str:
 
 def _request_id(content: DeadLetter) -> str:
     return "replay-" + derive_id("replay", content.id)
-
-
-def _with_event_id(headers: Mapping[str, str], body: bytes, event_id: str) -> tuple[dict[str, str], bytes]:
-    """Return headers and body of the same event under another id, in the same CloudEvents mode.
-
-    The broker headers (`Nats-...`) of the first publish are left out.
-    """
-    kept = {name: value for name, value in headers.items() if not name.lower().startswith("nats-")}
-    for name in [name for name in kept if name.lower() == "ce-id"]:
-        kept[name] = event_id
-    content_type = next((value for name, value in kept.items() if name.lower() == "content-type"), "")
-    if content_type.strip().lower().startswith("application/cloudevents"):
-        try:
-            event = parse_json(body)
-        except ContractError:
-            return kept, body
-        if isinstance(event, dict):
-            return kept, compact_json({**event, "id": event_id})
-    return kept, body

@@ -92,7 +92,7 @@ async def answer_question(
     source = subjects.source("client", "python")
     envelope = Envelope(id=name, type=Control.event_type, source=source, time=datetime.now(UTC), subject=workflow)
     subject = subjects.control(team, workflow, action, actor, name)
-    await publish_with_retry(bus, subject, dump(control), encode(envelope), message_id=name)
+    await publish_with_retry(bus, subject, dump(control), encode(envelope))
     log = bus.follow("log", (subjects.log(team, workflow),))
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout), aclosing(as_async_generator(log)) as messages:

@@ -12,6 +12,7 @@ from pointsman.errors import BusUnavailableError, ConflictError, PublishOutcomeU
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
+from pointsman.telemetry.trace_context import new_id
 
 __all__ = ["publish_once", "publish_with_retry", "retry_while_unavailable", "start_with_retry"]
 
@@ -99,13 +100,16 @@ async def publish_with_retry(
     headers: Mapping[str, str],
     *,
     expect: int | None = None,
-    message_id: str | None = None,
 ) -> None:
-    """Store one message. Try again if the broker is silent; `expect` or `message_id` prevents a second copy.
+    """Store one message. Try again if the broker is silent; `expect` or a message id prevents a second copy.
+
+    The message id is random. The broker drops a message if another publisher of the stream used its id shortly before,
+    so an id that others can guess would let them suppress the message.
 
     Raises:
         PublishOutcomeUnknownError: The broker was silent three times in a row.
     """
+    message_id = new_id(_MESSAGE_ID_BYTES) if expect is None else None
     once = partial(bus.publish, subject, body, headers, expect=expect, message_id=message_id)
     for _ in range(_MAX_TRIES - 1):
         with suppress(PublishOutcomeUnknownError):
@@ -114,4 +118,5 @@ async def publish_with_retry(
     await once()
 
 
+_MESSAGE_ID_BYTES = 16
 _MAX_TRIES = 3  # an unanswered publish is repeated under the same id; three silences in a row are an outage

@@ -132,20 +132,24 @@ async def test_replayed_request_has_an_id_derived_from_its_letter(bus: MemoryBus
     assert await letters.list() == ()
 
 
-async def test_a_bare_request_is_identified_by_its_message_id(bus: MemoryBus, letters: DeadLetters) -> None:
+async def test_a_bare_request_gets_an_id_of_its_own(bus: MemoryBus, letters: DeadLetters) -> None:
     await bury_request(bus)
 
     done = await letters.replay(await letters.get("d1"))
 
     [sent] = await all_of(bus, f"pointsman.request.{TEAM}.anonymous")
-    message_id = "replay-" + derive_id("replay", "d1")
-    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM, "anonymous"), message_id)
-    assert not [name for name in sent.headers if name.lower().startswith("ce-")]
+    envelope, body = decode(sent.headers, sent.body)
+    assert envelope is not None
+    assert (envelope.id, body) == ("replay-" + derive_id("replay", "d1"), REQUEST)
+    assert done.workflow == workflow_id_for(SUBJECTS.request(TEAM, "anonymous"), envelope.id, envelope.source)
 
 
-async def test_a_structured_request_gets_its_new_id_inside(bus: MemoryBus, letters: DeadLetters) -> None:
+@pytest.mark.parametrize("headers", [{"content-type": "application/cloudevents+json"}, {}], ids=["typed", "Dapr"])
+async def test_a_structured_request_gets_its_new_id_inside(
+    bus: MemoryBus, letters: DeadLetters, headers: dict[str, str]
+) -> None:
     event = {"specversion": "1.0", "id": "r-1", "type": Request.event_type, "source": "/shop", "data": {"input": "x"}}
-    await bury_request(bus, json.dumps(event).encode(), {"content-type": "application/cloudevents+json"})
+    await bury_request(bus, json.dumps(event).encode(), headers)
 
     done = await letters.replay(await letters.get("d1"))
 
@@ -179,7 +183,8 @@ async def test_replaying_a_request_twice_is_one_workflow(bus: MemoryBus, letters
     second = await letters.replay(letter)
 
     assert (first.workflow, first.removed, second.removed) == (second.workflow, False, True)
-    assert len(await all_of(bus, f"pointsman.request.{TEAM}.anonymous")) == 1
+    sent = await all_of(bus, f"pointsman.request.{TEAM}.anonymous")
+    assert len({(each.headers["ce-id"], each.body) for each in sent}) == 1
 
 
 async def test_a_handoff_of_a_running_workflow_reopens_its_task_once(bus: MemoryBus, letters: DeadLetters) -> None:
@@ -240,7 +245,8 @@ async def test_as_new_sends_the_workflows_own_request_again(bus: MemoryBus, lett
     first = await letters.replay(letter, as_new=True, keep=True)
     second = await letters.replay(letter, as_new=True)
 
-    [sent] = await all_of(bus, f"pointsman.request.{TEAM}.ada")
+    sent, again = await all_of(bus, f"pointsman.request.{TEAM}.ada")
+    assert (again.headers["ce-id"], again.body) == (sent.headers["ce-id"], sent.body)
     envelope, body = decode(sent.headers, sent.body)
     request = parse(Request, body)
     assert envelope is not None
