@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
-import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from jwt.algorithms import RSAAlgorithm
 from structlog.testing import capture_logs
 from support import ready
 from support.configured_server import configured_server
 from support.grants import allowed, connected, environment_of, server_config, settings_of
+from support.issuer import CONFIGURATION, Issuer, issuing, new_key
 from support.processes import Service
 from support.waiting import until
 
@@ -53,50 +48,14 @@ namespace = "own"
 """
 
 
-class Issuer:
-    """An issuer of OIDC tokens, over HTTP."""
-
-    def __init__(self) -> None:
-        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        self.asked: list[str] = []
-        issuer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                issuer.asked.append(self.path)
-                key = json.loads(RSAAlgorithm.to_jwk(issuer.key.public_key()))
-                documents: dict[str, Any] = {
-                    "/.well-known/openid-configuration": {"jwks_uri": f"{issuer.url}/keys"},
-                    "/keys": {"keys": [{**key, "kid": "one", "use": "sig", "alg": "RS256"}]},
-                }
-                found = documents[self.path]
-                body = json.dumps(found).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Write nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def token(self, *, key: rsa.RSAPrivateKey | None = None, **claims: Any) -> str:
-        now = int(time.time())
-        content = {"iss": self.url, "aud": "pointsman", "iat": now, "exp": now + 60, "sub": "ada", "groups": ["agents"]}
-        return jwt.encode({**content, **claims}, key or self.key, algorithm="RS256", headers={"kid": "one"})
-
-
 @pytest.fixture
 def issuer() -> Iterator[Issuer]:
-    made = Issuer()
-    thread = Thread(target=made.server.serve_forever)
-    thread.start()
-    yield made
-    made.server.shutdown()
-    thread.join()
-    made.server.server_close()
+    with issuing() as made:
+        yield made
+
+
+def token_of(issuer: Issuer, **claims: Any) -> str:
+    return issuer.token(**{"groups": ["agents"], **claims})
 
 
 @dataclass
@@ -135,19 +94,19 @@ async def test_api_key_becomes_a_caller_of_its_team(tmp_path: Path, issuer: Issu
 
 async def test_oidc_token_becomes_a_worker_and_the_keys_are_cached(tmp_path: Path, issuer: Issuer) -> None:
     async with running(tmp_path, issuer) as place:
-        login = place.login(issuer.token(), "ada")
+        login = place.login(token_of(issuer), "ada")
 
         assert await allowed(login, "own.limit.x")
         assert not await allowed(login, "own.request.crew.ada")
-        assert await allowed(place.login(issuer.token(sub="eve"), "eve"), "own.limit.x")
+        assert await allowed(place.login(token_of(issuer, sub="eve"), "eve"), "own.limit.x")
 
-    assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]
+    assert issuer.asked == [CONFIGURATION, "/keys"]
 
 
 async def test_expired_oidc_token_ends_its_connection(tmp_path: Path, issuer: Issuer) -> None:
     async with (
         running(tmp_path, issuer) as place,
-        connected(place.login(issuer.token(exp=int(time.time()) + 2), "ada")) as connection,
+        connected(place.login(token_of(issuer, exp=int(time.time()) + 2), "ada")) as connection,
     ):
         async with asyncio.timeout(20):
             while connection.connected:
@@ -169,10 +128,10 @@ async def test_token_that_does_not_fit_is_refused(
     claims: dict[str, Any], reason: str, tmp_path: Path, issuer: Issuer
 ) -> None:
     if "key" in claims:
-        claims = {"key": rsa.generate_private_key(public_exponent=65537, key_size=2048)}
+        claims = {"key": new_key()}
     async with running(tmp_path, issuer) as place:
         with capture_logs() as lines, pytest.raises(ConfigurationError, match="refuses the connection"):
-            async with connected(place.login(issuer.token(**claims))):
+            async with connected(place.login(token_of(issuer, **claims))):
                 pass
 
     assert reason in next(line["reason"] for line in lines if line["event"] == "login_refused")

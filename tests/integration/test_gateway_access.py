@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from jwt.algorithms import RSAAlgorithm
 from support import factory
 from support.crew import planner, steps, synthesizer, team, worker
 from support.dashboard import letter, publish
 from support.factory import RunningTeam
 from support.gateway import http_client, served_gateway
+from support.issuer import CONFIGURATION, issuing, new_key
 from support.waiting import until
 
 from pointsman.errors import ConfigurationError
@@ -272,63 +267,11 @@ async def test_requests_beyond_the_bound_are_refused_while_streams_are_open(
 # Tokens of an issuer
 
 
-class Issuer:
-    """An OpenID Connect issuer with one key, on loopback."""
-
-    def __init__(self) -> None:
-        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-        self.kid = "one"
-        self.asked: list[str] = []
-        self.url = ""
-
-    def token(self, **claims: Any) -> str:
-        whole = {"iss": self.url, "aud": "pointsman", "sub": "ada@example.org", "exp": time.time() + 60, **claims}
-        return jwt.encode(
-            {name: value for name, value in whole.items() if value is not None},
-            self.key,
-            algorithm="RS256",
-            headers={"kid": self.kid},
-        )
-
-    def document(self, path: str) -> Any:
-        self.asked.append(path)
-        if path == "/.well-known/openid-configuration":
-            return {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
-        return {"keys": [{**RSAAlgorithm.to_jwk(self.key.public_key(), as_dict=True), "kid": self.kid, "use": "sig"}]}
-
-
-@contextmanager
-def issuing() -> Iterator[Issuer]:
-    issuer = Issuer()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps(issuer.document(self.path)).encode()
-            self.send_response(200)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    issuer.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
-        yield issuer
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 async def test_tokens_of_the_issuer_name_the_caller_and_its_teams(crew: RunningTeam, settings: Settings) -> None:
     with issuing() as issuer:
         options = {"gateway_host": "127.0.0.1", "gateway_require_key": True, "gateway_oidc_issuer": issuer.url}
         async with served_gateway(settings, **options) as address:
-            async with http_client(address, issuer.token(pointsman_teams=["crew"])) as client:
+            async with http_client(address, issuer.token(sub="ada@example.org", pointsman_teams=["crew"])) as client:
                 created = await create(client, "a")
                 letters = await client.get("/v1/dead-letters")
             async with http_client(address, issuer.token()) as client:
@@ -343,7 +286,7 @@ async def test_tokens_of_the_issuer_name_the_caller_and_its_teams(crew: RunningT
                 issuer.token(exp=None),
                 issuer.token(sub=None),
                 issuer.token()[:-6] + "AAAAAA",
-                jwt.encode({"iss": issuer.url, "aud": "pointsman", "sub": "x", "exp": time.time() + 60}, "k" * 32),
+                issuer.token(key="k" * 32, algorithm="HS256"),
             ):
                 async with http_client(address, token) as client:
                     refused.append((await client.get("/v1/teams")).status_code)
@@ -352,7 +295,7 @@ async def test_tokens_of_the_issuer_name_the_caller_and_its_teams(crew: RunningT
     assert created.json()["caller"].startswith("oidc-ada-example-org-")
     assert (letters.status_code, no_teams.status_code, operator.status_code) == (403, 403, 200)
     assert refused == [401] * 7
-    assert issuer.asked == ["/.well-known/openid-configuration", "/keys"]  # cached
+    assert issuer.asked == [CONFIGURATION, "/keys"]  # cached
 
 
 async def test_a_rotated_key_of_the_issuer_is_read_and_unknown_keys_do_not_flood_the_issuer(
@@ -367,9 +310,9 @@ async def test_a_rotated_key_of_the_issuer_is_read_and_unknown_keys_do_not_flood
                 return (await client.get("/v1/teams", headers=given)).status_code
 
             first = await status()
-            issuer.key, issuer.kid = rsa.generate_private_key(public_exponent=65537, key_size=2048), "two"
+            issuer.key, issuer.kid = new_key(), "two"
             early = await asyncio.gather(*(status() for _ in range(5)))
-            monkeypatch.setattr("pointsman.gateway.oidc._MIN_PAUSE_S", 0.0)
+            monkeypatch.setattr("pointsman.util.oidc._MIN_PAUSE_S", 0.0)
             rotated = await status()
 
     assert (first, early, rotated) == (200, [401] * 5, 200)

@@ -2,5 +2,5 @@
 
 `permissions` is the one table of rights. All other modules follow this table.
 
-permissions, accounts, server_config, jwt, folder, push, probe, policy, oidc, callout
+permissions, accounts, server_config, jwt, folder, push, probe, policy, callout
 """

@@ -17,13 +17,13 @@ from pointsman.bus.jetstream.connection import NatsConnection
 from pointsman.bus.jetstream.protocol import WireMessage
 from pointsman.errors import ConfigurationError, PointsmanError
 from pointsman.grants.jwt import authorization_response, read_jwt, user_jwt
-from pointsman.grants.oidc import OidcVerifier
 from pointsman.grants.permissions import Grant, permissions
 from pointsman.grants.policy import Policy
 from pointsman.grants.server_config import edge_account
 from pointsman.settings import Settings
 from pointsman.util.lazy_import import structlog
 from pointsman.util.nkeys import NKey, is_public_key
+from pointsman.util.oidc import IssuerKeys, named_issuer
 
 __all__ = ["AuthCallout", "serve_callout"]
 
@@ -41,13 +41,16 @@ class AuthCallout:
         policy: The keys and rules.
         issuer: The account key that the server's configuration names as `issuer`.
         account: The account with the streams.
+
+    Raises:
+        ConfigurationError: A URL of an issuer of the policy is not https, and not on this machine.
     """
 
     def __init__(self, policy: Policy, issuer: NKey, account: str) -> None:
         self._policy = policy
         self._issuer = issuer
         self._account = account
-        self._verifier = OidcVerifier(policy.issuers)
+        self._issuers = {each.issuer: (each, IssuerKeys(each.issuer, each.jwks)) for each in policy.issuers}
 
     async def answer(self, request: bytes) -> bytes | None:
         """Answer a request of the broker.
@@ -80,6 +83,8 @@ class AuthCallout:
 
         Raises:
             ConfigurationError: The policy has no grant for the login.
+            TokenRefusedError: The token is not valid.
+            PeerError: The keys of the token's issuer cannot be read.
         """
         given = str(login.get("auth_token") or login.get("pass") or "")
         if not given:
@@ -87,8 +92,9 @@ class AuthCallout:
         if (found := self._policy.key(given)) is not None:
             grant, namespace = found
             return grant, namespace, int(time.time()) + _KEY_LIFETIME_S
-        if (verified := await self._verifier.verify(given)) is not None:
-            issuer, claims = verified
+        if (known := self._issuers.get(named_issuer(given) or "")) is not None:
+            issuer, keys = known
+            claims = await keys.verify(given, issuer.audience)
             grant, namespace = self._policy.oidc(issuer, claims)
             return grant, namespace, int(claims["exp"])
         raise ConfigurationError("the token is no API key of the policy, and no OIDC token of its issuers")

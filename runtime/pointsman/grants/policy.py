@@ -85,9 +85,6 @@ class OidcIssuer(BaseModel):
     jwks: str | None = Field(
         default=None, description="The address of the keys. Default: from the issuer's configuration."
     )
-    algorithms: tuple[str, ...] = Field(
-        ("RS256", "ES256"), description="The allowed algorithms; never a symmetric one."
-    )
     rules: tuple[OidcRule, ...] = Field(description="The rules, the first that fits applies.")
 
 
@@ -125,8 +122,6 @@ class Policy(BaseModel):
         for issuer in policy.issuers:
             for rule in issuer.rules:
                 rule.grant("user")
-            if symmetric := [each for each in issuer.algorithms if each.startswith("HS") or each == "none"]:
-                raise ConfigurationError(f"{path}: {symmetric[0]} is no signature by a private key; remove it")
         return policy
 
     def key(self, given: str) -> tuple[Grant, str] | None:
