@@ -146,7 +146,9 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
         stack.push_async_callback(bus.close)
         await bus.set_up()
         await stack.enter_async_context(_health(settings, observed, lambda: [] if bus.connected else ["broker"]))
-        client = Client(bus, namespace=settings.namespace, user=user_name(settings))
+        client = Client(
+            bus, namespace=settings.namespace, user=user_name(settings), max_file_bytes=settings.max_file_bytes
+        )
 
         async def run(stop: asyncio.Event) -> None:
             await serve(

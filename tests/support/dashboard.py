@@ -10,6 +10,7 @@ from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.ports.bus import Bus
 from pointsman.web.dashboard import Dashboard
+from pointsman.web.users import Users
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, Event
 from pointsman_schemas.strict_json import dump
@@ -20,8 +21,8 @@ NASTY = "<img src=x onerror=alert(1)>\u2028</script>\n\ndata: forged\nid: 99"
 
 
 @asynccontextmanager
-async def watching(bus: MemoryBus) -> AsyncIterator[Dashboard]:
-    dashboard = Dashboard(Client(bus))
+async def watching(bus: MemoryBus, users: Users | None = None) -> AsyncIterator[Dashboard]:
+    dashboard = Dashboard(Client(bus), users=users)
     folding = asyncio.create_task(dashboard.run_projections())
     try:
         yield dashboard

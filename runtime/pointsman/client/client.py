@@ -106,6 +106,7 @@ class WorkflowSummary:
         input: The input of the request.
         correlation_id: The id that all events of the workflow carry.
         caller: The user whose request it is; for a handoff of another team, that team.
+        thread: The id of the thread of which the request is a turn; empty for a request without a thread.
     """
 
     id: str
@@ -116,6 +117,7 @@ class WorkflowSummary:
     input: str | dict[str, JsonValue]
     correlation_id: str = ""
     caller: str = ""
+    thread: str = ""
 
     @property
     def admitted(self) -> bool:
@@ -186,10 +188,34 @@ class Client:
         self.bus = bus
         self.user = user
         self.subjects = Subjects(namespace)
+        self._max_file_bytes = max_file_bytes
         self._files = FileStore(bus, self.subjects.artifacts_bucket, SystemClock(), max_file_bytes)
         self.source = self.subjects.source("client", "python")
         self.operations = Operations(bus, self.subjects, user=user)
         """The calls of an operator of the namespace: questions, dead letters, agents, circuits, archives."""
+
+    def for_user(self, user: str) -> Client:
+        """Return a client of the same bus whose requests and controls carry the name of another user.
+
+        Args:
+            user: The name of the user. The broker must allow it.
+
+        Returns:
+            The client.
+        """
+        return Client(self.bus, namespace=self.subjects.namespace, user=user, max_file_bytes=self._max_file_bytes)
+
+    def workflow_id(self, team: str, request_id: str) -> str:
+        """Return the id of the workflow that a request of this client becomes.
+
+        Args:
+            team: The team of the request.
+            request_id: The id of the request.
+
+        Returns:
+            The id of the workflow.
+        """
+        return workflow_id_for(self.subjects.request(team, self.user), request_id, self.source)
 
     async def submit(
         self,
@@ -233,7 +259,7 @@ class Client:
             chosen_id = uuid4().hex if request_id is None else caller_id(request_id, "request id")
         except ContractError as error:
             raise ContractError(f"{error}; nothing was sent") from None
-        workflow = workflow_id_for(subject, chosen_id, self.source)
+        workflow = self.workflow_id(team, chosen_id)
         given = {
             "input": as_json_value(input, "input"),
             "deadline": deadline,
@@ -327,13 +353,17 @@ class Client:
         """
         return await save_files(self._files, files, Path(folder))
 
-    async def store_file(self, name: str, content: FileContent, *, media_type: str = "") -> File:
+    async def store_file(
+        self, name: str, content: FileContent, *, media_type: str = "", owner: str = SHARED_OWNER
+    ) -> File:
         """Store a file, for one or more requests that are sent within a day.
 
         Args:
             name: The name of the file, without a folder.
             content: Bytes, a path, an open binary file, or pieces of bytes.
             media_type: The media type; by default by the ending of the name.
+            owner: The workflow with which the file is forgotten, such as `workflow_id` returns. By default the file
+                belongs to no workflow, and only expires.
 
         Returns:
             The reference to the file, for `submit`.
@@ -341,7 +371,7 @@ class Client:
         Raises:
             ContractError: the name is not valid, or the file is too large.
         """
-        return await store_file(self._files, name, content, SHARED_OWNER, media_type)
+        return await store_file(self._files, name, content, owner, media_type)
 
     async def batch(
         self,
@@ -667,30 +697,33 @@ class Client:
             input=started.input,
             correlation_id=started.correlation_id,
             caller=started.caller,
+            thread=started.thread.thread if started.thread else "",
         )
 
 
 def _queued_summary(of: QueuedRequest) -> WorkflowSummary:
     from pointsman.engine.log.requests import correlation_id_of_request
 
+    request = _read_request(of.request)
     return WorkflowSummary(
         id=of.workflow,
         team=of.team,
         status=_CANCEL_REQUESTED_STATUS if of.cancelled else QUEUED_STATUS,
         started_at=of.request.at,
         ended_at=None,
-        input=_request_input(of.request),
+        input=request.input if request else "",
         correlation_id=correlation_id_of_request(of.request),
         caller=of.request.subject.rpartition(".")[2],
+        thread=(request.thread or "") if request else "",
     )
 
 
-def _request_input(request: StoredMessage) -> str | dict[str, JsonValue]:
-    """Return the input of a request; an empty text if the request cannot be read."""
+def _read_request(stored: StoredMessage) -> Request | None:
+    """Return a request; None if it cannot be read."""
     try:
-        return parse(Request, decode(request.headers, request.body)[1]).input
+        return parse(Request, decode(stored.headers, stored.body)[1])
     except ContractError:
-        return ""
+        return None
 
 
 def _now() -> datetime:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
 
@@ -31,8 +30,6 @@ from pointsman_schemas.ids import derive_id
 __all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "derived_key"]
 
 _log = get_logger(__name__)
-
-_MAX_CLIENTS = 1_000  # callers whose client is kept
 
 
 class Submitted(NamedTuple):
@@ -63,7 +60,6 @@ class Context:
         self.ledger = Ledger()
         self.feed = LogFeed(client.bus, client.subjects, self.ledger.observe, self.ledger.reset)
         self.streams = WorkflowStreams(client, self.feed)
-        self._clients: OrderedDict[str, Client] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -137,7 +133,7 @@ class Context:
                 422, "reserved_metadata", f"metadata {reserved[0]!r} is reserved; choose a name without `pointsman.`"
             )
         self.ledger.check(caller)
-        workflow = await self._client_of(caller).submit(
+        workflow = await self.client.for_user(caller.name).submit(
             team,
             input,
             request_id=key,
@@ -194,15 +190,6 @@ class Context:
         if found is None or not (caller.operator or found.caller == caller.name):
             raise NotFoundError(_not_found(workflow))
         return found
-
-    def _client_of(self, caller: Caller) -> Client:
-        """Return a client that publishes requests on the subject of the caller."""
-        if (client := self._clients.get(caller.name)) is None:
-            client = Client(self.client.bus, namespace=self.settings.namespace, user=caller.name)
-            self._clients[caller.name] = client
-            while len(self._clients) > _MAX_CLIENTS:
-                self._clients.popitem(last=False)
-        return client
 
     def _workflow(self, id: str, team: str) -> Workflow:
         return Workflow(self.client.bus, self.client.subjects, id, team, source=self.client.source)

@@ -3,7 +3,7 @@
 | Attack | Defence |
 |---|---|
 | a foreign page with a name that resolves to this machine | `Host` must be an address, `localhost` or an allowed name |
-| a foreign page that posts to the dashboard | `Origin` must be the host of the request, and the body must be JSON |
+| a foreign page that posts to the dashboard | `Origin` must be the host, and the body JSON or declared as bytes |
 | another machine | without users, the dashboard listens on loopback only |
 | a search for a token | after 10 wrong tokens in a minute, an address must wait |
 | a stolen session | a session ends after 12 hours, and with the token of its user |
@@ -19,14 +19,24 @@ from collections.abc import Callable, Iterable, Mapping
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pointsman.client.client import Client
 from pointsman.http.hosts import KnownHosts, host_name
 from pointsman.util.network import is_loopback
 from pointsman.web.users import Role, User, Users
 
-__all__ = ["SECURITY_HEADERS", "SESSION_COOKIE", "AccessGuard", "LoginThrottle", "is_plain_http", "user_of"]
+__all__ = [
+    "SECURITY_HEADERS",
+    "SESSION_COOKIE",
+    "AccessGuard",
+    "LoginThrottle",
+    "client_of",
+    "is_plain_http",
+    "user_of",
+]
 
 SESSION_COOKIE = "pointsman_dashboard"
 
@@ -170,6 +180,20 @@ def user_of(scope: Scope) -> User | None:
     """Return the user of a request that the guard has passed; None if the dashboard has no users."""
     user: User | None = scope.get(_USER_KEY)
     return user
+
+
+def client_of(request: Request, client: Client) -> Client:
+    """Return a client whose requests carry the name of the user; `client` if the dashboard has no users.
+
+    Args:
+        request: A request that the guard has passed.
+        client: The client of the dashboard.
+
+    Returns:
+        The client.
+    """
+    user = user_of(request.scope)
+    return client.for_user(user.name) if user else client
 
 
 def is_plain_http(scope: Scope) -> bool:

@@ -3,10 +3,13 @@
 | Path | Content |
 |---|---|
 | `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page, which is drawn from the streams |
+| `/threads`, `/threads/TEAM/CALLER/THREAD` | the conversations, and one of them |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
 | `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
+| `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD` | the same for conversations |
 | `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
 | `/api/workflows/ID/export` | the file that the command `export` writes |
+| `/api/workflows/ID/files/DIGEST`, POST `/api/files` | a file of a workflow, a file for a request |
 | POST `/api/requests`, `/api/workflows/ID/cancel` | the action of the commands `submit` and `cancel` |
 | POST `/api/workflows/ID/resume` | the action of the command `resume` |
 | POST `/api/questions/ID/ACTION` | the action of the commands `answer`, `approve` and `reject` |
@@ -19,12 +22,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -44,18 +45,31 @@ from pointsman.engine.operations.dead_letters import (
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.web import views
-from pointsman.web.auth import SESSION_COOKIE, AccessGuard, LoginThrottle, is_plain_http, user_of
+from pointsman.web.auth import SESSION_COOKIE, AccessGuard, LoginThrottle, client_of, is_plain_http, user_of
+from pointsman.web.files import FileTransfers, read_files
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
+from pointsman.web.projections.threads import ThreadIndex
 from pointsman.web.responses import error_response, json_response, read_json_object
-from pointsman.web.streams import Chunks, EventStreams
+from pointsman.web.sse import Chunks
+from pointsman.web.streams import EventStreams
 from pointsman.web.users import SESSION_HOURS, Users, new_session
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["Dashboard"]
 
-_REQUEST_FIELDS = ("team", "input", "request_id", "correlation_id", "deadline", "budget", "metadata")
+_REQUEST_FIELDS = (
+    "team",
+    "input",
+    "request_id",
+    "correlation_id",
+    "deadline",
+    "budget",
+    "metadata",
+    "files",
+    "thread",
+)
 _STATIC = Path(__file__).with_name("static")
 _UNBUFFERED = {"X-Accel-Buffering": "no"}
 """For proxies such as nginx, which would keep the events of a stream back until their buffer is full."""
@@ -81,7 +95,9 @@ class Dashboard:
         self.client = client
         self.index = WorkflowIndex(client.bus, client.subjects)
         self.letters = LetterIndex(client.bus, client.subjects)
-        self._streams = EventStreams(client, self.index, self.letters)
+        self.threads = ThreadIndex(client.bus, client.subjects)
+        self._streams = EventStreams(client, self.index, self.letters, self.threads)
+        self._files = FileTransfers(client)
         self._users = users or Users(())
         self._throttle = LoginThrottle()
         self._plain_http = plain_http
@@ -98,6 +114,7 @@ class Dashboard:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.index.run())
             group.create_task(self.letters.run())
+            group.create_task(self.threads.run())
 
     def stop(self) -> None:
         """End all streams."""
@@ -105,7 +122,15 @@ class Dashboard:
 
     def _routes(self) -> list[Route | Mount]:
         streams = self._streams
-        pages = ("/", "/workflows/{id}", "/agents", "/questions", "/dead-letters")
+        pages = (
+            "/",
+            "/workflows/{id}",
+            "/threads",
+            "/threads/{team}/{caller}/{thread}",
+            "/agents",
+            "/questions",
+            "/dead-letters",
+        )
         return [
             *(Route(path, self._page) for path in pages),
             Mount("/static", StaticFiles(directory=_STATIC)),
@@ -115,14 +140,17 @@ class Dashboard:
             Route("/api/me", self._me),
             Route("/api/live/workflows", self._event_stream(streams.workflows)),
             Route("/api/live/workflows/{id}", self._event_stream(streams.workflow)),
+            Route("/api/live/threads", self._event_stream(streams.threads)),
+            Route("/api/live/threads/{team}/{caller}/{thread}", self._event_stream(streams.thread)),
             Route("/api/live/agents", self._event_stream(streams.agents)),
             Route("/api/live/questions", self._event_stream(streams.questions)),
             Route("/api/live/dead-letters", self._event_stream(streams.dead_letters)),
             Route("/api/events/{stream}/{sequence:int}", self._event),
             Route("/api/dead-letters/{id}", self._letter),
             Route("/api/requests", self._submit, methods=["POST"]),
+            Route("/api/files", self._files.upload, methods=["POST"]),
             Route("/api/workflows/{id}/export", self._export),
-            Route("/api/workflows/{id}/files/{digest}", self._file),
+            Route("/api/workflows/{id}/files/{digest}", self._files.download),
             Route("/api/workflows/{id}/cancel", self._cancel, methods=["POST"]),
             Route("/api/workflows/{id}/resume", self._resume, methods=["POST"]),
             Route("/api/questions/{id}/{action}", self._decide, methods=["POST"]),
@@ -180,7 +208,8 @@ class Dashboard:
 
     async def _me(self, request: Request) -> Response:
         user = user_of(request.scope)
-        return json_response({"name": user.name if user else "", "role": user.role if user else "operate"})
+        name, role = (user.name, user.role) if user else ("", "operate")
+        return json_response({"name": name, "role": role, "caller": client_of(request, self.client).user})
 
     def _actor(self, request: Request) -> str:
         user = user_of(request.scope)
@@ -188,8 +217,8 @@ class Dashboard:
 
     def _event_stream(self, chunks: Callable[[Request], Chunks]) -> Callable[[Request], Awaitable[Response]]:
         async def streamed(request: Request) -> Response:
-            if (name := request.path_params.get("id")) is not None:
-                token(name, "workflow")
+            for name, value in request.path_params.items():
+                token(value, "workflow" if name == "id" else name)
             return StreamingResponse(
                 self._streams.until_stopped(chunks(request)), media_type="text/event-stream", headers=_UNBUFFERED
             )
@@ -217,39 +246,25 @@ class Dashboard:
         headers = {"content-disposition": f'attachment; filename="{name}.json"'}
         return Response(archive.model_dump_json(indent=1) + "\n", headers=headers, media_type="application/json")
 
-    async def _file(self, request: Request) -> Response:
-        """Send a file of a workflow as a download: a browser never shows the content in the origin of this page."""
-        name, digest = request.path_params["id"], request.path_params["digest"]
-        wanted = request.query_params.get("name")
-        token(name, "workflow")
-        found = [each.file for each in await self.client.files(name) if each.file.sha256 == digest]
-        file = next((each for each in found if wanted in (None, each.name)), None)
-        if file is None:
-            raise NotFoundError(f"the workflow {name} has no such file")
-        pieces = self.client.read_file(file)
-        first = await anext(pieces, b"")  # a lost file is an error, and no download that breaks off
-        quoted = quote(file.name, safe="")
-        headers = {
-            "content-disposition": f"attachment; filename*=UTF-8''{quoted}",
-            "content-length": str(file.size),
-            "x-content-type-options": "nosniff",
-        }
-        return StreamingResponse(_following(first, pieces), headers=headers, media_type="application/octet-stream")
-
     # Actions, by the same calls as the command line
 
     async def _submit(self, request: Request) -> Response:
         given = await read_json_object(request, _REQUEST_FIELDS, self.client.bus.max_body)
-        team = str(given.get("team", ""))
-        await check_team(self.client, team)
-        workflow = await self.client.submit(
+        team, client = str(given.get("team", "")), client_of(request, self.client)
+        await check_team(client, team)
+        name, files = given.get("request_id"), given.get("files")
+        if files and name is None:
+            raise ContractError("the request has files and no request_id; send the id of their uploads")
+        workflow = await client.submit(
             team,
             given.get("input", ""),
-            request_id=given.get("request_id"),
+            request_id=name,
             correlation_id=given.get("correlation_id"),
             deadline=given.get("deadline"),
             budget=given.get("budget"),
             metadata=given.get("metadata"),
+            files=read_files(files, client.workflow_id(team, str(name))) if files else (),
+            thread=given.get("thread"),
         )
         return json_response({"id": workflow.id, "team": workflow.team})
 
@@ -343,10 +358,3 @@ def _event_json(stored: StoredMessage) -> dict[str, Any]:
         return {"body": parse_json(stored.body)}
     except ContractError:
         return {"body": stored.body.decode("utf-8", "replace")}
-
-
-async def _following(first: bytes, pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(pieces):
-        yield first
-        async for piece in pieces:
-            yield piece

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import Any
 
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from pointsman.engine.operations.dead_letters import NotReplayableError
@@ -17,7 +17,7 @@ from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, 
 from pointsman_schemas.base import unknown_name_message
 from pointsman_schemas.strict_json import parse_json
 
-__all__ = ["error_response", "json_response", "parse_number", "read_json_object"]
+__all__ = ["body_pieces", "error_response", "json_response", "parse_number", "read_json_object"]
 
 _BODY_TIMEOUT_S = 20.0  # for a body to arrive: a slow sender must not hold its connection for ever
 _MAX_BODY_BYTES = 10_000  # for bodies with only a few words
@@ -60,6 +60,34 @@ async def read_json_object(
             known = unknown_name_message(name, fields) if fields else f"has no {name!r}; expected an empty object"
             raise ContractError(f"the body {known}")
     return content
+
+
+async def body_pieces(request: Request) -> AsyncGenerator[bytes, None]:
+    """Yield the body, which is declared as application/octet-stream, in pieces.
+
+    A browser sends this type to another origin only if that origin allows it, as for JSON.
+
+    Yields:
+        The pieces.
+
+    Raises:
+        ContractError: The body is declared as something else.
+        HTTPException: A piece did not arrive in time, or the sender has left.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/octet-stream":
+        raise ContractError("the body is not declared as application/octet-stream")
+    stream = request.stream()
+    try:
+        while True:
+            async with asyncio.timeout(_BODY_TIMEOUT_S):
+                piece = await anext(stream, None)
+            if piece is None:
+                return
+            yield piece
+    except TimeoutError:
+        raise HTTPException(408, f"nothing of the body arrived for {_BODY_TIMEOUT_S:g} s") from None
+    except ClientDisconnect:
+        raise HTTPException(400, "the body is not whole: the sender has left") from None
 
 
 def json_response(content: Any, status: int = 200) -> Response:

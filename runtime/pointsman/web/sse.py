@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from math import inf
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from pointsman.errors import PointsmanError
 from pointsman.http.sse import KEEPALIVE_INTERVAL_S
 from pointsman.telemetry import get_logger
 
-__all__ = ["Polled", "batches"]
+__all__ = ["Chunks", "Polled", "batches"]
 
 T = TypeVar("T")
+
+Chunks: TypeAlias = AsyncGenerator[bytes, None]
+"""Server-sent events, or parts of them."""
 
 _log = get_logger(__name__)
 

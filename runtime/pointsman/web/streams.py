@@ -7,44 +7,37 @@ questions, dead letters and failing agents.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import islice
-from math import inf
-from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any
 
 from starlette.requests import Request
 
 from pointsman.client.client import Client
 from pointsman.core.model.agent_health import open_circuits
-from pointsman.engine.log.reader import follow_workflow, read_commit
 from pointsman.errors import ContractError, PointsmanError
 from pointsman.http.sse import KEEPALIVE_INTERVAL_S, format_event
-from pointsman.ports.bus import QueueDepth, StoredMessage
+from pointsman.ports.bus import QueueDepth
 from pointsman.telemetry import get_logger
 from pointsman.web import views
+from pointsman.web.conversation import Conversation
+from pointsman.web.live_workflow import LiveWorkflow
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
+from pointsman.web.projections.projection import Projection
 from pointsman.web.projections.queued import queued_rows
 from pointsman.web.projections.rows import Search, WorkflowRow
-from pointsman.web.projections.timeline import TimelineRow, TimelineRows
+from pointsman.web.projections.threads import ThreadIndex
 from pointsman.web.responses import parse_number
-from pointsman.web.sse import Polled, batches
-from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Progress
-from pointsman_schemas.log import Entry, WorkflowStarted
-from pointsman_schemas.strict_json import parse
+from pointsman.web.sse import Chunks, Polled, batches
 
-__all__ = ["Chunks", "EventStreams"]
-
-Chunks: TypeAlias = AsyncGenerator[bytes, None]
+__all__ = ["EventStreams"]
 
 _log = get_logger(__name__)
 
 _BATCH_INTERVAL_S = 0.2  # time in which changes are gathered before they are sent: a person does not notice the delay
-_MAX_REDRAW_PAUSE_S = 1.0  # maximum time between two updates of a plan of any size
 _POLL_INTERVAL_S = 2.0  # time between two polls of queues, cards and questions, while a page is open
 _PAGE_SIZE = 100  # rows of a page
 _MAX_CHANGED_ROWS = 200  # with more changed rows at once, the whole page is sent again
@@ -54,10 +47,11 @@ _MAX_SEARCH_CHARS = 200  # characters
 class EventStreams:
     """The event streams of all pages, from the broker and from the projections."""
 
-    def __init__(self, client: Client, index: WorkflowIndex, letters: LetterIndex) -> None:
+    def __init__(self, client: Client, index: WorkflowIndex, letters: LetterIndex, threads: ThreadIndex) -> None:
         self._client = client
         self._index = index
         self._letters = letters
+        self._threads = threads
         self._agents: Polled[dict[str, list[dict[str, Any]]]] = Polled(self._read_agents, _POLL_INTERVAL_S)
         self._questions: Polled[list[dict[str, Any]]] = Polled(self._read_questions, _POLL_INTERVAL_S)
         self._queued: Polled[list[WorkflowRow]] = Polled(lambda: queued_rows(client), _POLL_INTERVAL_S)
@@ -146,44 +140,24 @@ class EventStreams:
 
     async def workflow(self, request: Request) -> Chunks:
         """Yield the lines and the state of one workflow. The state is also sent after a change without a message."""
-        # Without a new message, a state changes when agents start or stop, and when retries become due.
         name, seen = request.path_params["id"], _last_event_id(request)
         bus, subjects = self._client.bus, self._client.subjects
         if await bus.last("log", subjects.workflow_log(name)) is None:
             waits = await self._client.queued_request(name)
             queued = {"team": waits.team, "input": waits.input} if waits else {"team": None, "input": None}
             yield format_event("absent", {"id": name, **queued, **await self._status()})
-        story, pause, quiet = TimelineRows(), _BATCH_INTERVAL_S / 2, inf
-        entries: list[Entry] = []
-        reports: list[Progress] = []
-        known = None
-        followed = follow_workflow(bus, subjects, name)
-        async with aclosing(batches(followed, lambda: pause, lambda: quiet)) as grouped:
-            async for batch in grouped:
-                lines = []
-                for stored in batch:
-                    try:
-                        lines += self._apply_messages(stored, story, entries, reports)
-                    except ContractError as error:
-                        yield format_event("broken", {"error": str(error)})
-                        return
-                if new := [line for line in lines if line.order > seen]:
-                    yield format_event("lines", new, id=max(line.order for line in lines))
-                began = monotonic()
-                alive = await self._client.operations.live_names()
-                begins = entries and isinstance(entries[0], WorkflowStarted)
-                view = views.workflow_json(entries, reports, alive) if begins else None
-                dues = [task["due"] - view["now"] for task in view["tasks"] if "due" in task] if view else []
-                quiet = min((left.total_seconds() for left in dues if left > timedelta()), default=inf)
-                states = view and [(task["status"], task.get("detail")) for task in view["tasks"]]
-                if view and (batch or states != known):
-                    known = states
-                    letters = len(self._letters.matching(name.casefold()))
-                    yield format_event("view", {**view, "letters": letters, **await self._status()})
-                else:
-                    yield format_event("status", await self._status())
-                # A large plan costs more to draw, so it is sent less often.
-                pause = min(_MAX_REDRAW_PAUSE_S, max(_BATCH_INTERVAL_S / 2, 3 * (monotonic() - began)))
+        try:
+            async with aclosing(LiveWorkflow(self._client, name).changes()) as changes:
+                async for change in changes:
+                    if new := [line for line in change.lines if line.order > seen]:
+                        yield format_event("lines", new, id=max(line.order for line in change.lines))
+                    if change.view:
+                        letters = len(self._letters.matching(name.casefold()))
+                        yield format_event("view", {**change.view, "letters": letters, **await self._status()})
+                    else:
+                        yield format_event("status", await self._status())
+        except ContractError as error:
+            yield format_event("broken", {"error": str(error)})
 
     async def agents(self, request: Request) -> Chunks:
         """Yield the current state of all agents."""
@@ -197,43 +171,50 @@ class EventStreams:
 
     async def dead_letters(self, request: Request) -> Chunks:
         """Yield the requested page, again after each change. `until` is the sequence of the newest counted letter."""
-        letters, offset = self._letters, _offset(request)
-        text = _text(request)
-        while True:
-            changes = letters.changes
+        letters, offset, text = self._letters, _offset(request), _text(request)
+
+        def page() -> dict[str, Any]:
             rows, count = letters.page(text, offset=offset, limit=_PAGE_SIZE)
-            shown = {
-                "letters": [row.data for row in rows],
-                "count": count,
-                "size": _PAGE_SIZE,
-                "until": letters.sequence,
-            }
-            yield format_event("letters", {**shown, **await self._status()})
-            while letters.changes == changes:
-                try:
-                    async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
-                        await letters.wait_for_change(changes)
-                except TimeoutError:
-                    yield format_event("status", await self._status())
-            await asyncio.sleep(_BATCH_INTERVAL_S)
+            return {"letters": [row.data for row in rows], "count": count, "until": letters.sequence}
+
+        async for chunk in self._paged("letters", letters, page):
+            yield chunk
+
+    async def threads(self, request: Request) -> Chunks:
+        """Yield the requested page of the threads, again after each change."""
+        threads, offset, text = self._threads, _offset(request), _text(request)
+
+        def page() -> dict[str, Any]:
+            rows, count = threads.page(text, offset=offset, limit=_PAGE_SIZE)
+            return {"threads": [row.data for row in rows], "count": count}
+
+        async for chunk in self._paged("threads", threads, page):
+            yield chunk
+
+    async def thread(self, request: Request) -> Chunks:
+        """Yield the turns of one thread, and the work on those that run."""
+        names = {name: request.path_params[name] for name in ("team", "caller", "thread")}
+        async with aclosing(Conversation(self._client, self._questions, self._status, **names).chunks()) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     def refresh(self) -> None:
         """Poll questions and queued requests now, after an answer or a cancellation."""
         self._questions.refresh()
         self._queued.refresh()
 
-    def _apply_messages(
-        self, stored: StoredMessage, story: TimelineRows, entries: list[Entry], reports: list[Progress]
-    ) -> list[TimelineRow]:
-        if self._client.subjects.kind_of(stored.subject) == "event":
-            report = _report(stored)
-            if report is None:
-                return []
-            reports.append(report)
-            return [story.from_report(stored, report)]
-        found = read_commit(stored).entries
-        entries.extend(found)
-        return list(story.from_commit(stored, found))
+    async def _paged(self, event: str, index: Projection, page: Callable[[], dict[str, Any]]) -> Chunks:
+        """Yield a page of an index, again after each change."""
+        while True:
+            changes = index.changes
+            yield format_event(event, {**page(), "size": _PAGE_SIZE, **await self._status()})
+            while index.changes == changes:
+                try:
+                    async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
+                        await index.wait_for_change(changes)
+                except TimeoutError:
+                    yield format_event("status", await self._status())
+            await asyncio.sleep(_BATCH_INTERVAL_S)
 
     async def _polled(self, event: str, seen: Polled[Any]) -> Chunks:
         """Yield each value of `seen`: an object unchanged, and a list under the name of the event."""
@@ -317,10 +298,3 @@ def _limit_rows(rows: Iterable[WorkflowRow], most: int) -> list[WorkflowRow] | N
     """Return all rows; None if there are more than `most`."""
     found = list(islice(rows, most + 1))
     return found if len(found) <= most else None
-
-
-def _report(stored: StoredMessage) -> Progress | None:
-    try:
-        return parse(Progress, decode(stored.headers, stored.body)[1])
-    except ContractError:
-        return None

@@ -17,7 +17,7 @@ from pointsman.errors import ContractError
 from pointsman.ports.bus import QueueDepth
 from pointsman.web.projections.rows import AgentRecord
 from pointsman_schemas.card import AgentCard, Role
-from pointsman_schemas.events import DeadLetter, Progress
+from pointsman_schemas.events import DeadLetter, Outcome, Progress
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import (
     Entry,
@@ -32,6 +32,7 @@ __all__ = [
     "agents_json",
     "dead_letter_json",
     "dead_letter_row",
+    "ended_json",
     "teams_json",
     "workflow_json",
 ]
@@ -92,6 +93,32 @@ def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: 
         ],
         "outcome": outcome.model_dump(exclude={"tasks", "files"}) if outcome else None,
         "now": now,
+    }
+
+
+def ended_json(started: WorkflowStarted, outcome: Outcome) -> dict[str, Any]:
+    """Return the part of `workflow_json` that a workflow has after its end, without its tasks.
+
+    Args:
+        started: The first entry of its log.
+        outcome: Its outcome.
+
+    Returns:
+        Data for JSON.
+    """
+    files = [{**file.model_dump(), "origin": "request"} for file in started.files]
+    files += [{**file.model_dump(), "origin": "answer"} for file in outcome.files]
+    return {
+        "id": started.workflow_id,
+        "team": started.team,
+        "status": outcome.status,
+        "request": request_text(started.input),
+        "files": files,
+        "started_at": started.at,
+        "ended_at": outcome.ended_at,
+        "tasks": [],
+        "outcome": outcome.model_dump(exclude={"tasks", "files"}),
+        "now": datetime.now(UTC),
     }
 
 

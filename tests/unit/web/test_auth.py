@@ -203,8 +203,8 @@ async def test_the_page_gets_the_name_and_the_role_of_its_user(locked: Dashboard
     mine = await request(locked.app, "GET", "/api/me", authorization=f"Bearer {TOKENS['approve']}")
     open_to_all = await request(dashboard.app, "GET", "/api/me")
 
-    assert mine.json == {"name": "the-approve", "role": "approve"}
-    assert open_to_all.json == {"name": "", "role": "operate"}
+    assert mine.json == {"name": "the-approve", "role": "approve", "caller": "the-approve"}
+    assert open_to_all.json == {"name": "", "role": "operate", "caller": dashboard.client.user}
 
 
 async def test_a_wrong_bearer_is_unauthorized_whatever_the_origin(locked: Dashboard) -> None:

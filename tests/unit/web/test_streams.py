@@ -56,7 +56,7 @@ async def test_change_during_a_send_is_in_the_next_message() -> None:
     await store(bus, *completed())
     async with watching(bus) as dashboard:
         await until_read(dashboard, 1)
-        streams = EventStreams(dashboard.client, dashboard.index, dashboard.letters)
+        streams = EventStreams(dashboard.client, dashboard.index, dashboard.letters, dashboard.threads)
         rows = streams.workflows(HttpRequest({"type": "http", "headers": [], "query_string": b""}))
         first = await anext(rows)
         await store(bus, started("wf_2"), workflow="wf_2")

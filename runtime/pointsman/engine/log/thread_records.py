@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from pointsman.core.threads.turns import fold_thread
 from pointsman.errors import ConflictError, InvariantError, PublishOutcomeUnknownError
-from pointsman.ports.bus import Bus
+from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.threads import Thread, ThreadEntry, ThreadRecord
 
-__all__ = ["ThreadHead", "ThreadRecords", "read_thread"]
+__all__ = ["ThreadHead", "ThreadRecords", "parse_thread_record", "read_thread"]
 
 _MAX_RACES = 100
 """Compare-and-set conflicts of one change before the change fails. More conflicts are a sign of a different fault."""
@@ -45,8 +45,23 @@ async def read_thread(bus: Bus, subject: str) -> ThreadHead:
     stored = await bus.last("log", subject)
     if stored is None:
         return ThreadHead()
-    record = parse(ThreadRecord, decode(stored.headers, stored.body)[1])
+    record = parse_thread_record(stored)
     return ThreadHead(record.state, record.number, stored.sequence)
+
+
+def parse_thread_record(stored: StoredMessage) -> ThreadRecord:
+    """Parse one message of a record.
+
+    Args:
+        stored: The message.
+
+    Returns:
+        The change, with the thread after it.
+
+    Raises:
+        ContractError: The message cannot be read.
+    """
+    return parse(ThreadRecord, decode(stored.headers, stored.body)[1])
 
 
 class ThreadRecords:

@@ -2,9 +2,12 @@
 
 import { h } from "./dom.js";
 import { agentsPage } from "./agents.js";
+import { chatPage } from "./chat.js";
+import { me } from "./me.js";
 import { questionsPage } from "./questions.js";
 import { lettersPage } from "./letters.js";
 import { askFor } from "./request.js";
+import { threadsPage } from "./threads.js";
 import { workflowPage } from "./workflow.js";
 import { workflowsPage } from "./workflows.js";
 
@@ -12,6 +15,8 @@ const main = document.getElementById("main");
 const PAGES = [
   [/^\/$/, workflowsPage],
   [/^\/workflows\/([A-Za-z0-9_-]+)$/, workflowPage],
+  [/^\/threads$/, threadsPage],
+  [/^\/threads\/((?:[A-Za-z0-9_-]+\/){2}[A-Za-z0-9_-]+)$/, chatPage],
   [/^\/agents$/, agentsPage],
   [/^\/questions$/, questionsPage],
   [/^\/dead-letters$/, lettersPage],
@@ -27,7 +32,8 @@ function draw({ moved = false } = {}) {
   const [page, match] = PAGES.map(([form, page]) => [page, form.exec(location.pathname)]).find(([, match]) => match)
     || [workflowsPage, [""]];
   for (const link of document.querySelectorAll("header nav a")) {
-    const here = link.pathname === location.pathname || (link.pathname === "/" && location.pathname.startsWith("/workflows/"));
+    const part = link.pathname === "/" ? "/workflows/" : `${link.pathname}/`;
+    const here = link.pathname === location.pathname || location.pathname.startsWith(part);
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -71,13 +77,13 @@ showTheme();
 
 // The server refuses what a role may not do; the page hides it.
 async function showUser() {
-  const me = await fetch("/api/me").then((response) => (response.ok ? response.json() : null)).catch(() => null);
-  if (!me) return;
-  document.documentElement.dataset.role = me.role;
+  const user = await me;
+  if (!user) return;
+  document.documentElement.dataset.role = user.role;
   const leaving = document.getElementById("log-out");
-  leaving.hidden = !me.name;
-  leaving.textContent = me.name;
-  leaving.setAttribute("aria-label", `Log out ${me.name}`);
+  leaving.hidden = !user.name;
+  leaving.textContent = user.name;
+  leaving.setAttribute("aria-label", `Log out ${user.name}`);
   leaving.addEventListener("click", async () => {
     await fetch("/logout", { method: "POST" });
     location.replace("/login");

@@ -7,6 +7,8 @@ const STATUS = {
   "waiting for an agent": ["warn", "Needs an agent"],
   "waiting for a retry": ["warn", "To be retried"],
   "waiting for admission": ["warn", "Not admitted"],
+  queued: ["muted", "Waits for its turn"],
+  lost: ["muted", "Never started"],
   "asked to end": ["muted", "To be ended"],
   "asked a person": ["warn", "Asked a person"],
   "waiting for an answer": ["warn", "Needs an answer"],

@@ -27,7 +27,7 @@ export function questionsPage(main) {
   return () => clearInterval(tick);
 }
 
-function questionElement(one) {
+export function questionElement(one, { link = true } = {}) {
   const informs = one.about === "information";
   const reason = h("input", { placeholder: "Why not? The agent that asked receives the reason", "aria-label": "Why not" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
@@ -59,7 +59,7 @@ function questionElement(one) {
   const element = h("li", { class: "letter", tabindex: "-1" },
     h("div", { class: "letter-head" },
       h("span", { class: "status warn", text: one.tool ? `${one.agent} wants to use ${one.tool}` : `${one.agent || one.team} ${ABOUT[one.about]}` }),
-      left, h("a", { href: `/workflows/${one.workflow_id}`, class: "number", text: one.workflow_id })),
+      left, link ? h("a", { href: `/workflows/${one.workflow_id}`, class: "number", text: one.workflow_id }) : ""),
     informs ? h("p", { class: "cause", text: one.text }) : "",
     one.intent ? h("p", { class: informs ? "muted" : "cause", text: one.intent }) : "",
     informs ? field : h("details", { class: "letter-body", open: one.about !== "plan" }, h("summary", { text: "Show and edit the input" }), field),

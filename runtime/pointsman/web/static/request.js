@@ -4,9 +4,12 @@ import { h, note } from "./dom.js";
 import { pretty } from "./format.js";
 import { post, teams } from "./live.js";
 
+// An id for a request or a thread. `randomUUID` is absent where a page came over plain HTTP.
+export const newId = () => (crypto.randomUUID ? crypto.randomUUID() : Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join(""));
+
 export function askFor(go, before = null) {
   if (document.querySelector("dialog[open]")) return;
-  const id = crypto.randomUUID ? crypto.randomUUID() : `${Date.now()}-${Math.random()}`;
+  const id = newId();
   const team = h("input", { id: "ask-team", list: "ask-teams", required: true, autocomplete: "off", pattern: "[A-Za-z0-9_\\-]{1,64}", placeholder: "customer-service" });
   const text = h("textarea", { id: "ask-text", required: true, rows: "5", placeholder: "What should the team do?" });
   const asJson = h("input", { type: "checkbox", id: "ask-json" });

@@ -2,6 +2,7 @@
 
 import { command, copyable, empty, h, note, once, setText } from "./dom.js";
 import { eventList } from "./events.js";
+import { fileLink } from "./files.js";
 import { clock, money, number, readable, seconds, setNow, span, STRATEGY, tone, whose, word } from "./format.js";
 import { planGraph } from "./graph.js";
 import { follow, post } from "./live.js";
@@ -111,7 +112,7 @@ export function workflowPage(main, id, go) {
     files.dataset.count = view.files.length;
     files.replaceChildren(h("h2", { id: "files", text: "Files" }),
       h("ul", {}, ...view.files.map((one) => h("li", {},
-        h("a", { href: `/api/workflows/${id}/files/${one.sha256}?name=${encodeURIComponent(one.name)}`, download: one.name, text: one.name }),
+        fileLink(id, one),
         h("span", { class: "muted", text: ` ${one.media_type}, ${number(one.size)} bytes, ${one.origin === "request" ? "of the request" : `from ${one.origin}`}` })))));
   }
 

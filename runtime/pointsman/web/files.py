@@ -1,0 +1,117 @@
+"""Receive files for requests, and send the files of workflows, in pieces: no file is held in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from pointsman.client.client import Client
+from pointsman.errors import ContractError, NotFoundError
+from pointsman.web.auth import client_of
+from pointsman.web.responses import body_pieces, json_response
+from pointsman_schemas.files import File
+from pointsman_schemas.ids import caller_id, token
+from pointsman_schemas.strict_json import describe
+
+__all__ = ["FileTransfers", "read_files"]
+
+_MAX_UPLOADS = 8  # files that are stored at a time
+_FILES = TypeAdapter(tuple[File, ...])
+
+
+class FileTransfers:
+    """The uploads and downloads of a dashboard.
+
+    Args:
+        client: The client.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._uploads = asyncio.Semaphore(_MAX_UPLOADS)
+
+    async def upload(self, request: Request) -> Response:
+        """Store the body as a file of the request that will be sent under `request_id`, and return its reference.
+
+        The file belongs to the workflow of that request, and is forgotten with it. A file of a request that is never
+        sent expires.
+
+        Returns:
+            The reference.
+
+        Raises:
+            ContractError: The name, the team or the id of the request is not valid, or the file is too large.
+        """
+        given = request.query_params
+        client = client_of(request, self._client)
+        owner = client.workflow_id(given.get("team", ""), caller_id(given.get("request_id", ""), "request id"))
+        if self._uploads.locked():
+            return json_response({"error": f"{_MAX_UPLOADS} files are being stored; try again in a moment"}, 503)
+        async with self._uploads, aclosing(body_pieces(request)) as pieces:
+            try:
+                file = await client.store_file(given.get("name", ""), pieces, owner=owner)
+            except ValidationError as error:
+                raise ContractError(f"the file does not fit: {describe(error)}; nothing was stored") from None
+        return json_response(file)
+
+    async def download(self, request: Request) -> Response:
+        """Send a file of a workflow as a download: a browser never shows the content in the origin of this page.
+
+        Returns:
+            The response.
+
+        Raises:
+            NotFoundError: The workflow has no such file.
+        """
+        name, digest = request.path_params["id"], request.path_params["digest"]
+        wanted = request.query_params.get("name")
+        token(name, "workflow")
+        found = [each.file for each in await self._client.files(name) if each.file.sha256 == digest]
+        file = next((each for each in found if wanted in (None, each.name)), None)
+        if file is None:
+            raise NotFoundError(f"the workflow {name} has no such file")
+        pieces = self._client.read_file(file)
+        first = await anext(pieces, b"")  # a lost file is an error, and no download that breaks off
+        quoted = quote(file.name, safe="")
+        headers = {
+            "content-disposition": f"attachment; filename*=UTF-8''{quoted}",
+            "content-length": str(file.size),
+            "x-content-type-options": "nosniff",
+        }
+        return StreamingResponse(_following(first, pieces), headers=headers, media_type="application/octet-stream")
+
+
+def read_files(given: Any, owner: str) -> Sequence[File]:
+    """Read the references of a request to files that were uploaded for it.
+
+    Args:
+        given: The references, as uploads returned them.
+        owner: The workflow of the request.
+
+    Returns:
+        The references.
+
+    Raises:
+        ContractError: A reference is not valid, or is of another request.
+    """
+    try:
+        files = _FILES.validate_python(given or ())
+    except ValidationError as error:
+        raise ContractError(f"the files do not fit: {describe(error)}; nothing was sent") from None
+    if other := next((file for file in files if file.owner != owner), None):
+        raise ContractError(f"the file {other.name!r} was uploaded for another request; upload it for this one")
+    return files
+
+
+async def _following(first: bytes, pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with aclosing(pieces):
+        yield first
+        async for piece in pieces:
+            yield piece

@@ -1,0 +1,25 @@
+// Files of workflows: their links, and the upload of a file for a request.
+
+import { h } from "./dom.js";
+import { compact } from "./format.js";
+
+const UNITS = [[1048576, "MB"], [1024, "kB"]];
+
+export function fileSize(bytes) {
+  const [size, unit] = UNITS.find(([size]) => bytes >= size) || [1, "bytes"];
+  return `${compact(Math.round(bytes / size))} ${unit}`;
+}
+
+export function fileLink(workflow, { name, sha256 }) {
+  return h("a", { href: `/api/workflows/${workflow}/files/${sha256}?name=${encodeURIComponent(name)}`, download: name, text: name });
+}
+
+// The body is the file itself. The type is one that the browser sends to no other site without being allowed to.
+export async function upload(file, { team, id }) {
+  const query = new URLSearchParams({ team, request_id: id, name: file.name });
+  const response = await fetch(`/api/files?${query}`, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file }).catch(() => null);
+  if (!response) return { ok: false, error: "The upload broke off. Is the dashboard still running?" };
+  if (response.status === 401) location.assign("/login");
+  const content = await response.json().catch(() => ({}));
+  return response.ok ? { ok: true, file: content } : { ok: false, error: content.error || `The server answered ${response.status}.` };
+}
