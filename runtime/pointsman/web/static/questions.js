@@ -3,6 +3,7 @@
 import { arrange, empty, h, note, once, setText } from "./dom.js";
 import { clock, pretty, until } from "./format.js";
 import { follow, post } from "./live.js";
+import { isValid, schemaForm } from "./schema_form.js";
 
 const ABOUT = { task: "is to start a task", tool: "wants to use a tool", plan: "is to follow a plan", information: "asks" };
 
@@ -32,8 +33,9 @@ export function questionElement(one, { link = true } = {}) {
   const reason = h("input", { placeholder: "Why not? The agent that asked receives the reason", "aria-label": "Why not" });
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const left = h("span", { class: "muted number", title: clock(one.expires_at) });
-  const field = informs ? answerField(one) : h("textarea", { rows: "6", spellcheck: "false", "aria-label": "Input" });
-  if (!informs) field.value = pretty(one.input);
+  const form = informs ? schemaForm(one.input_schema, "Answer", one.has_default ? one.default : undefined) : null;
+  const field = form ? form.element : h("textarea", { rows: "6", spellcheck: "false", "aria-label": "Input" });
+  if (!form) field.value = pretty(one.input);
   const yes = informs ? "Answer" : "Approve", no = informs ? "Decline" : "Reject";
   const buttons = [
     h("button", { type: "button", class: "primary", "data-needs": "approve", text: yes, "aria-label": `${yes} ${one.id}`, onclick: once(() => send(informs ? "answer" : "approve")) }),
@@ -44,10 +46,11 @@ export function questionElement(one, { link = true } = {}) {
   async function send(action) {
     if (sending) return;
     let body = { reason: reason.value };
+    if (action === "answer" && !isValid(field)) return;
     try {
-      if (action === "answer") body = { answer: answerValue(one, field.value) };
+      if (action === "answer") body = { answer: form.read() };
       if (action === "approve") body = field.value === pretty(one.input) ? {} : { input: JSON.parse(field.value) };
-    } catch (error) { fail(`The ${action === "answer" ? "answer" : "input"} is not valid JSON: ${error.message}`); return; }
+    } catch (error) { fail(action === "answer" ? error.message : `The input is not valid JSON: ${error.message}`); return; }
     sending = true;
     const done = await post(`/api/questions/${one.id}/${action}`, body);
     sending = false;
@@ -62,7 +65,7 @@ export function questionElement(one, { link = true } = {}) {
       left, link ? h("a", { href: `/workflows/${one.workflow_id}`, class: "number", text: one.workflow_id }) : ""),
     informs ? h("p", { class: "cause", text: one.text }) : "",
     one.intent ? h("p", { class: informs ? "muted" : "cause", text: one.intent }) : "",
-    informs ? field : h("details", { class: "letter-body", open: one.about !== "plan" }, h("summary", { text: "Show and edit the input" }), field),
+    informs ? h("div", { class: "answer-form" }, field) : h("details", { class: "letter-body", open: one.about !== "plan" }, h("summary", { text: "Show and edit the input" }), field),
     h("details", { class: "letter-body" }, h("summary", { text: `Show the request to ${one.team}, and the results so far` }),
       h("pre", { text: pretty(one.request) }),
       one.known.map((report) => h("pre", { text: `${report.task_id} of ${report.agent}: ${pretty(report.output)}` }))),
@@ -71,23 +74,4 @@ export function questionElement(one, { link = true } = {}) {
   element.tick = () => setText(left, until(one.expires_at));
   element.tick();
   return element;
-}
-
-// A list of the choices where the question has some; else a field that takes text or JSON, as the question needs.
-function answerField(one) {
-  const choices = one.input_schema && one.input_schema.enum;
-  if (Array.isArray(choices)) {
-    const select = h("select", { "aria-label": "Answer" }, choices.map((each) => h("option", { value: JSON.stringify(each), text: typeof each === "string" ? each : JSON.stringify(each) })));
-    if (one.has_default) select.value = JSON.stringify(one.default);
-    return select;
-  }
-  const field = h("textarea", { rows: "3", "aria-label": "Answer", placeholder: takesText(one) ? "" : `JSON, by this schema: ${JSON.stringify(one.input_schema)}` });
-  if (one.has_default && one.default !== null) field.value = takesText(one) ? one.default : pretty(one.default);
-  return field;
-}
-
-const takesText = (one) => !one.input_schema || one.input_schema.type === "string";
-
-function answerValue(one, text) {
-  return takesText(one) && !(one.input_schema && one.input_schema.enum) ? text : JSON.parse(text);
 }
