@@ -27,7 +27,7 @@ OFFICE = """
 from pointsman import Context, Limits, LLMAgent, RetryPolicy, Team, agent
 from pointsman.errors import TaskError
 
-office = Team(name="office", agents=["crew", "payer", "teller", "failing", "writer"],
+office = Team(name="office", agents=["crew", "payer", "teller", "failing", "writer", "scribe"],
               limits=Limits(deadline=90, task_timeout=60), retry=RetryPolicy(backoff=0.05, attempts=1))
 
 
@@ -44,12 +44,14 @@ async def teller(request: dict[str, str], context: Context) -> str:
     return request["text"]
 
 
+# In the office's worker and in a worker of its own: both use one model.
+scribe = LLMAgent(name="scribe", description="Writes a note", instructions="Write a note.")
 writer = LLMAgent(name="writer", description="Writes a letter", instructions="Write a letter.", stream=True)
 
 
 @agent(name="failing", description="Fails")
 async def failing(request: str) -> str:
-    raise TaskError("it is broken")
+    raise TaskError("it is broken", retryable=True)
 """
 USERS = [
     Grant(GrantRole.PROVISIONER, "builder"),
@@ -57,13 +59,14 @@ USERS = [
     Grant(GrantRole.SUPERVISOR, "office-boss", ("office",)),
     Grant(GrantRole.WORKER, "crew-worker", (), ("planner", "synthesizer", "worker")),
     Grant(GrantRole.WORKER, "office-worker", (), ("payer", "teller", "failing", "writer")),
+    Grant(GrantRole.WORKER, "scribe-worker", (), ("scribe",)),
     Grant(GrantRole.CALLER, "shop", ("crew", "office"), (), ("cancel",)),
     Grant(GrantRole.OPERATOR, "ops", ("*",), (), ACTIONS[GrantRole.OPERATOR]),
     Grant(GrantRole.DASHBOARD, "board", ("*",), (), ACTIONS[GrantRole.DASHBOARD]),
     Grant(GrantRole.OBSERVER, "eye"),
     Grant(GrantRole.GATEWAY, "door", ("*",), (), ACTIONS[GrantRole.GATEWAY]),
 ]
-AGENTS = ("planner", "synthesizer", "worker", "payer", "teller", "failing", "writer")
+AGENTS = ("planner", "synthesizer", "worker", "payer", "teller", "failing", "writer", "scribe")
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -92,7 +95,16 @@ async def run_all(system: GrantedSystem, office: str) -> None:
         system.start("crew-boss", "supervisor", CREW, event="supervisor_started"),
         system.start("office-boss", "supervisor", office, event="supervisor_started"),
         system.start("crew-worker", "worker", CREW, event="worker_started"),
-        system.start("office-worker", "worker", office, event="worker_started"),
+        system.start(
+            "office-worker",
+            "worker",
+            f"{office}:payer",
+            f"{office}:teller",
+            f"{office}:failing",
+            f"{office}:writer",
+            event="worker_started",
+        ),
+        system.start("scribe-worker", "worker", f"{office}:scribe", event="worker_started"),
     )
 
 
@@ -105,6 +117,7 @@ async def test_a_system_with_grants_does_all_that_the_docs_describe(jwt: bool, t
     async with system:
         await run_all(system, office)
         await work(system)
+        await share_limits_and_circuits(system)
         await wait_for_persons(system)
         await fail_and_replay(system, tmp_path)
         await look(system, tmp_path)
@@ -156,6 +169,37 @@ async def work(system: GrantedSystem) -> None:
     assert "telling hi" in [report.message for report in reports]
 
 
+async def share_limits_and_circuits(system: GrantedSystem) -> None:
+    """Let two workers use one model, and an agent fail until its circuit opens. All supervisors follow the circuit."""
+    async with system.client("ops") as client:
+
+        async def grants_of_limit() -> int:
+            (subject,) = await client.bus.subjects("limits", "own.limit.*")
+            stored = await client.bus.last("limits", subject)
+            assert stored is not None
+            return stored.sequence
+
+        before = await grants_of_limit()
+        for writing in ("writer", "scribe"):
+            ended = await outcome(system, "office", {"tasks": [task("write", writing)]})
+            assert ended["status"] == "completed"
+            after = await grants_of_limit()
+            assert after > before
+            before = after
+
+    broken = {"tasks": [task(id, "failing", input="now") for id in ("one", "two")]}
+    failed = await outcome(system, "office", broken)
+    assert failed["status"] == "failed"
+    supervisors = [service for service in system.services if service.name.startswith("supervisor-")]
+    await asyncio.gather(*(service.logged("circuit_opened") for service in supervisors))
+    listed = (await system.succeed("eye", "agents", "--json")).documents
+    open_circuits = {each["name"]: each["circuit"] for each in listed if each.get("circuit")}
+    assert len(supervisors) == 3
+    assert open_circuits.keys() == {"failing"}
+    assert open_circuits["failing"]["open_count"] == 1
+    await system.succeed("ops", "resume", failed["workflow_id"])  # removes the letters, in the operator's name
+
+
 async def wait_for_persons(system: GrantedSystem) -> None:
     """Let a task wait for an approval, and an operator approve it. Let a caller cancel its own workflow."""
     paying = {"tasks": [task("pay", "payer", input={"amount": 7})]}
@@ -185,7 +229,7 @@ async def fail_and_replay(system: GrantedSystem, folder: Path) -> None:
     assert ended["status"] == "failed"
 
     async def letters() -> list[Any]:
-        return (await system.succeed("ops", "dead", "list", "--json")).documents
+        return (await system.succeed("ops", "dead", "list", "--origin", "worker", "--json")).documents
 
     found = await wait_for(letters, "dead letter")
     await system.succeed("ops", "dead", "show", found[0]["id"])

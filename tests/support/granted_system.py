@@ -65,6 +65,7 @@ class GrantedSystem:
         }
         self._stack = AsyncExitStack()
         self.port = 0
+        self._started = 0
 
     async def __aenter__(self) -> GrantedSystem:
         self.port = await self._stack.enter_async_context(configured_server(self.folder, server_config(self.grants)))
@@ -93,9 +94,9 @@ class GrantedSystem:
 
     async def start(self, user: str, *arguments: str, event: str, **environment: str) -> Service:
         """Start `pointsman ARGUMENTS` as a user, and wait for a line of its log, if `event` names one."""
-        number = len(self.services) + 1
+        self._started += 1
         name = "-".join(Path(each).name for each in arguments)
-        log = self.folder / f"{number:02}-{name}.log"
+        log = self.folder / f"{self._started:02}-{name}.log"
         with log.open("wb") as said:
             process = await ready.start(
                 ["-m", "pointsman", *arguments, "--with-parent"],

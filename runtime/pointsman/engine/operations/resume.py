@@ -117,7 +117,7 @@ async def resume_workflow(
             f"{timeout:g} s: none is running, or the resume was refused, and then `pointsman dead list --workflow "
             f"{workflow}` has the reason; if one starts, it resumes the workflow"
         ) from None
-    await _remove_letters(bus, subjects, clock, workflow, resumed)
+    await _remove_letters(bus, subjects, clock, workflow, resumed, actor)
     return ResumeResult(workflow, newest.team, resumed.round, resumed.tasks, resumed.by)
 
 
@@ -151,9 +151,11 @@ async def _wait_until_resumed(bus: Bus, log: str, after: int, ended_round: int, 
     raise TimeoutError
 
 
-async def _remove_letters(bus: Bus, subjects: Subjects, clock: Clock, workflow: str, resumed: WorkflowResumed) -> None:
+async def _remove_letters(
+    bus: Bus, subjects: Subjects, clock: Clock, workflow: str, resumed: WorkflowResumed, actor: str
+) -> None:
     """Remove the dead letters of tasks of the rounds before: the new round does these tasks again."""
-    letters = DeadLetters(bus, subjects, clock=clock)
+    letters = DeadLetters(bus, subjects, user=actor, clock=clock)
     for letter in await letters.list(workflow=workflow):
         if letter.content.task_id is not None and letter.content.at <= resumed.at:
             await letters.discard(letter)
