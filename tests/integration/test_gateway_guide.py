@@ -60,14 +60,15 @@ async def test_every_block_of_the_gateway_page_runs(
     assert "duplicate" in outputs[0]
     assert "workflow_started" in outputs[1]
     assert "duplicate" in outputs[1]
-    assert outputs[2].startswith("['customer-service']\n")
-    assert outputs[2].count("duplicate") == 2
-    assert "location: /v1/workflows/wf_" in outputs[3]
-    assert outputs[4].startswith("['customer-service']\n1: ")
-    assert "duplicate" in outputs[4]
-    assert "customer-service: completed on" in outputs[4]
-    assert outputs[5].startswith("pmk_")
-    assert "shop" in outputs[6]
+    assert outputs[2] == "invoice.txt request 19\n"
+    assert outputs[3].startswith("['customer-service']\n")
+    assert outputs[3].count("duplicate") == 2
+    assert "location: /v1/workflows/wf_" in outputs[4]
+    assert outputs[5].startswith("['customer-service']\n1: ")
+    assert "duplicate" in outputs[5]
+    assert "customer-service: completed on" in outputs[5]
+    assert outputs[6].startswith("pmk_")
+    assert "shop" in outputs[7]
 
 
 async def output_of(command: list[str], environment: dict[str, str], folder: Path) -> str:

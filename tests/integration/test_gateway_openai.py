@@ -190,7 +190,8 @@ def test_the_synchronous_client_streams_and_completes(settings: Settings) -> Non
 async def test_errors_have_the_shape_of_openai(
     client: openai.AsyncOpenAI, address: str, crew: RunningTeam, settings: Settings
 ) -> None:
-    image: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
+    remote = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    image: Any = [{"role": "user", "content": [remote]}]
     with pytest.raises(openai.BadRequestError) as unsupported:
         await client.chat.completions.create(model="helpers", messages=image)
     with pytest.raises(openai.BadRequestError) as invalid:

@@ -51,6 +51,9 @@ async def test_each_call_of_a_caller_works_with_the_rights_of_the_role(
                 queued = await client.post("/v1/workflows", json={"team": "unknown", "input": "x"})
                 waits = await client.get(queued.headers["location"])
                 listed = await client.get("/v1/workflows")
+                file = (await client.post("/v1/files", content=b"x" * 200_000)).json()
+                content = await client.get(f"/v1/files/{file['id']}/content")
+                files = await client.get(f"{done.headers['location']}/files")
                 models = await client.get("/v1/models")
         refused = server.violations("gate")
 
@@ -59,4 +62,5 @@ async def test_each_call_of_a_caller_works_with_the_rights_of_the_role(
     assert (waits.status_code, waits.json()["status"]) == (200, "queued")
     assert len(listed.json()["workflows"]) == 4
     assert {model["id"] for model in models.json()["data"]} == {"asking", "crew"}
+    assert (len(content.content), files.json()) == (200_000, {"files": []})
     assert refused == []

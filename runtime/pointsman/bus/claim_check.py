@@ -53,6 +53,7 @@ class ObjectInfo(BaseModel):
     digest: str
     mtime: str
     options: dict[str, int] = {}
+    metadata: dict[str, str] = {}
     deleted: bool = False
 
 

@@ -11,7 +11,8 @@ import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -25,10 +26,23 @@ if TYPE_CHECKING:
     from pointsman.ports.bus import Bus, StoredMessage
     from pointsman.ports.clock import Clock
 
-__all__ = ["FileStore", "FileWriter"]
+__all__ = ["FileStore", "FileWriter", "StoredFile"]
 
 _READ_AHEAD_CHUNKS = 16
 """Chunks that one read of the stream may have in memory: 2 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file in the store.
+
+    Attributes:
+        file: The reference to the file, with the name and the media type under which it was stored.
+        at: The time at which it was stored.
+    """
+
+    file: File
+    at: datetime
 
 
 class FileStore:
@@ -60,6 +74,34 @@ class FileStore:
         """
         file = File(name=name, media_type=media_type, size=0, sha256="0" * 64, owner=owner)
         return FileWriter(self._bus, self._bucket, self._clock, self._max_bytes, file)
+
+    async def find(self, owner: str, digest: str) -> StoredFile | None:
+        """Find a file by its owner and its content.
+
+        Args:
+            owner: The workflow with which the file is forgotten, or another owner.
+            digest: The SHA-256 of the content, in lower-case hexadecimal digits.
+
+        Returns:
+            The file; None without such a file.
+
+        Raises:
+            BusUnavailableError: The broker does not answer.
+        """
+        stored = await self._bus.last("artifacts", _info_subject(self._bucket, f"{owner}-{digest}"))
+        if stored is None:
+            return None
+        try:
+            info = ObjectInfo.model_validate_json(stored.body)
+            if info.deleted:
+                return None
+            named = info.metadata
+            file = File(
+                name=named["name"], media_type=named["media_type"], size=info.size, sha256=digest, owner=owner
+            )  # fmt: skip
+        except (ValidationError, KeyError):  # another program stored the object
+            return None
+        return StoredFile(file, stored.at)
 
     async def read(self, file: File) -> AsyncGenerator[bytes, None]:
         """Read a file in pieces, and check its size and digest.
@@ -163,6 +205,7 @@ class FileWriter:
             digest=f"SHA-256={urlsafe_b64encode(self._digest.digest()).decode()}",
             mtime=self._clock.now().isoformat(),
             options={"max_chunk_size": self._step},
+            metadata={"name": file.name, "media_type": file.media_type},
         )
         with suppress(ConflictError):  # another process has stored the same content
             text = description.model_dump_json().encode()

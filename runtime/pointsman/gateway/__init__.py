@@ -6,6 +6,7 @@ The REST API      models, problems, views, workflows, questions, catalog, dead_l
                   hooks, hook_config, hook_signatures
 OpenAI's API      openai
 AG-UI             agui
+Files             files
 MCP               mcp, protected_resource
 The process       context, app, openapi, server
 """

@@ -20,7 +20,9 @@ from pointsman.http.hosts import KnownHosts
 
 __all__ = ["Access", "is_openai_path"]
 
-_BODY_TIMEOUT_S = 30.0  # seconds in which a client must send the body of a request
+_BODY_TIMEOUT_S = 30.0  # seconds in which a client must send the body of a request, or the next piece of an upload
+_UPLOAD_PATHS = ("/v1/files",)
+_FORM_BYTES = 65_536  # bytes of a form beside the file in it
 _MAX_RATES = 10_000  # callers whose rate is kept
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/", *METADATA_PATHS})
 _SIGNED_PATHS = "/v1/hooks/"
@@ -86,7 +88,7 @@ class Access:
         self._requests += 1
         try:
             await self._admit(scope)
-            await self._app(scope, self._bounded(Headers(scope=scope), receive), guarded)
+            await self._app(scope, self._bounded(scope, receive), guarded)
         except ProblemError as problem:
             if started:
                 raise
@@ -177,40 +179,44 @@ class Access:
             del self._rates[next(iter(self._rates))]
         return 0.0 if left >= 1 else (1 - left) * 60 / limit
 
-    def _bounded(self, headers: Headers, receive: Receive) -> Receive:
+    def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """Return a `receive` that refuses a body that is too large or too slow."""
-        most = self._context.settings.gateway_max_body
-        length = headers.get("content-length", "")
+        settings = self._context.settings
+        most, seconds, setting = settings.gateway_max_body, _BODY_TIMEOUT_S, "POINTSMAN_GATEWAY_MAX_BODY"
+        if scope["path"] in _UPLOAD_PATHS:
+            most, seconds = settings.max_file_bytes + _FORM_BYTES, settings.gateway_upload_timeout
+            setting = "POINTSMAN_MAX_FILE_BYTES"
+        length = Headers(scope=scope).get("content-length", "")
         if length.isascii() and length.isdecimal() and int(length[:19]) > most:
-            raise _too_large(most)
+            raise _too_large(most, setting)
         size, whole = 0, False
-        until = asyncio.get_running_loop().time() + _BODY_TIMEOUT_S
+        clock = asyncio.get_running_loop().time
+        until = clock() + seconds
 
         async def bounded() -> Message:
             nonlocal size, whole
             if whole:
                 return await receive()  # a stream waits here until the client leaves
             try:
-                async with asyncio.timeout_at(until):
+                async with asyncio.timeout_at(min(until, clock() + _BODY_TIMEOUT_S)):
                     message = await receive()
             except TimeoutError:
                 raise ProblemError(
-                    408, "body_too_slow", f"the body did not arrive within {_BODY_TIMEOUT_S:g} s; send it again",
+                    408, "body_too_slow", "the body did not arrive in time: a piece took more than "
+                    f"{_BODY_TIMEOUT_S:g} s, or the whole more than {seconds:g} s; send it again",
                     headers={"connection": "close"},
                 ) from None  # fmt: skip
             size += len(message.get("body", b""))
             whole = not message.get("more_body", False)
             if size > most:
-                raise _too_large(most)
+                raise _too_large(most, setting)
             return message
 
         return bounded
 
 
-def _too_large(most: int) -> ProblemError:
-    return ProblemError(
-        413, "too_large", f"the body has more than {most} bytes; send less, or raise POINTSMAN_GATEWAY_MAX_BODY"
-    )
+def _too_large(most: int, setting: str) -> ProblemError:
+    return ProblemError(413, "too_large", f"the body has more than {most} bytes; send less, or raise {setting}")
 
 
 def _caller_of(key: ApiKey, context: Context) -> Caller:

@@ -23,6 +23,7 @@ from pointsman.gateway.agui import runs
 from pointsman.gateway.cloud_events import CloudEvent
 from pointsman.gateway.context import Context
 from pointsman.gateway.events import WorkflowEvent
+from pointsman.gateway.files import routes as files
 from pointsman.gateway.mcp.door import mcp_routes
 from pointsman.gateway.openai import chat, models, responses
 from pointsman.gateway.page import draw_page
@@ -40,6 +41,7 @@ _DESCRIPTION = (
 )
 _ROUTERS: Sequence[APIRouter] = (
     workflows.router,
+    files.router,
     questions.router,
     cloud_events.router,
     hooks.router,
@@ -52,9 +54,19 @@ _ROUTERS: Sequence[APIRouter] = (
     health.router,
 )
 _CORS_METHODS = ("GET", "POST", "DELETE")
-_CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "last-event-id", "prefer", "x-api-key",
+_CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "if-none-match", "if-range", "last-event-id",
+                 "prefer", "range", "x-api-key",
                  "mcp-protocol-version", "mcp-method", "mcp-name")  # fmt: skip
-_CORS_EXPOSED = ("location", "preference-applied", "retry-after", "www-authenticate")
+_CORS_EXPOSED = (
+    "accept-ranges",
+    "content-disposition",
+    "content-range",
+    "etag",
+    "location",
+    "preference-applied",
+    "retry-after",
+    "www-authenticate",
+)
 _MAX_ERRORS = 5  # invalid parts of a request that a problem lists
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request
 from pydantic import JsonValue
 
+from pointsman.bus.file_store import FileStore
 from pointsman.client.client import Client
 from pointsman.client.workflow import Workflow
+from pointsman.clock import SystemClock
 from pointsman.errors import NotFoundError, PointsmanError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.feed import LogFeed
@@ -25,6 +27,7 @@ from pointsman.gateway.views import read_view
 from pointsman.settings import Settings
 from pointsman.telemetry import get_logger
 from pointsman_schemas.events import Budget
+from pointsman_schemas.files import File
 from pointsman_schemas.ids import derive_id
 
 __all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "derived_key"]
@@ -56,6 +59,9 @@ class Context:
         self.settings = settings
         self.keys = keys
         self.verifier = verifier
+        self.files = FileStore(
+            client.bus, client.subjects.artifacts_bucket, SystemClock(), settings.max_file_bytes
+        )  # fmt: skip
         self.hooks = load_hooks(settings.gateway_hooks)
         self.ledger = Ledger()
         self.feed = LogFeed(client.bus, client.subjects, self.ledger.observe, self.ledger.reset)
@@ -104,6 +110,7 @@ class Context:
         metadata: Mapping[str, JsonValue] | None = None,
         internal: Mapping[str, JsonValue] | None = None,
         thread: str | None = None,
+        files: Sequence[File] = (),
     ) -> Submitted:
         """Publish a request of a caller.
 
@@ -118,6 +125,7 @@ class Context:
             metadata: Data for the agents.
             internal: Data for the gateway itself, under reserved names.
             thread: The thread of the caller whose next turn the request is. Default: none.
+            files: Files of the caller that are stored.
 
         Returns:
             The workflow.
@@ -142,6 +150,7 @@ class Context:
             budget=budget,
             metadata={**(metadata or {}), **(internal or {})},
             thread=thread,
+            files=files,
         )
         if key is None or self.ledger.find(workflow.id) is None:
             self.ledger.submitted(caller.name, workflow.id)

@@ -13,6 +13,8 @@ from pointsman_schemas.events import MAX_DEADLINE_S, Budget, DeadLetter, Outcome
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TeamName, Token
 
 __all__ = [
+    "FILE_ID_PATTERN",
+    "MAX_FILES",
     "AgentView",
     "Answer",
     "AnswerView",
@@ -38,6 +40,10 @@ __all__ = [
     "agent_views",
 ]
 
+FILE_ID_PATTERN = r"^file-[0-9a-f]{24}-[0-9a-f]{64}$"
+"""The id of an upload."""
+MAX_FILES = 100
+"""Largest number of files of a request. `Limits.files` of a team is a further bound."""
 WorkflowStatus = Literal[
     "queued",
     "cancelling",
@@ -108,6 +114,9 @@ class WorkflowRequest(Body):
     thread: Token | None = Field(
         default=None,
         description="The id of your thread whose next turn the request is. Its agents get the turns before.",
+    )
+    files: list[Annotated[str, Field(pattern=FILE_ID_PATTERN)]] = Field(
+        default=[], max_length=MAX_FILES, description="Ids of your uploads, which the agents read."
     )
 
 

@@ -14,7 +14,14 @@ from starlette.responses import Response
 from pointsman.engine.log.reader import ImportedLogError
 from pointsman.engine.operations.dead_letters import NotReplayableError
 from pointsman.engine.operations.resume import NotResumableError
-from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, OversizeEventError, PointsmanError
+from pointsman.errors import (
+    BodyLostError,
+    BusUnavailableError,
+    ContractError,
+    NotFoundError,
+    OversizeEventError,
+    PointsmanError,
+)
 
 __all__ = [
     "PROBLEM_TYPE",
@@ -34,6 +41,7 @@ _BASE = "https://pointsman.invalid/problems/"  # identifiers and not addresses: 
 _STATUSES: tuple[tuple[type[PointsmanError], int], ...] = (
     (NotFoundError, 404),
     (OversizeEventError, 413),
+    (BodyLostError, 410),
     (ContractError, 422),
     (NotReplayableError, 409),
     (NotResumableError, 409),

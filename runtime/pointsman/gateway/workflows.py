@@ -20,6 +20,7 @@ from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.events import WorkflowEvent, event_view, live_view
 from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.files.uploads import usable_files
 from pointsman.gateway.ledger import WorkflowRow
 from pointsman.gateway.models import (
     CancelRequest,
@@ -82,7 +83,7 @@ class ListQuery(BaseModel):
             "description": "The request is stored, and its workflow will have exactly one outcome.",
             "headers": _LOCATION,
         },
-        **problems(),
+        **problems(404, 410),
     },
 )
 async def create_workflow(
@@ -114,6 +115,7 @@ async def create_workflow(
         budget=body.budget.as_budget() if body.budget else None,
         metadata=body.metadata,
         thread=body.thread,
+        files=await usable_files(context.files, caller, body.files),
     )
     workflow = submitted.workflow
     response.headers["location"] = f"/v1/workflows/{workflow.id}"

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from pointsman.client.client import Client
 from pointsman.errors import ContractError, NotFoundError
+from pointsman.http.downloads import download
 from pointsman.web.auth import client_of
 from pointsman.web.responses import body_pieces, json_response
 from pointsman_schemas.files import File
@@ -77,15 +77,7 @@ class FileTransfers:
         file = next((each for each in found if wanted in (None, each.name)), None)
         if file is None:
             raise NotFoundError(f"the workflow {name} has no such file")
-        pieces = self._client.read_file(file)
-        first = await anext(pieces, b"")  # a lost file is an error, and no download that breaks off
-        quoted = quote(file.name, safe="")
-        headers = {
-            "content-disposition": f"attachment; filename*=UTF-8''{quoted}",
-            "content-length": str(file.size),
-            "x-content-type-options": "nosniff",
-        }
-        return StreamingResponse(_following(first, pieces), headers=headers, media_type="application/octet-stream")
+        return await download(file, self._client.read_file, {}, media_type="application/octet-stream")
 
 
 def read_files(given: Any, owner: str) -> Sequence[File]:
@@ -108,10 +100,3 @@ def read_files(given: Any, owner: str) -> Sequence[File]:
     if other := next((file for file in files if file.owner != owner), None):
         raise ContractError(f"the file {other.name!r} was uploaded for another request; upload it for this one")
     return files
-
-
-async def _following(first: bytes, pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    async with aclosing(pieces):
-        yield first
-        async for piece in pieces:
-            yield piece

@@ -21,8 +21,9 @@ from pointsman.gateway.agui.events import RunEvents
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_key
 from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.openai.attachments import files_of
 from pointsman.gateway.openai.chat import IdempotencyKey
-from pointsman.gateway.openai.messages import Message, message_text, request_text
+from pointsman.gateway.openai.messages import read_message, request_text
 from pointsman.gateway.openai.models import require_model
 from pointsman.gateway.problems import ProblemError, problems
 from pointsman.gateway.streams import LogEvent, Position
@@ -62,7 +63,7 @@ class RunInput(BaseModel):
     "outcome `interrupt`; a run with `resume` answers all of its interrupts and goes on. When the client disconnects, "
     "the workflow is cancelled, unless the request has an `Idempotency-Key`.",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **problems(404, 409)},
+    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **problems(404, 409, 410)},
 )
 async def run(
     team: Annotated[str, Path(pattern=TOKEN_PATTERN, description="The team.")],
@@ -78,13 +79,14 @@ async def run(
     if body.resume:
         workflow, shown = await _resume(context, caller, team, body.resume)
     else:
-        messages = [Message(each.role, message_text(_content(each))) for each in body.messages if each.role in _ROLES]
+        messages = [read_message(each.role, _content(each)) for each in body.messages if each.role in _ROLES]
         submitted = await context.submit(
             caller,
             team,
             request_text(messages),
             key=derived_key("agui", f"{body.thread_id} {idempotency_key or body.run_id}"),
             correlation_id=None,
+            files=await files_of(context, caller, messages),
         )
         workflow = submitted.workflow
     events = RunEvents(body.thread_id, body.run_id, workflow.id, workflow.team)

@@ -20,13 +20,13 @@ from pointsman.client.workflow import Workflow
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_key
 from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.openai.attachments import files_of
 from pointsman.gateway.openai.commentary import Commentary
 from pointsman.gateway.openai.housekeeping import housekeeping_answer
 from pointsman.gateway.openai.messages import (
-    Message,
     answer_text,
     message_key,
-    message_text,
+    read_message,
     request_text,
     thread_key,
     turn_text,
@@ -75,7 +75,8 @@ class ChatMessage(BaseModel):
 
     role: str = Field(min_length=1, max_length=50, description="The role, such as `system`, `user` or `assistant`.")
     content: str | list[dict[str, JsonValue]] | None = Field(
-        default=None, description="The text, or a list of parts of the type `text`."
+        default=None,
+        description="The text, or a list of parts: texts and files.",
     )
 
 
@@ -154,7 +155,7 @@ class ChatCompletion(BaseModel):
     response_model=ChatCompletion,
     responses={
         200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "The completion."},
-        **openai_problems(404, 409),
+        **openai_problems(404, 409, 410),
     },
 )
 async def complete_chat(
@@ -167,7 +168,7 @@ async def complete_chat(
 ) -> Response:
     """Complete a chat."""
     team = await require_model(context, caller, body.model)
-    messages = [Message(each.role, message_text(each.content)) for each in body.messages]
+    messages = [read_message(each.role, each.content) for each in body.messages]
     usage = bool(body.stream_options and body.stream_options.include_usage)
     local = housekeeping_answer(messages)
     if local is not None:
@@ -180,6 +181,7 @@ async def complete_chat(
         team,
         turn_text(messages) if thread_id else request_text(messages),
         thread=thread_id,
+        files=await files_of(context, caller, messages[-1:] if thread_id else messages),
         key=derived_key("chat", idempotency_key or key or "") if idempotency_key or key else None,
         correlation_id=thread,
     )

@@ -99,7 +99,7 @@ async def _turn(context: Context, caller: Caller, workflow: str) -> tuple[list[M
     if asked is None:
         asked = started.input if isinstance(started.input, str) else ""
     previous = _text(started.metadata, PREVIOUS_METADATA)
-    return [Message("user", asked), Message("assistant", answer_text(ended.outcome))], previous
+    return [Message("user", asked, started.files), Message("assistant", answer_text(ended.outcome))], previous
 
 
 def _text(metadata: Mapping[str, JsonValue], name: str) -> str | None:

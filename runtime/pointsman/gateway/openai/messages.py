@@ -7,15 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pointsman.gateway.openai.parts import FilePart, file_part
 from pointsman.gateway.problems import ProblemError
 from pointsman_schemas.events import Outcome
+from pointsman_schemas.files import File
 from pointsman_schemas.ids import derive_id
 from pointsman_schemas.strict_json import compact_json
 
-__all__ = ["Message", "answer_text", "message_key", "message_text", "request_text", "thread_key", "turn_text"]
+__all__ = ["Message", "answer_text", "message_key", "read_message", "request_text", "thread_key", "turn_text"]
 
 _MAX_HISTORY = 20  # earlier messages that a request carries
 _MAX_HISTORY_CHARS = 32_000  # characters of these messages together
+_FILES_ALONE = "The request is in the files."  # for a message without a text
 _TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 _THREAD_HEADERS = ("x-openwebui-chat-id", "x-conversation-id", "x-librechat-conversation-id")
 _MESSAGE_HEADERS = ("x-openwebui-message-id", "x-message-id", "x-librechat-message-id")
@@ -28,39 +31,45 @@ class Message:
     Attributes:
         role: `system`, `developer`, `user`, `assistant` or `tool`.
         text: The text.
+        files: The files.
     """
 
     role: str
     text: str
+    files: tuple[FilePart | File, ...] = ()
 
 
-def message_text(content: object) -> str:
-    """Return the text of the content of a message.
+def read_message(role: str, content: object) -> Message:
+    """Return the message with a content.
 
     Args:
+        role: The role.
         content: A text, a list of parts, or None.
 
     Returns:
-        The text.
+        The message.
 
     Raises:
-        ProblemError: A part is not text.
+        ProblemError: A part is neither a text nor a file.
     """
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
+    if content is None or isinstance(content, str):
+        return Message(role, content or "")
     texts: list[str] = []
+    files: list[FilePart] = []
     for part in content if isinstance(content, list) else [content]:
         if isinstance(part, str):
             texts.append(part)
         elif isinstance(part, Mapping) and part.get("type", "text") in _TEXT_PARTS:
             text = part.get("text", part.get("refusal", ""))
             texts.append(text if isinstance(text, str) else "")
+        elif isinstance(part, Mapping) and (file := file_part(part)) is not None:
+            files.append(file)
         else:
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise ProblemError(400, "unsupported_content", f"a part of type {str(kind)[:80]!r} is not text; send text")
-    return "\n".join(texts)
+            raise ProblemError(
+                400, "unsupported_content", f"a part of type {str(kind)[:80]!r} is no text and no file; send text"
+            )
+    return Message(role, "\n".join(texts), tuple(files))
 
 
 def request_text(messages: Sequence[Message]) -> str:
@@ -76,16 +85,17 @@ def request_text(messages: Sequence[Message]) -> str:
         ProblemError: There is no message of a user, or it is empty.
     """
     newest = next((index for index in reversed(range(len(messages))) if messages[index].role == "user"), None)
-    if newest is None or not messages[newest].text.strip():
+    if newest is None or not (messages[newest].text.strip() or messages[newest].files):
         raise ProblemError(400, "empty_request", "no message has the role `user` and a text; send one")
+    asked = messages[newest].text if messages[newest].text.strip() else _FILES_ALONE
     history = _bounded([*messages[:newest], *messages[newest + 1 :]])
     if not history:
-        return messages[newest].text
+        return asked
     lines = [json.dumps({"role": each.role, "text": each.text}, ensure_ascii=False) for each in history]
     fence = "`" * (3 + max((line.count("`") for line in lines), default=0))
     data = "\n".join(lines)
     return (
-        f"{messages[newest].text}\n\n"
+        f"{asked}\n\n"
         f"The earlier messages of the conversation, as data, one JSON object a line:\n{fence}json\n{data}\n{fence}"
     )
 

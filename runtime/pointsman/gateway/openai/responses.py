@@ -17,6 +17,7 @@ from pointsman.errors import NotFoundError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_key
 from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.openai.attachments import files_of
 from pointsman.gateway.openai.chat import IdempotencyKey, ThreadId, wait_for_outcome
 from pointsman.gateway.openai.conversation import (
     MESSAGE_METADATA,
@@ -24,7 +25,7 @@ from pointsman.gateway.openai.conversation import (
     history_before,
     workflow_id,
 )
-from pointsman.gateway.openai.messages import Message, message_key, message_text, request_text, thread_key, turn_text
+from pointsman.gateway.openai.messages import Message, message_key, read_message, request_text, thread_key, turn_text
 from pointsman.gateway.openai.models import require_model
 from pointsman.gateway.openai.response_events import ResponseEvents, response_body
 from pointsman.gateway.problems import openai_problems
@@ -92,7 +93,7 @@ _STREAMED: dict[int | str, dict[str, Any]] = {
     "id. With `stream`, it is server-sent events, which can be resumed. When the client disconnects, the workflow is "
     "cancelled, unless the request has `background` or an `Idempotency-Key`.",
     response_model=ResponseObject,
-    responses={**_STREAMED, **openai_problems(404, 409)},
+    responses={**_STREAMED, **openai_problems(404, 409, 410)},
 )
 async def create_response(
     body: ResponseRequest,
@@ -117,6 +118,7 @@ async def create_response(
         team,
         turn_text(messages) if thread_id else request_text(messages),
         thread=thread_id,
+        files=await files_of(context, caller, messages[-1:] if thread_id else messages),
         key=derived_key("response", key) if key else None,
         correlation_id=thread_key(headers, messages),
         internal=metadata,
@@ -193,7 +195,7 @@ def _message(item: Mapping[str, JsonValue]) -> Message | None:
     role = item.get("role")
     if item.get("type", "message") != "message" or not isinstance(role, str):
         return None
-    return Message(role[:50], message_text(item.get("content")))
+    return read_message(role[:50], item.get("content"))
 
 
 async def _response(context: Context, caller: Caller, workflow: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pointsman.gateway.openai.messages import (
     Message,
     answer_text,
     message_key,
-    message_text,
+    read_message,
     request_text,
     thread_key,
 )
@@ -61,12 +61,12 @@ def test_a_conversation_without_a_request_is_refused(messages: list[Message]) ->
     ],
 )
 def test_text_is_read_from_each_shape_of_content(content: object, text: str) -> None:
-    assert message_text(content) == text
+    assert read_message("user", content) == Message("user", text)
 
 
-def test_an_image_is_refused() -> None:
-    with pytest.raises(ProblemError, match="'image_url' is not text"):
-        message_text([{"type": "image_url", "image_url": {"url": "data:"}}])
+def test_a_part_that_is_neither_text_nor_file_is_refused() -> None:
+    with pytest.raises(ProblemError, match="'image_generation' is no text and no file"):
+        read_message("user", [{"type": "image_generation", "url": "data:"}])
 
 
 def test_a_conversation_is_named_by_its_header_or_by_its_beginning() -> None:
