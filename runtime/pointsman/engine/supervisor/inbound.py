@@ -73,7 +73,7 @@ def is_late_timer(each: Input) -> bool:
 
 def request_id_conflict(state: State, each: Input) -> AttemptError | None:
     """Return an error if another request began the workflow of this id; None if it was the same request."""
-    if not isinstance(each, RequestReceived) or each.admission.digest == state.request_digest:
+    if not isinstance(each, RequestReceived | RequestRefused) or each.admission.digest == state.request_digest:
         return None
     return AttemptError(
         kind="request_id_taken",

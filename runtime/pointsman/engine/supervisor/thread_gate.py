@@ -31,7 +31,6 @@ from pointsman.telemetry import get_logger
 from pointsman_schemas.envelope import Envelope, decode, encode
 from pointsman_schemas.events import AttemptError, Control, ErrorKind, Outcome
 from pointsman_schemas.ids import derive_id
-from pointsman_schemas.log import ThreadTurn
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.team import Team
@@ -80,31 +79,42 @@ class ThreadGate:
     async def record(self, state: State, inbound: Sequence[InboundInput]) -> None:
         """Write the end of a turn to its thread. A repeated call changes nothing.
 
-        A turn whose workflow began without the thread, because it was cancelled or refused before, is lost.
+        A turn is lost if its workflow is no turn of the thread: it was cancelled or refused before the thread admitted
+        it, or another request with the same id began it.
 
         Args:
             state: The state of the workflow after the inputs.
             inbound: The inputs.
         """
-        if state.thread is None:
-            for each in inbound:
-                if isinstance(each.input, RequestReceived) and (place := each.input.admission.thread) is not None:
-                    await self._end(place, state.workflow_id, LOST, "")
-        elif state.outcome is not None and state.ended:
+        own = state.thread
+        for each in inbound:
+            for received in (each.input, *each.related_inputs):
+                if not isinstance(received, RequestReceived) or received.admission.parent:
+                    continue
+                caller, named = received.admission.caller, received.request.thread
+                if named and (own is None or (caller, named) != (own.caller, own.thread)):
+                    await self._end(caller, named, state.workflow_id, LOST, "")
+        if own is not None and state.outcome is not None and state.ended:
             text = thread_summary(state)
-            summary = (state.thread.overflow[-1].number, text) if text else None
+            summary = (own.overflow[-1].number, text) if text else None
             answer = bounded_text(state.outcome.answer)
-            await self._end(state.thread, state.workflow_id, state.outcome.status, answer, summary)
+            await self._end(own.caller, own.thread, state.workflow_id, state.outcome.status, answer, summary)
 
     async def _end(
-        self, place: ThreadTurn, workflow: str, outcome: str, answer: str, summary: tuple[int, str] | None = None
+        self,
+        caller: str,
+        thread_id: str,
+        workflow: str,
+        outcome: str,
+        answer: str,
+        summary: tuple[int, str] | None = None,
     ) -> None:
         def decide(thread: Thread | None) -> tuple[ThreadEntry, ...]:
             if thread is None:
                 return ()
             return end_turn(thread, workflow, outcome, answer, self._clock.now(), summary)
 
-        await self._records.change(self._team.name, place.caller, place.thread, decide)
+        await self._records.change(self._team.name, caller, thread_id, decide)
 
     async def _admit_turn(self, each: InboundInput, received: RequestReceived, thread_id: str) -> bool:
         admission, policy = received.admission, self._team.threads

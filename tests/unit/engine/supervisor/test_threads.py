@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.client.client import Client
+from pointsman.client.thread import Thread
 from pointsman.errors import BusyThreadError, NotFoundError
 from pointsman.ports.bus import StreamKind
 from pointsman.testing.models import ScriptedModel, text_reply
@@ -207,6 +209,69 @@ async def test_waiting_turn_may_be_cancelled_and_blocks_nothing() -> None:
     assert outcome.status == "completed"
     assert seen[0] == "a"
     assert "c" in seen
+
+
+async def test_turn_that_is_cancelled_while_it_waits_ends_in_the_thread() -> None:
+    gate, seen = asyncio.Event(), list[str]()
+    async with factory.team(solo(), [gated(gate, seen)]) as client:
+        talk = client.thread("crew")
+        first, second = await talk.submit("a"), await talk.submit("b")
+        await until(lambda: statuses(talk, "running", "queued"))
+
+        await second.cancel()
+        await until(lambda: statuses(talk, "running", "ended"))
+        gate.set()
+        await first.outcome(10)
+
+
+async def statuses(talk: Thread, *expected: str) -> bool:
+    state = await talk.state()
+    return state is not None and tuple(each.status for each in state.turns) == expected
+
+
+async def send(client: Client, id: str, text: str, thread: str) -> None:
+    """Publish a request under an id of a foreign system."""
+    event = {
+        "specversion": "1.0", "id": id, "source": "/shop", "type": "io.pointsman.request.v1",
+        "data": {"input": text, "thread": thread},
+    }  # fmt: skip
+    headers = {"Content-Type": "application/cloudevents+json"}
+    await client.bus.publish(client.subjects.request("crew", client.user), json.dumps(event).encode(), headers)
+
+
+async def taken_ids(client: Client, count: int) -> bool:
+    letters = await client.operations.dead_letters()
+    return [each.content.cause.kind for each in letters] == ["request_id_taken"] * count
+
+
+async def test_used_id_of_a_refused_turn_is_a_dead_letter_after_a_restart() -> None:
+    broker, gate, seen = MemoryBroker(), asyncio.Event(), list[str]()
+    async with factory.team(solo(busy="reject"), [gated(gate, seen)], broker=broker) as client:
+        await client.thread("crew", "talk").submit("a")
+        await until(lambda: _async(bool(seen)))
+        await send(client, "order-1", "b", "talk")
+        await until(lambda: _async(bool(broker.stream("log").select(client.subjects.team_outcomes("crew")))))
+
+    async with factory.team(solo(busy="reject"), [gated(gate, seen)], broker=broker) as client:
+        await send(client, "order-1", "another", "talk")
+        await until(lambda: taken_ids(client, 1))
+        gate.set()
+
+
+async def test_used_id_does_not_keep_another_thread_busy_after_a_restart() -> None:
+    broker, gate, seen = MemoryBroker(), asyncio.Event(), list[str]()
+    async with factory.team(solo(busy="reject"), [gated(gate, seen)], broker=broker) as client:
+        await send(client, "order-1", "a", "one")
+        await until(lambda: _async(bool(seen)))
+
+    async with factory.team(solo(busy="reject"), [gated(gate, seen)], broker=broker) as client:
+        await send(client, "order-1", "another", "two")
+        await until(lambda: taken_ids(client, 1))
+        gate.set()
+
+        outcome = await client.thread("crew", "two").ask("c", timeout=10)
+
+    assert outcome.answer == "c after 0"
 
 
 async def test_older_turns_become_a_summary() -> None:
