@@ -104,7 +104,7 @@ def _threads(rest: FinalState) -> Iterator[str]:
     for subject, record in records.items():
         for turn in record.state.turns:
             ended = any(isinstance(entry, WorkflowEnded) for entry in logs.get(turn.workflow_id, ()))
-            if turn.status == "running" and ended:
+            if turn.status != "ended" and ended:
                 yield f"{subject} does not have the end of {turn.workflow_id}"
     for workflow, entries in logs.items():
         first = entries[0]

@@ -18,6 +18,7 @@ from pointsman_schemas.log import (
     BudgetAwaited,
     Commit,
     Entry,
+    ItemsGathered,
     PlanAccepted,
     QuestionAnswered,
     QuestionAsked,
@@ -26,9 +27,11 @@ from pointsman_schemas.log import (
     TaskAbandoned,
     TaskAdded,
     TaskDispatched,
+    TaskExpanded,
     TaskFailed,
     TaskReopened,
     TaskSucceeded,
+    WorkflowEnded,
     WorkflowResumed,
 )
 from pointsman_schemas.retry import RetryPolicy
@@ -96,6 +99,7 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
     succeeded: set[str] = set()
     failed: set[str] = set()
     needs: dict[str, tuple[str, ...]] = {}
+    items: dict[str, tuple[str, ...]] = {}
     reopened: Counter[str] = Counter()
     asked: Counter[str] = Counter()
     judges: dict[str, object] = {}
@@ -132,6 +136,16 @@ def _task_lifecycles(entries: Sequence[Entry]) -> Iterator[str]:
                     yield f"a second result of {entry.task_id} was accepted"
                 if said != current.get(entry.task_id) or entry.result.attempt != entry.attempt:
                     yield f"the result {said} of {entry.task_id} was accepted; it is with {current.get(entry.task_id)}"
+                succeeded.add(entry.task_id)
+            case TaskExpanded():
+                items[entry.task_id] = entry.items
+                limits.update(dict.fromkeys(entry.items, limits.get(entry.task_id, policy.attempts)))
+                own.update(dict.fromkeys(entry.items, own.get(entry.task_id, policy.attempts)))
+            case ItemsGathered():
+                if gap := set(items.get(entry.task_id, ())) - set(entry.missing) - succeeded:
+                    yield f"{entry.task_id} was gathered before {sorted(gap)}"
+                if entry.task_id in succeeded | failed:
+                    yield f"{entry.task_id} was gathered after it was settled"
                 succeeded.add(entry.task_id)
             case TaskFailed():
                 if entry.task_id in failed or (entry.task_id in succeeded and entry.task_id in needs):
@@ -192,6 +206,10 @@ def _questions(entries: Sequence[Entry], answers: Mapping[str, Control]) -> Iter
                     yield f"the plan {entry.revision} was accepted while a person was asked about it"
                 # Tasks that have not started are dropped by a new plan, together with their approvals.
                 open_ = {name: each for name, each in open_.items() if each.task_id in begun}
+            case TaskAbandoned():
+                open_ = {name: each for name, each in open_.items() if each.task_id != entry.task_id}
+            case WorkflowEnded():
+                open_ = {}
             case TaskReopened():
                 refused.discard(entry.task_id)
             case WorkflowResumed():
