@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pointsman.client.batch import BatchRow
     from pointsman.client.client import Client, WorkflowSummary, connect
     from pointsman.client.operations import AnswerResult, Archive, DeadLetterEntry, Operations, ReplayResult
+    from pointsman.client.schedules import Schedules
     from pointsman.client.thread import Thread
     from pointsman.client.workflow import Workflow, WorkflowEvent
     from pointsman.errors import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         NotFoundError,
         PointsmanError,
         RefusedError,
+        ScheduleRefusedError,
         TaskError,
         UnansweredError,
     )
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
         SynthesizerInput,
         ThreadSummary,
     )
+    from pointsman_schemas.schedules import Schedule, ScheduleRun
     from pointsman_schemas.team import (
         ANY,
         Adaptive,
@@ -154,6 +157,10 @@ __all__ = [
     "ReviewInput",
     "Role",
     "Router",
+    "Schedule",
+    "ScheduleRefusedError",
+    "ScheduleRun",
+    "Schedules",
     "SelectedAgent",
     "Selection",
     "Settings",
@@ -221,6 +228,7 @@ _NAMES = {
         "Operations",
         "ReplayResult",
     ),
+    "pointsman.client.schedules": ("Schedules",),
     "pointsman.client.thread": ("Thread",),
     "pointsman.client.workflow": (
         "Workflow",
@@ -236,6 +244,7 @@ _NAMES = {
         "NotFoundError",
         "PointsmanError",
         "RefusedError",
+        "ScheduleRefusedError",
         "TaskError",
         "UnansweredError",
     ),
@@ -282,6 +291,10 @@ _NAMES = {
         "Synthesis",
         "SynthesizerInput",
         "ThreadSummary",
+    ),
+    "pointsman_schemas.schedules": (
+        "Schedule",
+        "ScheduleRun",
     ),
     "pointsman_schemas.team": (
         "ANY",

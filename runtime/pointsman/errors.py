@@ -20,6 +20,7 @@ PointsmanError
 │   └── ModelError                      a provider failed; `retryable` is True if a repeated call may succeed
 │       └── ModelReplyError             a provider's answer cannot be read; `path` names the field
 ├── BusyThreadError                     a turn of the thread runs
+├── ScheduleRefusedError                a supervisor refuses a change of a schedule
 ├── TaskError                           raise it in a handler to end the attempt with a reason
 │   ├── RefusedError                    the agent refuses the task
 │   ├── AnswerRequiredError             a person must answer a question, or allow a tool call, first
@@ -68,6 +69,7 @@ __all__ = [
     "PointsmanError",
     "PublishOutcomeUnknownError",
     "RefusedError",
+    "ScheduleRefusedError",
     "StreamLostError",
     "TaskError",
     "UnansweredError",
@@ -250,6 +252,12 @@ class BusyThreadError(PointsmanError):
     """A turn of a thread runs, so the thread cannot be deleted yet."""
 
     kind = "busy_thread"
+
+
+class ScheduleRefusedError(PointsmanError):
+    """A supervisor refuses a change of a schedule: nothing has changed."""
+
+    kind = "schedule_refused"
 
 
 class InvariantError(PointsmanError):

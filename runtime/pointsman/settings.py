@@ -120,6 +120,8 @@ class Settings(Options, BaseModel):
     or a rate limit of the provider that ends with the minute."""
     max_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 1000
     """Running workflows at which a supervisor process stops accepting requests."""
+    max_schedules: Annotated[int, Field(ge=0, le=_MAX_COUNT)] = 1000
+    """Schedules of one team at which its supervisors refuse to create another."""
     retention_days: Annotated[float, Field(ge=_MIN_DAYS, le=_MAX_DAYS)] = 30.0
     """Days to keep the log of a workflow after its end, and to keep dead letters. Handoffs and results are kept for 7
     days at most."""

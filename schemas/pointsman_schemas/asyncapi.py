@@ -29,6 +29,7 @@ from pointsman_schemas.events import (
 )
 from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.log import Commit
+from pointsman_schemas.schedules import ScheduleChange, ScheduleRecord, ScheduleTimer
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.threads import ThreadRecord
 
@@ -49,6 +50,9 @@ EVENTS: tuple[type[Event], ...] = (
     Outcome,
     DeadLetter,
     ThreadRecord,
+    ScheduleChange,
+    ScheduleTimer,
+    ScheduleRecord,
     Audit,
 )
 """All events, in the order in which they occur in a workflow; at the end the events outside workflows."""
@@ -63,6 +67,7 @@ _PARAMETERS = {
     "agent": "The agent's name.",
     "workflow": "The workflow's id.",
     "thread": "The id of the thread, unique for its team and caller.",
+    "schedule": "The name of the schedule, unique for its team and caller.",
     "task": "The task's id, unique within its workflow.",
     "attempt": "The attempt's number, from 1.",
     "name": "The event's name, unique within its workflow.",
@@ -154,9 +159,10 @@ _CHANNELS = (
         "control",
         _SUBJECTS.control("_team_", "_workflow_", "_action_", "_actor_", "_id_"),
         "CONTROLS",
-        "Commands of a person or a system to a running workflow. The action is that of the body.",
-        (Control,),
-        (("caller", "Control a running workflow."),),
+        "Commands of a person or a system to a running workflow. The action is that of the body. A command about a "
+        "schedule has the action `schedule` or `schedule-others`, and the id of the schedule in place of the workflow.",
+        (Control, ScheduleChange),
+        (("caller", "Control a running workflow, or change a schedule."),),
         (("supervisor", "Execute the command, once."),),
         consumer="control-{team}",
         consumes=_SUBJECTS.team_controls("_team_"),
@@ -175,10 +181,10 @@ _CHANNELS = (
         _SUBJECTS.timer("_team_", "_workflow_", "_name_"),
         "WORK",
         "A timer that fired. The broker publishes it from the schedule of the same workflow; the supervisor refuses "
-        "every other message.",
-        (Timer,),
+        "every other message. The timer of a schedule has the id of the schedule in place of the workflow.",
+        (Timer, ScheduleTimer),
         (),
-        (("supervisor", "Check the deadlines of the workflow."),),
+        (("supervisor", "Check the deadlines of the workflow, or the times of the schedule."),),
         consumer="timer-{team}",
         consumes=_SUBJECTS.team_timers("_team_"),
     ),
@@ -188,7 +194,7 @@ _CHANNELS = (
         "WORK",
         "A scheduled message of JetStream: a timer. `Nats-Schedule-Target` is the subject on which the broker "
         "publishes it.",
-        (Timer,),
+        (Timer, ScheduleTimer),
         (("supervisor", "Schedule a timer."),),
         (),
     ),
@@ -228,6 +234,15 @@ _CHANNELS = (
         (ThreadRecord,),
         (("supervisor", "Admit a turn, or record its end."),),
         (("reader", "Read the turns of a thread."),),
+    ),
+    _Channel(
+        "schedule",
+        _SUBJECTS.cron("_team_", "_caller_", "_schedule_"),
+        "LOG",
+        "The record of a schedule. Each message is the whole schedule, stored by compare-and-set.",
+        (ScheduleRecord,),
+        (("supervisor", "Decide about a command, a time or the end of a run."),),
+        (("reader", "Read the times and the runs of a schedule."),),
     ),
     _Channel(
         "question",

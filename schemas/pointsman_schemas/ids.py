@@ -38,6 +38,7 @@ __all__ = [
     "outcome_id",
     "outcome_round",
     "own_agent",
+    "schedule_id_for",
     "span_id_for",
     "stable_digest",
     "task_key",
@@ -178,6 +179,20 @@ def workflow_id_for(subject: str, request_id: str, source: str = "") -> Workflow
         The id of the workflow.
     """
     return "wf_" + derive_id("workflow", subject, source, request_id)
+
+
+def schedule_id_for(team: str, caller: str, name: str) -> Token:
+    """Compute the id of a schedule. It has the place of a workflow in the subjects of commands and timers.
+
+    Args:
+        team: The team.
+        caller: The caller to whom the schedule belongs.
+        name: The name of the schedule.
+
+    Returns:
+        The id of the schedule.
+    """
+    return "sc_" + derive_id("schedule", team, caller, name)
 
 
 def attempt_token(secret: str, task: str, attempt: int) -> str:

@@ -18,6 +18,7 @@ A stream has one kind of writer. So the broker's permissions can bind each part 
 | `{ns}.outcome.{team}.{workflow}` | the one outcome | supervisors |
 | `{ns}.question.{team}.{workflow}.{id}` | questions to a person | supervisors |
 | `{ns}.thread.{team}.{caller}.{thread}` | the record of a thread: the order of its turns | supervisors |
+| `{ns}.cron.{team}.{caller}.{schedule}` | the record of a schedule: its times and its runs | supervisors |
 | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters | agents, supervisors |
 | `{ns}.limit.{id}` | the rest of a model provider's limits | agents |
 | `{ns}.circuits` | the open circuits | supervisors |
@@ -436,6 +437,22 @@ class Subjects:
         token(thread, "thread")
         return f"{self.namespace}.thread.{team}.{caller}.{thread}"
 
+    def cron(self, team: str, caller: str, schedule: str) -> str:
+        """Build the subject of the record of a schedule.
+
+        Args:
+            team: The team.
+            caller: The caller to whom the schedule belongs.
+            schedule: The name of the schedule.
+
+        Returns:
+            The subject.
+        """
+        token(team, "team")
+        token(caller, "caller")
+        token(schedule, "schedule")
+        return f"{self.namespace}.cron.{team}.{caller}.{schedule}"
+
     def outcome(self, team: str, workflow: str) -> str:
         """Build the subject of the outcome of a workflow.
 
@@ -680,6 +697,20 @@ class Subjects:
             The subject filter.
         """
         return f"{self.namespace}.thread.{_one_or_all(team, 'team')}.{_one_or_all(caller, 'caller')}.*"
+
+    def crons(self, team: str | None = None, caller: str | None = None, schedule: str | None = None) -> str:
+        """Build the filter of the records of schedules.
+
+        Args:
+            team: The team; None for all teams.
+            caller: The caller; None for all callers.
+            schedule: The name of the schedule; None for all schedules.
+
+        Returns:
+            The subject filter.
+        """
+        owner = f"{_one_or_all(team, 'team')}.{_one_or_all(caller, 'caller')}"
+        return f"{self.namespace}.cron.{owner}.{_one_or_all(schedule, 'schedule')}"
 
     def attempt_steps(self, agent: str, team: str, workflow: str, task: str, attempt: int) -> str:
         """Build the filter of the steps of an attempt.

@@ -39,6 +39,15 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 from pointsman_schemas.plan import Plan, PlannedTask
+from pointsman_schemas.schedules import (
+    Schedule,
+    ScheduleChange,
+    ScheduleCreated,
+    ScheduleRecord,
+    ScheduleSpec,
+    ScheduleTimer,
+    TimerSet,
+)
 from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy
 from pointsman_schemas.threads import Thread, ThreadRecord, ThreadStarted, Turn, TurnRequested
 
@@ -50,6 +59,7 @@ _USAGE = Usage(calls=1, input_tokens=900, output_tokens=120, cost=0.0045)
 _ERROR = AttemptError(kind="provider_error", message="429 from the provider", retryable=True, retry_after=2.5)
 _INPUT = {"question": "Why was I charged twice?", "invoice": 2**63, "amounts": [12.5, None, True]}
 
+_SPEC = ScheduleSpec(cron="0 9 * * 1-5", timezone="Europe/Oslo", request=Request(input="the report of yesterday"))
 _REQUEST = Request(
     input=_INPUT,
     deadline=60,
@@ -164,6 +174,27 @@ EVENTS: dict[str, Event] = {
             started_at=_AT,
             changed_at=_AT,
             turns=(Turn(workflow_id="wf_1", number=1, status="running", asked_at=_AT, request="I was charged twice"),),
+        ),
+    ),
+    "schedule-change": ScheduleChange(action="create", caller="ann", schedule="report", spec=_SPEC),
+    "schedule-timer": ScheduleTimer(caller="ann", schedule="report", number=1, due=_LATER),
+    "schedule": ScheduleRecord(
+        number=1,
+        entries=(
+            ScheduleCreated(at=_AT, team="support", caller="ann", name="report", spec=_SPEC, change="c1"),
+            TimerSet(at=_AT, due=_LATER),
+        ),
+        state=Schedule(
+            team="support",
+            caller="ann",
+            name="report",
+            status="active",
+            spec=_SPEC,
+            created_at=_AT,
+            changed_at=_AT,
+            through=_AT,
+            wake=_LATER,
+            timer=1,
         ),
     ),
     "cancellation": Cancellation(tasks=("charges", "why")),

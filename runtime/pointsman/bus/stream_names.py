@@ -40,6 +40,7 @@ STORED_KINDS: Mapping[str, StoredKind] = {
     "outcome": StoredKind("log", 2),
     "question": StoredKind("log", 3),
     "thread": StoredKind("log", 3),
+    "cron": StoredKind("log", 3),
     "dead": StoredKind("dead", 3),
     "limit": StoredKind("limits", 1),
     "circuits": StoredKind("limits", 0),

@@ -33,6 +33,7 @@ from pointsman.bus.file_store import FileStore
 from pointsman.client.batch import BatchInput, BatchRow, run_batch
 from pointsman.client.files import GivenFile, WorkflowFile, list_files, save_files, store_file, store_files
 from pointsman.client.operations import Operations
+from pointsman.client.schedules import Schedules
 from pointsman.client.thread import Thread
 from pointsman.client.workflow import Workflow, WorkflowEvent, find_workflow, read_progress
 from pointsman.clock import SystemClock
@@ -193,6 +194,8 @@ class Client:
         self.source = self.subjects.source("client", "python")
         self.operations = Operations(bus, self.subjects, user=user)
         """The calls of an operator of the namespace: questions, dead letters, agents, circuits, archives."""
+        self.schedules = Schedules(bus, self.subjects, user=user)
+        """The schedules: requests that supervisors send at the times of a cron expression, or once."""
 
     def for_user(self, user: str) -> Client:
         """Return a client of the same bus whose requests and controls carry the name of another user.

@@ -7,5 +7,6 @@
 Read the spine first; each folder below it is one concern of the protocol.
 
 The spine       decide, evolve, outbox, decision, results, resume, limits
-The folders     model, tasks, attempts, planning, strategies, completion, questions, threads, budget, views, replay
+The folders     model, tasks, attempts, planning, strategies, completion, questions, threads, schedules, budget, views,
+                replay
 """

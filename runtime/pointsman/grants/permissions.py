@@ -51,23 +51,14 @@ TRUSTED_ROLES = frozenset({GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.P
 EDGE_DOMAIN = "edge"
 """The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account: their requests to JetStream have this name."""
 
+_WORKFLOWS = ("cancel", "approve", "reject", "answer", "resume")
+_SCHEDULES = ("schedule", "schedule-others")
+
 ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
-    GrantRole.CALLER: ("cancel",),
-    GrantRole.GATEWAY: ("cancel", "approve", "reject", "answer", "resume", "replay", "discard"),
-    GrantRole.DASHBOARD: ("cancel", "approve", "reject", "answer", "resume", "replay", "discard", "submit"),
-    GrantRole.OPERATOR: (
-        "cancel",
-        "approve",
-        "reject",
-        "answer",
-        "resume",
-        "replay",
-        "discard",
-        "submit",
-        "import",
-        "forget",
-        "keys",
-    ),
+    GrantRole.CALLER: ("cancel", "schedule"),
+    GrantRole.GATEWAY: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard"),
+    GrantRole.DASHBOARD: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "submit"),
+    GrantRole.OPERATOR: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "submit", "import", "forget", "keys"),
 }
 """The actions that a grant of a role may name."""
 
@@ -285,10 +276,12 @@ class _Table:
             *self._controls(actions),
             *self._last(self.log, f"{ns}.outcome.{_TEAM}.*", f"{ns}.thread.{_TEAM}.{_USER}.*"),
             *self._follow(self.results, f"{ns}.event.{_TEAM}.>"),
+            *self._follow(self.log, f"{ns}.cron.{_TEAM}.{_USER}.*"),
             *self._read_bodies(),
             *self._write_bodies(),
         ]
-        return publish, [f"{ns}.outcome.{_TEAM}.*", f"{ns}.event.{_TEAM}.>", f"{ns}.delta.{_TEAM}.>"]
+        own = f"{ns}.cron.{_TEAM}.{_USER}.*"
+        return publish, [own, f"{ns}.outcome.{_TEAM}.*", f"{ns}.event.{_TEAM}.>", f"{ns}.delta.{_TEAM}.>"]
 
     def gateway(self, actions: Sequence[str]) -> _Rights:
         ns = self.ns
@@ -305,12 +298,13 @@ class _Table:
             f"$JS.API.STREAM.INFO.{self.keys}",
             *self._follow(self.keys, f"{self.key_values}.>"),
             *self._follow(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.outcome.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
+            *self._follow(self.log, f"{ns}.cron.{_TEAM}.>"),
             *self._last(self.registry, f"{self.bucket}.>"),
             *self._follow(self.registry, f"{self.bucket}.>"),
         ]
         if {"replay", "discard"} & set(actions):  # for callers that are operators
             publish += self._follow(self.dead, f"{ns}.dead.>")
-        return publish, [*subscribe, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"]
+        return publish, [*subscribe, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>", f"{ns}.cron.{_TEAM}.>"]
 
     def worker(self, actions: Sequence[str]) -> _Rights:
         ns = self.ns
@@ -345,9 +339,8 @@ class _Table:
             *(f"$JS.API.CONSUMER.INFO.{stream}.*" for stream in self.streams),
             *(each for stream in self.streams for each in self._follow(stream, ">")),
         ]
-        return publish, [
-            f"{self.ns}.{kind}.>" for kind in ("outcome", "event", "delta", "log", "question", "thread", "cancelled")
-        ]
+        kinds = ("outcome", "event", "delta", "log", "question", "thread", "cron", "cancelled")
+        return publish, [f"{self.ns}.{kind}.>" for kind in kinds]
 
     def dashboard(self, actions: Sequence[str]) -> _Rights:
         publish, subscribe = self.observer(actions)
@@ -385,6 +378,8 @@ class _Table:
             f"{ns}.outcome.{_TEAM}.*",
             f"{ns}.question.{_TEAM}.>",
             f"{ns}.thread.{_TEAM}.>",
+            f"{ns}.cron.{_TEAM}.>",
+            f"{ns}.request.{_TEAM}.*",  # the fires of schedules, for their callers
             f"{ns}.dead.>",  # of the team, and of agents whose tasks have failed
             f"{ns}.cancelled.{_TEAM}.*",
             f"{ns}.handed.>",

@@ -177,6 +177,7 @@ _DESTINATIONS: Final = {
     "outcome": (True, ".{workflow}"),
     "question": (True, ".{workflow}.{id}"),
     "thread": (True, ".{caller}.{thread}"),
+    "cron": (True, ".{caller}.{schedule}"),
     "dead": (True, ".{workflow}.{id}"),
     "limit": (False, ".{id}"),
     "circuits": (False, ""),

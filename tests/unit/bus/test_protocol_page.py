@@ -20,6 +20,7 @@ from pointsman_schemas.ids import (
     child_id_for,
     dead_letter_id,
     delayed_handoff_id,
+    schedule_id_for,
     span_id_for,
     task_key,
     workflow_id_for,
@@ -32,6 +33,7 @@ NS = Subjects("acme")
 FORMULAS: dict[str, Callable[..., str]] = {
     "workflow": lambda subject, source, request: workflow_id_for(subject, request, source),
     "child workflow": lambda team, workflow, task, attempt: child_id_for(team, workflow, task, int(attempt)),
+    "schedule": schedule_id_for,
     "attempt token": lambda secret, task, attempt: attempt_token(secret, task, int(attempt)),
     "idempotency key": task_key,
     "span of an attempt": lambda workflow, task, attempt: span_id_for(workflow, task, int(attempt)),

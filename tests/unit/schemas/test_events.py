@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from support.examples import EVENTS
 
-from pointsman_schemas import events, log, threads
+from pointsman_schemas import events, log, schedules, threads
 from pointsman_schemas.asyncapi import EVENTS as CLASSES
 from pointsman_schemas.errors import UndecodableEventError
 from pointsman_schemas.events import Event, Request
@@ -20,7 +20,7 @@ by_name = pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
 def test_there_is_an_example_of_every_event_class() -> None:
     declared = {
         value
-        for module in (events, log, threads)
+        for module in (events, log, schedules, threads)
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, Event) and value is not Event
     }

@@ -121,6 +121,7 @@ def test_addresses_are_the_subjects_that_the_processes_use() -> None:
             action="cancel",
             actor="d",
             thread="h",
+            schedule="s",
         )
         for name, channel in ASYNCAPI["channels"].items()
     }
@@ -132,6 +133,7 @@ def test_addresses_are_the_subjects_that_the_processes_use() -> None:
     assert made["deadLetter"] == subjects.dead_letter("o", "w", "i")
     assert made["outcome"] == subjects.outcome("t", "w")
     assert made["thread"] == subjects.thread("t", "c", "h")
+    assert made["schedule"] == subjects.cron("t", "c", "s")
 
 
 texts = st.text(string.printable + "é𝄞")

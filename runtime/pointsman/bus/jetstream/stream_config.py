@@ -246,7 +246,13 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
         {
             **plain,
             "name": subjects.log_stream,
-            "subjects": [f"{ns}.log.*.*", f"{ns}.outcome.*.*", f"{ns}.question.*.*.*", f"{ns}.thread.*.*.*"],
+            "subjects": [
+                f"{ns}.log.*.*",
+                f"{ns}.outcome.*.*",
+                f"{ns}.question.*.*.*",
+                f"{ns}.thread.*.*.*",
+                f"{ns}.cron.*.*.*",
+            ],
         },
         {
             **plain,

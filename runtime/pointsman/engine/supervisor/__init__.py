@@ -1,6 +1,7 @@
 """The supervisor process: read inputs, decide, commit to the log, publish the outbox, acknowledge.
 
 The loop            engine, decoder, inbound, thread_gate, committer, outbox_publisher, stale_messages, acknowledger
+Schedules           scheduler
 Several instances   admission, ownership, startup_backlog, recovery
 Housekeeping        ended_cache, retention, stream_integrity
 Health and metrics  circuit_breaker, agent_load, queue_metrics, spans

@@ -50,11 +50,18 @@ from pointsman.engine.supervisor.ownership import Ownership
 from pointsman.engine.supervisor.queue_metrics import publish_queue_gauges
 from pointsman.engine.supervisor.recovery import Recovery
 from pointsman.engine.supervisor.retention import RetentionJob
+from pointsman.engine.supervisor.scheduler import Scheduler
 from pointsman.engine.supervisor.spans import SupervisorSpans, log_context
 from pointsman.engine.supervisor.startup_backlog import StartupBacklog
 from pointsman.engine.supervisor.stream_integrity import LogWatch, find_lost_log, find_lost_work, stream_bounds
 from pointsman.engine.supervisor.thread_gate import ThreadGate
-from pointsman.errors import BusUnavailableError, ConfigurationError, InvariantError, PermissionDeniedError
+from pointsman.errors import (
+    BusUnavailableError,
+    ConfigurationError,
+    ContractError,
+    InvariantError,
+    PermissionDeniedError,
+)
 from pointsman.ports.bus import Bus, Consumer, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
@@ -119,6 +126,7 @@ class SupervisorEngine:
         self._recovery = Recovery(bus, self._subjects, clock, self._logs, self._outbox, team.name)
         self._retention = RetentionJob(bus, self._subjects, clock, team.name, settings.retention_days, team.threads.ttl)
         self._threads = ThreadGate(bus, self._subjects, clock, team)
+        self._scheduler = Scheduler(bus, self._subjects, clock, team.name, settings.max_schedules)
         self._acknowledger = Acknowledger(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, LogHead] = OrderedDict()
         self._ended = EndedWorkflows(clock, kept)
@@ -172,6 +180,7 @@ class SupervisorEngine:
                 asyncio.create_task(self._log_watch.run()),
                 asyncio.create_task(self._circuits.run()),
                 asyncio.create_task(self._recovery.run()),
+                asyncio.create_task(self._scheduler.run()),
                 asyncio.create_task(self._retention.run(lambda: self._ownership.priority == 0)),
                 asyncio.create_task(
                     announce_periodically(self._bus, lambda: [card], self._settings.heartbeat, self._clock)
@@ -264,6 +273,7 @@ class SupervisorEngine:
             with contextlib.suppress(BusUnavailableError):
                 await self._refresh_membership()
                 if await self._outbox.broker_clock_changed():
+                    self._scheduler.check_soon()
                     for head in list(self._heads.values()):
                         if head.state is not None and not head.state.ended:
                             await self._outbox.republish_scheduled(head.state)
@@ -331,6 +341,9 @@ class SupervisorEngine:
         if is_cancellation(delivery.message):  # in place of a handoff to the team; a control cancels its workflow
             turns.create_task(_acknowledge(delivery))
             return
+        if self._scheduler.concerns(delivery.message):
+            turns.create_task(self._process_schedule(delivery))
+            return
         try:
             received = self._decoder.decode(delivery)
         except (
@@ -365,6 +378,25 @@ class SupervisorEngine:
         turns.create_task(self._drain(workflow))
 
     # Processing
+
+    async def _process_schedule(self, delivery: Delivery) -> None:
+        """Decide about a command or a timer of a schedule, and settle the delivery."""
+        try:
+            await self._scheduler.process(delivery)
+        except ContractError as error:
+            await self._acknowledger.dead_letter(delivery, None, error.kind, str(error))
+        except BusUnavailableError:
+            await delivery.nak(1.0)
+        except PermissionDeniedError:
+            await delivery.nak(1.0)
+            raise
+        except Exception as error:
+            _log.exception("schedule_failed", subject=delivery.message.subject)
+            is_timer = self._subjects.kind_of(delivery.message.subject) == "timer"
+            await self._retry_later(delivery, None, error, for_ever=is_timer)
+        else:
+            await delivery.ack()
+            fault_point("supervisor.acked")
 
     async def _drain(self, workflow: str) -> None:
         with bind(workflow_id=workflow, team=self._team.name):
@@ -471,6 +503,7 @@ class SupervisorEngine:
         self._cache_head(workflow, head if head.foreign_messages is others else replace(head, foreign_messages=others))
         fault_point("supervisor.emitted")
         await self._threads.record(head.state, inbound)
+        await self._scheduler.record(head.state)
         await self._spans.export_ended(head.state, entries)
         if left_behind and tracing_enabled():
             await self._spans.export_missed(workflow, {inbound_input.event_id for inbound_input in inbound})

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pydantic import ValidationError
 
 from pointsman.bus.claim_check import ObjectInfo, object_owner
+from pointsman.core.schedules.state import is_live
 from pointsman.core.threads.turns import open_turns
 from pointsman.engine.log.reader import (
     as_async_generator,
@@ -25,6 +26,7 @@ from pointsman.engine.log.reader import (
     round_of_outcome,
 )
 from pointsman.engine.log.requests import workflow_of_request
+from pointsman.engine.log.schedule_records import read_schedule
 from pointsman.engine.log.thread_records import read_thread
 from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
@@ -202,9 +204,16 @@ class RetentionJob:
 
         Each run reads the end of a workflow once, because many messages belong to one workflow.
         """
-        if self._subjects.kind_of(subject) == "thread":
-            return await self._thread_changed_at(subject)
+        match self._subjects.kind_of(subject):
+            case "thread":
+                return await self._thread_changed_at(subject)
+            case "cron":
+                return await self._schedule_changed_at(subject)
+            case _:
+                pass
         workflow = self._subjects.workflow_of(subject)
+        if workflow.startswith("sc_") and self._subjects.kind_of(subject) == "schedule":
+            return _NEVER  # a timer of a schedule, which waits for a day at most
         if not workflow:  # another program published it
             return _DISTANT_PAST
         since = await self._cached_end(workflow)
@@ -227,6 +236,16 @@ class RetentionJob:
         if thread is None:
             return _DISTANT_PAST
         return _NEVER if open_turns(thread) else thread.changed_at
+
+    async def _schedule_changed_at(self, subject: str) -> datetime:
+        """Return the last change of a schedule: never if it may still fire. Its record moves on each day."""
+        try:
+            schedule = (await read_schedule(self._bus, subject)).schedule
+        except ContractError:  # another program published it
+            return _DISTANT_PAST
+        if schedule is None:
+            return _DISTANT_PAST
+        return _NEVER if is_live(schedule) else schedule.changed_at
 
     async def _cached_end(self, workflow: str) -> datetime:
         if workflow not in self._ends:

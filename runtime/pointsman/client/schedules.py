@@ -1,0 +1,344 @@
+"""The caller's side of schedules: requests that supervisors send at the times of a cron expression, or once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Literal
+from uuid import uuid4
+
+from pydantic import JsonValue, ValidationError
+
+from pointsman.engine.log.schedule_records import read_schedules, schedule_of
+from pointsman.engine.process.retrying import publish_with_retry
+from pointsman.errors import ContractError, NotFoundError, ScheduleRefusedError
+from pointsman.ports.bus import Bus, StoredMessage
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Budget, Request
+from pointsman_schemas.ids import schedule_id_for, token
+from pointsman_schemas.schedules import Schedule, ScheduleChange, ScheduleSpec
+from pointsman_schemas.strict_json import as_json_value, describe, dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Schedules"]
+
+_CONFIRM_TIMEOUT_S = 5.0
+"""Default wait for a supervisor that carries out a change, in seconds."""
+_MAX_FIRES = 100
+_RECHECK_INTERVAL_S = 0.5
+"""Interval of checks for a change, in seconds: a notice may be lost."""
+
+
+class Schedules:
+    """The schedules of a namespace, as one user changes them. `Client.schedules` is one.
+
+    A change is stored at once, and a supervisor of the team carries it out. Each method that changes a schedule waits
+    for that, and returns None if no supervisor has answered in time: the change stays stored, and is carried out when a
+    supervisor runs.
+
+    Args:
+        bus: The bus, set up.
+        subjects: The subjects of the namespace.
+        user: The name of the user, in the subjects of commands; default: `anonymous`.
+    """
+
+    def __init__(self, bus: Bus, subjects: Subjects, *, user: str = "anonymous") -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._user = user
+
+    async def create(
+        self,
+        name: str,
+        team: str,
+        input: str | Mapping[str, JsonValue],
+        *,
+        cron: str | None = None,
+        at: datetime | None = None,
+        timezone: str = "UTC",
+        overlap: Literal["skip", "queue", "allow"] = "skip",
+        missed: Literal["skip", "once"] | None = None,
+        grace: float = 60.0,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+        metadata: Mapping[str, JsonValue] | None = None,
+        thread: str | None = None,
+        timeout: float = _CONFIRM_TIMEOUT_S,
+    ) -> Schedule | None:
+        """Create a schedule that belongs to the user of the client.
+
+        Args:
+            name: The name, a token that is unique for the user and the team.
+            team: The team.
+            input: The request of each fire: a text or an object.
+            cron: The times as a cron expression of five fields.
+            at: The only time, in place of a cron expression.
+            timezone: The IANA time zone of the cron expression.
+            overlap: A fire while an earlier run has not ended: `skip` it, `queue` it until the end, or `allow` both.
+            missed: Fires that are later than `grace`: `skip` them, or start one run `once`. Default: `skip` for a cron
+                expression, `once` for a single time.
+            grace: Seconds by which a fire may be late.
+            deadline: Seconds from the start of each workflow to its deadline.
+            budget: Limits of each workflow.
+            metadata: Data for the agents, as JSON.
+            thread: The thread of which each run is the next turn.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The schedule; None if no supervisor has answered in time.
+
+        Raises:
+            ContractError: The name, the times or the request are not valid. Nothing was sent.
+            ScheduleRefusedError: The name is taken, or the team has no room for a further schedule.
+        """
+        from pointsman.core.schedules.runs import check_spec
+
+        token(name, "schedule")
+        given = {
+            "input": as_json_value(input, "input"),
+            "deadline": deadline,
+            "budget": budget,
+            "metadata": as_json_value(metadata or {}, "metadata"),
+            "thread": thread,
+        }
+        try:
+            spec = ScheduleSpec(
+                cron=cron,
+                at=at,
+                timezone=timezone,
+                overlap=overlap,
+                missed=missed or ("skip" if at is None else "once"),
+                grace=grace,
+                request=Request.model_validate(given),
+            )
+        except ValidationError as error:
+            raise ContractError(f"the schedule does not fit: {describe(error)}; nothing was sent") from None
+        try:
+            check_spec(spec, datetime.now(UTC))
+        except ContractError as error:
+            raise ContractError(f"{error}; nothing was sent") from None
+        change = ScheduleChange(action="create", caller=self._user, schedule=name, spec=spec)
+        return await self._send(team, change, self._user, timeout)
+
+    async def list(self, team: str | None = None, *, caller: str | None = None) -> Sequence[Schedule]:
+        """List the schedules that may still fire or have ended. Deleted and refused ones are left out.
+
+        Args:
+            team: Only schedules of this team.
+            caller: Only schedules of this caller.
+
+        Returns:
+            The schedules, by team, caller and name.
+        """
+        found = await read_schedules(self._bus, self._subjects.crons(team, caller))
+        return [each for each in found if each.status not in ("deleted", "refused")]
+
+    async def get(self, name: str, team: str | None = None, *, caller: str | None = None) -> Schedule:
+        """Read a schedule: its definition, its status and its last runs. `next_fires` computes its next times.
+
+        Args:
+            name: The name.
+            team: The team; None if the name is unique among the caller's schedules.
+            caller: The caller to whom the schedule belongs. Default: the user of the client.
+
+        Returns:
+            The schedule.
+
+        Raises:
+            NotFoundError: There is no such schedule.
+            ContractError: Several teams have a schedule of this name.
+        """
+        owner = caller or self._user
+        found = await read_schedules(self._bus, self._subjects.crons(team, owner, name))
+        found = [each for each in found if each.status not in ("deleted", "refused")]
+        if not found:
+            raise NotFoundError(
+                f"{owner} has no schedule {name!r}{f' with {team}' if team else ''}; `pointsman schedules list` shows "
+                "the schedules"
+            )
+        if len(found) > 1:
+            teams = ", ".join(each.team for each in found)
+            raise ContractError(f"{owner} has a schedule {name!r} with each of {teams}; name the team")
+        return found[0]
+
+    def next_fires(self, schedule: Schedule, count: int = 5) -> Sequence[datetime]:
+        """Compute the next times of a schedule.
+
+        Args:
+            schedule: The schedule.
+            count: The greatest number of times, from 1 to 100.
+
+        Returns:
+            The times, in order; none for a schedule that is paused or has ended.
+        """
+        from pointsman.core.schedules.runs import next_fires
+
+        return next_fires(schedule, datetime.now(UTC), min(count, _MAX_FIRES))
+
+    async def pause(
+        self,
+        name: str,
+        team: str | None = None,
+        *,
+        caller: str | None = None,
+        actor: str | None = None,
+        timeout: float = _CONFIRM_TIMEOUT_S,
+    ) -> Schedule | None:
+        """Pause a schedule: its times pass without a run.
+
+        Args:
+            name: The name.
+            team: The team; None if the name is unique among the caller's schedules.
+            caller: The caller to whom the schedule belongs. Default: the user of the client.
+            actor: The user of the command. Default: the user of the client. The broker must allow another user, and
+                commands about the schedules of other callers.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The schedule; None if no supervisor has answered in time.
+
+        Raises:
+            NotFoundError: There is no such schedule.
+            ScheduleRefusedError: The supervisor refuses the command.
+        """
+        return await self._command("pause", name, team, caller, actor, timeout)
+
+    async def resume(
+        self,
+        name: str,
+        team: str | None = None,
+        *,
+        caller: str | None = None,
+        actor: str | None = None,
+        timeout: float = _CONFIRM_TIMEOUT_S,
+    ) -> Schedule | None:
+        """Let a schedule go on. The times of the pause were not missed.
+
+        Args:
+            name: The name.
+            team: The team; None if the name is unique among the caller's schedules.
+            caller: The caller to whom the schedule belongs. Default: the user of the client.
+            actor: The user of the command. Default: the user of the client. The broker must allow another user, and
+                commands about the schedules of other callers.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The schedule; None if no supervisor has answered in time.
+
+        Raises:
+            NotFoundError: There is no such schedule.
+            ScheduleRefusedError: The supervisor refuses the command.
+        """
+        return await self._command("resume", name, team, caller, actor, timeout)
+
+    async def run(
+        self,
+        name: str,
+        team: str | None = None,
+        *,
+        caller: str | None = None,
+        actor: str | None = None,
+        timeout: float = _CONFIRM_TIMEOUT_S,
+    ) -> Schedule | None:
+        """Start a run now, beside the times of the schedule. The overlap policy holds for it, too.
+
+        Args:
+            name: The name.
+            team: The team; None if the name is unique among the caller's schedules.
+            caller: The caller to whom the schedule belongs. Default: the user of the client.
+            actor: The user of the command. Default: the user of the client. The broker must allow another user, and
+                commands about the schedules of other callers.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The schedule; None if no supervisor has answered in time.
+
+        Raises:
+            NotFoundError: There is no such schedule.
+            ScheduleRefusedError: The supervisor refuses the command.
+        """
+        return await self._command("run", name, team, caller, actor, timeout)
+
+    async def delete(
+        self,
+        name: str,
+        team: str | None = None,
+        *,
+        caller: str | None = None,
+        actor: str | None = None,
+        timeout: float = _CONFIRM_TIMEOUT_S,
+    ) -> Schedule | None:
+        """Delete a schedule. Its runs that have started go on, and those that wait are dropped.
+
+        Args:
+            name: The name.
+            team: The team; None if the name is unique among the caller's schedules.
+            caller: The caller to whom the schedule belongs. Default: the user of the client.
+            actor: The user of the command. Default: the user of the client. The broker must allow another user, and
+                commands about the schedules of other callers.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The schedule; None if no supervisor has answered in time.
+
+        Raises:
+            NotFoundError: There is no such schedule.
+            ScheduleRefusedError: The supervisor refuses the command.
+        """
+        return await self._command("delete", name, team, caller, actor, timeout)
+
+    async def _command(
+        self,
+        action: Literal["pause", "resume", "run", "delete"],
+        name: str,
+        team: str | None,
+        caller: str | None,
+        actor: str | None,
+        timeout: float,
+    ) -> Schedule | None:
+        found = await self.get(name, team, caller=caller)
+        change = ScheduleChange(action=action, caller=found.caller, schedule=found.name)
+        return await self._send(found.team, change, actor or self._user, timeout)
+
+    async def _send(self, team: str, change: ScheduleChange, actor: str, timeout: float) -> Schedule | None:
+        """Publish a command, and wait until a supervisor has decided about it."""
+        id = uuid4().hex
+        schedule_id = schedule_id_for(team, change.caller, change.schedule)
+        envelope = Envelope(
+            id=id,
+            type=ScheduleChange.event_type,
+            source=self._subjects.source("client", "python"),
+            time=datetime.now(UTC),
+            subject=schedule_id,
+        )
+        record = self._subjects.cron(team, change.caller, change.schedule)
+        told = asyncio.Event()
+
+        async def on_message(_: StoredMessage) -> None:
+            told.set()
+
+        async with await self._bus.listen(record, on_message):
+            action = "schedule" if actor == change.caller else "schedule-others"
+            subject = self._subjects.control(team, schedule_id, action, actor, id)
+            await publish_with_retry(self._bus, subject, dump(change), encode(envelope))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    return await self._decided(record, id, told)
+        return None
+
+    async def _decided(self, record: str, id: str, told: asyncio.Event) -> Schedule:
+        """Wait for the decision about a command. A notice is no proof: its message may lose the compare-and-set."""
+        while True:
+            told.clear()
+            stored = await self._bus.last("log", record)
+            schedule = schedule_of(stored) if stored else None
+            applied = next((each for each in schedule.changes if each.id == id), None) if schedule else None
+            if schedule is not None and applied is not None:
+                if applied.refusal:
+                    raise ScheduleRefusedError(applied.refusal)
+                return schedule
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_RECHECK_INTERVAL_S):
+                    await told.wait()

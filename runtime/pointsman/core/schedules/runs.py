@@ -1,0 +1,340 @@
+"""Decide about a schedule and its runs. All decisions are pure functions of the schedule.
+
+Each fire has one request id, and the workflow id follows from the request id. So a fire that is decided twice, or whose
+request is sent twice, is one workflow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import assert_never
+
+from pointsman.core.schedules.state import fold_schedule, is_live, open_runs
+from pointsman.core.schedules.times import check_times, fires_between, upcoming
+from pointsman.errors import ContractError, InvariantError
+from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.schedules import (
+    MAX_OPEN_RUNS,
+    MAX_QUEUED_RUNS,
+    MAX_REQUEST_BYTES,
+    ChangeRefused,
+    RunEnded,
+    RunGranted,
+    RunSkipped,
+    RunStarted,
+    Schedule,
+    ScheduleChange,
+    ScheduleCreated,
+    ScheduleDeleted,
+    ScheduleEnded,
+    ScheduleEntry,
+    SchedulePaused,
+    ScheduleResumed,
+    ScheduleSpec,
+    TimerSet,
+    TimesPassed,
+)
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
+
+__all__ = [
+    "ChangeAsked",
+    "change_schedule",
+    "check_schedule",
+    "check_spec",
+    "end_runs",
+    "fire_id",
+    "next_fires",
+    "schedule_of_request",
+]
+
+MAX_WAKE = timedelta(days=1)
+"""Longest time to the next timer. So each record is written again each day. An old record would keep retention from the
+messages after it."""
+_PREFIX = "schedule"
+_CLOCK_SKEW = timedelta(seconds=5)
+"""Greatest step back of a clock that changes nothing. After a longer step, times are repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAsked:
+    """A command about a schedule.
+
+    Attributes:
+        id: The id of the command.
+        actor: The actor, from the subject.
+        team: The team.
+        change: The command.
+        full: The reason for which the team takes no further schedule; empty if there is room.
+        for_others: True if the actor may change the schedules of other callers.
+    """
+
+    id: str
+    actor: str
+    team: str
+    change: ScheduleChange
+    full: str = ""
+    for_others: bool = False
+
+
+def check_spec(spec: ScheduleSpec, now: datetime) -> None:
+    """Refuse a definition that cannot be carried out.
+
+    Args:
+        spec: The definition.
+        now: The time.
+
+    Raises:
+        ContractError: The times are not valid, or the request is too large.
+    """
+    check_times(spec, now)
+    if (size := len(dump(spec.request))) > MAX_REQUEST_BYTES:
+        raise ContractError(
+            f"the request of the schedule has {size} bytes; expected at most {MAX_REQUEST_BYTES}; put large data into "
+            "a place that the agents can read"
+        )
+
+
+def change_schedule(
+    schedule: Schedule | None, asked: ChangeAsked, subjects: Subjects, now: datetime
+) -> tuple[ScheduleEntry, ...]:
+    """Decide about a command. A command that was decided before needs no entries.
+
+    Args:
+        schedule: The schedule; None if there is no record.
+        asked: The command.
+        subjects: The subjects of the namespace.
+        now: The time.
+
+    Returns:
+        The entries.
+    """
+    if schedule is not None and any(each.id == asked.id for each in schedule.changes):
+        return ()
+    change = asked.change
+    try:
+        return (_decide_change(schedule, asked, subjects, now),)
+    except ContractError as error:
+        return (
+            ChangeRefused(
+                at=now, team=asked.team, caller=change.caller, name=change.schedule, change=asked.id, reason=str(error)
+            ),
+        )
+
+
+def _decide_change(schedule: Schedule | None, asked: ChangeAsked, subjects: Subjects, now: datetime) -> ScheduleEntry:
+    change = asked.change
+    if change.action == "create":
+        return _create(schedule, asked, now)
+    if schedule is None or not is_live(schedule):
+        raise ContractError(f"{change.caller} has no schedule {change.schedule!r} with {asked.team}")
+    if asked.actor != schedule.caller and not asked.for_others:
+        raise ContractError(f"the schedule {schedule.name!r} belongs to {schedule.caller}, and not to {asked.actor}")
+    match change.action:
+        case "pause":
+            return SchedulePaused(at=now, by=asked.actor, change=asked.id)
+        case "resume":
+            return ScheduleResumed(at=now, by=asked.actor, change=asked.id)
+        case "delete":
+            return ScheduleDeleted(at=now, by=asked.actor, change=asked.id)
+        case "run":
+            return _run_by_hand(schedule, asked, subjects, now)
+        case _:
+            assert_never(change.action)
+
+
+def _create(schedule: Schedule | None, asked: ChangeAsked, now: datetime) -> ScheduleCreated:
+    change = asked.change
+    if asked.actor != change.caller:
+        raise ContractError(
+            f"a schedule belongs to the user who creates it; {asked.actor} cannot create one for {change.caller}"
+        )
+    if schedule is not None and is_live(schedule):
+        raise ContractError(
+            f"{change.caller} has a schedule {change.schedule!r} with {asked.team}; delete it first, or choose another "
+            "name"
+        )
+    if asked.full:
+        raise ContractError(asked.full)
+    if change.spec is None:
+        raise ContractError("the command has no definition; expected `spec`")
+    check_spec(change.spec, now)
+    return ScheduleCreated(
+        at=now, team=asked.team, caller=change.caller, name=change.schedule, spec=change.spec, change=asked.id
+    )
+
+
+def _run_by_hand(schedule: Schedule, asked: ChangeAsked, subjects: Subjects, now: datetime) -> RunStarted:
+    queued = _place(schedule)
+    if queued is None:
+        raise ContractError(f"a run of the schedule {schedule.name!r} has not ended, and no further run may start")
+    return _start(schedule, f"{_PREFIX}/{schedule.name}/{asked.id}", now, subjects, now, queued, asked.actor, asked.id)
+
+
+def check_schedule(
+    schedule: Schedule, subjects: Subjects, now: datetime, *, fired: int | None = None
+) -> tuple[ScheduleEntry, ...]:
+    """Decide about the fires that are due, about runs that wait, and about the next timer.
+
+    Args:
+        schedule: The schedule.
+        subjects: The subjects of the namespace.
+        now: The time.
+        fired: The number of the timer that has fired, which must be replaced. Default: no timer has fired.
+
+    Returns:
+        The entries; none if nothing has changed.
+    """
+    entries: list[ScheduleEntry] = []
+
+    def add(more: Iterable[ScheduleEntry]) -> None:
+        nonlocal schedule
+        added = tuple(more)
+        entries.extend(added)
+        schedule = fold_schedule(schedule, added)
+
+    add(_grant(schedule, now))
+    if schedule.status == "active":
+        add(_fire(schedule, subjects, now))
+        if not next_fires(schedule, now, 1):
+            add((ScheduleEnded(at=now),))
+    if is_live(schedule):
+        add(_set_timer(schedule, now, fired))
+    return tuple(entries)
+
+
+def _fire(schedule: Schedule, subjects: Subjects, now: datetime) -> tuple[ScheduleEntry, ...]:
+    """Decide about the fires since the last decision. At most the newest of them starts a run."""
+    spec = _spec(schedule)
+    set_back = schedule.through - now > _CLOCK_SKEW  # then times are repeated, and those with a run stay decided
+    newest, count = fires_between(spec, now if set_back else schedule.through, now)
+    if newest is None:
+        return (TimesPassed(at=now, through=now),) if set_back else ()
+    if any(each.due == newest and not each.by for each in schedule.runs):
+        return (TimesPassed(at=now, through=now),)
+    if now - newest > timedelta(seconds=spec.grace) and spec.missed == "skip":
+        return (TimesPassed(at=now, through=now, missed=count),)
+    passed = TimesPassed(at=now, through=now, missed=count - 1)
+    if (queued := _place(schedule)) is None:
+        return passed, RunSkipped(at=now, due=newest)
+    return passed, _start(schedule, fire_id(schedule.name, newest), newest, subjects, now, queued)
+
+
+def _place(schedule: Schedule) -> bool | None:
+    """Return False if a run may start now, True if the run must wait, None if no run may be added."""
+    waiting = sum(each.status == "queued" for each in schedule.runs)
+    match _spec(schedule).overlap:
+        case "allow":
+            return False if len(open_runs(schedule)) < MAX_OPEN_RUNS else None
+        case "queue" if open_runs(schedule):
+            return True if waiting < MAX_QUEUED_RUNS else None
+        case _:
+            return None if open_runs(schedule) else False
+
+
+def _start(
+    schedule: Schedule,
+    request_id: str,
+    due: datetime,
+    subjects: Subjects,
+    now: datetime,
+    queued: bool,
+    by: str = "",
+    change: str = "",
+) -> RunStarted:
+    subject = subjects.request(schedule.team, schedule.caller)
+    source = subjects.source(_PREFIX, schedule.name)
+    return RunStarted(
+        at=now,
+        request_id=request_id,
+        workflow_id=workflow_id_for(subject, request_id, source),
+        due=due,
+        queued=queued,
+        by=by,
+        change=change,
+    )
+
+
+def _grant(schedule: Schedule, now: datetime) -> tuple[ScheduleEntry, ...]:
+    """Let the first run that waits start, if no run is ahead of it."""
+    first = next(iter(open_runs(schedule)), None)
+    if first is None or first.status != "queued":
+        return ()
+    return (RunGranted(at=now, workflow_id=first.workflow_id),)
+
+
+def _set_timer(schedule: Schedule, now: datetime, fired: int | None) -> tuple[ScheduleEntry, ...]:
+    fires = next_fires(schedule, now, 1)
+    wanted = min([now + MAX_WAKE, *fires])
+    # A timer that comes earlier stays: when it fires, the next timer is armed.
+    armed = schedule.wake is not None and now < schedule.wake <= wanted and fired != schedule.timer
+    return () if armed else (TimerSet(at=now, due=wanted),)
+
+
+def end_runs(schedule: Schedule, ended: Mapping[str, str], now: datetime) -> tuple[ScheduleEntry, ...]:
+    """Record the end of runs, each once.
+
+    Args:
+        schedule: The schedule.
+        ended: The statuses of outcomes by workflow.
+        now: The time.
+
+    Returns:
+        The entries.
+    """
+    return tuple(
+        RunEnded(at=now, workflow_id=each.workflow_id, outcome=ended[each.workflow_id])
+        for each in schedule.runs
+        if each.status == "running" and each.workflow_id in ended
+    )
+
+
+def next_fires(schedule: Schedule, now: datetime, count: int) -> list[datetime]:
+    """Return the next fires of a schedule.
+
+    Args:
+        schedule: The schedule.
+        now: The time.
+        count: The greatest number of fires.
+
+    Returns:
+        The fires, in order; none for a schedule that is not active.
+    """
+    if schedule.status != "active" or schedule.spec is None:
+        return []
+    done = {each.due for each in schedule.runs if not each.by}
+    after = now if schedule.spec.at is None else min(schedule.through, now)
+    found = [fire for fire in upcoming(schedule.spec, after, count + len(done)) if fire not in done]
+    return found[:count]
+
+
+def fire_id(name: str, due: datetime) -> str:
+    """Return the request id of a fire.
+
+    Args:
+        name: The name of the schedule.
+        due: The time of the fire.
+
+    Returns:
+        The id.
+    """
+    return f"{_PREFIX}/{name}/{due.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def schedule_of_request(request_id: str) -> str | None:
+    """Return the name of the schedule to which the id of a request belongs; None if it belongs to none.
+
+    A caller can choose such an id. The record of the schedule has the workflows that are runs.
+    """
+    match request_id.split("/"):
+        case [kind, name, _] if kind == _PREFIX:
+            return name
+    return None
+
+
+def _spec(schedule: Schedule) -> ScheduleSpec:
+    if schedule.spec is None:
+        raise InvariantError(f"the schedule {schedule.name} has no definition")
+    return schedule.spec

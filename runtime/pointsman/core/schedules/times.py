@@ -1,0 +1,142 @@
+"""Compute the times of a schedule. All times are in UTC; the cron expression is read in its own time zone.
+
+At a change to daylight saving time, the rules are those of Debian's cron. A fire at a fixed time that the clocks skip
+comes right after the gap. A fire at a fixed time that occurs twice comes once, at the first. An expression whose minute
+or hour begins with `*` follows elapsed time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from pointsman.errors import ContractError
+from pointsman_schemas.schedules import ScheduleSpec
+
+__all__ = ["MAX_COUNTED", "check_times", "fires_between", "next_fire", "upcoming"]
+
+MAX_COUNTED = 1_000
+"""Most fires of a time without a supervisor that are counted."""
+_FIELDS = 5
+_WINDOWS = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=366), timedelta(days=366 * 30))
+"""Times before now in which the newest fire is looked for, the shortest first."""
+
+
+def check_times(spec: ScheduleSpec, now: datetime) -> None:
+    """Refuse a definition that has no times.
+
+    Args:
+        spec: The definition.
+        now: The time.
+
+    Raises:
+        ContractError: The cron expression or the time zone is not valid, or no time is left.
+    """
+    if spec.at is not None:
+        if spec.at < now - timedelta(seconds=spec.grace):
+            raise ContractError(
+                f"the time is {spec.at.isoformat()}, which has passed; give a time that is still to come"
+            )
+        return
+    assert spec.cron is not None
+    if len(spec.cron.split()) != _FIELDS:
+        raise ContractError(
+            f"cron is {spec.cron!r}; expected five fields: minute, hour, day of the month, month, day of the week, "
+            "such as '0 9 * * 1-5'"
+        )
+    try:
+        _zone(spec.timezone)
+    except (KeyError, ValueError, OSError):  # an unknown name, a path, a folder of zones
+        raise ContractError(
+            f"the time zone is {spec.timezone!r}; expected an IANA name such as Europe/Oslo, or UTC"
+        ) from None
+    try:
+        first = next_fire(spec, now)
+    except CronSimError as error:
+        raise ContractError(
+            f"cron is {spec.cron!r}: {str(error).lower()}; expected five fields such as '0 9 * * 1-5'"
+        ) from None
+    if first is None:
+        raise ContractError(f"cron is {spec.cron!r}, which has no time in the next 50 years; correct day and month")
+
+
+def next_fire(spec: ScheduleSpec, after: datetime) -> datetime | None:
+    """Return the first fire after a time.
+
+    Args:
+        spec: The definition.
+        after: The time.
+
+    Returns:
+        The fire; None after the last one.
+    """
+    return next(_fires(spec, after), None)
+
+
+def upcoming(spec: ScheduleSpec, after: datetime, count: int) -> list[datetime]:
+    """Return the next fires.
+
+    Args:
+        spec: The definition.
+        after: The time.
+        count: The greatest number of fires.
+
+    Returns:
+        The fires, in order.
+    """
+    return [fire for fire, _ in zip(_fires(spec, after), range(count), strict=False)]
+
+
+def fires_between(spec: ScheduleSpec, after: datetime, until: datetime) -> tuple[datetime | None, int]:
+    """Find the fires of a span of time.
+
+    Args:
+        spec: The definition.
+        after: The beginning, exclusive.
+        until: The end, inclusive.
+
+    Returns:
+        The newest fire, and the number of fires, at most `MAX_COUNTED`.
+    """
+    newest, count = None, 0
+    for fire in _fires(spec, after):
+        if fire > until:
+            return newest, count
+        newest, count = fire, count + 1
+        if count == MAX_COUNTED:
+            break
+    if count < MAX_COUNTED:
+        return newest, count
+    for window in _WINDOWS:  # the fires are many: the newest is near the end
+        latest = None
+        for fire in _fires(spec, max(after, until - window)):
+            if fire > until:
+                break
+            latest = fire
+        if latest is not None:
+            return latest, count
+    return newest, count
+
+
+def _fires(spec: ScheduleSpec, after: datetime) -> Iterator[datetime]:
+    """Yield the fires after a time, without an end for a cron expression."""
+    if spec.at is not None:
+        if spec.at > after:
+            yield spec.at.astimezone(UTC)
+        return
+    last = after.astimezone(UTC)
+    # The expression has whole minutes, and the iterator drops fractions of its start.
+    for local in CronSim(spec.cron or "", after.astimezone(_zone(spec.timezone))):
+        fire = local.astimezone(UTC)
+        if fire > last:  # a fixed time within the repeated hour is found again in its second half
+            yield fire
+            last = fire
+
+
+@lru_cache(256)
+def _zone(name: str) -> tzinfo:
+    return UTC if name == "UTC" else ZoneInfo(name)

@@ -1,0 +1,330 @@
+"""Schedules of a team: decide about commands and timers, send the requests of fires, and arm the next timer.
+
+One change is one compare-and-set publish to the record of the schedule. The request of a fire and the next timer
+follow from the record and are published after the change, idempotently; then the input is acknowledged. A crash
+anywhere leaves the input unacknowledged: any supervisor receives the input again and publishes what is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from pointsman.core.model.state import State
+from pointsman.core.schedules.runs import (
+    ChangeAsked,
+    change_schedule,
+    check_schedule,
+    end_runs,
+    schedule_of_request,
+)
+from pointsman.core.schedules.state import fold_schedule, is_live, open_runs
+from pointsman.engine.log.reader import gather_batched, is_outcome
+from pointsman.engine.log.schedule_records import ScheduleRecords, read_schedule, read_schedules
+from pointsman.engine.process.consumers import request_consumer
+from pointsman.engine.process.fault_injection import fault_point
+from pointsman.engine.process.retrying import retry_while_unavailable
+from pointsman.errors import ContractError, UndecodableEventError, UnknownEventTypeError
+from pointsman.ports.bus import Bus, Delivery, StoredMessage
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import get_logger
+from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.events import Event, Outcome
+from pointsman_schemas.ids import schedule_id_for
+from pointsman_schemas.schedules import (
+    SCHEDULE_ACTIONS,
+    RunGranted,
+    RunStarted,
+    Schedule,
+    ScheduleChange,
+    ScheduleEntry,
+    ScheduleRun,
+    ScheduleTimer,
+    TimerSet,
+)
+from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["Scheduler"]
+
+_SWEEP_INTERVAL_S = 3600.0
+"""Interval of checks of all schedules, for timers that a broker has lost."""
+_LOST_AFTER = timedelta(minutes=1)
+"""Time after which a run without a log may be lost: its request was published long before."""
+_LOST = "lost"
+_ID_POSITION = 3  # of the schedule's id among the tokens of a subject
+
+_log = get_logger(__name__)
+
+Decide = Callable[[Schedule | None], Sequence[ScheduleEntry]]
+EventT = TypeVar("EventT", bound=Event)
+
+
+class Scheduler:
+    """The schedules of one team. Any number of supervisors may run it at once.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+        team: The team.
+        max_schedules: Most schedules of the team.
+    """
+
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str, max_schedules: int) -> None:
+        self._bus = bus
+        self._subjects = subjects
+        self._clock = clock
+        self._team = team
+        self._max_schedules = max_schedules
+        self._records = ScheduleRecords(bus, subjects, clock, subjects.source("team", team))
+        self._locks = WeakValueDictionary[str, asyncio.Lock]()
+        self._sweep = asyncio.Event()
+
+    def concerns(self, message: StoredMessage) -> bool:
+        """Return True if a message is a command about a schedule, or the timer of a schedule."""
+        tokens = message.subject.split(".", _ID_POSITION + 1)
+        return len(tokens) > _ID_POSITION and tokens[_ID_POSITION].startswith("sc_")
+
+    async def process(self, delivery: Delivery) -> None:
+        """Decide about a command or a timer. The caller settles the delivery.
+
+        Args:
+            delivery: The delivery.
+
+        Raises:
+            ContractError: The message cannot be read.
+        """
+        fault_point("supervisor.received")
+        schedule_id = delivery.message.subject.split(".")[_ID_POSITION]
+        lock = self._locks.setdefault(schedule_id, asyncio.Lock())
+        async with lock:  # the commands about one schedule are decided in their order
+            if self._subjects.kind_of(delivery.message.subject) == "timer":
+                await self._on_timer(delivery)
+            else:
+                await self._on_change(delivery)
+
+    async def record(self, state: State) -> None:
+        """Record the end of a run, and start the run that waits for it. A repeated call changes nothing.
+
+        Args:
+            state: The state of a workflow.
+        """
+        if state.outcome is None or not state.ended or state.parent is not None:
+            return
+        if (name := schedule_of_request(state.request_id)) is None:
+            return
+        with suppress(ContractError):  # the caller chose an id of this form
+            head = await read_schedule(self._bus, self._subjects.cron(self._team, state.caller, name))
+            if head.schedule is not None and any(each.workflow_id == state.workflow_id for each in head.schedule.runs):
+                ended = {state.workflow_id: state.outcome.status}
+                await self._decide(state.caller, name, lambda schedule: (), ended=ended)
+
+    def check_soon(self) -> None:
+        """Check all schedules: the broker's clock was set."""
+        self._sweep.set()
+
+    async def run(self) -> None:
+        """Check all schedules at the start, when `check_soon` was called, and once in an hour. Never returns."""
+        while True:
+            self._sweep.clear()
+            await retry_while_unavailable(self._check_all, self._clock)
+            waits = [
+                asyncio.create_task(self._sweep.wait()),
+                asyncio.ensure_future(self._clock.sleep(_SWEEP_INTERVAL_S)),
+            ]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for each in waits:
+                    each.cancel()
+                await asyncio.gather(*waits, return_exceptions=True)
+
+    async def _check_all(self) -> None:
+        found = await read_schedules(self._bus, self._subjects.crons(self._team))
+        await gather_batched(
+            self._decide(each.caller, each.name, lambda schedule: (), complete=True)
+            for each in found
+            if is_live(each) or open_runs(each)
+        )
+
+    async def _on_change(self, delivery: Delivery) -> None:
+        address = self._subjects.parse_control(delivery.message.subject)
+        change = _read(ScheduleChange, delivery.message)
+        if address.action not in SCHEDULE_ACTIONS:
+            raise UndecodableEventError(
+                f"the action is {address.action!r}; expected {' or '.join(SCHEDULE_ACTIONS)} for a schedule"
+            )
+        self._check_id(change.caller, change.schedule, address.workflow)
+        full = await self._full() if change.action == "create" else ""
+        for_others = address.action == "schedule-others"
+        asked = ChangeAsked(address.id, address.actor, self._team, change, full, for_others)
+        now = await self._bus.time()
+        await self._decide(
+            change.caller,
+            change.schedule,
+            lambda schedule: change_schedule(schedule, asked, self._subjects, now),
+            now=now,
+            complete=delivery.delivered > 1,
+        )
+
+    async def _on_timer(self, delivery: Delivery) -> None:
+        stored = delivery.message
+        address = self._subjects.parse_timer(stored.subject)
+        planned = self._subjects.schedule(address.team, address.workflow, address.name)
+        if stored.scheduled_by != planned:
+            raise UndecodableEventError(
+                f"the timer comes from {stored.scheduled_by or 'a client'}; expected the schedule {planned}; only the "
+                "broker publishes a timer, when it is due"
+            )
+        timer = _read(ScheduleTimer, stored)
+        self._check_id(timer.caller, timer.schedule, address.workflow)
+        await self._decide(
+            timer.caller, timer.schedule, lambda schedule: (), fired=timer.number, complete=delivery.delivered > 1
+        )
+
+    def _check_id(self, caller: str, name: str, id: str) -> None:
+        if (expected := schedule_id_for(self._team, caller, name)) != id:
+            raise UndecodableEventError(
+                f"the subject names the schedule {id}; expected {expected}, the id of {name!r} of {caller}"
+            )
+
+    async def _full(self) -> str:
+        """Return the reason for which the team takes no further schedule; empty if there is room."""
+        filter = self._subjects.crons(self._team)
+        if len(await self._bus.subjects("log", filter)) < self._max_schedules:
+            return ""
+        live = sum(is_live(each) for each in await read_schedules(self._bus, filter))
+        if live < self._max_schedules:
+            return ""
+        return (
+            f"the team {self._team} has {live} schedules, the most that POINTSMAN_MAX_SCHEDULES allows; delete one, or "
+            "raise the setting of the supervisors"
+        )
+
+    async def _decide(
+        self,
+        caller: str,
+        name: str,
+        first: Decide,
+        *,
+        now: datetime | None = None,
+        fired: int | None = None,
+        ended: Mapping[str, str] | None = None,
+        complete: bool = False,
+    ) -> None:
+        """Decide, store and publish.
+
+        Args:
+            caller: The caller to whom the schedule belongs.
+            name: The name of the schedule.
+            first: The decision about the input, before the check of times and runs.
+            now: The broker's time; None to read it.
+            fired: The number of a timer that has fired.
+            ended: Runs that have ended; None to look for them.
+            complete: True to publish all messages of the record: an earlier process may have left some out.
+        """
+        moment = now or await self._bus.time()
+        ends = await self._find_ends(caller, name, moment) if ended is None else ended
+
+        def decide(schedule: Schedule | None) -> Sequence[ScheduleEntry]:
+            entries = tuple(first(schedule))
+            if schedule is None and not entries:
+                return ()
+            after = fold_schedule(schedule, entries)
+            entries += end_runs(after, ends, moment)
+            after = fold_schedule(schedule, entries)
+            return (*entries, *check_schedule(after, self._subjects, moment, fired=fired))
+
+        changed = await self._records.change(self._team, caller, name, decide)
+        fault_point("supervisor.committed")
+        if changed.schedule is None:
+            return
+        for entry in changed.entries:
+            _log.info(entry.kind, schedule=name, caller=caller, team=self._team)
+        complete = complete or changed.raced or not changed.entries
+        await self._publish(changed.schedule, changed.entries, moment, complete=complete)
+        fault_point("supervisor.emitted")
+
+    async def _find_ends(self, caller: str, name: str, now: datetime) -> Mapping[str, str]:
+        """Return the ends of runs that the record does not have, by workflow."""
+        head = await read_schedule(self._bus, self._subjects.cron(self._team, caller, name))
+        runs = [each for each in head.schedule.runs if each.status == "running"] if head.schedule else []
+        ends = await gather_batched(self._end_of(each, now) for each in runs)
+        return {each.workflow_id: end for each, end in zip(runs, ends, strict=True) if end}
+
+    async def _end_of(self, run: ScheduleRun, now: datetime) -> str:
+        # In this order: a request is settled after the first commit of its workflow.
+        requests = request_consumer(self._subjects, self._team)
+        depth = await self._bus.depth(requests.name, requests.stream)
+        stored = await self._bus.last("log", self._subjects.outcome(self._team, run.workflow_id))
+        if stored is not None and is_outcome(stored):
+            return parse(Outcome, decode(stored.headers, stored.body)[1]).status
+        settled = depth is not None and not depth.pending and not depth.in_flight
+        old = run.started_at is not None and now - run.started_at > _LOST_AFTER
+        if old and settled and await self._bus.last("log", self._subjects.log(self._team, run.workflow_id)) is None:
+            _log.warning("run_lost", workflow_id=run.workflow_id, hint="its request was settled without a workflow")
+            return _LOST
+        return ""
+
+    async def _publish(
+        self, schedule: Schedule, entries: Sequence[ScheduleEntry], now: datetime, *, complete: bool
+    ) -> None:
+        """Publish the requests of the runs that start, and arm the timer."""
+        begun = {each.workflow_id for each in entries if isinstance(each, RunStarted | RunGranted)}
+        runs = [each for each in schedule.runs if each.status == "running" and (complete or each.workflow_id in begun)]
+        await gather_batched(self._send_request(schedule, run, now) for run in runs)
+        if is_live(schedule) and (complete or any(isinstance(each, TimerSet) for each in entries)):
+            await self._arm(schedule, now)
+
+    async def _send_request(self, schedule: Schedule, run: ScheduleRun, now: datetime) -> None:
+        assert schedule.spec is not None
+        request = schedule.spec.request
+        body = dump(request)
+        envelope = Envelope(
+            id=run.request_id,
+            type=request.event_type,
+            source=self._subjects.source("schedule", schedule.name),
+            time=now,
+            subject=run.workflow_id,
+            correlation_id=request.correlation_id or run.request_id,
+        )
+        subject = self._subjects.request(schedule.team, schedule.caller)
+        await self._bus.publish(subject, body, encode(envelope))  # a second copy starts no second workflow
+        fault_point("supervisor.sent")
+
+    async def _arm(self, schedule: Schedule, now: datetime) -> None:
+        """Arm the timer of the record. A repeated call changes nothing, also if the timer has fired."""
+        if schedule.wake is None:
+            return
+        id = schedule_id_for(schedule.team, schedule.caller, schedule.name)
+        # A schedule that was forgotten and created again begins to count at 1.
+        name = f"{schedule.created_at:%Y%m%dT%H%M%S}-{schedule.timer}"
+        timer = ScheduleTimer(caller=schedule.caller, schedule=schedule.name, number=schedule.timer, due=schedule.wake)
+        envelope = Envelope(
+            id=f"{id}-{name}",
+            type=ScheduleTimer.event_type,
+            source=self._subjects.source("team", self._team),
+            time=now,
+            subject=id,
+        )
+        await self._bus.schedule(
+            self._subjects.schedule(self._team, id, name),
+            schedule.wake,
+            self._subjects.timer(self._team, id, name),
+            dump(timer),
+            encode(envelope),
+        )
+
+
+def _read(kind: type[EventT], stored: StoredMessage) -> EventT:
+    envelope, body = decode(stored.headers, stored.body)
+    if envelope is not None and envelope.type != kind.event_type:
+        raise UnknownEventTypeError(
+            f"the event's type is {envelope.type[:200]!r}; expected {kind.event_type!r} on this subject"
+        )
+    return parse(kind, body)

@@ -1,0 +1,309 @@
+"""Schedules: requests that a supervisor sends at the times of a cron expression, or once at a given time.
+
+A caller publishes a `ScheduleChange`. A supervisor of the team decides about it. Each schedule has one record, on
+`{ns}.cron.{team}.{caller}.{schedule}`. Each message of the record holds the entries of one change and the schedule
+after the change, and is published by compare-and-set. So the newest message is the whole schedule.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, TypeAlias
+
+from pydantic import AwareDatetime, Field, StringConstraints, model_validator
+
+from pointsman_schemas.base import Frozen
+from pointsman_schemas.events import Event, Part, Request
+from pointsman_schemas.ids import TeamName, Token, WorkflowId
+
+__all__ = [
+    "MAX_OPEN_RUNS",
+    "MAX_QUEUED_RUNS",
+    "MAX_REQUEST_BYTES",
+    "MAX_RUNS",
+    "SCHEDULE_ACTIONS",
+    "AppliedChange",
+    "ChangeRefused",
+    "RunEnded",
+    "RunGranted",
+    "RunSkipped",
+    "RunStarted",
+    "Schedule",
+    "ScheduleChange",
+    "ScheduleCreated",
+    "ScheduleDeleted",
+    "ScheduleEnded",
+    "ScheduleEntry",
+    "SchedulePaused",
+    "ScheduleRecord",
+    "ScheduleResumed",
+    "ScheduleRun",
+    "ScheduleSpec",
+    "ScheduleStatus",
+    "ScheduleTimer",
+    "TimerSet",
+    "TimesPassed",
+]
+
+MAX_RUNS = 20
+"""Runs that have ended and that the record of a schedule keeps."""
+MAX_OPEN_RUNS = 50
+"""Runs of one schedule that may run at the same time, with the overlap `allow`."""
+MAX_QUEUED_RUNS = 10
+"""Runs of one schedule that may wait, with the overlap `queue`."""
+MAX_REQUEST_BYTES = 65_536
+"""Most bytes of the request of a schedule. Each change of the record holds the request."""
+MAX_GRACE_S = 86_400.0
+_KEPT_CHANGES = 20
+
+ScheduleStatus: TypeAlias = Literal["active", "paused", "ended", "deleted", "refused"]
+
+
+SCHEDULE_ACTIONS = ("schedule", "schedule-others")
+"""The actions in the subjects of commands about schedules: for schedules of the actor, and for those of all callers."""
+
+
+class ScheduleSpec(Frozen):
+    """The definition of a schedule: the times, the policies and the request."""
+
+    cron: Annotated[str, StringConstraints(min_length=9, max_length=200)] | None = Field(
+        default=None,
+        description="The times as a cron expression of five fields: minute, hour, day of the month, month, day of the "
+        "week.",
+    )
+    at: AwareDatetime | None = Field(default=None, description="The only time, in place of a cron expression.")
+    timezone: Annotated[str, StringConstraints(min_length=1, max_length=64)] = Field(
+        default="UTC", description="The IANA time zone of the cron expression."
+    )
+    overlap: Literal["skip", "queue", "allow"] = Field(
+        default="skip",
+        description="A fire while an earlier run of the schedule has not ended: the fire is skipped, waits for the end "
+        "of the run, or starts beside the run.",
+    )
+    missed: Literal["skip", "once"] = Field(
+        default="skip",
+        description="Fires that are later than `grace`, because no supervisor or no broker ran: all are skipped, or "
+        "the newest of them starts one run.",
+    )
+    grace: float = Field(
+        default=60.0, strict=True, ge=1, le=MAX_GRACE_S, description="Seconds by which a fire may be late."
+    )
+    request: Request = Field(description="The request that each fire sends to the team.")
+
+    @model_validator(mode="after")
+    def _has_times(self) -> ScheduleSpec:
+        if (self.cron is None) == (self.at is None):
+            raise ValueError("expected either a cron expression or a time")
+        if self.request.files or self.request.reply_to:
+            raise ValueError("the request of a schedule has no files and no reply_to; leave them out")
+        return self
+
+
+class ScheduleChange(Event):
+    """A command about a schedule, on `{ns}.control.{team}.{schedule id}.{action}.{actor}.{id}`.
+
+    The action of the subject is `schedule` for a schedule of the actor, and `schedule-others` for the schedule of
+    another caller. The actor of `create` is the caller to whom the schedule belongs.
+    """
+
+    event_type: ClassVar[str] = "io.pointsman.schedule-change.v1"
+
+    action: Literal["create", "pause", "resume", "run", "delete"] = Field(description="The command.")
+    caller: Token = Field(description="The caller to whom the schedule belongs.")
+    schedule: Token = Field(description="The name of the schedule, unique for its team and caller.")
+    spec: ScheduleSpec | None = Field(default=None, description="With `create`: the definition.")
+
+
+class ScheduleTimer(Event):
+    """The timer of a schedule that fired: a supervisor checks which times have passed."""
+
+    event_type: ClassVar[str] = "io.pointsman.schedule-timer.v1"
+
+    caller: Token = Field(description="The caller to whom the schedule belongs.")
+    schedule: Token = Field(description="The name of the schedule.")
+    number: int = Field(ge=1, description="The number of the timer.")
+    due: AwareDatetime = Field(description="Time for which the timer was armed.")
+
+
+class ScheduleRun(Part):
+    """One run of a schedule: the workflow of one fire."""
+
+    request_id: str = Field(description="The id of the request, which follows from the fire.")
+    workflow_id: WorkflowId = Field(description="The workflow, which follows from the request.")
+    due: AwareDatetime = Field(description="The time of the fire; for a run by hand, the time of the command.")
+    by: str = Field(default="", description="The actor of a run by hand; empty for a fire.")
+    status: Literal["queued", "running", "ended"] = Field(description="The status of the run.")
+    started_at: AwareDatetime | None = Field(default=None, description="Time at which the request was sent.")
+    ended_at: AwareDatetime | None = Field(default=None, description="The end of the workflow.")
+    outcome: str = Field(
+        default="", description="The status of the outcome; `lost` for a run whose workflow never began."
+    )
+
+
+class AppliedChange(Part):
+    """A command that a supervisor has decided about."""
+
+    id: str = Field(description="The id of the command.")
+    refusal: str = Field(default="", description="The reason of a refusal; empty for a command that was carried out.")
+
+
+class Schedule(Part):
+    """The state of a schedule."""
+
+    team: TeamName = Field(description="The team.")
+    caller: Token = Field(description="The caller to whom the schedule belongs.")
+    name: Token = Field(description="The name of the schedule, unique for its team and caller.")
+    status: ScheduleStatus = Field(
+        description="`ended` is a schedule without a further time; `refused` was never created."
+    )
+    spec: ScheduleSpec | None = Field(default=None, description="The definition; none if it was refused.")
+    created_at: AwareDatetime = Field(description="Time of the creation.")
+    changed_at: AwareDatetime = Field(description="Time of the last change.")
+    through: AwareDatetime = Field(description="The fires up to this time are decided.")
+    wake: AwareDatetime | None = Field(default=None, description="Time of the armed timer.")
+    timer: int = Field(default=0, ge=0, description="Number of the armed timer.")
+    runs: tuple[ScheduleRun, ...] = Field(default=(), description="The newest runs, in order.")
+    started: int = Field(default=0, ge=0, description="Runs that were started.")
+    skipped: int = Field(default=0, ge=0, description="Fires that were skipped, because an earlier run had not ended.")
+    missed: int = Field(default=0, ge=0, description="Fires that were skipped, because they were too late.")
+    changes: tuple[AppliedChange, ...] = Field(default=(), description="The newest commands.")
+    changed_by: str = Field(default="", description="The actor of the last command.")
+
+
+class ScheduleCreated(Part):
+    """The schedule was created."""
+
+    kind: Literal["schedule_created"] = Field(default="schedule_created", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    team: TeamName = Field(description="The team.")
+    caller: Token = Field(description="The caller to whom the schedule belongs.")
+    name: Token = Field(description="The name of the schedule.")
+    spec: ScheduleSpec = Field(description="The definition.")
+    change: str = Field(description="The id of the command.")
+
+
+class ChangeRefused(Part):
+    """A command was refused. A refused creation begins a record, so that its caller can read the reason."""
+
+    kind: Literal["change_refused"] = Field(default="change_refused", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    team: TeamName = Field(description="The team.")
+    caller: Token = Field(description="The caller to whom the schedule belongs.")
+    name: Token = Field(description="The name of the schedule.")
+    change: str = Field(description="The id of the command.")
+    reason: str = Field(description="The reason.")
+
+
+class SchedulePaused(Part):
+    """The schedule was paused: its times pass without a run."""
+
+    kind: Literal["schedule_paused"] = Field(default="schedule_paused", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    by: str = Field(description="The actor.")
+    change: str = Field(description="The id of the command.")
+
+
+class ScheduleResumed(Part):
+    """The schedule goes on. The times of the pause were not missed."""
+
+    kind: Literal["schedule_resumed"] = Field(default="schedule_resumed", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    by: str = Field(description="The actor.")
+    change: str = Field(description="The id of the command.")
+
+
+class ScheduleDeleted(Part):
+    """The schedule was deleted. Its runs that have started go on."""
+
+    kind: Literal["schedule_deleted"] = Field(default="schedule_deleted", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    by: str = Field(description="The actor.")
+    change: str = Field(description="The id of the command.")
+
+
+class ScheduleEnded(Part):
+    """The schedule has no further time."""
+
+    kind: Literal["schedule_ended"] = Field(default="schedule_ended", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+
+
+class RunStarted(Part):
+    """A fire, or a command, became a run: its request is sent, or waits for the end of an earlier run."""
+
+    kind: Literal["run_started"] = Field(default="run_started", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    request_id: str = Field(description="The id of the request.")
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    due: AwareDatetime = Field(description="The time of the fire, or of the command.")
+    queued: bool = Field(default=False, description="True if the run waits for the end of an earlier run.")
+    by: str = Field(default="", description="The actor of a run by hand; empty for a fire.")
+    change: str = Field(default="", description="The id of the command of a run by hand.")
+
+
+class RunGranted(Part):
+    """A run that waited may start: its request is sent."""
+
+    kind: Literal["run_granted"] = Field(default="run_granted", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    workflow_id: WorkflowId = Field(description="The workflow.")
+
+
+class RunSkipped(Part):
+    """A fire was skipped, because an earlier run had not ended."""
+
+    kind: Literal["run_skipped"] = Field(default="run_skipped", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    due: AwareDatetime = Field(description="The time of the fire.")
+
+
+class TimesPassed(Part):
+    """The fires up to a time are decided. Some of them were too late."""
+
+    kind: Literal["times_passed"] = Field(default="times_passed", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    through: AwareDatetime = Field(description="The fires up to this time are decided.")
+    missed: int = Field(default=0, ge=0, description="Fires that were too late.")
+
+
+class RunEnded(Part):
+    """The workflow of a run ended."""
+
+    kind: Literal["run_ended"] = Field(default="run_ended", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    outcome: str = Field(description="The status of the outcome; `lost` for a run whose workflow never began.")
+
+
+class TimerSet(Part):
+    """The next timer was armed."""
+
+    kind: Literal["timer_set"] = Field(default="timer_set", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    due: AwareDatetime = Field(description="Time of the timer.")
+
+
+ScheduleEntry: TypeAlias = Annotated[
+    ScheduleCreated
+    | ChangeRefused
+    | SchedulePaused
+    | ScheduleResumed
+    | ScheduleDeleted
+    | ScheduleEnded
+    | RunStarted
+    | RunGranted
+    | RunSkipped
+    | TimesPassed
+    | RunEnded
+    | TimerSet,
+    Field(discriminator="kind"),
+]
+
+
+class ScheduleRecord(Event):
+    """One change of a schedule, with the schedule after the change."""
+
+    event_type: ClassVar[str] = "io.pointsman.schedule.v1"
+
+    number: int = Field(ge=1, description="The number of the change, from 1.")
+    entries: tuple[ScheduleEntry, ...] = Field(description="The entries of the change, in order.")
+    state: Schedule = Field(description="The schedule after the change.")
