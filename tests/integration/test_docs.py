@@ -1,4 +1,4 @@
-"""Every code block of the README, docs/questions.md and docs/threads.md runs, in its order, against one running system.
+"""Every code block of the README and of the pages about questions, schedules and threads runs, against one system.
 
 A Python block is saved under the name in its first line and run, unless something else runs it. A shell block is run
 line by line; a line that ends in `&` goes on in the background, and what must be there first the block waits for
@@ -189,6 +189,21 @@ async def test_the_blocks_of_the_threads_run(client: Client, settings: Settings,
     assert (left.turns, left.deleted_by) == ((), left.caller)
 
 
+async def test_the_blocks_of_the_schedules_run(client: Client, settings: Settings, tmp_path: Path) -> None:
+    (_, commands), (_, nightly) = blocks_of((ROOT / "docs" / "schedules.md").read_text())
+    (tmp_path / "nightly.py").write_text(nightly)
+
+    for line in commands.splitlines():
+        await run(line, tmp_path, settings)
+    await run("python nightly.py", tmp_path, settings)
+    found = await client.list("customer-service")
+    (later,) = await client.schedules.list()
+
+    assert [each.correlation_id.rpartition("/")[0] for each in found] == ["schedule/nightly", "schedule/report"]
+    assert later.spec is not None
+    assert later.spec.at is not None
+
+
 def test_no_document_has_a_block_that_no_test_runs() -> None:
     """The tests of the guide, the runbook, the gateway, security and the strategies run the other blocks."""
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
@@ -207,6 +222,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
         "docs/gateway.md": {"sh", "python", "toml"},
         "docs/guide.md": {"sh", "python", "yaml"},
         "docs/runbook.md": {"sh"},
+        "docs/schedules.md": {"sh", "python"},
         "docs/security.md": {"sh", "conf", "toml"},
         "docs/state-machine.md": {"mermaid"},  # generated
         "docs/strategies.md": {"python"},

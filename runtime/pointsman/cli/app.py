@@ -104,6 +104,18 @@ COMMANDS: Mapping[str, Entry | Group] = {
             "delete": Entry("threads:delete", "Delete a thread with all messages of its turns."),
         },
     ),
+    "schedules": Group(
+        "Create, list, show and change schedules.",
+        {
+            "create": Entry("schedules:create", "Create a schedule: a request at the times of cron, or once."),
+            "list": Entry("schedules:list_", "List the schedules with their next times."),
+            "show": Entry("schedules:show", "Show a schedule with its next times and its last runs."),
+            "pause": Entry("schedules:pause", "Pause a schedule: its times pass without a run."),
+            "resume": Entry("schedules:resume", "Let a paused schedule go on."),
+            "run": Entry("schedules:run", "Start a run now."),
+            "delete": Entry("schedules:delete", "Delete a schedule."),
+        },
+    ),
     "dead": Group(
         "List, show, replay and discard unprocessable messages.",
         {

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
+from pydantic import JsonValue
 
 from pointsman.errors import ConfigurationError
+from pointsman_schemas.strict_json import parse_json
 
 __all__ = [
     "Deadline",
@@ -24,6 +29,8 @@ __all__ = [
     "WithParent",
     "WorkflowId",
     "check_seconds",
+    "parse_request",
+    "parse_start",
     "parse_time",
     "read_stdin",
 ]
@@ -133,6 +140,63 @@ def parse_time(text: str | None) -> datetime | None:
         raise ConfigurationError(
             f"the time is {text[:40]!r}; give an age such as 90s, 15m, 2h or 3d, or a time such as 2026-01-31T12:00:00Z"
         ) from None
+
+
+def parse_start(text: str | None) -> datetime | None:
+    """Read the value of `--at`.
+
+    Args:
+        text: A delay such as 90s, 15m, 2h or 3d, or an ISO 8601 time, which is local without a zone; or None.
+
+    Returns:
+        The time, with a zone; None for None.
+
+    Raises:
+        ConfigurationError: The text is neither a delay nor a time.
+    """
+    if text is not None and (delay := _AGE.fullmatch(text.strip())) is not None:
+        try:
+            return datetime.now(UTC) + timedelta(**{_UNITS[delay[2]]: float(delay[1])})
+        except OverflowError:
+            raise ConfigurationError(f"the delay {text[:40]!r} is too long; give a shorter one") from None
+    return parse_time(text)
+
+
+def parse_request(command: str, team: str, words: Sequence[str], input_json: str | None) -> str | dict[str, JsonValue]:
+    """Read the request of a command from its words, from JSON or from standard input.
+
+    Args:
+        command: The command, for the error messages.
+        team: The team, for the error messages.
+        words: The words of the request.
+        input_json: The request as JSON, or None.
+
+    Returns:
+        The request.
+
+    Raises:
+        ConfigurationError: The request is missing, given twice or not valid.
+    """
+    if words and input_json is not None:
+        raise ConfigurationError("the request is given twice, as TEXT and with --input-json; leave out one of them")
+    if input_json is not None:
+        value = parse_json((read_stdin() if input_json == "-" else input_json).encode())
+        if not isinstance(value, dict):
+            raise ConfigurationError(f"--input-json is {json.dumps(value)[:80]}; give a JSON object")
+        return value
+    if not words:
+        raise ConfigurationError(
+            f"TEXT is missing: pointsman {command} {shlex.quote(team)} 'your request'; or give --input-json, or pipe "
+            f"the request in: pointsman {command} {shlex.quote(team)} -"
+        )
+    if len(words) > 1:  # the shell has split the text
+        options, dashes = (", and options before --", "-- ") if words[0].startswith("-") else ("", "")
+        quoted = f"pointsman {command} {shlex.quote(team)} {dashes}{shlex.quote(' '.join(words))}"
+        raise ConfigurationError(f"TEXT is {len(words)} words; put the text in quotes{options}: {quoted}")
+    text = read_stdin().strip() if words[0] == "-" else words[0]
+    if not text:
+        raise ConfigurationError("the request is empty; give TEXT, or pipe it in with -")
+    return text
 
 
 def read_stdin() -> str:

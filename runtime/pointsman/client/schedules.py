@@ -177,6 +177,21 @@ class Schedules:
 
         return next_fires(schedule, datetime.now(UTC), min(count, _MAX_FIRES))
 
+    def workflow_of(self, team: str, name: str, fire: datetime) -> str:
+        """Return the workflow of a fire of the user's schedule. The id is known before the fire.
+
+        Args:
+            team: The team.
+            name: The name of the schedule.
+            fire: The time of the fire.
+
+        Returns:
+            The id of the workflow.
+        """
+        from pointsman.core.schedules.runs import fire_id, workflow_of_run
+
+        return workflow_of_run(self._subjects, team, self._user, name, fire_id(name, fire))
+
     async def pause(
         self,
         name: str,

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json as json_module
-import shlex
-from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
+from uuid import uuid4
 
 import typer
 from pydantic import JsonValue
 
-from pointsman.cli.arguments import Deadline, Json, Namespace, Timeout, Url, read_stdin
+from pointsman.cli.arguments import Deadline, Json, Namespace, Timeout, Url, parse_request, parse_start
 from pointsman.cli.render.follow import follow, print_outcome, print_streamed_text
 from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_json
 from pointsman.cli.render.wait_notices import NOTICE_AFTER_S, notices, report_missing_agents, report_outages
@@ -23,7 +22,6 @@ from pointsman.client.client import QUEUED_STATUS, Client, Workflow
 from pointsman.client.known_teams import unknown_team_hint
 from pointsman.errors import BusUnavailableError, ConfigurationError
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.strict_json import parse_json
 
 __all__ = ["submit"]
 
@@ -65,6 +63,15 @@ def submit(
             metavar="ID", help="The thread of which the request is the next turn. Default: none.", show_default=False
         ),
     ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Send the request at this time, such as 2026-01-31T12:00:00Z, or after a delay such as 90s or 2h. "
+            "The command does not wait. Default: now.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait for the answer, or print the id of the workflow and exit.")
     ] = True,
@@ -84,12 +91,17 @@ def submit(
     Raises:
         ConfigurationError: The request or the request id is missing or wrong.
     """
-    request = _parse_request(team, text or (), input_json)
+    request = parse_request("submit", team, text or (), input_json)
     if request_id is not None and not request_id.strip():
         raise ConfigurationError("--request-id is empty; give an id, or leave out the option for a new id")
+    start = parse_start(at)
+    if start is not None and (request_id or correlation_id or file or watch):
+        raise ConfigurationError("--at takes no --request-id, --correlation-id, --file or --watch; leave them out")
 
     async def run() -> Code:
         async with session(url, namespace, create=True) as client:
+            if start is not None:
+                return await _submit_later(client, team, request, start, deadline, thread, json=json)
             workflow = await client.submit(
                 team,
                 request,
@@ -125,27 +137,29 @@ def submit(
     return asyncio.run(run())
 
 
-def _parse_request(team: str, words: Sequence[str], input_json: str | None) -> str | dict[str, JsonValue]:
-    if words and input_json is not None:
-        raise ConfigurationError("the request is given twice, as TEXT and with --input-json; leave out one of them")
-    if input_json is not None:
-        value = parse_json((read_stdin() if input_json == "-" else input_json).encode())
-        if not isinstance(value, dict):
-            raise ConfigurationError(f"--input-json is {json_module.dumps(value)[:80]}; give a JSON object")
-        return value
-    if not words:
-        raise ConfigurationError(
-            f"TEXT is missing: pointsman submit {shlex.quote(team)} 'your request'; or give --input-json, or pipe the "
-            f"request in: pointsman submit {shlex.quote(team)} -"
-        )
-    if len(words) > 1:  # the shell has split the text
-        options, dashes = (", and options before --", "-- ") if words[0].startswith("-") else ("", "")
-        quoted = f"pointsman submit {shlex.quote(team)} {dashes}{shlex.quote(' '.join(words))}"
-        raise ConfigurationError(f"TEXT is {len(words)} words; put the text in quotes{options}: {quoted}")
-    text = read_stdin().strip() if words[0] == "-" else words[0]
-    if not text:
-        raise ConfigurationError("the request is empty; give TEXT, or pipe it in with -")
-    return text
+async def _submit_later(
+    client: Client,
+    team: str,
+    request: str | dict[str, JsonValue],
+    start: datetime,
+    deadline: float | None,
+    thread: str | None,
+    *,
+    json: bool,
+) -> Code:
+    """Make a schedule with a single time, and print the id of its workflow."""
+    name = f"at-{uuid4().hex[:12]}"
+    made = await client.schedules.create(name, team, request, at=start, deadline=deadline, thread=thread)
+    workflow = client.schedules.workflow_of(team, name, start)
+    if json:
+        print_json({"workflow_id": workflow, "team": team, "schedule": name, "at": start.isoformat()})
+    else:
+        print(workflow)
+    if made is None:
+        print_error(f"the schedule {name} is stored, and waits for a supervisor of {team}")
+    else:
+        print_error(f"the request is sent at {start.isoformat()}; `pointsman schedules delete {name}` deletes it")
+    return Code.OK
 
 
 async def _wait_for_outcome(client: Client, workflow: Workflow, *, watch: bool, json: bool) -> Outcome:

@@ -48,6 +48,7 @@ __all__ = [
     "fire_id",
     "next_fires",
     "schedule_of_request",
+    "workflow_of_run",
 ]
 
 MAX_WAKE = timedelta(days=1)
@@ -234,6 +235,22 @@ def _place(schedule: Schedule) -> bool | None:
             return None if open_runs(schedule) else False
 
 
+def workflow_of_run(subjects: Subjects, team: str, caller: str, name: str, request_id: str) -> str:
+    """Return the workflow of a run.
+
+    Args:
+        subjects: The subjects of the namespace.
+        team: The team.
+        caller: The caller to whom the schedule belongs.
+        name: The name of the schedule.
+        request_id: The id of the request.
+
+    Returns:
+        The id of the workflow.
+    """
+    return workflow_id_for(subjects.request(team, caller), request_id, subjects.source(_PREFIX, name))
+
+
 def _start(
     schedule: Schedule,
     request_id: str,
@@ -244,12 +261,10 @@ def _start(
     by: str = "",
     change: str = "",
 ) -> RunStarted:
-    subject = subjects.request(schedule.team, schedule.caller)
-    source = subjects.source(_PREFIX, schedule.name)
     return RunStarted(
         at=now,
         request_id=request_id,
-        workflow_id=workflow_id_for(subject, request_id, source),
+        workflow_id=workflow_of_run(subjects, schedule.team, schedule.caller, schedule.name, request_id),
         due=due,
         queued=queued,
         by=by,

@@ -1,0 +1,293 @@
+"""The commands about schedules: create, list, show, pause, resume, run, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Literal
+
+import typer
+
+from pointsman.cli.arguments import Deadline, Json, Namespace, Url, parse_request, parse_start
+from pointsman.cli.render.output import Code, console, print_error, print_json, print_table
+from pointsman.cli.render.schedules import schedule_table, schedule_view
+from pointsman.cli.support.session import session
+from pointsman.client.client import Client
+from pointsman.client.known_teams import unknown_team_hint
+from pointsman_schemas.schedules import Schedule
+
+__all__ = ["create", "delete", "list_", "pause", "resume", "run", "show"]
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
+TeamOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="The team. Default: the only team with a schedule of this name.", show_default=False
+    ),
+]
+Caller = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The owner of the schedule. Default: you.", show_default=False),
+]
+
+
+def create(
+    name: Name,
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="The name of the team.")],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]", help="The request, in quotes; - reads it from standard input."),
+    ] = None,
+    cron: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELDS",
+            help="The times: minute, hour, day of the month, month, day of the week, such as '0 9 * * 1-5'.",
+        ),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="The only time, such as 2026-01-31T12:00:00Z, or a delay such as 90s or 2h."),
+    ] = None,
+    tz: Annotated[str, typer.Option(metavar="ZONE", help="The IANA time zone of --cron.")] = "UTC",
+    overlap: Annotated[
+        Literal["skip", "queue", "allow"],
+        typer.Option(help="A fire while an earlier run has not ended: skip it, let it wait, or start it."),
+    ] = "skip",
+    missed: Annotated[
+        Literal["skip", "once"] | None,
+        typer.Option(
+            help="Fires that are too late, because nothing ran: skip them, or start one run. Default: skip, and once "
+            "with --at.",
+            show_default=False,
+        ),
+    ] = None,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, max=86_400, help="Seconds by which a fire may be late.")
+    ] = 60.0,
+    input_json: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="The request as a JSON object, in place of TEXT; - reads it from standard input."
+        ),
+    ] = None,
+    deadline: Deadline = None,
+    thread: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="The thread of which each run is the next turn. Default: none.", show_default=False
+        ),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Create a schedule: a request that supervisors send at the times of a cron expression, or once.
+
+    Returns:
+        The exit code.
+    """
+    request = parse_request(f"schedules create {name}", team, text or (), input_json)
+    start = parse_start(at)
+
+    async def run() -> Code:
+        async with session(url, namespace, create=True) as client:
+            made = await client.schedules.create(
+                name,
+                team,
+                request,
+                cron=cron,
+                at=start,
+                timezone=tz,
+                overlap=overlap,
+                missed=missed,
+                grace=grace,
+                deadline=deadline,
+                thread=thread,
+            )
+            if made is None:
+                hint = await unknown_team_hint(client, team) or "no supervisor has answered."
+                print_error(f"the schedule {name} is stored, and waits for a supervisor: {hint}")
+                return Code.OK
+            if json:
+                print_json(made)
+            else:
+                console().print(schedule_view(made, client.schedules.next_fires(made, 3)))
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def list_(
+    team: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only schedules of this team.", show_default=False)
+    ] = None,
+    caller: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only schedules of this caller.", show_default=False)
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """List the schedules with their next times.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            found = await client.schedules.list(team, caller=caller)
+            following = [next(iter(client.schedules.next_fires(each, 1)), None) for each in found]
+        if json:
+            for each in found:
+                print_json(each)
+        elif found:
+            print_table(console(), schedule_table(list(zip(found, following, strict=True))))
+        else:
+            print("There are no schedules.")
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def show(
+    name: Name,
+    team: TeamOption = None,
+    caller: Caller = None,
+    count: Annotated[
+        int, typer.Option("--next", metavar="N", min=0, max=100, help="The number of next times to show.")
+    ] = 5,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Show a schedule with its next times and its last runs.
+
+    Returns:
+        The exit code.
+    """
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            found = await client.schedules.get(name, team, caller=caller)
+            fires = client.schedules.next_fires(found, count)
+        if json:
+            print_json({**found.model_dump(mode="json"), "next": [fire.isoformat() for fire in fires]})
+        else:
+            console().print(schedule_view(found, fires))
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def pause(
+    name: Name,
+    team: TeamOption = None,
+    caller: Caller = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Pause a schedule: its times pass without a run.
+
+    Returns:
+        The exit code.
+    """
+    return _change(
+        lambda client: client.schedules.pause(name, team, caller=caller),
+        f"The schedule {name} is paused.",
+        url,
+        namespace,
+        json=json,
+    )
+
+
+def resume(
+    name: Name,
+    team: TeamOption = None,
+    caller: Caller = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Let a paused schedule go on.
+
+    Returns:
+        The exit code.
+    """
+    return _change(
+        lambda client: client.schedules.resume(name, team, caller=caller),
+        f"The schedule {name} is active.",
+        url,
+        namespace,
+        json=json,
+    )
+
+
+def run(
+    name: Name,
+    team: TeamOption = None,
+    caller: Caller = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Start a run now. The overlap policy holds for it, too.
+
+    Returns:
+        The exit code.
+    """
+    return _change(
+        lambda client: client.schedules.run(name, team, caller=caller),
+        None,
+        url,
+        namespace,
+        json=json,
+    )
+
+
+def delete(
+    name: Name,
+    team: TeamOption = None,
+    caller: Caller = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Delete a schedule. Its runs that have started go on.
+
+    Returns:
+        The exit code.
+    """
+    return _change(
+        lambda client: client.schedules.delete(name, team, caller=caller),
+        f"The schedule {name} is deleted.",
+        url,
+        namespace,
+        json=json,
+    )
+
+
+def _change(
+    call: Callable[[Client], Awaitable[Schedule | None]],
+    message: str | None,
+    url: str | None,
+    namespace: str | None,
+    *,
+    json: bool,
+) -> Code:
+    """Carry out a command. Without a message, the workflow of the newest run is printed."""
+
+    async def execute() -> Code:
+        async with session(url, namespace) as client:
+            changed = await call(client)
+        if changed is None:
+            print_error("the command is stored, and waits for a supervisor of the team")
+        elif json:
+            print_json(changed)
+        else:
+            print(message or changed.runs[-1].workflow_id)
+        return Code.OK
+
+    return asyncio.run(execute())
