@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from pointsman_schemas.errors import ContractError
 from pointsman_schemas.ids import is_token, token
@@ -578,6 +579,27 @@ class Subjects:
         """
         return f"{self.namespace}.request.{token(team, 'team')}.*"
 
+    def workflow_messages(
+        self,
+        kind: Literal["control", "result", "step", "event", "handoff", "timer", "schedule"],
+        team: str,
+        workflow: str,
+    ) -> str:
+        """Build the filter of the messages of one kind that belong to a workflow.
+
+        Args:
+            kind: The kind: the token after the namespace.
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
+        names = [token(team, "team"), token(workflow, "workflow")]
+        if _WORKFLOW_TOKEN_INDEX[kind] == 2:  # a result has the team first, a step and a handoff the agent
+            names.insert(1 if kind == "result" else 0, "*")
+        return f"{self.namespace}.{kind}.{'.'.join(names)}.>"
+
     def team_controls(self, team: str) -> str:
         """Build the filter of the control events of a team's workflows.
 
@@ -589,18 +611,6 @@ class Subjects:
         """
         return f"{self.namespace}.control.{token(team, 'team')}.>"
 
-    def workflow_controls(self, team: str, workflow: str) -> str:
-        """Build the filter of the control events of a workflow.
-
-        Args:
-            team: The team.
-            workflow: The workflow.
-
-        Returns:
-            The subject filter.
-        """
-        return f"{self.namespace}.control.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
-
     def team_results(self, team: str) -> str:
         """Build the filter of the results for a team.
 
@@ -611,18 +621,6 @@ class Subjects:
             The subject filter.
         """
         return f"{self.namespace}.result.{token(team, 'team')}.>"
-
-    def workflow_results(self, team: str, workflow: str) -> str:
-        """Build the filter of the results of a workflow.
-
-        Args:
-            team: The team.
-            workflow: The workflow.
-
-        Returns:
-            The subject filter.
-        """
-        return f"{self.namespace}.result.{token(team, 'team')}.*.{token(workflow, 'workflow')}.>"
 
     def attempt_results(self, team: str, agent: str, workflow: str, task: str, attempt: int) -> str:
         """Build the filter of the results of an attempt, whatever their token.
@@ -651,18 +649,6 @@ class Subjects:
         """
         return f"{self.namespace}.timer.{token(team, 'team')}.>"
 
-    def workflow_timers(self, team: str, workflow: str) -> str:
-        """Build the filter of the timers of a workflow.
-
-        Args:
-            team: The team.
-            workflow: The workflow.
-
-        Returns:
-            The subject filter.
-        """
-        return f"{self.namespace}.timer.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
-
     def agent_handoffs(self, agent: str) -> str:
         """Build the filter of the handoffs of an agent.
 
@@ -673,18 +659,6 @@ class Subjects:
             The subject filter.
         """
         return f"{self.namespace}.handoff.{token(agent, 'agent')}.>"
-
-    def workflow_handoffs(self, team: str, workflow: str) -> str:
-        """Build the filter of the handoffs of a workflow.
-
-        Args:
-            team: The team.
-            workflow: The workflow.
-
-        Returns:
-            The subject filter.
-        """
-        return f"{self.namespace}.handoff.*.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
 
     def threads(self, team: str | None = None, caller: str | None = None) -> str:
         """Build the filter of the records of threads.
@@ -841,30 +815,6 @@ class Subjects:
             for part, what in ((origin, "origin"), (workflow, "workflow"), (name, "dead letter"))
         ]
         return f"{self.namespace}.dead.{'.'.join(one)}"
-
-    def workflow_steps(self, team: str, workflow: str) -> str:
-        """Build the filter of the steps of all attempts of a workflow.
-
-        Args:
-            team: The team.
-            workflow: The workflow.
-
-        Returns:
-            The subject filter.
-        """
-        return f"{self.namespace}.step.*.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
-
-    def workflow_schedules(self, team: str, workflow: str) -> str:
-        """Build the filter of the schedules of a workflow.
-
-        Args:
-            team: The team.
-            workflow: The workflow.
-
-        Returns:
-            The subject filter.
-        """
-        return f"{self.namespace}.schedule.{token(team, 'team')}.{token(workflow, 'workflow')}.>"
 
     @property
     def audits(self) -> str:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.bus.validation import matches
 from pointsman_schemas.errors import ContractError, InvalidTokenError
 from pointsman_schemas.subjects import (
     ControlAddress,
@@ -58,14 +59,41 @@ def test_requests_controls_and_timers_read_back(team: str, workflow: str, action
     )
 
 
+def test_filter_of_a_kind_selects_the_messages_of_its_workflow_alone() -> None:
+    subjects = Subjects()
+
+    def messages(workflow: str) -> dict[str, str]:
+        return {
+            "control": subjects.control("crew", workflow, "cancel", "ada", "c1"),
+            "result": subjects.result("crew", "a", workflow, "t1", 1, "token"),
+            "step": subjects.step("a", "crew", workflow, "t1", 1, "s1"),
+            "event": subjects.event("crew", workflow, "a", "t1"),
+            "handoff": subjects.handoff("a", "crew", workflow, "t1", 1),
+            "timer": subjects.timer("crew", workflow, "wake-1"),
+            "schedule": subjects.retry("crew", workflow, "t1"),
+        }
+
+    selected = {
+        kind: [
+            subject
+            for subject in (*messages("wf_1").values(), *messages("wf_2").values())
+            if matches(subjects.workflow_messages(kind, "crew", "wf_1"), subject)  # type: ignore[arg-type]
+        ]
+        for kind in messages("wf_1")
+    }
+
+    assert selected == {kind: [subject] for kind, subject in messages("wf_1").items()}
+
+
 @pytest.mark.parametrize("build", BUILDERS.values(), ids=BUILDERS)
 @pytest.mark.parametrize("hostile", ["a b", "a\r\nPUB x 0\r\n", "*", ">", "a.b", "ä", "a" * 65])
 def test_no_builder_lets_a_hostile_name_into_a_subject(build: Callable[..., str], hostile: str) -> None:
     parameters = [p for name, p in inspect.signature(build).parameters.items() if name != "self"]
-    words = [p.name for p in parameters if p.name != "attempt"]
+    fixed: dict[str, object] = {"attempt": 1, "kind": "result"}
+    words = [p.name for p in parameters if p.name not in fixed]
 
     for word in words:
-        arguments = {p.name: 1 if p.name == "attempt" else (hostile if p.name == word else "good") for p in parameters}
+        arguments = {p.name: fixed.get(p.name, hostile if p.name == word else "good") for p in parameters}
         with pytest.raises(InvalidTokenError):
             build(Subjects(), **arguments)
 

@@ -11,8 +11,9 @@ from pydantic import AwareDatetime
 from pointsman.ports.bus import StreamKind
 from pointsman_schemas.base import Frozen
 from pointsman_schemas.ids import TeamName, Token, WorkflowId
+from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Archive", "Record", "flatten"]
+__all__ = ["Archive", "Record", "archived_subjects", "flatten"]
 
 ARCHIVE_VERSION: Final = 1
 
@@ -57,3 +58,27 @@ def flatten(archive: Archive) -> Iterator[Archive]:
     yield archive
     for child in archive.children:
         yield from flatten(child)
+
+
+def archived_subjects(subjects: Subjects, team: str, workflow: str) -> tuple[tuple[StreamKind, str], ...]:
+    """Return the subjects of a workflow that an archive holds, each with its stream, in the order of the archive.
+
+    Args:
+        subjects: The subjects of the workflow's namespace.
+        team: The team.
+        workflow: The workflow.
+
+    Returns:
+        The streams and subject filters.
+    """
+    return (
+        ("log", subjects.log(team, workflow)),
+        ("log", subjects.workflow_questions(workflow, team)),
+        ("log", subjects.outcome(team, workflow)),
+        ("results", subjects.workflow_messages("event", team, workflow)),
+        ("results", subjects.workflow_messages("result", team, workflow)),
+        ("controls", subjects.workflow_messages("control", team, workflow)),
+        ("handoffs", subjects.workflow_messages("handoff", team, workflow)),
+        ("work", subjects.workflow_messages("timer", team, workflow)),
+        ("dead", subjects.dead_letters_for(workflow=workflow)),
+    )

@@ -10,7 +10,7 @@ from datetime import datetime
 from pointsman.bus.validation import printable
 from pointsman.core.views.trace import child_workflows
 from pointsman.engine.log.reader import is_outcome, newest_commit, round_of_outcome
-from pointsman.engine.operations.archive import Archive, Record
+from pointsman.engine.operations.archive import Archive, Record, archived_subjects
 from pointsman.engine.operations.archive_reader import commits_of
 from pointsman.engine.operations.dead_letters import read_dead_letter
 from pointsman.errors import ContractError, NotFoundError
@@ -38,20 +38,9 @@ async def export_workflow(bus: Bus, subjects: Subjects, workflow: str, now: date
     newest = await newest_commit(bus, subjects, workflow)
     team = newest.team
     ns = subjects.namespace
-    wanted: tuple[tuple[StreamKind, str], ...] = (
-        ("log", subjects.log(team, workflow)),
-        ("log", subjects.workflow_questions(workflow, team)),
-        ("log", subjects.outcome(team, workflow)),
-        ("results", subjects.workflow_events(workflow, team)),
-        ("results", subjects.workflow_results(team, workflow)),
-        ("controls", subjects.workflow_controls(team, workflow)),
-        ("handoffs", subjects.workflow_handoffs(team, workflow)),
-        ("work", subjects.workflow_timers(team, workflow)),
-        ("dead", subjects.dead_letters_for(workflow=workflow)),
-    )
     records = [
         _record(stream, stored)
-        for stream, subject in wanted
+        for stream, subject in archived_subjects(subjects, team, workflow)
         async for stored in bus.read(stream, subject)
         if _is_exported(stream, stored, subjects, newest.commit.round)
     ]

@@ -15,7 +15,7 @@ from pointsman.core.evolve import apply_commit
 from pointsman.core.model.state import State
 from pointsman.core.views.trace import child_workflows
 from pointsman.engine.log.reader import read_commit
-from pointsman.engine.operations.archive import Archive, Record, flatten
+from pointsman.engine.operations.archive import Archive, Record, archived_subjects, flatten
 from pointsman.errors import ConfigurationError, ContractError, InvalidTokenError, describe_error
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman_schemas.envelope import decode
@@ -151,23 +151,8 @@ def _is_own(archive: Archive, record: Record, subjects: Subjects) -> bool:
 
 def _own_subjects(archive: Archive, subjects: Subjects, stream: StreamKind) -> Sequence[str]:
     """Return the subjects of the workflow that an export reads from a stream."""
-    team, workflow = archive.team, archive.workflow_id
-    match stream:
-        case "log":
-            log, outcome = subjects.log(team, workflow), subjects.outcome(team, workflow)
-            return log, outcome, subjects.workflow_questions(workflow, team)
-        case "dead":
-            return (subjects.dead_letters_for(workflow=workflow),)
-        case "results":
-            return subjects.workflow_events(workflow, team), subjects.workflow_results(team, workflow)
-        case "controls":
-            return (subjects.workflow_controls(team, workflow),)
-        case "work":
-            return subjects.workflow_timers(team, workflow), subjects.workflow_handoffs(team, workflow)
-        case "handoffs":
-            return (subjects.workflow_handoffs(team, workflow),)
-        case _:
-            return ()
+    archived = archived_subjects(subjects, archive.team, archive.workflow_id)
+    return [subject for kind, subject in archived if kind == stream]
 
 
 def _check_body(archive: Archive, record: Record, body: bytes) -> None:

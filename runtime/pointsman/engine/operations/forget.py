@@ -134,13 +134,13 @@ async def _family(bus: Bus, subjects: Subjects, workflow: str) -> Sequence[tuple
 def _subjects_of(subjects: Subjects, team: str, workflow: str) -> Sequence[tuple[StreamKind, str]]:
     """Return the subjects of a workflow but its outcome and its log, in an order that starts nothing again."""
     return (
-        ("work", subjects.workflow_schedules(team, workflow)),
-        ("handoffs", subjects.workflow_schedules(team, workflow)),
-        ("handoffs", subjects.workflow_handoffs(team, workflow)),
-        ("work", subjects.workflow_timers(team, workflow)),
-        ("controls", subjects.workflow_controls(team, workflow)),
-        ("results", subjects.workflow_steps(team, workflow)),
-        ("results", subjects.workflow_results(team, workflow)),
+        ("work", subjects.workflow_messages("schedule", team, workflow)),
+        ("handoffs", subjects.workflow_messages("schedule", team, workflow)),
+        ("handoffs", subjects.workflow_messages("handoff", team, workflow)),
+        ("work", subjects.workflow_messages("timer", team, workflow)),
+        ("controls", subjects.workflow_messages("control", team, workflow)),
+        ("results", subjects.workflow_messages("step", team, workflow)),
+        ("results", subjects.workflow_messages("result", team, workflow)),
         ("results", subjects.workflow_events(workflow, team)),
         ("dead", subjects.dead_letters_for(workflow=workflow)),
         ("log", subjects.workflow_questions(workflow, team)),

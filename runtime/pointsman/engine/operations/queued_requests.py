@@ -88,7 +88,7 @@ async def _find_queued(
 ) -> QueuedRequest | None:
     if await bus.last("log", subjects.log(team, workflow)) is not None:
         return None
-    said = await bus.last("controls", subjects.workflow_controls(team, workflow))
+    said = await bus.last("controls", subjects.workflow_messages("control", team, workflow))
     return QueuedRequest(workflow, team, request, said is not None and _is_cancellation(said, subjects))
 
 
