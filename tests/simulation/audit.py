@@ -88,6 +88,15 @@ def _threads(rest: FinalState) -> Iterator[str]:
     """Check the records of threads, and the order and the past of their turns."""
     world, team = rest.world, rest.world.team
     logs = {workflow: [entry for _, commit in commits for entry in commit.entries] for workflow, commits in rest.logs}
+    ends = {
+        workflow: [
+            stored.sequence
+            for stored, commit in commits
+            if any(isinstance(entry, WorkflowEnded) for entry in commit.entries)
+        ]
+        for workflow, commits in rest.logs
+    }
+    begins = {workflow: commits[0][0].sequence for workflow, commits in rest.logs}
     records: dict[str, ThreadRecord] = {}
     for stored in world.broker.all_messages("log", world.subjects.threads()):
         record = parse(ThreadRecord, decode(stored.headers, stored.body)[1])
@@ -120,10 +129,8 @@ def _threads(rest: FinalState) -> Iterator[str]:
             if other == workflow or not isinstance(begun, WorkflowStarted) or begun.thread is None:
                 continue
             same = (begun.thread.thread, begun.caller) == (first.thread.thread, first.caller)
-            end = next((entry.at for entry in theirs if isinstance(entry, WorkflowEnded)), None)
-            skew = timedelta(seconds=2 * world.skew + 0.001)
-            if same and begun.at < first.at - skew and (end is None or end > first.at + skew):
-                yield f"{workflow} began at {first.at}, while {other} of its thread had not ended"
+            if same and begins[other] < begins[workflow] and not any(end < begins[workflow] for end in ends[other]):
+                yield f"{workflow} began, while {other} of its thread had not ended"
 
 
 def check_head(world: World, workflow: str, head: LogHead) -> str | None:
