@@ -157,6 +157,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
                 port=settings.dashboard_port,
                 users=users,
                 plain_http=settings.dashboard_plain_http,
+                batch_rows=settings.dashboard_batch_rows,
                 hosts=hosts,
                 stop=stop,
                 ready=ready,

@@ -159,6 +159,8 @@ class Settings(Options, BaseModel):
     """Path of the JSON file with the users of the dashboard and their roles; `pointsman dashboard-user` writes it."""
     dashboard_plain_http: bool = False
     """Let users of other machines log in over plain HTTP, where others can read the token."""
+    dashboard_batch_rows: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 10_000
+    """Largest number of rows of a batch that a dashboard runs."""
     gateway_host: str = "127.0.0.1"
     """Address of the gateway. An address that other hosts can reach requires an API key or `gateway_oidc_issuer`."""
     gateway_port: Annotated[int, Field(ge=0, le=65_535)] = 8410

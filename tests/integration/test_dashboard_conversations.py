@@ -211,7 +211,7 @@ async def test_users_write_in_their_own_name_and_only_operators_do() -> None:
         sent = await request(dashboard.app, "POST", "/api/requests", asked, authorization=f"Bearer {'a' * 20}")
         refused = await request(dashboard.app, "POST", "/api/requests", asked, authorization=f"Bearer {'b' * 20}")
         upload = "/api/files?team=desk&request_id=r1&name=a.txt"
-        kept_out = await request(dashboard.app, "POST", upload, "x", authorization=f"Bearer {'b' * 20}")
+        kept_out = await request(dashboard.app, "POST", upload, b"x", authorization=f"Bearer {'b' * 20}")
         queued = await Client(bus).queued_request(sent.json["id"])
 
     assert queued is not None
@@ -234,7 +234,7 @@ async def test_an_upload_that_does_not_fit_is_refused(
 ) -> None:
     bytes_of = {"content_type": "application/octet-stream", **headers}
     async with watching(MemoryBus()) as dashboard:
-        answer = await request(dashboard.app, "POST", f"/api/files?{query}", "x", **bytes_of)
+        answer = await request(dashboard.app, "POST", f"/api/files?{query}", b"x", **bytes_of)
 
     assert answer.status == status
     assert said in answer.json["error"]
@@ -244,7 +244,7 @@ async def test_files_of_another_request_are_refused() -> None:
     bytes_of = {"content_type": "application/octet-stream"}
     bus = MemoryBus()
     async with watching(bus) as dashboard:
-        kept = await request(dashboard.app, "POST", "/api/files?team=desk&request_id=r1&name=a.txt", "x", **bytes_of)
+        kept = await request(dashboard.app, "POST", "/api/files?team=desk&request_id=r1&name=a.txt", b"x", **bytes_of)
         asked = {"team": "desk", "input": "hello", "files": [kept.json]}
         without = await request(dashboard.app, "POST", "/api/requests", asked)
         other = await request(dashboard.app, "POST", "/api/requests", {**asked, "request_id": "r2"})

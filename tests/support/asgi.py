@@ -61,11 +61,12 @@ class Events:
 
 
 async def request(app: ASGIApp, method: str, path: str, body: Any = None, **headers: str) -> Answer:
-    """Send one request, from the page itself unless `origin` says otherwise. `body` is sent as JSON."""
+    """Send one request, from the page itself unless `origin` says otherwise. A `body` without bytes is sent as JSON."""
     sent: list[Any] = []
     given = {"origin": f"http://{HOST}", "content-type": "application/json", **headers} if body is not None else headers
 
-    whole = iter([{"type": "http.request", "body": b"" if body is None else json.dumps(body).encode()}])
+    sent_body = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+    whole = iter([{"type": "http.request", "body": sent_body}])
 
     async def receive() -> Any:
         return next(whole, None) or await asyncio.Event().wait()  # the caller stays until it is answered

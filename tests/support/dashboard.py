@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
@@ -21,13 +21,15 @@ NASTY = "<img src=x onerror=alert(1)>\u2028</script>\n\ndata: forged\nid: 99"
 
 
 @asynccontextmanager
-async def watching(bus: MemoryBus, users: Users | None = None) -> AsyncIterator[Dashboard]:
-    dashboard = Dashboard(Client(bus), users=users)
+async def watching(bus: MemoryBus, users: Users | None = None, batch_rows: int = 10_000) -> AsyncIterator[Dashboard]:
+    dashboard = Dashboard(Client(bus), users=users, batch_rows=batch_rows)
     folding = asyncio.create_task(dashboard.run_projections())
     try:
         yield dashboard
     finally:
         folding.cancel()
+        with suppress(asyncio.CancelledError):
+            await folding
 
 
 async def publish(bus: Bus, subject: str, event: Event) -> int:

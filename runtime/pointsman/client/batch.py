@@ -40,6 +40,20 @@ class BatchRow:
     outcome: Outcome | None = None
     error: str = ""
 
+    @property
+    def status(self) -> str:
+        """The status of the outcome, or `not_sent`."""
+        return self.outcome.status if self.outcome else "not_sent"
+
+    @property
+    def problem(self) -> str:
+        """The reason why the row did not complete; empty for a row that did."""
+        if self.outcome is None:
+            return self.error
+        if self.outcome.status == "completed":
+            return ""
+        return self.outcome.reason or "; ".join(gap.reason for gap in self.outcome.gaps)
+
 
 class Submitter(Protocol):
     """The part of a client that a batch uses."""

@@ -3,10 +3,12 @@
 | Path | Content |
 |---|---|
 | `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page, which is drawn from the streams |
-| `/threads`, `/threads/TEAM/CALLER/THREAD` | the conversations, and one of them |
+| `/threads`, `/threads/TEAM/CALLER/THREAD`, `/batches` | the conversations, one of them, the batches |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
 | `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
-| `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD` | the same for conversations |
+| `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD`, `/api/live/batches` | the same for these pages |
+| POST `/api/batches`, `/api/batches/ID/stop`, `/api/batches/ID/resume` | send, stop, continue the rows of a file |
+| `/api/batches/ID/results` | the results that the command `batch` writes |
 | `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
 | `/api/workflows/ID/export` | the file that the command `export` writes |
 | `/api/workflows/ID/files/DIGEST`, POST `/api/files` | a file of a workflow, a file for a request |
@@ -46,6 +48,8 @@ from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.web import views
 from pointsman.web.auth import SESSION_COOKIE, AccessGuard, LoginThrottle, client_of, is_plain_http, user_of
+from pointsman.web.batch_actions import BatchActions
+from pointsman.web.batches import MAX_BATCH_ROWS, Batches
 from pointsman.web.files import FileTransfers, read_files
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
@@ -87,16 +91,25 @@ class Dashboard:
         users: The users that may log in; without users, there is no login.
         hosts: Host names that requests may use, beside addresses and `localhost`.
         plain_http: Let users log in over plain HTTP from other machines; default False.
+        batch_rows: Largest number of rows of a batch; default 10,000.
     """
 
     def __init__(
-        self, client: Client, *, users: Users | None = None, hosts: Sequence[str] = (), plain_http: bool = False
+        self,
+        client: Client,
+        *,
+        users: Users | None = None,
+        hosts: Sequence[str] = (),
+        plain_http: bool = False,
+        batch_rows: int = MAX_BATCH_ROWS,
     ) -> None:
         self.client = client
         self.index = WorkflowIndex(client.bus, client.subjects)
         self.letters = LetterIndex(client.bus, client.subjects)
         self.threads = ThreadIndex(client.bus, client.subjects)
-        self._streams = EventStreams(client, self.index, self.letters, self.threads)
+        self.batches = Batches(batch_rows)
+        self.streams = EventStreams(client, self.index, self.letters, self.threads, self.batches)
+        self._batch_actions = BatchActions(client, self.batches)
         self._files = FileTransfers(client)
         self._users = users or Users(())
         self._throttle = LoginThrottle()
@@ -110,23 +123,25 @@ class Dashboard:
         )
 
     async def run_projections(self) -> None:
-        """Keep the data of the pages current, until cancelled."""
+        """Keep the data of the pages current, and batches running, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.index.run())
             group.create_task(self.letters.run())
             group.create_task(self.threads.run())
+            group.create_task(self.batches.run())
 
     def stop(self) -> None:
         """End all streams."""
-        self._streams.stopping.set()
+        self.streams.stopping.set()
 
     def _routes(self) -> list[Route | Mount]:
-        streams = self._streams
+        streams = self.streams
         pages = (
             "/",
             "/workflows/{id}",
             "/threads",
             "/threads/{team}/{caller}/{thread}",
+            "/batches",
             "/agents",
             "/questions",
             "/dead-letters",
@@ -142,6 +157,7 @@ class Dashboard:
             Route("/api/live/workflows/{id}", self._event_stream(streams.workflow)),
             Route("/api/live/threads", self._event_stream(streams.threads)),
             Route("/api/live/threads/{team}/{caller}/{thread}", self._event_stream(streams.thread)),
+            Route("/api/live/batches", self._event_stream(streams.batches)),
             Route("/api/live/agents", self._event_stream(streams.agents)),
             Route("/api/live/questions", self._event_stream(streams.questions)),
             Route("/api/live/dead-letters", self._event_stream(streams.dead_letters)),
@@ -149,6 +165,10 @@ class Dashboard:
             Route("/api/dead-letters/{id}", self._letter),
             Route("/api/requests", self._submit, methods=["POST"]),
             Route("/api/files", self._files.upload, methods=["POST"]),
+            Route("/api/batches", self._batch_actions.start, methods=["POST"]),
+            Route("/api/batches/{id}/stop", self._batch_actions.stop, methods=["POST"]),
+            Route("/api/batches/{id}/resume", self._batch_actions.resume, methods=["POST"]),
+            Route("/api/batches/{id}/results", self._batch_actions.results),
             Route("/api/workflows/{id}/export", self._export),
             Route("/api/workflows/{id}/files/{digest}", self._files.download),
             Route("/api/workflows/{id}/cancel", self._cancel, methods=["POST"]),
@@ -220,7 +240,7 @@ class Dashboard:
             for name, value in request.path_params.items():
                 token(value, "workflow" if name == "id" else name)
             return StreamingResponse(
-                self._streams.until_stopped(chunks(request)), media_type="text/event-stream", headers=_UNBUFFERED
+                self.streams.until_stopped(chunks(request)), media_type="text/event-stream", headers=_UNBUFFERED
             )
 
         return streamed
@@ -272,7 +292,7 @@ class Dashboard:
         given = await read_json_object(request, ("reason",))
         workflow = await self.client.workflow(request.path_params["id"])
         ended = await workflow.cancel(str(given.get("reason", "")), actor=self._actor(request))
-        self._streams.refresh()
+        self.streams.refresh()
         if ended is not None:
             return json_response({"error": f"the workflow has ended already: {ended.status}"}, 409)
         return json_response({"id": workflow.id})
@@ -284,7 +304,7 @@ class Dashboard:
         resumed = await self.client.operations.resume(
             name, reason=str(given.get("reason", "")), actor=self._actor(request)
         )
-        self._streams.refresh()
+        self.streams.refresh()
         return json_response(resumed)
 
     async def _decide(self, request: Request) -> Response:
@@ -300,7 +320,7 @@ class Dashboard:
                 answer = await operations.reject(question, reason=reason, actor=actor)
             case other:
                 raise NotFoundError(f"{other!r} is not an answer; expected approve, reject or answer")
-        self._streams.refresh()
+        self.streams.refresh()
         return json_response({"counted": answer.counted, "said": answer.message})
 
     async def _replay(self, request: Request) -> Response:

@@ -9,6 +9,7 @@ from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
 from pointsman.http.server import run_server
 from pointsman.util.network import is_loopback
+from pointsman.web.batches import MAX_BATCH_ROWS
 from pointsman.web.dashboard import Dashboard
 from pointsman.web.users import Users
 
@@ -53,6 +54,7 @@ async def serve(
     port: int,
     users: Users,
     plain_http: bool = False,
+    batch_rows: int = MAX_BATCH_ROWS,
     hosts: Sequence[str],
     stop: asyncio.Event,
     ready: Callable[[str], None],
@@ -65,6 +67,7 @@ async def serve(
         port: The port to listen on; 0 for any free port.
         users: The users, as `check_access` returns them.
         plain_http: Let users log in over plain HTTP from other machines.
+        batch_rows: Largest number of rows of a batch; default 10,000.
         hosts: More host names that requests may use.
         stop: Ends the server.
         ready: Called with the URL when the server listens.
@@ -73,7 +76,7 @@ async def serve(
         ConfigurationError: The port is not available.
     """
     named = [] if is_loopback(host) else [host]
-    dashboard = Dashboard(client, users=users, hosts=[*hosts, *named], plain_http=plain_http)
+    dashboard = Dashboard(client, users=users, hosts=[*hosts, *named], plain_http=plain_http, batch_rows=batch_rows)
     async with asyncio.TaskGroup() as group:
         folding = group.create_task(dashboard.run_projections())
         await run_server(

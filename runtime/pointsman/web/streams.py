@@ -22,16 +22,16 @@ from pointsman.http.sse import KEEPALIVE_INTERVAL_S, format_event
 from pointsman.ports.bus import QueueDepth
 from pointsman.telemetry import get_logger
 from pointsman.web import views
+from pointsman.web.batches import Batches
 from pointsman.web.conversation import Conversation
 from pointsman.web.live_workflow import LiveWorkflow
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
-from pointsman.web.projections.projection import Projection
 from pointsman.web.projections.queued import queued_rows
 from pointsman.web.projections.rows import Search, WorkflowRow
 from pointsman.web.projections.threads import ThreadIndex
 from pointsman.web.responses import parse_number
-from pointsman.web.sse import Chunks, Polled, batches
+from pointsman.web.sse import Chunks, Polled, Signal, batches
 
 __all__ = ["EventStreams"]
 
@@ -47,11 +47,14 @@ _MAX_SEARCH_CHARS = 200  # characters
 class EventStreams:
     """The event streams of all pages, from the broker and from the projections."""
 
-    def __init__(self, client: Client, index: WorkflowIndex, letters: LetterIndex, threads: ThreadIndex) -> None:
+    def __init__(
+        self, client: Client, index: WorkflowIndex, letters: LetterIndex, threads: ThreadIndex, batches: Batches
+    ) -> None:
         self._client = client
         self._index = index
         self._letters = letters
         self._threads = threads
+        self._batches = batches
         self._agents: Polled[dict[str, list[dict[str, Any]]]] = Polled(self._read_agents, _POLL_INTERVAL_S)
         self._questions: Polled[list[dict[str, Any]]] = Polled(self._read_questions, _POLL_INTERVAL_S)
         self._queued: Polled[list[WorkflowRow]] = Polled(lambda: queued_rows(client), _POLL_INTERVAL_S)
@@ -198,12 +201,17 @@ class EventStreams:
             async for chunk in chunks:
                 yield chunk
 
+    async def batches(self, request: Request) -> Chunks:
+        """Yield the batches of this dashboard, again after each change."""
+        async for chunk in self._paged("batches", self._batches, lambda: {"batches": self._batches.as_json()}):
+            yield chunk
+
     def refresh(self) -> None:
         """Poll questions and queued requests now, after an answer or a cancellation."""
         self._questions.refresh()
         self._queued.refresh()
 
-    async def _paged(self, event: str, index: Projection, page: Callable[[], dict[str, Any]]) -> Chunks:
+    async def _paged(self, event: str, index: Signal, page: Callable[[], dict[str, Any]]) -> Chunks:
         """Yield a page of an index, again after each change."""
         while True:
             changes = index.changes

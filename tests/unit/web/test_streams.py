@@ -18,7 +18,6 @@ from pointsman.errors import BusUnavailableError
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.web.projections.index import WorkflowIndex
 from pointsman.web.projections.rows import Search
-from pointsman.web.streams import EventStreams
 
 
 async def test_list_is_sent_whole_and_then_by_changes() -> None:
@@ -56,7 +55,7 @@ async def test_change_during_a_send_is_in_the_next_message() -> None:
     await store(bus, *completed())
     async with watching(bus) as dashboard:
         await until_read(dashboard, 1)
-        streams = EventStreams(dashboard.client, dashboard.index, dashboard.letters, dashboard.threads)
+        streams = dashboard.streams
         rows = streams.workflows(HttpRequest({"type": "http", "headers": [], "query_string": b""}))
         first = await anext(rows)
         await store(bus, started("wf_2"), workflow="wf_2")

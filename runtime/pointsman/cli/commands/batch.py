@@ -12,9 +12,9 @@ import typer
 
 from pointsman.cli.arguments import Deadline, Namespace, Url
 from pointsman.cli.render.output import Code, console, one_line, print_error
-from pointsman.cli.support.batch_files import BatchRecord, Mapper, RequestFile
 from pointsman.cli.support.session import session
 from pointsman.client.batch import BatchRow, run_batch
+from pointsman.client.batch_files import BatchRecord, Mapper, RequestFile
 from pointsman.client.known_teams import unknown_team_hint
 
 __all__ = ["batch"]
@@ -135,9 +135,11 @@ def _progress(rows: int, record: BatchRecord) -> Iterator[_Progress]:
 
 def _problem(row: BatchRow) -> str:
     """Return a line about a row that did not complete; an empty text for a completed row."""
-    if row.outcome is None:
-        return f"row {row.row} was not sent: {one_line(row.error, limit=400)}"
-    if row.outcome.status == "completed":
+    if row.status == "completed":
         return ""
-    reason = one_line(row.outcome.reason or "; ".join(gap.reason for gap in row.outcome.gaps), limit=400)
-    return f"row {row.row} is {row.outcome.status}: {reason} ({row.workflow_id})"
+    problem = one_line(row.problem, limit=400)
+    return (
+        f"row {row.row} was not sent: {problem}"
+        if row.outcome is None
+        else (f"row {row.row} is {row.status}: {problem} ({row.workflow_id})")
+    )

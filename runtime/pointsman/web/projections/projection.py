@@ -10,6 +10,7 @@ from pointsman.engine.log.reader import as_async_generator
 from pointsman.errors import BusUnavailableError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman.telemetry import get_logger
+from pointsman.web.sse import Signal
 
 __all__ = ["Projection"]
 
@@ -19,7 +20,7 @@ _YIELD_EVERY = 200  # messages applied before other tasks of the loop run: 5 ms
 _RETRY_PAUSE_S = 1.0  # time before the stream is followed again after an error of the broker
 
 
-class Projection(ABC):
+class Projection(Signal, ABC):
     """State that is computed from the messages on `subject`. `run` keeps the state current.
 
     At most `history` messages are read at the start. `sequence` is the sequence of the newest applied message.
@@ -28,14 +29,13 @@ class Projection(ABC):
     """
 
     def __init__(self, bus: Bus, stream: StreamKind, subject: str, *, history: int) -> None:
+        super().__init__()
         self._bus = bus
         self._stream: StreamKind = stream
         self._subject = subject
         self._history = history
         self._end = 0
-        self._changed_event = asyncio.Event()
         self.sequence = 0
-        self.changes = 0
         self.epoch = 0
 
     @abstractmethod
@@ -61,17 +61,6 @@ class Projection(ABC):
                     raise
                 _log.info("stream_unavailable", stream=self._stream, error=str(error))
                 await asyncio.sleep(_RETRY_PAUSE_S)
-
-    async def wait_for_change(self, seen: int) -> None:
-        """Return when `changes` differs from `seen`."""
-        while self.changes == seen:
-            await self._changed_event.wait()
-
-    def notify(self) -> None:
-        """Wake all callers of `wait_for_change`."""
-        self.changes += 1
-        news, self._changed_event = self._changed_event, asyncio.Event()
-        news.set()
 
     async def _follow(self) -> None:
         last = await self._bus.last(self._stream, self._subject)

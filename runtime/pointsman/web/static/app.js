@@ -2,6 +2,7 @@
 
 import { h } from "./dom.js";
 import { agentsPage } from "./agents.js";
+import { batchesPage } from "./batches.js";
 import { chatPage } from "./chat.js";
 import { me } from "./me.js";
 import { questionsPage } from "./questions.js";
@@ -17,6 +18,7 @@ const PAGES = [
   [/^\/workflows\/([A-Za-z0-9_-]+)$/, workflowPage],
   [/^\/threads$/, threadsPage],
   [/^\/threads\/((?:[A-Za-z0-9_-]+\/){2}[A-Za-z0-9_-]+)$/, chatPage],
+  [/^\/batches$/, batchesPage],
   [/^\/agents$/, agentsPage],
   [/^\/questions$/, questionsPage],
   [/^\/dead-letters$/, lettersPage],
@@ -34,8 +36,10 @@ function draw({ moved = false } = {}) {
   for (const link of document.querySelectorAll("header nav a")) {
     const part = link.pathname === "/" ? "/workflows/" : `${link.pathname}/`;
     const here = link.pathname === location.pathname || location.pathname.startsWith(part);
-    if (here) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (here) {
+      link.setAttribute("aria-current", "page");
+      link.parentElement.scrollLeft = link.offsetLeft - link.parentElement.offsetLeft - 40; // a phone shows some links at a time
+    } else link.removeAttribute("aria-current");
   }
   leave();
   main.replaceChildren();

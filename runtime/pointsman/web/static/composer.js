@@ -35,8 +35,8 @@ export function composer({ team, thread, sent }) {
     fail("");
     const done = await upload(file, { team, id });
     if (!done.ok) { drop(one); fail(`${file.name}: ${done.error}`); return; }
-    one.file = done.file;
-    size.textContent = fileSize(done.file.size);
+    one.file = done.content;
+    size.textContent = fileSize(done.content.size);
   }
 
   function drop(one) {

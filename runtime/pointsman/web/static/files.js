@@ -1,4 +1,4 @@
-// Files of workflows: their links, and the upload of a file for a request.
+// Files of workflows: their links, and the upload of a file.
 
 import { h } from "./dom.js";
 import { compact } from "./format.js";
@@ -15,11 +15,14 @@ export function fileLink(workflow, { name, sha256 }) {
 }
 
 // The body is the file itself. The type is one that the browser sends to no other site without being allowed to.
-export async function upload(file, { team, id }) {
-  const query = new URLSearchParams({ team, request_id: id, name: file.name });
-  const response = await fetch(`/api/files?${query}`, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file }).catch(() => null);
+export async function send(path, file) {
+  const response = await fetch(path, { method: "POST", headers: { "content-type": "application/octet-stream" }, body: file }).catch(() => null);
   if (!response) return { ok: false, error: "The upload broke off. Is the dashboard still running?" };
   if (response.status === 401) location.assign("/login");
   const content = await response.json().catch(() => ({}));
-  return response.ok ? { ok: true, file: content } : { ok: false, error: content.error || `The server answered ${response.status}.` };
+  return response.ok ? { ok: true, content } : { ok: false, error: content.error || `The server answered ${response.status}.` };
+}
+
+export function upload(file, { team, id }) {
+  return send(`/api/files?${new URLSearchParams({ team, request_id: id, name: file.name })}`, file);
 }

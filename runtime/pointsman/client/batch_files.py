@@ -284,7 +284,8 @@ class BatchRecord:
         line = to_json(_as_data(row), exclude_none=True)
         self._count(row.row, _as_data(row))
         if self.path is None:
-            print(line.decode(), flush=True)
+            sys.stdout.write(line.decode() + "\n")
+            sys.stdout.flush()
             return
         self._output.write(line + b"\n")  # type: ignore[arg-type]  # a file of bytes, as `path` is set
         self._output.flush()
@@ -331,12 +332,12 @@ class BatchRecord:
 def _as_data(row: BatchRow) -> dict[str, object]:
     data: dict[str, object] = {"row": row.row, "request_id": row.request_id}
     if row.outcome is None:
-        return {**data, "status": "not_sent", "reason": row.error}
+        return {**data, "status": row.status, "reason": row.error}
     outcome = row.outcome
     return {
         **data,
         "workflow_id": row.workflow_id,
-        "status": outcome.status,
+        "status": row.status,
         "answer": outcome.answer,
         "reason": outcome.reason or None,
         "gaps": [{"task_id": gap.task_id, "reason": gap.reason} for gap in outcome.gaps] or None,

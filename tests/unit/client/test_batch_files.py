@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
-from pointsman.cli.support.batch_files import BatchRecord, Mapper, RequestFile
 from pointsman.client.batch import BatchRow
+from pointsman.client.batch_files import BatchRecord, Mapper, RequestFile
 from pointsman.errors import ConfigurationError, ContractError
 from pointsman_schemas.events import Outcome, Usage
 
