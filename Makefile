@@ -141,5 +141,5 @@ $(STAMP): pyproject.toml constraints.txt
 	@sed -n '/^uv==/,/[^\\]$$/p' constraints.txt >$(VENV)/uv.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --require-hashes --requirement $(VENV)/uv.txt
 	$(UV_PIP) --only-binary :all: --constraint constraints.txt --build-constraint constraints.txt \
-		--group dev --editable '.[credentials,dashboard,embedded,eval,gateway,grants,mcp,prometheus,websocket]'
+		--group dev --editable '.[a2a,credentials,dashboard,embedded,eval,gateway,grants,mcp,prometheus,websocket]'
 	@touch $(STAMP)

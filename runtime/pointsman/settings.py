@@ -187,6 +187,14 @@ class Settings(Options, BaseModel):
     limit."""
     gateway_hooks: str | None = None
     """TOML file with the signed webhooks that the gateway receives. Unset: none."""
+    gateway_public_url: str | None = None
+    """URL under which clients reach the gateway, for the addresses in agent cards and A2A tasks, such as
+    `https://gateway.example.org`. Unset: the address of each request."""
+    gateway_a2a_signing_key: str | None = None
+    """PEM file with a private key of the curve P-256 that signs agent cards. Unset: no signatures."""
+    gateway_a2a_reused_message_ids: bool = False
+    """Begin a new A2A task for each message without a task, also under the message id of an earlier one: for clients
+    that use a message id again."""
     gateway_oidc_issuer: str | None = None
     """Issuer of the bearer tokens that the gateway accepts, as in their claim `iss`."""
     gateway_oidc_audience: str = "pointsman"

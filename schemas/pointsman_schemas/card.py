@@ -72,6 +72,9 @@ class AgentCard(Frozen):
     )
     timeout: float = Field(default=120.0, gt=0, description="Upper limit of one attempt, in seconds.")
     team: bool = Field(default=False, description="True if the agent is a team, which starts a workflow for each task.")
+    agents: Literal["*"] | tuple[AgentName, ...] = Field(
+        default="*", description="For a team: the agents that its plans may use; `*` for all."
+    )
     reacts_to: tuple[Token, ...] = Field(default=(), description="Events that give the agent a task in a choreography.")
     approval: Literal["required"] | None = Field(
         default=None, description="`required` if a person must allow each task of the agent."

@@ -1,4 +1,4 @@
-"""Every block of docs/gateway.md runs, in its order, against one running gateway."""
+"""Every block of docs/gateway.md and docs/a2a.md runs, in its order, against one running gateway."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(180)
 AGENTS = [planner, synthesizer, billing, technical, account]
 
 
-async def test_every_block_of_the_gateway_page_runs(
+async def test_every_block_of_the_pages_of_the_gateway_runs(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POINTSMAN_MODEL", "offline")
@@ -41,7 +41,8 @@ async def test_every_block_of_the_gateway_page_runs(
             "GATEWAY": address,
             "PYTHONWARNINGS": "error",
         }
-        for language, body in blocks_of((ROOT / "docs" / "gateway.md").read_text()):
+        pages = [(ROOT / "docs" / name).read_text() for name in ("gateway.md", "a2a.md")]
+        for language, body in [block for page in pages for block in blocks_of(page)]:
             if language == "text":
                 continue
             if language == "toml":
@@ -69,6 +70,7 @@ async def test_every_block_of_the_gateway_page_runs(
     assert "customer-service: completed on" in outputs[5]
     assert outputs[6].startswith("pmk_")
     assert "shop" in outputs[7]
+    assert "duplicate" in outputs[8]
 
 
 async def output_of(command: list[str], environment: dict[str, str], folder: Path) -> str:

@@ -42,6 +42,7 @@ EXTRAS = {
     "eval": ["yaml"],
     "dashboard": ["starlette", "uvicorn"],
     "gateway": ["fastapi", "jwt"],
+    "a2a": ["a2a", "sse_starlette"],
     "prometheus": ["opentelemetry.exporter.prometheus", "prometheus_client"],
     "embedded": [],
     "credentials": ["cryptography"],

@@ -8,5 +8,6 @@ OpenAI's API      openai
 AG-UI             agui
 Files             files
 MCP               mcp, protected_resource
+A2A               a2a
 The process       context, app, openapi, server
 """

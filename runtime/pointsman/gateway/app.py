@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from pointsman.errors import PointsmanError
 from pointsman.gateway import catalog, cloud_events, dead_letters, health, hooks, questions, workflows
+from pointsman.gateway.a2a.door import a2a_mount
 from pointsman.gateway.access import Access, is_openai_path
 from pointsman.gateway.agui import runs
 from pointsman.gateway.cloud_events import CloudEvent
@@ -56,7 +57,7 @@ _ROUTERS: Sequence[APIRouter] = (
 _CORS_METHODS = ("GET", "POST", "DELETE")
 _CORS_HEADERS = ("authorization", "content-type", "idempotency-key", "if-none-match", "if-range", "last-event-id",
                  "prefer", "range", "x-api-key",
-                 "mcp-protocol-version", "mcp-method", "mcp-name")  # fmt: skip
+                 "mcp-protocol-version", "mcp-method", "mcp-name", "a2a-version", "a2a-extensions")  # fmt: skip
 _CORS_EXPOSED = (
     "accept-ranges",
     "content-disposition",
@@ -82,7 +83,7 @@ def make_app(context: Context, *, hosts: Sequence[str] = (), open: bool) -> ASGI
         The application.
     """
     app = _routes()
-    app.router.routes.extend(mcp_routes(context))
+    app.router.routes.extend([*mcp_routes(context), a2a_mount(context, open=open)])
     app.state.context = context
     guarded: ASGIApp = Access(app, context, hosts=list(hosts), open=open)
     origins = [each.strip() for each in (context.settings.gateway_origins or "").split(",") if each.strip()]
@@ -180,7 +181,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     details = {404: f"there is no path {request.url.path[:200]}; GET /openapi.json lists the paths"}
     details[405] = f"{request.method} is not allowed here; the header Allow names the methods"
     detail = details.get(error.status_code, str(error.detail))
-    headers = {"allow": _allowed(request.url.path)} if error.status_code == 405 else error.headers
+    allowed = _allowed(request.url.path) or (error.headers or {}).get("Allow", "")
+    headers = {"allow": allowed} if error.status_code == 405 else error.headers
     code = HTTPStatus(error.status_code).name.lower()
     return _respond(request, ProblemError(error.status_code, code, detail, headers=headers))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from time import monotonic
 from typing import Annotated
 
 from fastapi import APIRouter, Path
@@ -15,9 +17,12 @@ from pointsman.gateway.problems import problems
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.ids import TOKEN_PATTERN
 
-__all__ = ["router", "teams_of"]
+__all__ = ["is_known_team", "router", "teams_of"]
 
 router = APIRouter(prefix="/v1", tags=["catalog"])
+
+_RESTART_S = 3.0  # seconds to wait for a supervisor of a team without a recent workflow
+_POLL_INTERVAL_S = 0.1
 
 
 class AgentPage(BaseModel):
@@ -85,3 +90,20 @@ async def teams_of(context: Context, caller: Caller) -> list[TeamView]:
         )
         for name, found in sorted(by_name.items())
     ]
+
+
+async def is_known_team(context: Context, team: str) -> bool:
+    """Return True for a team with a recent workflow or a live supervisor. A supervisor may be restarting.
+
+    Args:
+        context: The parts of the gateway.
+        team: The team.
+    """
+    until = monotonic() + _RESTART_S
+    while team not in context.ledger.teams:
+        if any(card.name == team for card in await context.client.operations.teams()):
+            return True
+        if monotonic() >= until:
+            return False
+        await asyncio.sleep(_POLL_INTERVAL_S)
+    return True

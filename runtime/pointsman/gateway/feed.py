@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import aclosing, contextmanager
+from time import monotonic
 
 from pointsman.engine.log.reader import as_async_generator
 from pointsman.errors import BusUnavailableError
@@ -24,6 +25,7 @@ _log = get_logger(__name__)
 
 _MAX_QUEUED = 32  # messages that wait for one subscriber; the log has the rest
 _RETRY_PAUSE_S = 1.0  # seconds before the log is followed again after an error of the broker
+_CATCH_UP_PAUSE_S = 0.02
 _YIELD_EVERY = 200  # messages after which other tasks run
 _MAX_NEWEST = 20_000  # workflows whose newest sequence is kept
 _MAX_HISTORY = 300_000  # messages of the log read at the start
@@ -124,6 +126,17 @@ class LogFeed:
             The sequence; 0 for a workflow without a recent message.
         """
         return self._newest.get(workflow, 0)
+
+    async def catch_up(self, timeout: float) -> None:
+        """Wait until the messages that the log has now were handed out.
+
+        Args:
+            timeout: The longest wait, in seconds. The call then returns, too.
+        """
+        newest = await self._bus.last("log", self._subject)
+        until = monotonic() + timeout
+        while newest is not None and self._sequence < newest.sequence and monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(_CATCH_UP_PAUSE_S)
 
     @contextmanager
     def subscribe(self, workflow: str) -> Iterator[Subscription]:

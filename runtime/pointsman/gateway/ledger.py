@@ -31,7 +31,7 @@ _WAITS = b'"open_questions":["'
 
 @dataclass(slots=True)
 class WorkflowRow:
-    """One workflow of the ledger. `sequence` is that of its first message in the log."""
+    """One workflow of the ledger. `sequence` is that of its first message in the log, `updated_at` of the newest."""
 
     id: str
     team: str
@@ -39,9 +39,12 @@ class WorkflowRow:
     correlation_id: str
     sequence: int
     started_at: datetime
+    updated_at: datetime
     status: WorkflowStatus = "running"
     ended_at: datetime | None = None
     usage: Usage = field(default_factory=Usage)
+    thread: str | None = None
+    refused: bool = False
 
 
 class Ledger:
@@ -158,6 +161,7 @@ class Ledger:
             row = self._rows.get(id)
             if row is not None and row.ended_at is None and row.status != "imported":
                 row.status = "waiting_for_answer" if _WAITS in body else "running"
+                row.updated_at = stored.at
             return
         try:
             entries = read_commit(stored).entries
@@ -169,7 +173,7 @@ class Ledger:
             elif isinstance(entry, WorkflowEnded):
                 self._end(id, entry)
             elif isinstance(entry, WorkflowResumed):
-                self._resume(id)
+                self._resume(id, stored.at)
 
     def reset(self) -> None:
         """Forget everything: the log is read again."""
@@ -182,7 +186,8 @@ class Ledger:
         self._unseen.pop(entry.workflow_id, None)
         caller = entry.caller
         row = WorkflowRow(
-            entry.workflow_id, entry.team, caller, entry.correlation_id, stored.sequence, entry.at
+            entry.workflow_id, entry.team, caller, entry.correlation_id, stored.sequence, entry.at,
+            thread=entry.thread.thread if entry.thread else None, updated_at=entry.at,
         )  # fmt: skip
         self._rows[row.id] = row
         self._teams[row.team] += 1
@@ -202,6 +207,7 @@ class Ledger:
         imported = row.status == "imported"
         before = row.usage  # of earlier rounds; the outcome has the usage of all rounds
         row.status, row.ended_at, row.usage = entry.outcome.status, entry.at, entry.outcome.usage
+        row.updated_at, row.refused = entry.at, entry.outcome.status == "failed" and not entry.outcome.tasks
         today = datetime.now(UTC).date()
         if today != self._day:
             self._day = today
@@ -209,10 +215,10 @@ class Ledger:
         if entry.at.astimezone(UTC).date() == today and not imported:
             self._used[row.caller] = self._used.get(row.caller, Usage()) + _difference(entry.outcome.usage, before)
 
-    def _resume(self, id: str) -> None:
+    def _resume(self, id: str, stored_at: datetime) -> None:
         row = self._rows.get(id)
         if row is not None and row.status != "imported":
-            row.status, row.ended_at = "running", None
+            row.status, row.ended_at, row.updated_at = "running", None, stored_at
             self._running.setdefault(row.caller, set()).add(id)
 
     def _forget(self, id: str) -> None:

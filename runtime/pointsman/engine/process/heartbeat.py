@@ -42,6 +42,7 @@ def team_card(team: Team, started: datetime, instance: str) -> AgentCard:
             input_schema=_input_schema(team),
             timeout=team.limits.deadline,
             team=True,
+            agents=team.agents if team.agents == "*" else tuple(sorted(team.agents)),
             instance=instance,
             started_at=started,
         )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from time import monotonic
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from pointsman.gateway.callers import Caller
-from pointsman.gateway.catalog import teams_of
+from pointsman.gateway.catalog import is_known_team, teams_of
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.problems import ProblemError, openai_problems
 from pointsman_schemas.ids import is_token
@@ -18,9 +16,6 @@ from pointsman_schemas.ids import is_token
 __all__ = ["require_model", "router"]
 
 router = APIRouter(prefix="/v1/models", tags=["openai"])
-
-_RESTART_S = 3.0  # seconds to wait for a supervisor of a team without a recent workflow
-_POLL_INTERVAL_S = 0.1
 
 
 class Model(BaseModel):
@@ -73,20 +68,8 @@ async def require_model(context: Context, caller: Caller, model: str) -> str:
     Raises:
         ProblemError: No team of the caller has this name.
     """
-    if not (is_token(model) and caller.may_use(model) and await _is_known(context, model)):
+    if not (is_token(model) and caller.may_use(model) and await is_known_team(context, model)):
         raise ProblemError(
             404, "model_not_found", f"the model {model[:80]!r} does not exist; GET /v1/models lists the models"
         )
     return model
-
-
-async def _is_known(context: Context, team: str) -> bool:
-    """Return True for a team with a recent workflow or a live supervisor. A supervisor may be restarting."""
-    until = monotonic() + _RESTART_S
-    while team not in context.ledger.teams:
-        if any(card.name == team for card in await context.client.operations.teams()):
-            return True
-        if monotonic() >= until:
-            return False
-        await asyncio.sleep(_POLL_INTERVAL_S)
-    return True

@@ -1,0 +1,134 @@
+"""The caller of an A2A request, and the errors that its client gets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from a2a.server.context import ServerCallContext
+from a2a.utils.errors import A2AError, InvalidParamsError
+from starlette.requests import Request
+
+from pointsman.errors import ContractError, NotFoundError, PointsmanError
+from pointsman.gateway.callers import Caller
+from pointsman.gateway.problems import ProblemError, problem_of
+from pointsman.telemetry import get_logger
+
+__all__ = ["Call", "RefusedCallError", "translated", "translated_stream"]
+
+_log = get_logger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+E = TypeVar("E")
+H = TypeVar("H")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The caller and the addresses of one request.
+
+    Attributes:
+        caller: The caller.
+        team: The team.
+        origin: The URL of the gateway.
+        request: The request.
+    """
+
+    caller: Caller
+    team: str
+    origin: str
+    request: Request
+
+    @property
+    def url(self) -> str:
+        """The URL of the team's A2A interface."""
+        return f"{self.origin}/a2a/{self.team}"
+
+    @classmethod
+    def of(cls, context: ServerCallContext) -> Call:
+        """Return the call of a context.
+
+        Args:
+            context: The context, which `routes` has made.
+        """
+        call: Call = context.state["call"]
+        return call
+
+
+class RefusedCallError(A2AError):
+    """A call that the gateway refuses with an HTTP status: a limit, a right, or an unavailable broker.
+
+    Args:
+        problem: The problem that the client gets.
+    """
+
+    def __init__(self, problem: ProblemError) -> None:
+        super().__init__(problem.detail)
+        self.problem = problem
+
+
+def translated(
+    method: Callable[Concatenate[H, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[H, P], Coroutine[Any, Any, R]]:
+    """Let a method raise errors of A2A in place of other errors.
+
+    Args:
+        method: The method, which has a call context among its arguments.
+
+    Returns:
+        The method.
+    """
+
+    async def call(handler: H, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await method(handler, *args, **kwargs)
+        except A2AError:
+            raise
+        except Exception as error:
+            raise _as_a2a(error, *args) from None
+
+    return call
+
+
+def translated_stream(
+    method: Callable[Concatenate[H, P], AsyncGenerator[E, None]],
+) -> Callable[Concatenate[H, P], AsyncGenerator[E, None]]:
+    """Let a stream raise errors of A2A in place of other errors.
+
+    Args:
+        method: The method, which has a call context among its arguments.
+
+    Returns:
+        The method.
+    """
+
+    async def stream(handler: H, /, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[E, None]:
+        try:
+            async with aclosing(method(handler, *args, **kwargs)) as items:
+                async for item in items:
+                    yield item
+        except A2AError:
+            raise
+        except Exception as error:
+            raise _as_a2a(error, *args) from None
+
+    return stream
+
+
+def _as_a2a(error: Exception, *args: object) -> A2AError:
+    if isinstance(error, ContractError) and not isinstance(error, NotFoundError):
+        return InvalidParamsError(str(error))
+    if isinstance(error, ProblemError):
+        problem = error
+    elif isinstance(error, PointsmanError):
+        problem = problem_of(error)
+    else:
+        _log.error("gateway_request_crashed", exc_info=error)
+        problem = ProblemError(500, "internal_error", "the gateway could not serve the request; its log has the reason")
+    for each in args:
+        if isinstance(each, ServerCallContext):
+            Call.of(each).request.state.problem = problem
+    return RefusedCallError(problem)

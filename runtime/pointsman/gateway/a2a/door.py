@@ -1,0 +1,58 @@
+"""Serve A2A. The SDK is loaded with the first request, in a thread: loading takes a second and 16 MB."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.util import find_spec
+
+from starlette.routing import Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pointsman.gateway.context import Context
+from pointsman.gateway.problems import ProblemError
+from pointsman.util.threads import run_in_thread
+
+__all__ = ["a2a_mount"]
+
+
+def a2a_mount(context: Context, *, open: bool) -> Mount:
+    """Return the paths of A2A, below `/a2a`.
+
+    Args:
+        context: The parts of the gateway.
+        open: True if the gateway admits requests without a key.
+
+    Returns:
+        The mount.
+    """
+    return Mount("/a2a", app=_Door(context, open=open))
+
+
+class _Door:
+    def __init__(self, context: Context, *, open: bool) -> None:
+        self._context = context
+        self._open = open
+        self._app: ASGIApp | None = None
+        self._loading = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._app is None:
+            async with self._loading:
+                if self._app is None:
+                    self._app = await self._load()
+        await self._app(scope, receive, send)
+
+    async def _load(self) -> ASGIApp:
+        if any(find_spec(name) is None for name in ("a2a", "sse_starlette")):
+            raise ProblemError(
+                501,
+                "a2a_not_installed",
+                "this gateway has no A2A SDK; run pip install 'pointsman[a2a]' and start again",
+            )
+
+        def load() -> ASGIApp:
+            from pointsman.gateway.a2a.routes import make_a2a_app
+
+            return make_a2a_app(self._context, open=self._open)
+
+        return await run_in_thread(load)

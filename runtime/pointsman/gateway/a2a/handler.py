@@ -1,0 +1,317 @@
+"""Serve the operations of A2A over the log: any gateway answers for each task, also after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.request_handler import RequestHandler, validate_request_params
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import (
+    InvalidParamsError,
+    PushNotificationNotSupportedError,
+    TaskNotCancelableError,
+    UnsupportedOperationError,
+)
+from a2a.utils.task import apply_history_length, validate_history_length, validate_page_size
+from google.protobuf.json_format import MessageToDict
+from starlette.requests import Request
+
+from pointsman.client.workflow import Workflow
+from pointsman.errors import BusUnavailableError
+from pointsman.gateway.a2a.calls import Call, translated, translated_stream
+from pointsman.gateway.a2a.cards import CardMaker
+from pointsman.gateway.a2a.lists import list_tasks
+from pointsman.gateway.a2a.messages import answer_in, check_parts, input_in, metadata_in
+from pointsman.gateway.a2a.reading import TaskReader
+from pointsman.gateway.a2a.tasks import (
+    INTERRUPTED,
+    ORIGIN,
+    TERMINAL,
+    TaskEvent,
+    TaskFold,
+    metadata_of,
+    new_task,
+    state_of,
+)
+from pointsman.gateway.context import Context, derived_key
+from pointsman.gateway.files.uploads import store_bytes
+from pointsman.gateway.streams import Position
+from pointsman.telemetry import get_logger
+from pointsman_schemas.ids import derive_id, is_token
+
+__all__ = ["TeamHandler"]
+
+_log = get_logger(__name__)
+
+_ANSWER_TIMEOUT_S = 10.0  # seconds to wait for a supervisor that reads an answer
+_CANCEL_TIMEOUT_S = 10.0  # seconds to wait for the end of a cancelled task
+_MAX_ID_CHARS = 256
+
+
+class TeamHandler(RequestHandler):
+    """The operations of all teams. The context of a call names the caller and the team.
+
+    Args:
+        context: The parts of the gateway.
+        cards: The maker of agent cards.
+    """
+
+    def __init__(self, context: Context, cards: CardMaker) -> None:
+        self._context = context
+        self._cards = cards
+
+    @validate_request_params
+    @translated
+    async def on_message_send(self, params: pb.SendMessageRequest, context: ServerCallContext) -> pb.Task:
+        """Begin a task or answer a question, and wait for the end or for the next question."""
+        call, reader = self._reader(context)
+        validate_history_length(params.configuration)
+        workflow, fold, answered = await self._accept(call, reader, params)
+        if not params.configuration.return_immediately:
+            await self._until_settled(call, reader, workflow, fold, answered)
+        return apply_history_length(await reader.snapshot(fold), params.configuration)
+
+    @validate_request_params
+    @translated_stream
+    async def on_message_send_stream(
+        self, params: pb.SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[pb.Task | TaskEvent, None]:
+        """Begin a task or answer a question, and stream the task up to its end or to the next question."""
+        call, reader = self._reader(context)
+        validate_history_length(params.configuration)
+        workflow, fold, answered = await self._accept(call, reader, params, from_start=True)
+        yield apply_history_length(await reader.snapshot(fold), params.configuration)
+        if _is_settled(fold, answered):
+            return
+        async with aclosing(reader.follow(workflow, fold)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
+                if _is_settled(fold, answered) and _is_last(event, fold):
+                    return
+
+    @validate_request_params
+    @translated_stream
+    async def on_subscribe_to_task(
+        self, params: pb.SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[pb.Task | TaskEvent, None]:
+        """Stream a task from now to its end, or from the position in the header `Last-Event-ID`."""
+        call, reader = self._reader(context)
+        workflow = await reader.find(params.id)
+        after = Position.parse(call.request.headers.get("last-event-id", ""))
+        fold = await reader.fold(workflow, up_to=after)
+        if fold.task.status.state in TERMINAL:
+            raise UnsupportedOperationError(
+                f"task {params.id} has ended: {pb.TaskState.Name(fold.task.status.state)}; read it with GetTask"
+            )
+        yield await reader.snapshot(fold)
+        async with aclosing(reader.follow(workflow, fold)) as events:
+            async for event in events:
+                if event is not None:
+                    yield event
+
+    @validate_request_params
+    @translated
+    async def on_get_task(self, params: pb.GetTaskRequest, context: ServerCallContext) -> pb.Task:
+        """Read a task."""
+        _, reader = self._reader(context)
+        validate_history_length(params)
+        workflow = await reader.find(params.id)
+        return apply_history_length(await reader.snapshot(await reader.fold(workflow)), params)
+
+    @validate_request_params
+    @translated
+    async def on_list_tasks(self, params: pb.ListTasksRequest, context: ServerCallContext) -> pb.ListTasksResponse:
+        """List the caller's own tasks of the team, the ones changed last first."""
+        call, reader = self._reader(context)
+        validate_history_length(params)
+        if params.HasField("page_size"):
+            validate_page_size(params.page_size)
+        return await list_tasks(self._context, call.caller, call.team, reader, params)
+
+    @validate_request_params
+    @translated
+    async def on_cancel_task(self, params: pb.CancelTaskRequest, context: ServerCallContext) -> pb.Task:
+        """Cancel a task, and wait for its end."""
+        call, reader = self._reader(context)
+        workflow = await reader.find(params.id)
+        fold = await reader.fold(workflow)
+        if fold.task.status.state in TERMINAL:
+            raise TaskNotCancelableError(f"task {params.id} has ended already")
+        reason = str(MessageToDict(params.metadata).get("reason", "")) or "cancelled over A2A"
+        if await workflow.cancel(reason[:1_000], actor=call.caller.name) is not None:
+            raise TaskNotCancelableError(f"task {params.id} has ended already")
+        try:
+            async with asyncio.timeout(_CANCEL_TIMEOUT_S):
+                await self._until(reader, workflow, fold, lambda: fold.state in TERMINAL)
+        except TimeoutError:
+            _log.info(
+                "a2a_cancel_not_confirmed", workflow=workflow.id, hint="the workflow ends once a supervisor is up"
+            )
+        return await reader.snapshot(fold)
+
+    @validate_request_params
+    @translated
+    async def on_get_extended_agent_card(
+        self, params: pb.GetExtendedAgentCardRequest, context: ServerCallContext
+    ) -> pb.AgentCard:
+        """Return the card with the schemas of the team, signed if the gateway has a key for signatures."""
+        call = Call.of(context)
+        return await self._cards.extended(call.caller, call.team, call.url)
+
+    async def on_create_task_push_notification_config(
+        self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
+    ) -> pb.TaskPushNotificationConfig:
+        """Refuse push notifications."""
+        raise PushNotificationNotSupportedError
+
+    async def on_get_task_push_notification_config(
+        self, params: pb.GetTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> pb.TaskPushNotificationConfig:
+        """Refuse push notifications."""
+        raise PushNotificationNotSupportedError
+
+    async def on_list_task_push_notification_configs(
+        self, params: pb.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
+    ) -> pb.ListTaskPushNotificationConfigsResponse:
+        """Refuse push notifications."""
+        raise PushNotificationNotSupportedError
+
+    async def on_delete_task_push_notification_config(
+        self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
+    ) -> None:
+        """Refuse push notifications."""
+        raise PushNotificationNotSupportedError
+
+    def _reader(self, context: ServerCallContext) -> tuple[Call, TaskReader]:
+        call = Call.of(context)
+        return call, TaskReader(self._context, call.caller, call.team, call.origin)
+
+    async def _accept(
+        self, call: Call, reader: TaskReader, params: pb.SendMessageRequest, *, from_start: bool = False
+    ) -> tuple[Workflow, TaskFold, str]:
+        """Take a message.
+
+        Args:
+            call: The call.
+            reader: The reader of tasks.
+            params: The message and its configuration.
+            from_start: Return the beginning of a task that the message begins, also if the message is a
+                repetition: its stream then has all events.
+
+        Returns:
+            The workflow, the task, and the question that the message answers; empty if it answers none.
+
+        Raises:
+            InvalidParamsError: The message does not fit the task.
+        """
+        message = params.message
+        check_parts(message)
+        if message.role == pb.Role.ROLE_AGENT:
+            raise InvalidParamsError("the role of the message is ROLE_AGENT; a client sends ROLE_USER")
+        if message.task_id:
+            workflow = await reader.find(message.task_id)
+            fold = await reader.fold(workflow)
+            if message.context_id and message.context_id != fold.task.context_id:
+                raise InvalidParamsError(
+                    f"task {message.task_id} belongs to the context {fold.task.context_id}, and not to "
+                    f"{message.context_id[:100]}; leave the contextId out"
+                )
+            question = await self._answer(call, fold, message)
+            return workflow, await reader.fold(workflow), question
+        workflow, context_id = await self._submit(call, params)
+        fold = reader.empty(workflow) if from_start else await reader.fold(workflow)
+        if not fold.task.HasField("status"):  # for a fold of the log: a replica of the broker is behind
+            fold.task.CopyFrom(new_task(workflow.id, context_id, state_of("queued"), datetime.now(UTC)))
+            fold.task.history.add().CopyFrom(message)
+        return workflow, fold, ""
+
+    async def _submit(self, call: Call, params: pb.SendMessageRequest) -> tuple[Workflow, str]:
+        """Publish the request of a message. Return its workflow and its context."""
+        message = params.message
+        if len(message.message_id) > _MAX_ID_CHARS:
+            raise InvalidParamsError(f"the messageId has more than {_MAX_ID_CHARS} characters; use a UUID")
+        if message.context_id and not is_token(message.context_id):
+            raise InvalidParamsError(
+                f"the contextId is {message.context_id[:100]!r}; use 1 to 64 letters, digits, - and _, such as a UUID"
+            )
+        given = input_in(message)
+        metadata: Mapping[str, Any] = metadata_in(message, MessageToDict(params.metadata))
+        reused = self._context.settings.gateway_a2a_reused_message_ids
+        seed = uuid4().hex if reused else message.message_id
+        key = None if reused else derived_key("a2a", call.team, seed)
+        thread = message.context_id or derive_id("a2a-context", call.caller.name, call.team, seed, length=32)
+        submitted = await self._context.submit(
+            call.caller,
+            call.team,
+            given.input,
+            key=key,
+            metadata=metadata,
+            internal={ORIGIN: {"message": message.message_id}},
+            thread=thread,
+            files=[await store_bytes(self._context.files, call.caller, *each) for each in given.files],
+        )
+        return submitted.workflow, thread
+
+    async def _answer(self, call: Call, fold: TaskFold, message: pb.Message) -> str:
+        """Answer the question that a message names, or the oldest one. Return its id."""
+        if fold.task.status.state in TERMINAL:
+            raise UnsupportedOperationError(
+                f"task {fold.task.id} has ended; begin another with its contextId and without a taskId"
+            )
+        named = str(metadata_of(message, "question") or "")
+        question = fold.questions.get(named) if named else next(iter(fold.questions.values()), None)
+        if question is None:
+            raise UnsupportedOperationError(
+                f"task {fold.task.id} waits for no answer; wait for INPUT_REQUIRED, or begin another task"
+            )
+        given = answer_in(message, question)
+        operations, actor = self._context.client.operations, call.caller.name
+        match given.action:
+            case "answer":
+                await operations.answer(question.question, given.value, actor=actor, timeout=_ANSWER_TIMEOUT_S)
+            case "approve":
+                await operations.approve(question.question, input=given.value, actor=actor, timeout=_ANSWER_TIMEOUT_S)
+            case "reject":
+                await operations.reject(question.question, reason=given.reason, actor=actor, timeout=_ANSWER_TIMEOUT_S)
+        return question.question
+
+    async def _until_settled(
+        self, call: Call, reader: TaskReader, workflow: Workflow, fold: TaskFold, answered: str
+    ) -> None:
+        """Wait until a task has ended or waits for another answer, the client has left, or the gateway stops."""
+        if not _is_settled(fold, answered):
+            await self._until(reader, workflow, fold, lambda: _is_settled(fold, answered), call.request)
+
+    async def _until(
+        self,
+        reader: TaskReader,
+        workflow: Workflow,
+        fold: TaskFold,
+        settled: Callable[[], bool],
+        request: Request | None = None,
+    ) -> None:
+        try:
+            async with aclosing(reader.follow(workflow, fold, inline=False)) as events:
+                async for event in events:
+                    if settled() or (event is None and request is not None and await request.is_disconnected()):
+                        return
+        except BusUnavailableError:
+            return  # the client reads the task again
+
+
+def _is_settled(fold: TaskFold, answered: str) -> bool:
+    """Return True if a task has ended, or waits for an answer other than one that is on its way."""
+    state = fold.task.status.state
+    return state in TERMINAL or (state == INTERRUPTED and answered not in fold.questions)
+
+
+def _is_last(event: TaskEvent | None, fold: TaskFold) -> bool:
+    """Return True for the newest event of a task, after which no event of the same entry follows."""
+    return isinstance(event, pb.TaskStatusUpdateEvent) and event.status.state == fold.task.status.state

@@ -1,0 +1,208 @@
+"""Read the task of a workflow from its log, and follow the log as the events of a task."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from a2a.types.a2a_pb2 import Artifact, Task, TaskArtifactUpdateEvent
+from a2a.utils.errors import TaskNotFoundError
+
+from pointsman.client.workflow import Workflow
+from pointsman.engine.operations.queued_requests import QueuedRequest, find_queued_request
+from pointsman.errors import ContractError, NotFoundError
+from pointsman.gateway.a2a.tasks import (
+    ORIGIN,
+    TaskEvent,
+    TaskFold,
+    file_number,
+    metadata_of,
+    new_task,
+    parts_of,
+    state_of,
+)
+from pointsman.gateway.callers import Caller
+from pointsman.gateway.context import Context
+from pointsman.gateway.feed import StreamResetError
+from pointsman.gateway.problems import ProblemError
+from pointsman.gateway.streams import LogEvent, Position
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import Request
+from pointsman_schemas.files import File
+from pointsman_schemas.ids import is_token
+from pointsman_schemas.strict_json import parse
+
+__all__ = ["TaskReader", "queued_task"]
+
+_MAX_INLINE_BYTES = 1_000_000  # a larger file is an address in its artifact
+_MAX_ALL_INLINE_BYTES = 4_000_000  # files of a task that are in its artifacts together
+
+
+class TaskReader:
+    """Reads the tasks of one team for one caller.
+
+    Args:
+        context: The parts of the gateway.
+        caller: The caller.
+        team: The team.
+        origin: The URL of the gateway.
+    """
+
+    def __init__(self, context: Context, caller: Caller, team: str, origin: str) -> None:
+        self._context = context
+        self._caller = caller
+        self._team = team
+        self._origin = origin
+
+    async def find(self, id: str) -> Workflow:
+        """Find the workflow of a task.
+
+        Args:
+            id: The task.
+
+        Returns:
+            The workflow.
+
+        Raises:
+            TaskNotFoundError: The team has no such task of the caller.
+        """
+        if is_token(id):
+            try:
+                workflow = await self._context.find(self._caller, id)
+            except (NotFoundError, ProblemError):
+                workflow = None
+            if workflow is not None and workflow.team == self._team:
+                return workflow
+        raise TaskNotFoundError(f"there is no task {id[:100]!r} of yours; ListTasks names the tasks there are")
+
+    def empty(self, workflow: Workflow) -> TaskFold:
+        """Return the task of a workflow without any entry of its log.
+
+        Args:
+            workflow: The workflow.
+        """
+        return TaskFold(workflow.id, workflow.team, self._origin)
+
+    async def fold(self, workflow: Workflow, *, up_to: Position | None = None) -> TaskFold:
+        """Read a task.
+
+        Args:
+            workflow: The workflow of the task.
+            up_to: Leave out the entries after this position. Default: none.
+
+        Returns:
+            The present task, or the task at the position.
+        """
+        fold = self.empty(workflow)
+        if await self._read(fold, workflow, up_to):
+            return fold
+        client = self._context.client
+        queued = await find_queued_request(client.bus, client.subjects, workflow.id)
+        if queued is not None:
+            fold.task.CopyFrom(queued_task(queued))
+        else:  # admitted between the two reads
+            await self._read(fold, workflow, up_to)
+        return fold
+
+    async def _read(self, fold: TaskFold, workflow: Workflow, up_to: Position | None) -> bool:
+        """Apply the log of a workflow to its task. Return False if there is no log."""
+        found = False
+        async for event in self._context.streams.history(workflow):
+            found = True
+            if up_to is not None and event.position > up_to:
+                break
+            fold.apply(event)
+        return found
+
+    async def follow(
+        self, workflow: Workflow, fold: TaskFold, *, inline: bool = True
+    ) -> AsyncGenerator[TaskEvent | None, None]:
+        """Follow a task from the position of a fold to its end, or until the gateway stops.
+
+        Args:
+            workflow: The workflow of the task.
+            fold: The task so far. Each event is applied.
+            inline: Put the content of small files into artifacts.
+
+        Yields:
+            The events; None if nothing has happened for some seconds.
+        """
+        position = _position(fold.task)
+        try:
+            async with aclosing(self._context.streams.follow(workflow, after=position)) as items:
+                async for item in items:
+                    if not isinstance(item, LogEvent):
+                        yield None
+                        continue
+                    for event in fold.apply(item):
+                        if inline and isinstance(event, TaskArtifactUpdateEvent):
+                            await self._fill([event.artifact], fold.files())
+                        yield event
+        except StreamResetError:
+            return  # the client subscribes again, at this gateway or another
+
+    async def snapshot(self, fold: TaskFold) -> Task:
+        """Return a copy of a task with the content of its small files.
+
+        Args:
+            fold: The task.
+
+        Returns:
+            The copy.
+        """
+        task = Task()
+        task.CopyFrom(fold.task)
+        await self._fill(task.artifacts, fold.files())
+        return task
+
+    async def _fill(self, artifacts: Any, files: Any) -> None:
+        """Put the content of small files in the place of their addresses."""
+        room = _MAX_ALL_INLINE_BYTES
+        for artifact in artifacts:
+            number = file_number(artifact)
+            if not number:
+                continue
+            file: File = files[number - 1]
+            room -= file.size
+            if file.size <= _MAX_INLINE_BYTES and room >= 0:
+                await self._inline(artifact, file)
+
+    async def _inline(self, artifact: Artifact, file: File) -> None:
+        pieces: list[bytes] = []
+        try:
+            async with aclosing(self._context.client.read_file(file)) as reading:
+                async for piece in reading:
+                    pieces.append(piece)  # noqa: PERF401  # a comprehension would not close the reading
+        except (NotFoundError, ContractError):
+            return  # the file was removed; its address answers with the reason
+        artifact.parts[0].raw = b"".join(pieces)
+
+
+def queued_task(queued: QueuedRequest) -> Task:
+    """Return the task of a request that waits for admission.
+
+    Args:
+        queued: The request.
+
+    Returns:
+        The task.
+    """
+    task = new_task(queued.workflow, queued.workflow, state_of("queued"), queued.request.at)
+    try:
+        request = parse(Request, decode(queued.request.headers, queued.request.body)[1])
+    except ContractError:
+        return task
+    task.context_id = request.thread or queued.workflow
+    origin = request.metadata.get(ORIGIN)
+    given = origin.get("message") if isinstance(origin, dict) else None
+    message = task.history.add(
+        message_id=str(given or f"{queued.workflow}-request"), context_id=task.context_id, task_id=task.id,
+        role="ROLE_USER",
+    )  # fmt: skip
+    message.parts.extend(parts_of(request.input))
+    return task
+
+
+def _position(task: Task) -> Position | None:
+    return Position.parse(str(metadata_of(task, "position") or ""))

@@ -1,0 +1,156 @@
+"""The addresses of A2A: for each team a card, JSON-RPC and HTTP+JSON, in two versions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.response_helpers import agent_card_to_dict, build_error_response
+from a2a.server.routes import create_jsonrpc_routes, create_rest_routes
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.types.a2a_pb2 import AgentCard
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import ContentTypeNotSupportedError
+from pydantic_core import to_json
+from starlette.datastructures import URL
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, Router
+from starlette.types import ASGIApp
+
+from pointsman.gateway.a2a.calls import Call
+from pointsman.gateway.a2a.cards import CardMaker
+from pointsman.gateway.a2a.handler import TeamHandler
+from pointsman.gateway.a2a.signatures import KEY_SET_NAME, CardSigner
+from pointsman.gateway.catalog import is_known_team
+from pointsman.gateway.context import Context
+from pointsman.gateway.problems import ProblemError
+from pointsman_schemas.ids import is_token, stable_digest
+
+__all__ = ["make_a2a_app"]
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_CARD_PATH = "/{team}/.well-known/agent-card.json"
+_JSON_TYPES = ("application/json", "application/a2a+json")
+_CARD_MAX_AGE_S = 60  # an agent that starts or stops changes the card
+
+
+class _CallContexts(ServerCallContextBuilder):
+    """Gives each call its caller and its team."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def build(self, request: Request) -> ServerCallContext:
+        call = _call_of(self._context, request)
+        return ServerCallContext(state={"call": call, "headers": dict(request.headers)})
+
+
+def make_a2a_app(context: Context, *, open: bool) -> ASGIApp:
+    """Make the application of the paths below `/a2a`.
+
+    Args:
+        context: The parts of the gateway.
+        open: True if the gateway admits requests without a key.
+
+    Returns:
+        The application.
+
+    Raises:
+        ConfigurationError: The file of the key for signatures has no such key.
+    """
+    logging.getLogger("a2a").setLevel(logging.CRITICAL)  # a traceback for each request that is not valid
+    path = context.settings.gateway_a2a_signing_key
+    signer = None if path is None else CardSigner(path)
+    cards = CardMaker(context, signer, open=open)
+    handler = TeamHandler(context, cards)
+    contexts = _CallContexts(context)
+    routes: list[BaseRoute] = []
+    if signer is not None:
+        routes.append(Route(f"/{KEY_SET_NAME}", _key_set_endpoint(signer.key_set), methods=["GET"]))
+    routes.append(Route(_CARD_PATH, _known_team(context, _card_endpoint(context, cards)), methods=["GET"]))
+    for rpc_url in ("/{team}", "/{team}/"):
+        made = create_jsonrpc_routes(handler, rpc_url, context_builder=contexts, enable_v0_3_compat=True)
+        routes += [_guarded(context, route, rpc=True) for route in made]
+    made_rest = create_rest_routes(handler, context_builder=contexts, enable_v0_3_compat=True, path_prefix="/{team}")
+    routes += [_guarded(context, route, rpc=False) for route in made_rest if isinstance(route, Route)]
+    return Router(routes, redirect_slashes=False)
+
+
+def _call_of(context: Context, request: Request) -> Call:
+    return Call(request.state.caller, request.path_params["team"], _origin(context, request), request)
+
+
+def _origin(context: Context, request: Request) -> str:
+    """Return the URL under which clients reach the gateway."""
+    given = context.settings.gateway_public_url
+    return given.rstrip("/") if given else str(URL(scope=request.scope).replace(path="", query=""))
+
+
+def _guarded(context: Context, route: Route, *, rpc: bool) -> Route:
+    """Return a route of the SDK that serves teams of the caller, and answers problems of the gateway as such."""
+    endpoint: Endpoint = route.endpoint
+
+    async def serve(request: Request) -> Response:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.method == "POST" and kind not in _JSON_TYPES and (kind or await request.body()):
+            return _unsupported(kind, rpc=rpc)
+        response = await endpoint(request)
+        if (problem := getattr(request.state, "problem", None)) is not None:
+            raise problem
+        return response
+
+    methods = sorted((route.methods or set()) - {"HEAD"})
+    return Route(route.path, _known_team(context, serve), methods=methods)
+
+
+def _unsupported(kind: str, *, rpc: bool) -> Response:
+    error = ContentTypeNotSupportedError(f"the body is {kind[:80] or 'of no type'!r}; send application/json")
+    if rpc:
+        return JSONResponse(build_error_response(None, error))
+    payload: dict[str, Any] = build_rest_error_payload(error)
+    return JSONResponse(payload, 415)
+
+
+def _known_team(context: Context, endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint that refuses teams that do not exist for the caller."""
+
+    async def serve(request: Request) -> Response:
+        team, caller = request.path_params["team"], request.state.caller
+        if not (is_token(team) and caller.may_use(team) and await is_known_team(context, team)):
+            raise ProblemError(
+                404, "team_not_found", f"there is no team {team[:80]!r} of yours; GET /v1/teams lists them"
+            )
+        return await endpoint(request)
+
+    return serve
+
+
+def _card_endpoint(context: Context, cards: CardMaker) -> Endpoint:
+    async def serve(request: Request) -> Response:
+        call = _call_of(context, request)
+        return _card_response(await cards.card(call.caller, call.team, call.url), request)
+
+    return serve
+
+
+def _card_response(card: AgentCard, request: Request) -> Response:
+    shown = agent_card_to_dict(card)
+    # Two signatures of one card differ, so the tag is about the rest of the card.
+    rest = {name: value for name, value in shown.items() if name != "signatures"}
+    tag = f'W/"{stable_digest(to_json(rest))}"'
+    headers = {"etag": tag, "cache-control": f"private, max-age={_CARD_MAX_AGE_S}", "vary": "authorization, x-api-key"}
+    known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
+    if tag.removeprefix("W/") in known:
+        return Response(status_code=304, headers=headers)
+    return JSONResponse(shown, headers=headers)
+
+
+def _key_set_endpoint(key_set: dict[str, Any]) -> Endpoint:
+    async def serve(request: Request) -> Response:
+        return JSONResponse(key_set, headers={"cache-control": "public, max-age=3600"})
+
+    return serve

@@ -1,0 +1,392 @@
+"""Translate the log of a workflow to an A2A task and the events of its stream.
+
+| Workflow | A2A |
+|---|---|
+| request that waits for admission | `SUBMITTED` |
+| running | `WORKING`, with a line about each step |
+| question or approval | `INPUT_REQUIRED`, with the question as the message |
+| answer of a person | a message of the history |
+| answer and files of the team | artifacts |
+| completed, also with gaps | `COMPLETED` |
+| failed; refused before its first task | `FAILED`; `REJECTED` |
+| cancelled | `CANCELED` |
+
+The same entries give the same task and the same events in each gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from a2a.types.a2a_pb2 import (
+    Artifact,
+    Message,
+    Part,
+    Role,
+    Task,
+    TaskArtifactUpdateEvent,
+    TaskState,
+    TaskStatus,
+    TaskStatusUpdateEvent,
+)
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Struct, Value
+from pydantic import JsonValue
+
+from pointsman.client.files import WorkflowFile
+from pointsman.gateway.openai.commentary import Commentary
+from pointsman.gateway.streams import LogEvent
+from pointsman_schemas.events import Outcome
+from pointsman_schemas.files import File
+from pointsman_schemas.log import (
+    Entry,
+    QuestionAnswered,
+    QuestionAsked,
+    TaskAbandoned,
+    TaskSucceeded,
+    WorkflowEnded,
+    WorkflowResumed,
+    WorkflowStarted,
+)
+
+__all__ = [
+    "INTERRUPTED",
+    "META",
+    "ORIGIN",
+    "TERMINAL",
+    "TaskEvent",
+    "TaskFold",
+    "file_number",
+    "metadata_of",
+    "new_task",
+    "parts_of",
+    "state_of",
+    "struct_of",
+]
+
+META = "io.pointsman/"
+"""The prefix of Pointsman's own keys in metadata."""
+ORIGIN = "pointsman.a2a"
+"""The key of the workflow's metadata with the id of the message that began the task."""
+TERMINAL = frozenset(
+    {
+        TaskState.TASK_STATE_COMPLETED,
+        TaskState.TASK_STATE_FAILED,
+        TaskState.TASK_STATE_CANCELED,
+        TaskState.TASK_STATE_REJECTED,
+    }
+)
+"""The states after which a task does not change."""
+INTERRUPTED = TaskState.TASK_STATE_INPUT_REQUIRED
+"""The state of a task that waits for a message."""
+
+TaskEvent: TypeAlias = TaskStatusUpdateEvent | TaskArtifactUpdateEvent
+
+_MAX_HISTORY = 200  # newest messages of a task
+_STATES = {
+    "queued": TaskState.TASK_STATE_SUBMITTED,
+    "cancelling": TaskState.TASK_STATE_SUBMITTED,
+    "running": TaskState.TASK_STATE_WORKING,
+    "waiting_for_answer": TaskState.TASK_STATE_INPUT_REQUIRED,
+    "completed": TaskState.TASK_STATE_COMPLETED,
+    "partial": TaskState.TASK_STATE_COMPLETED,
+    "failed": TaskState.TASK_STATE_FAILED,
+    "cancelled": TaskState.TASK_STATE_CANCELED,
+}
+_SUBJECTS = {"plan": "Allow the plan?", "task": "Allow the task?", "tool": "Allow the use of the tool?"}
+_URL_FIELDS = frozenset({"url", "mediaType", "filename"})
+
+
+def state_of(status: str, *, refused: bool = False) -> TaskState:
+    """Return the state of a task for the status of its workflow.
+
+    Args:
+        status: The status.
+        refused: True for a workflow that failed without a task.
+
+    Returns:
+        The state.
+    """
+    if refused:
+        return TaskState.TASK_STATE_REJECTED
+    return _STATES.get(status, TaskState.TASK_STATE_UNSPECIFIED)
+
+
+def new_task(id: str, context_id: str, state: TaskState, at: datetime) -> Task:
+    """Return a task without a history.
+
+    Args:
+        id: The task: the id of a workflow.
+        context_id: The context.
+        state: The state.
+        at: The time of the state.
+
+    Returns:
+        The task.
+    """
+    task = Task(id=id, context_id=context_id, status=TaskStatus(state=state))
+    task.status.timestamp.FromDatetime(at)
+    return task
+
+
+def parts_of(value: JsonValue) -> list[Part]:
+    """Return a value as the parts of a message or of an artifact.
+
+    Args:
+        value: The value. An object with `url` and `mediaType` alone, or also `filename`, is a file elsewhere.
+
+    Returns:
+        The parts; none for null and an empty text.
+    """
+    if value is None or value == "":
+        return []
+    if isinstance(value, str):
+        return [Part(text=value, media_type="text/plain")]
+    if isinstance(value, dict) and {"url", "mediaType"} <= value.keys() <= _URL_FIELDS:
+        fields = {name: value[name] for name in value if isinstance(value[name], str)}
+        if len(fields) == len(value):
+            return [ParseDict(fields, Part())]
+    data: Any = value
+    return [Part(data=ParseDict(data, Value()), media_type="application/json")]
+
+
+def struct_of(fields: Mapping[str, Any]) -> Struct:
+    """Return metadata under Pointsman's own prefix, without values that are None.
+
+    Args:
+        fields: The metadata.
+    """
+    given = {f"{META}{name}": value for name, value in fields.items() if value is not None}
+    return ParseDict(given, Struct())
+
+
+def metadata_of(holder: Any, name: str) -> Any:
+    """Return a value of metadata under Pointsman's own prefix.
+
+    Args:
+        holder: The task, message or artifact with the metadata.
+        name: The name without the prefix.
+
+    Returns:
+        The value; None for a missing name.
+    """
+    key = f"{META}{name}"
+    return holder.metadata[key] if key in holder.metadata.fields else None
+
+
+def file_number(artifact: Artifact) -> int:
+    """Return the number of the file in an artifact, from 1; 0 for an artifact without a file.
+
+    Args:
+        artifact: The artifact.
+    """
+    return int(metadata_of(artifact, "file") or 0)
+
+
+class TaskFold:
+    """The task of one workflow, as its entries have made it so far.
+
+    Args:
+        workflow: The workflow.
+        team: The team.
+        origin: The URL of the gateway, with which the addresses of files begin.
+    """
+
+    def __init__(self, workflow: str, team: str, origin: str) -> None:
+        self.task = Task(id=workflow, context_id=workflow)
+        self.questions: dict[str, QuestionAsked] = {}
+        """The open questions, the oldest first."""
+        self._team = team
+        self._origin = origin
+        self._commentary = Commentary()
+        self._files: dict[WorkflowFile, None] = {}
+        self._task_state = TaskState.TASK_STATE_SUBMITTED
+
+    @property
+    def state(self) -> TaskState:
+        """The state of the task."""
+        return self._task_state
+
+    def apply(self, event: LogEvent) -> list[TaskEvent]:
+        """Apply an entry of the log.
+
+        Args:
+            event: The entry, which follows those of earlier calls.
+
+        Returns:
+            The events of the entry for streams.
+        """
+        entry, position = event.entry, str(event.position)
+        line = self._commentary.line(entry)
+        events: list[TaskEvent] = []
+        match entry:
+            case WorkflowStarted():
+                self._start(entry)
+                events.append(self._set(TaskState.TASK_STATE_WORKING, entry, position))
+            case QuestionAsked():
+                self.questions[entry.question] = entry
+                events.append(self._wait(entry, position))
+            case QuestionAnswered():
+                self.questions.pop(entry.question, None)
+                self._answered(entry, position)
+                events.append(self._go_on(entry, position, line))
+            case TaskAbandoned() if any(each.task_id == entry.task_id for each in self.questions.values()):
+                self.questions = {id: each for id, each in self.questions.items() if each.task_id != entry.task_id}
+                events.append(self._go_on(entry, position, line))
+            case WorkflowResumed():
+                del self.task.artifacts[:]
+                events.append(self._set(TaskState.TASK_STATE_WORKING, entry, position, line))
+            case WorkflowEnded():
+                events += self._end(entry, position)
+            case _:
+                if isinstance(entry, TaskSucceeded):
+                    self._files |= dict.fromkeys(WorkflowFile(file, entry.task_id) for file in entry.result.files)
+                if line and not self.questions:
+                    events.append(self._set(TaskState.TASK_STATE_WORKING, entry, position, line))
+        self.task.metadata.MergeFrom(struct_of({"position": position, "team": self._team}))
+        return events
+
+    def _start(self, entry: WorkflowStarted) -> None:
+        if entry.thread is not None:
+            self.task.context_id = entry.thread.thread
+        self._files |= dict.fromkeys(WorkflowFile(file, "request") for file in entry.files)
+        origin = entry.metadata.get(ORIGIN)
+        given = origin.get("message") if isinstance(origin, dict) else None
+        parts = parts_of(entry.input)
+        parts += [self._file_part(file) for file in entry.files]
+        del self.task.history[:]  # of the request that waited for admission
+        self._say(Role.ROLE_USER, str(given or f"{entry.workflow_id}-request"), parts)
+
+    def _answered(self, entry: QuestionAnswered, position: str) -> None:
+        if entry.verdict == "expired":
+            return
+        parts = parts_of(entry.input)
+        if not parts:
+            parts = [Part(text=": ".join(filter(None, (entry.verdict, entry.reason))))]
+        message = self._say(Role.ROLE_USER, f"{self.task.id}-{position}", parts)
+        message.metadata.CopyFrom(struct_of({"question": entry.question, "by": entry.by}))
+
+    def _wait(self, entry: QuestionAsked, position: str) -> TaskEvent:
+        message = Message(
+            message_id=f"{self.task.id}-{position}", context_id=self.task.context_id, task_id=self.task.id,
+            role=Role.ROLE_AGENT, parts=_question_parts(entry),
+        )  # fmt: skip
+        message.metadata.CopyFrom(
+            struct_of(
+                {
+                    "question": entry.question,
+                    "about": entry.about,
+                    "schema": entry.input_schema,
+                    "expires_at": entry.expires_at.isoformat(),
+                }
+            )
+        )
+        self._keep(message)
+        return self._set(INTERRUPTED, entry, position, message)
+
+    def _go_on(self, entry: Entry, position: str, line: str) -> TaskEvent:
+        """Return the event after a question is closed: another question waits, or the work goes on."""
+        if not self.questions:
+            return self._set(TaskState.TASK_STATE_WORKING, entry, position, line)
+        waiting = next(iter(self.questions.values()))
+        message = next(
+            each for each in reversed(self.task.history) if metadata_of(each, "question") == waiting.question
+        )
+        return self._set(INTERRUPTED, entry, position, message)
+
+    def _end(self, entry: WorkflowEnded, position: str) -> list[TaskEvent]:
+        outcome = entry.outcome
+        self.questions.clear()
+        events: list[TaskEvent] = []
+        if outcome.status in ("completed", "partial"):
+            artifacts = self._artifacts(outcome)
+            self.task.artifacts.extend(artifacts)
+            for artifact in artifacts:
+                update = TaskArtifactUpdateEvent(
+                    task_id=self.task.id, context_id=self.task.context_id, artifact=artifact, last_chunk=True
+                )
+                update.metadata.CopyFrom(struct_of({"position": position}))
+                events.append(update)
+        text = "" if outcome.status == "completed" else outcome.reason
+        if outcome.gaps:
+            text += "".join(f"\n- {gap.task_id} ({gap.agent}): {gap.reason}" for gap in outcome.gaps)
+        last = self._set(
+            state_of(outcome.status, refused=outcome.status == "failed" and not outcome.tasks),
+            entry,
+            position,
+            text.strip(),
+        )
+        last.metadata.MergeFrom(
+            struct_of({"usage": outcome.usage.model_dump(), "partial": True if outcome.status == "partial" else None})
+        )
+        return [*events, last]
+
+    def _artifacts(self, outcome: Outcome) -> list[Artifact]:
+        artifacts: list[Artifact] = []
+        if parts := parts_of(outcome.answer):
+            artifacts.append(Artifact(artifact_id=f"{self.task.id}-{outcome.round}-answer", name="answer", parts=parts))
+        for number, each in enumerate(self._files, 1):
+            if each.origin != "request":
+                part = self._file_part(each.file)
+                artifact = Artifact(artifact_id=f"{self.task.id}-file-{number}", name=each.file.name, parts=[part])
+                artifact.metadata.CopyFrom(struct_of({"file": number}))
+                artifacts.append(artifact)
+        return artifacts
+
+    def _file_part(self, file: File) -> Part:
+        url = f"{self._origin}/v1/workflows/{self.task.id}/files/{file.sha256}"
+        part = Part(url=url, filename=file.name, media_type=file.media_type)
+        part.metadata.CopyFrom(struct_of({"size": file.size, "sha256": file.sha256}))
+        return part
+
+    def files(self) -> Sequence[File]:
+        """Return the files of the workflow, in the order of their numbers."""
+        return [each.file for each in self._files]
+
+    def _say(self, role: Role, id: str, parts: Sequence[Part]) -> Message:
+        message = Message(message_id=id, context_id=self.task.context_id, task_id=self.task.id, role=role, parts=parts)
+        return self._keep(message)
+
+    def _keep(self, message: Message) -> Message:
+        self.task.history.append(message)
+        if len(self.task.history) > _MAX_HISTORY:
+            del self.task.history[0]
+        return self.task.history[-1]
+
+    def _set(self, state: TaskState, entry: Entry, position: str, message: Message | str = "") -> TaskStatusUpdateEvent:
+        self._task_state = state
+        status = self.task.status
+        status.Clear()
+        status.state = state
+        status.timestamp.FromDatetime(entry.at)
+        if isinstance(message, Message):
+            status.message.CopyFrom(message)
+        elif message:
+            status.message.CopyFrom(
+                Message(
+                    message_id=f"{self.task.id}-{position}",
+                    context_id=self.task.context_id,
+                    task_id=self.task.id,
+                    role=Role.ROLE_AGENT,
+                    parts=[Part(text=message, media_type="text/plain")],
+                )
+            )
+        event = TaskStatusUpdateEvent(task_id=self.task.id, context_id=self.task.context_id, status=status)
+        event.metadata.CopyFrom(struct_of({"position": position}))
+        return event
+
+
+def _question_parts(entry: QuestionAsked) -> list[Part]:
+    """Return the text of a question, and the data that a person must see for an approval."""
+    if entry.about == "information":
+        return [Part(text=entry.text or "The team asks for information.", media_type="text/plain")]
+    text = _SUBJECTS[entry.about]
+    if entry.about == "tool":
+        text = f"Allow {entry.agent} to use the tool {entry.tool}?"
+    elif entry.about == "task":
+        text = f"Allow the task {entry.task_id} of {entry.agent}?"
+    parts = [Part(text=text, media_type="text/plain")]
+    shown: JsonValue = entry.plan.model_dump(mode="json", exclude_none=True) if entry.plan else entry.input
+    return parts + parts_of(shown)

@@ -1,0 +1,32 @@
+"""The A2A door without its extra, and with a key for signatures that is no key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.errors import ConfigurationError
+from pointsman.gateway.a2a import door
+from pointsman.gateway.a2a.signatures import CardSigner
+from pointsman.gateway.problems import ProblemError
+
+
+async def test_a_gateway_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "find_spec", lambda name: None)
+    mount: Any = door.a2a_mount(context=None, open=True)  # type: ignore[arg-type]  # no part of it is reached
+
+    with pytest.raises(ProblemError, match=r"pip install 'pointsman\[a2a\]'") as caught:
+        await mount.app({"type": "http"}, None, None)
+
+    assert caught.value.status == 501
+
+
+@pytest.mark.parametrize("content", ["", "-----BEGIN PRIVATE KEY-----"])
+def test_a_file_without_a_key_is_refused_with_the_command_that_makes_one(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "card.pem"
+    file.write_text(content)
+
+    with pytest.raises(ConfigurationError, match="openssl ecparam"):
+        CardSigner(str(file))
