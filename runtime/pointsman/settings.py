@@ -180,6 +180,8 @@ class Settings(Options, BaseModel):
     """Requests of one caller in a minute at one gateway, for keys without a limit of their own."""
     gateway_running: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 100
     """Running workflows of one caller, for keys without a limit of their own."""
+    gateway_daily_calls: Annotated[int, Field(ge=0)] | None = None
+    """Model calls of one caller's workflows in a day (UTC), for keys without a limit of their own. Unset: no limit."""
     gateway_daily_tokens: Annotated[int, Field(ge=0)] | None = None
     """Tokens of one caller's workflows in a day (UTC), for keys without a limit of their own. Unset: no limit."""
     gateway_daily_cost: Annotated[float, Field(ge=0)] | None = None

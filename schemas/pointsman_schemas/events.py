@@ -125,6 +125,14 @@ class Usage(Part):
             cost=self.cost + other.cost,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(
+            calls=max(0, self.calls - other.calls),
+            input_tokens=max(0, self.input_tokens - other.input_tokens),
+            output_tokens=max(0, self.output_tokens - other.output_tokens),
+            cost=max(0.0, self.cost - other.cost),
+        )
+
     @property
     def tokens(self) -> int:
         """Tokens of prompts and answers together."""
@@ -183,6 +191,7 @@ class ErrorKind(StrEnum):
     TEAM = "team_failed"
     CIRCUIT = "circuit_open"
     THREAD = "thread_refused"
+    DAILY_LIMIT = "daily_limit"
     ITEMS = "items_failed"
 
 
@@ -634,6 +643,7 @@ class Outcome(Event):
 
     workflow_id: WorkflowId = Field(description="The workflow.")
     team: TeamName = Field(description="The team of the workflow.")
+    caller: str = Field(default="", description="The caller of the request; the other team for its task.")
     status: Literal["completed", "partial", "failed", "cancelled"] = Field(
         description="`partial` is an answer with gaps."
     )

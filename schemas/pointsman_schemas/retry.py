@@ -17,6 +17,7 @@ FINAL_KINDS = frozenset(
         ErrorKind.REJECTED,
         ErrorKind.CANCELLED,
         ErrorKind.LIMIT,
+        ErrorKind.DAILY_LIMIT,
         ErrorKind.NEEDS_ANSWER,
         ErrorKind.OUTCOME_UNKNOWN,
     }

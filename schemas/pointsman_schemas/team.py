@@ -32,6 +32,7 @@ __all__ = [
     "Adaptive",
     "Check",
     "Choreography",
+    "DailyLimits",
     "FanOut",
     "Fixed",
     "Limits",
@@ -95,6 +96,22 @@ class Limits(Frozen):
     )
 
 
+class DailyLimits(Frozen):
+    """Limits on the usage of the workflows that end within one day (UTC). A limit of None is unlimited.
+
+    A supervisor refuses a request once a limit is reached. Workflows that run then go on, so the usage of a day may
+    exceed the limit by their usage. `Limits` bounds one workflow.
+    """
+
+    calls: Annotated[int, Field(strict=True, ge=0)] | None = Field(default=None, description="Model calls.")
+    tokens: Annotated[int, Field(strict=True, ge=0)] | None = Field(
+        default=None, description="Tokens of prompts and answers."
+    )
+    cost: Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="Cost in US dollars."
+    )
+
+
 class Team(Frozen):
     """The configuration of a team. A team is also an agent: other teams may use it."""
 
@@ -114,6 +131,14 @@ class Team(Frozen):
     )
     strategy: Strategy = Field(default=PlanAndExecute(), description="The source of plans, and the end of workflows.")
     limits: Limits = Field(default=Limits(), description="The limits of a workflow.")
+    daily: DailyLimits = Field(
+        default=DailyLimits(), description="The limits of all workflows of the team in a day (UTC)."
+    )
+    daily_per_caller: DailyLimits = Field(
+        default=DailyLimits(),
+        description="The limits of the team's workflows for one caller in a day (UTC). For the task of another team, "
+        "that team is the caller.",
+    )
     retry: RetryPolicy = Field(
         default=RetryPolicy(), description="The retries of tasks without a policy of their own, the roles' included."
     )

@@ -43,7 +43,7 @@ def test_public_names_are_these() -> None:
         "ANY", "Adaptive", "Agent", "AgentCard", "AgentFactory", "AnswerRequiredError", "AnswerResult",
         "Archive", "AttemptInvocation", "BatchRow", "Budget", "BusUnavailableError", "BusyThreadError", "Check",
         "Choreography", "ClassifierInput", "Client", "ConfigurationError", "ConflictRuling", "Context",
-        "ContractError", "DeadLetterEntry", "ErrorKind", "FanOut", "Fixed", "ForEach", "Gap", "History",
+        "ContractError", "DailyLimits", "DeadLetterEntry", "ErrorKind", "FanOut", "Fixed", "ForEach", "Gap", "History",
         "Interceptor", "JudgeInput", "LLMAgent", "Lifespan", "Limits", "ModelError", "ModelInvocation",
         "ModelReply", "ModelRequest", "Next", "NotFoundError", "Operations", "Outcome", "PastTurn", "Pipeline",
         "Plan", "PlanAndExecute", "PlanQuestion", "PlannedTask", "PlannerAnswer", "PlannerInput",

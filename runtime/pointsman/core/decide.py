@@ -7,7 +7,7 @@ waits. A question that needs a model is a task for an agent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import assert_never
@@ -45,6 +45,9 @@ from pointsman_schemas.log import (
 )
 
 __all__ = ["decide", "make_decision"]
+
+_LATER: Mapping[str, str] = {ErrorKind.THREAD: "later", ErrorKind.DAILY_LIMIT: "after midnight (UTC)"}
+"""Kinds of errors of a readable request that is refused now: the time of the next try."""
 
 
 def decide(state: State | None, inputs: Iterable[Input], context: DecisionContext) -> tuple[Entry, ...]:
@@ -153,8 +156,8 @@ def _on_request(decision: Decision, received: RequestReceived | RequestRefused, 
     if isinstance(received, RequestRefused):
         what = "the task was refused" if admission.parent else "the request could not be read"
         reason, advice = f"{what}: {received.error.message}", "Correct the request and publish it again under a new id."
-        if received.error.kind == ErrorKind.THREAD:
-            reason, advice = received.error.message, "Send the request again later, under a new id."
+        if later := _LATER.get(received.error.kind):
+            reason, advice = received.error.message, f"Send the request again {later}, under a new id."
         return end_workflow(
             decision,
             Phase.FAILED,

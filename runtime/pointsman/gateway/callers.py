@@ -23,6 +23,7 @@ class CallerLimits(BaseModel):
 
     requests_per_minute: int | None = Field(default=None, ge=1, description="Requests in a minute at one gateway.")
     running: int | None = Field(default=None, ge=1, description="Running workflows.")
+    daily_calls: int | None = Field(default=None, ge=0, description="Model calls of workflows in a day (UTC).")
     daily_tokens: int | None = Field(default=None, ge=0, description="Tokens of workflows in a day (UTC).")
     daily_cost: float | None = Field(default=None, ge=0, description="Cost of workflows in a day (UTC), in US dollars.")
 
@@ -35,6 +36,7 @@ class CallerLimits(BaseModel):
         return CallerLimits(
             requests_per_minute=self.requests_per_minute or settings.gateway_requests_per_minute,
             running=self.running or settings.gateway_running,
+            daily_calls=settings.gateway_daily_calls if self.daily_calls is None else self.daily_calls,
             daily_tokens=settings.gateway_daily_tokens if self.daily_tokens is None else self.daily_tokens,
             daily_cost=settings.gateway_daily_cost if self.daily_cost is None else self.daily_cost,
         )

@@ -130,6 +130,7 @@ class Ledger:
             )  # fmt: skip
         used = self.used_today(caller.name)
         for name, amount, limit in (
+            ("calls", used.calls, limits.daily_calls),
             ("tokens", used.tokens, limits.daily_tokens),
             ("cost", used.cost, limits.daily_cost),
         ):
@@ -213,7 +214,7 @@ class Ledger:
             self._day = today
             self._used.clear()
         if entry.at.astimezone(UTC).date() == today and not imported:
-            self._used[row.caller] = self._used.get(row.caller, Usage()) + _difference(entry.outcome.usage, before)
+            self._used[row.caller] = self._used.get(row.caller, Usage()) + (entry.outcome.usage - before)
 
     def _resume(self, id: str, stored_at: datetime) -> None:
         row = self._rows.get(id)
@@ -233,15 +234,6 @@ class Ledger:
             ids.discard(row.id)
             if not ids:
                 del self._running[row.caller]
-
-
-def _difference(usage: Usage, before: Usage) -> Usage:
-    return Usage(
-        calls=max(0, usage.calls - before.calls),
-        input_tokens=max(0, usage.input_tokens - before.input_tokens),
-        output_tokens=max(0, usage.output_tokens - before.output_tokens),
-        cost=max(0.0, usage.cost - before.cost),
-    )
 
 
 def _seconds_to_midnight() -> int:

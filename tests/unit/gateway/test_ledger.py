@@ -74,6 +74,7 @@ def test_usage_of_today_counts_for_the_caller_alone() -> None:
     ledger.observe(message(6, "w3", end("w3", used, at=NOW - timedelta(days=1))))
 
     assert ledger.used_today("ada") == used
+    assert refusal(ledger, CallerLimits(daily_calls=1)) == "daily_calls_used"
     assert refusal(ledger, CallerLimits(daily_tokens=100)) == "daily_tokens_used"
     assert refusal(ledger, CallerLimits(daily_cost=0.5)) == "daily_cost_used"
     ledger.check(Caller("ada", limits=CallerLimits(daily_tokens=101, daily_cost=0.6)))

@@ -33,7 +33,8 @@ def said(*lines: str) -> str:
 
 def test_to_import_the_contract_builds_next_to_none_of_it() -> None:
     assert (
-        said("print(*sorted(built()))") == "Check Limits PlanAndExecute PlanUsage RetryPolicy ThreadPolicy Usage"
+        said("print(*sorted(built()))")
+        == "Check DailyLimits Limits PlanAndExecute PlanUsage RetryPolicy ThreadPolicy Usage"
     )  # what defaults are made of
 
 

@@ -89,6 +89,9 @@ def create(
     running: Annotated[
         int | None, typer.Option(min=1, help="Running workflows. Default: the gateway's.", show_default=False)
     ] = None,
+    calls: Annotated[
+        int | None, typer.Option(min=0, help="Model calls in a day (UTC). Default: the gateway's.", show_default=False)
+    ] = None,
     tokens: Annotated[
         int | None, typer.Option(min=0, help="Tokens in a day (UTC). Default: the gateway's.", show_default=False)
     ] = None,
@@ -121,7 +124,11 @@ def create(
                 teams=team,
                 operator=operator,
                 limits=CallerLimits(
-                    requests_per_minute=requests, running=running, daily_tokens=tokens, daily_cost=cost
+                    requests_per_minute=requests,
+                    running=running,
+                    daily_calls=calls,
+                    daily_tokens=tokens,
+                    daily_cost=cost,
                 ),
                 expires_at=datetime.now(UTC) + timedelta(days=days) if days is not None else None,
             )

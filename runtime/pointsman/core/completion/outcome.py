@@ -29,6 +29,7 @@ def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValu
         {
             "workflow_id": state.workflow_id,
             "team": state.team,
+            "caller": state.caller,
             "status": phase.value,
             "answer": answer,
             "reason": reason or state.reached_limit or (exhausted_quota(state) if phase is Phase.PARTIAL else ""),

@@ -34,6 +34,7 @@ from pointsman.engine.supervisor.admission import AdmissionControl
 from pointsman.engine.supervisor.agent_load import AgentLoads
 from pointsman.engine.supervisor.circuit_breaker import CircuitBreaker
 from pointsman.engine.supervisor.committer import Committer
+from pointsman.engine.supervisor.daily_usage import DailyUsage
 from pointsman.engine.supervisor.decoder import InboundDecoder, UnreadableInput
 from pointsman.engine.supervisor.ended_cache import EndedWorkflows
 from pointsman.engine.supervisor.inbound import (
@@ -125,6 +126,7 @@ class SupervisorEngine:
         self._committer = Committer(bus, clock, self._logs, self._log_watch, self._circuits, loads, prepare, kept)
         self._recovery = Recovery(bus, self._subjects, clock, self._logs, self._outbox, team.name)
         self._retention = RetentionJob(bus, self._subjects, clock, team.name, settings.retention_days, team.threads.ttl)
+        self._usage = DailyUsage(bus, self._subjects, clock, team)
         self._threads = ThreadGate(bus, self._subjects, clock, team)
         self._scheduler = Scheduler(bus, self._subjects, clock, team.name, settings.max_schedules)
         self._acknowledger = Acknowledger(bus, self._subjects, clock, self._logs, team.name)
@@ -479,6 +481,7 @@ class SupervisorEngine:
             if head.state is None:
                 return await self._acknowledger.dead_letter_unknown(workflow, inbound)
         if head.state is None:
+            await self._usage.refuse(inbound)
             cancelled = any(isinstance(each.input, ControlReceived) for each in inbound)
             if not cancelled and not await self._threads.admit(inbound):
                 return await self._wait_for_turn(workflow, inbound)

@@ -23,6 +23,7 @@ const CAUSES = {
   rejected: "A person said no",
   needs_answer: "Needs an answer",
   thread_refused: "Refused by its thread",
+  daily_limit: "A daily limit was reached",
   unanswered: "Unanswered",
   cancelled: "Cancelled",
   outcome_unknown: "The result is unknown",

@@ -17,7 +17,7 @@ from pointsman.core.replay.replayer import replay_log
 from pointsman.errors import InvariantError
 from pointsman_schemas.events import Request
 from pointsman_schemas.log import LimitReached, PlanRejected, RetryScheduled, TaskFailed
-from pointsman_schemas.team import Choreography, Limits, RetryPolicy, Router, Team
+from pointsman_schemas.team import Choreography, DailyLimits, Limits, RetryPolicy, Router, Team
 from pointsman_schemas.threads import ThreadPolicy
 
 
@@ -152,6 +152,8 @@ def test_replay_context_keeps_the_team_without_planner_only_fields() -> None:
         approve_plan=True,
         refiner=None,
         threads=ThreadPolicy(turns=3),
+        daily=DailyLimits(calls=6),
+        daily_per_caller=DailyLimits(calls=7),
         judge="arbiter",
     )
     assert all(getattr(team, name) != field.default for name, field in Team.model_fields.items())
@@ -159,8 +161,10 @@ def test_replay_context_keeps_the_team_without_planner_only_fields() -> None:
 
     story.decide_and_apply(RequestReceived(replace(admission(Router(), Limits()), team=team), Request(input="do it")))
 
-    # `agents` has the full names. The policy of threads admits requests; a workflow of a thread keeps its summarizer.
-    kept = Team.model_fields.keys() - {"name", "description", "skills", "own_agents", "threads"}
+    # `agents` has the full names. Daily limits and the policy of threads admit requests; a workflow of a thread keeps
+    # its summarizer.
+    admitting = {"daily", "daily_per_caller", "threads"}
+    kept = Team.model_fields.keys() - {"name", "description", "skills", "own_agents", *admitting}
     assert {name: getattr(story.state, name) for name in kept} == {name: getattr(team, name) for name in kept}
     assert list(replay_log(story.commits)) == []
 
