@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp
 
 from pointsman.errors import PointsmanError
-from pointsman.gateway import catalog, cloud_events, dead_letters, health, hooks, questions, workflows
+from pointsman.gateway import catalog, cloud_events, dead_letters, health, hooks, questions, schedules, workflows
 from pointsman.gateway.a2a.door import a2a_mount
 from pointsman.gateway.access import Access, is_openai_path
 from pointsman.gateway.agui import runs
@@ -44,6 +44,7 @@ _ROUTERS: Sequence[APIRouter] = (
     workflows.router,
     files.router,
     questions.router,
+    schedules.router,
     cloud_events.router,
     hooks.router,
     catalog.router,

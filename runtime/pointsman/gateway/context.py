@@ -30,7 +30,7 @@ from pointsman_schemas.events import Budget
 from pointsman_schemas.files import File
 from pointsman_schemas.ids import derive_id
 
-__all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "derived_key"]
+__all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "check_metadata", "derived_key"]
 
 _log = get_logger(__name__)
 
@@ -135,11 +135,7 @@ class Context:
             ContractError: The request is not valid, or the key belongs to another request.
         """
         caller.require_team(team)
-        reserved = [name for name in metadata or {} if name.startswith("pointsman.")]
-        if reserved:
-            raise ProblemError(
-                422, "reserved_metadata", f"metadata {reserved[0]!r} is reserved; choose a name without `pointsman.`"
-            )
+        check_metadata(metadata or {})
         self.ledger.check(caller)
         workflow = await self.client.for_user(caller.name).submit(
             team,
@@ -206,6 +202,22 @@ class Context:
 
 def _not_found(workflow: str) -> str:
     return f"there is no workflow {workflow!r} of yours; GET /v1/workflows lists the ones there are"
+
+
+def check_metadata(metadata: Mapping[str, JsonValue]) -> None:
+    """Refuse metadata of a caller under a reserved name.
+
+    Args:
+        metadata: The metadata.
+
+    Raises:
+        ProblemError: A name is reserved.
+    """
+    reserved = [name for name in metadata if name.startswith("pointsman.")]
+    if reserved:
+        raise ProblemError(
+            422, "reserved_metadata", f"metadata {reserved[0]!r} is reserved; choose a name without `pointsman.`"
+        )
 
 
 def derived_key(*parts: str) -> str:

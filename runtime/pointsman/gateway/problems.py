@@ -21,6 +21,7 @@ from pointsman.errors import (
     NotFoundError,
     OversizeEventError,
     PointsmanError,
+    ScheduleRefusedError,
 )
 
 __all__ = [
@@ -46,6 +47,7 @@ _STATUSES: tuple[tuple[type[PointsmanError], int], ...] = (
     (NotReplayableError, 409),
     (NotResumableError, 409),
     (ImportedLogError, 409),
+    (ScheduleRefusedError, 409),
     (BusUnavailableError, 503),
 )
 

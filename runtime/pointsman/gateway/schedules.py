@@ -1,0 +1,282 @@
+"""Create, list, read and change the schedules of a caller."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import AwareDatetime, BaseModel, Field, JsonValue
+
+from pointsman.client.schedules import Schedules
+from pointsman.gateway.callers import Caller
+from pointsman.gateway.context import CallerArg, Context, ContextArg, check_metadata
+from pointsman.gateway.models import Body, BudgetRequest, Timestamp
+from pointsman.gateway.problems import ProblemError, problems
+from pointsman_schemas.events import MAX_DEADLINE_S
+from pointsman_schemas.ids import TOKEN_PATTERN, TeamName, Token
+from pointsman_schemas.schedules import MAX_GRACE_S, Schedule, ScheduleRun
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
+
+_TIMEOUT_S = 10.0  # seconds to wait for a supervisor that carries out a change
+_SHOWN_FIRES = 5
+
+TeamPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The team.")]
+NamePath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The name of the schedule.")]
+OwnerQuery = Annotated[
+    str | None,
+    Query(pattern=TOKEN_PATTERN, description="The owner of the schedule, for operators. Default: you."),
+]
+
+
+class ScheduleRequest(Body):
+    """The definition of a schedule. It has either `cron` or `at`."""
+
+    name: Token = Field(description="The name, unique among your schedules of the team.")
+    team: TeamName = Field(description="The team that is to serve the requests.")
+    input: Annotated[str, Field(min_length=1)] | dict[str, JsonValue] = Field(description="The request of each fire.")
+    cron: Annotated[str, Field(min_length=9, max_length=200)] | None = Field(
+        default=None,
+        description="Times: minute, hour, day of the month, month, day of the week.",
+        examples=["0 9 * * 1-5"],
+    )
+    at: Timestamp | None = Field(default=None, description="The only time, in place of `cron`.")
+    timezone: Annotated[str, Field(min_length=1, max_length=64)] = Field(
+        default="UTC", description="The IANA time zone of `cron`.", examples=["Europe/Oslo"]
+    )
+    overlap: Literal["skip", "queue", "allow"] = Field(
+        default="skip", description="A fire while an earlier run has not ended: skip it, let it wait, or start it."
+    )
+    missed: Literal["skip", "once"] | None = Field(
+        default=None,
+        description="Fires that were missed: skip them, or start one run. Default: `skip` with `cron`, `once` with "
+        "`at`.",
+    )
+    grace: Annotated[float, Field(strict=True, ge=1, le=MAX_GRACE_S)] = Field(
+        default=60.0, description="Seconds by which a fire may be late."
+    )
+    deadline: Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
+        default=None, description="Seconds from admission to the deadline. Default: the team's deadline."
+    )
+    budget: BudgetRequest | None = Field(default=None, description="Limits of each workflow.")
+    metadata: dict[str, JsonValue] = Field(default={}, description="Data for the agents.")
+    thread: Token | None = Field(default=None, description="The id of your thread whose next turn each run is.")
+
+
+class RunView(BaseModel):
+    """A run of a schedule."""
+
+    workflow_id: str = Field(description="The workflow.")
+    due: AwareDatetime = Field(description="The time of the fire; for a run by hand, the time of the command.")
+    by: str = Field(description="The caller of a run by hand; empty for a fire.")
+    status: Literal["queued", "running", "ended"] = Field(description="The status.")
+    outcome: str = Field(description="The status of the outcome; empty before the end.")
+
+    @classmethod
+    def of(cls, run: ScheduleRun) -> RunView:
+        """Return the view of a run.
+
+        Args:
+            run: The run.
+        """
+        return cls(**run.model_dump(include=set(cls.model_fields)))
+
+
+class ScheduleView(BaseModel):
+    """A schedule."""
+
+    name: str = Field(description="The name.")
+    team: str = Field(description="The team.")
+    caller: str = Field(description="The owner.")
+    status: str = Field(description="`active`, `paused`, `deleted`, or `ended` without a further time.")
+    cron: str | None = Field(description="The times.")
+    at: AwareDatetime | None = Field(description="The only time.")
+    timezone: str = Field(description="The time zone of `cron`.")
+    overlap: str = Field(description="The policy for a fire while an earlier run has not ended.")
+    missed: str = Field(description="The policy for missed fires.")
+    input: str | dict[str, JsonValue] = Field(description="The request of each fire.")
+    next: list[AwareDatetime] = Field(description="The next times.")
+    runs: list[RunView] = Field(description="The newest runs, in order.")
+    started_runs: int = Field(description="Runs that were started.")
+    skipped_fires: int = Field(description="Fires that were skipped, because an earlier run had not ended.")
+    missed_fires: int = Field(description="Fires that were missed.")
+
+
+class SchedulePage(BaseModel):
+    """Schedules, by team, caller and name."""
+
+    schedules: list[ScheduleView] = Field(description="The schedules.")
+
+
+class ScheduleResult(BaseModel):
+    """The result of a change."""
+
+    applied: bool = Field(
+        description="True if a supervisor has carried out the change; false if it is stored, and no supervisor of the "
+        "team has answered."
+    )
+    schedule: ScheduleView | None = Field(default=None, description="The schedule after the change.")
+
+
+_STORED: dict[int | str, dict[str, Any]] = {
+    202: {"model": ScheduleResult, "description": "The change is stored, and waits for a supervisor."}
+}
+
+
+@router.post("", status_code=201, summary="Create a schedule", responses={**_STORED, **problems(400, 409)})
+async def create_schedule(
+    body: ScheduleRequest, context: ContextArg, caller: CallerArg, response: Response
+) -> ScheduleResult:
+    """Create a schedule of yours, and wait up to 10 s for a supervisor of the team."""
+    caller.require_team(body.team)
+    check_metadata(body.metadata)
+    schedules = _schedules(context, caller)
+    made = await schedules.create(
+        body.name,
+        body.team,
+        body.input,
+        cron=body.cron,
+        at=body.at,
+        timezone=body.timezone,
+        overlap=body.overlap,
+        missed=body.missed,
+        grace=body.grace,
+        deadline=body.deadline,
+        budget=body.budget.as_budget() if body.budget else None,
+        metadata=body.metadata,
+        thread=body.thread,
+        timeout=_TIMEOUT_S,
+    )
+    return _result(schedules, made, response)
+
+
+@router.get("", summary="List schedules", responses=problems())
+async def list_schedules(
+    context: ContextArg,
+    caller: CallerArg,
+    team: Annotated[str | None, Query(pattern=TOKEN_PATTERN, description="Only of this team.")] = None,
+) -> SchedulePage:
+    """List your schedules; as an operator, the schedules of all callers."""
+    schedules = _schedules(context, caller)
+    found = await schedules.list(team, caller=None if caller.operator else caller.name)
+    return SchedulePage(schedules=[_view(schedules, each) for each in found if caller.may_use(each.team)])
+
+
+@router.get("/{team}/{name}", summary="Read a schedule", responses=problems(404))
+async def get_schedule(
+    team: TeamPath, name: NamePath, context: ContextArg, caller: CallerArg, owner: OwnerQuery = None
+) -> ScheduleView:
+    """Read a schedule: its definition, its next times and its last runs."""
+    schedules = _schedules(context, caller)
+    return _view(schedules, await schedules.get(name, team, caller=_owner(caller, team, owner)))
+
+
+@router.post("/{team}/{name}/pause", summary="Pause a schedule", responses={**_STORED, **problems(404, 409)})
+async def pause_schedule(
+    team: TeamPath,
+    name: NamePath,
+    context: ContextArg,
+    caller: CallerArg,
+    response: Response,
+    owner: OwnerQuery = None,
+) -> ScheduleResult:
+    """Pause a schedule: its times pass without a run."""
+    schedules = _schedules(context, caller)
+    changed = await schedules.pause(name, team, caller=_owner(caller, team, owner), timeout=_TIMEOUT_S)
+    return _result(schedules, changed, response)
+
+
+@router.post("/{team}/{name}/resume", summary="Resume a schedule", responses={**_STORED, **problems(404, 409)})
+async def resume_schedule(
+    team: TeamPath,
+    name: NamePath,
+    context: ContextArg,
+    caller: CallerArg,
+    response: Response,
+    owner: OwnerQuery = None,
+) -> ScheduleResult:
+    """Let a paused schedule go on. The times of the pause were not missed."""
+    schedules = _schedules(context, caller)
+    changed = await schedules.resume(name, team, caller=_owner(caller, team, owner), timeout=_TIMEOUT_S)
+    return _result(schedules, changed, response)
+
+
+@router.post("/{team}/{name}/run", summary="Run a schedule now", responses={**_STORED, **problems(404, 409)})
+async def run_schedule(
+    team: TeamPath,
+    name: NamePath,
+    context: ContextArg,
+    caller: CallerArg,
+    response: Response,
+    owner: OwnerQuery = None,
+) -> ScheduleResult:
+    """Start a run now. The overlap policy holds for it, too. The newest of `runs` has its workflow."""
+    schedules = _schedules(context, caller)
+    changed = await schedules.run(name, team, caller=_owner(caller, team, owner), timeout=_TIMEOUT_S)
+    return _result(schedules, changed, response)
+
+
+@router.delete("/{team}/{name}", summary="Delete a schedule", responses={**_STORED, **problems(404, 409)})
+async def delete_schedule(
+    team: TeamPath,
+    name: NamePath,
+    context: ContextArg,
+    caller: CallerArg,
+    response: Response,
+    owner: OwnerQuery = None,
+) -> ScheduleResult:
+    """Delete a schedule. Its runs that have started go on."""
+    schedules = _schedules(context, caller)
+    changed = await schedules.delete(name, team, caller=_owner(caller, team, owner), timeout=_TIMEOUT_S)
+    return _result(schedules, changed, response)
+
+
+def _schedules(context: Context, caller: Caller) -> Schedules:
+    """Return the schedules as the caller changes them. The gateway has verified the name of the caller."""
+    return context.client.for_user(caller.name).schedules
+
+
+def _owner(caller: Caller, team: str, owner: str | None) -> str:
+    """Return the owner of the schedule that is meant.
+
+    Raises:
+        ProblemError: The caller may not use the team, or is no operator and names another owner.
+    """
+    caller.require_team(team)
+    if owner is not None and owner != caller.name:
+        caller.require_operator()
+    return owner or caller.name
+
+
+def _result(schedules: Schedules, changed: Schedule | None, response: Response) -> ScheduleResult:
+    if changed is None:
+        response.status_code = 202
+        return ScheduleResult(applied=False)
+    return ScheduleResult(applied=True, schedule=_view(schedules, changed))
+
+
+def _view(schedules: Schedules, schedule: Schedule) -> ScheduleView:
+    spec = schedule.spec
+    fires: list[datetime] = list(schedules.next_fires(schedule, _SHOWN_FIRES))
+    if spec is None:
+        raise ProblemError(404, "not_found", f"the schedule {schedule.name!r} was never created")
+    return ScheduleView(
+        name=schedule.name,
+        team=schedule.team,
+        caller=schedule.caller,
+        status=schedule.status,
+        cron=spec.cron,
+        at=spec.at,
+        timezone=spec.timezone,
+        overlap=spec.overlap,
+        missed=spec.missed,
+        input=spec.request.input,
+        next=fires,
+        runs=[RunView.of(each) for each in schedule.runs],
+        started_runs=schedule.started,
+        skipped_fires=schedule.skipped,
+        missed_fires=schedule.missed,
+    )
