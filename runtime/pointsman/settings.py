@@ -174,6 +174,10 @@ class Settings(Options, BaseModel):
     """Maximum size in bytes of the body of a request to the gateway."""
     gateway_upload_timeout: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 600.0
     """Seconds in which a client of the gateway must send a file. Each piece must arrive within 30 seconds."""
+    gateway_batch_rows: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 10_000
+    """Rows of one batch of the gateway."""
+    gateway_batch_bytes: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 33_554_432
+    """Maximum size in bytes of the rows of one batch."""
     gateway_max_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 2_000
     """Requests and streams that one gateway serves at a time."""
     gateway_requests_per_minute: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 600

@@ -33,6 +33,26 @@ async def test_values_are_read_by_each_connection_without_those_that_were_delete
     assert {key: entry.value for key, entry in found.items()} == {"one": b"uno"}
 
 
+async def test_a_group_has_keys_of_its_own(place: BrokerNamespace, bus: Bus) -> None:
+    bucket = await bucket_of(bus, place)
+    group = await bus.key_value(Subjects(place.ns).gateway_bucket, "batch")
+    await bucket.put("one", b"1")
+    revision = await group.put("one", b"uno")
+    await group.put("two", b"due")
+    await group.delete("two")
+
+    found, deleted = await group.get("one"), await group.get("two")
+
+    assert {key: entry.value for key, entry in (await bucket.entries()).items()} == {"one": b"1"}
+    assert {key: entry.value for key, entry in (await group.entries()).items()} == {"one": b"uno"}
+    assert found is not None
+    assert (found.key, found.value, found.revision) == ("one", b"uno", revision)
+    assert deleted is not None
+    assert (deleted.value, await group.get("three")) == (None, None)
+    with pytest.raises(ConflictError):
+        await group.put("one", b"again", expect=0)
+
+
 async def test_compare_and_set_stores_only_after_the_expected_change(place: BrokerNamespace, bus: Bus) -> None:
     bucket = await bucket_of(bus, place)
     first = await bucket.put("one", b"1", expect=0)

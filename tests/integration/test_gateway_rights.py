@@ -54,6 +54,14 @@ async def test_each_call_of_a_caller_works_with_the_rights_of_the_role(
                 file = (await client.post("/v1/files", content=b"x" * 200_000)).json()
                 content = await client.get(f"/v1/files/{file['id']}/content")
                 files = await client.get(f"{done.headers['location']}/files")
+                made = await client.post("/v1/batches", json={"team": "crew", "inputs": [steps("b"), steps("c")]})
+                batch_path = made.headers["location"]
+
+                async def batch_ended() -> bool:
+                    return (await client.get(batch_path)).json()["ended_at"] is not None
+
+                await until(batch_ended, seconds=30)
+                results = (await client.get(f"{batch_path}/results")).text
                 models = await client.get("/v1/models")
         refused = server.violations("gate")
 
@@ -63,4 +71,5 @@ async def test_each_call_of_a_caller_works_with_the_rights_of_the_role(
     assert len(listed.json()["workflows"]) == 4
     assert {model["id"] for model in models.json()["data"]} == {"asking", "crew"}
     assert (len(content.content), files.json()) == (200_000, {"files": []})
+    assert results.count('"status":"completed"') == 2
     assert refused == []

@@ -7,6 +7,7 @@ The REST API      models, problems, views, workflows, questions, schedules, cata
 OpenAI's API      openai
 AG-UI             agui
 Files             files
+Batches           batches
 MCP               mcp, protected_resource
 A2A               a2a
 The process       context, app, openapi, server

@@ -21,7 +21,7 @@ from pointsman.http.hosts import KnownHosts
 __all__ = ["Access", "is_openai_path"]
 
 _BODY_TIMEOUT_S = 30.0  # seconds in which a client must send the body of a request, or the next piece of an upload
-_UPLOAD_PATHS = ("/v1/files",)
+_UPLOAD_PATHS = ("/v1/files", "/v1/batches")
 _FORM_BYTES = 65_536  # bytes of a form beside the file in it
 _MAX_RATES = 10_000  # callers whose rate is kept
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", "/", "/a2a/keys.json", *METADATA_PATHS})

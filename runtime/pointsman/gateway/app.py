@@ -21,6 +21,9 @@ from pointsman.gateway import catalog, cloud_events, dead_letters, health, hooks
 from pointsman.gateway.a2a.door import a2a_mount
 from pointsman.gateway.access import Access, is_openai_path
 from pointsman.gateway.agui import runs
+from pointsman.gateway.batches import routes as batch_routes
+from pointsman.gateway.batches.models import BatchRequest, BatchResult
+from pointsman.gateway.batches.runner import BatchRunner
 from pointsman.gateway.cloud_events import CloudEvent
 from pointsman.gateway.context import Context
 from pointsman.gateway.events import WorkflowEvent
@@ -43,6 +46,7 @@ _DESCRIPTION = (
 _ROUTERS: Sequence[APIRouter] = (
     workflows.router,
     files.router,
+    batch_routes.router,
     questions.router,
     schedules.router,
     cloud_events.router,
@@ -72,11 +76,12 @@ _CORS_EXPOSED = (
 _MAX_ERRORS = 5  # invalid parts of a request that a problem lists
 
 
-def make_app(context: Context, *, hosts: Sequence[str] = (), open: bool) -> ASGIApp:
+def make_app(context: Context, batches: BatchRunner, *, hosts: Sequence[str] = (), open: bool) -> ASGIApp:
     """Assemble the application of a gateway.
 
     Args:
         context: The parts of the gateway.
+        batches: The batches of the namespace.
         hosts: Names of hosts that requests without a key may use.
         open: Admit requests without a key: the gateway listens on loopback.
 
@@ -86,6 +91,7 @@ def make_app(context: Context, *, hosts: Sequence[str] = (), open: bool) -> ASGI
     app = _routes()
     app.router.routes.extend([*mcp_routes(context), a2a_mount(context, open=open)])
     app.state.context = context
+    app.state.batches = batches
     guarded: ASGIApp = Access(app, context, hosts=list(hosts), open=open)
     origins = [each.strip() for each in (context.settings.gateway_origins or "").split(",") if each.strip()]
     if origins:
@@ -139,7 +145,7 @@ def _document() -> dict[str, Any]:
         title=_TITLE, version="1", description=_DESCRIPTION, routes=app.routes, openapi_version="3.1.0"
     )
     components = document["components"]
-    for model in (Problem, WorkflowEvent, CloudEvent):
+    for model in (Problem, WorkflowEvent, CloudEvent, BatchRequest, BatchResult):
         schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
         components["schemas"] |= schema.pop("$defs", {})
         components["schemas"][model.__name__] = schema

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
 from pointsman.gateway.app import make_app
+from pointsman.gateway.batches.records import BATCH_GROUP
+from pointsman.gateway.batches.runner import BatchRunner
 from pointsman.gateway.context import Context
 from pointsman.gateway.keys import KeyCache
 from pointsman.gateway.oidc import TokenVerifier
@@ -57,11 +59,12 @@ async def serve(
             )
         _log.warning("gateway_without_keys", hint=f"each request is refused until there is a key; {advice}")
     context = Context(client, settings, keys=keys, verifier=verifier)
+    batches = BatchRunner(context, await client.bus.key_value(client.subjects.gateway_bucket, BATCH_GROUP))
     bounds = ConnectionBounds(connections=settings.gateway_max_requests + _SPARE_CONNECTIONS)
     async with asyncio.TaskGroup() as group:
-        running = group.create_task(context.run())
+        running = [group.create_task(context.run()), group.create_task(batches.run())]
         await run_server(
-            make_app(context, hosts=hosts, open=open_to_local),
+            make_app(context, batches, hosts=hosts, open=open_to_local),
             name="gateway",
             host=settings.gateway_host,
             port=settings.gateway_port,
@@ -70,4 +73,5 @@ async def serve(
             on_stop=context.streams.stop,
             bounds=bounds,
         )
-        running.cancel()
+        for task in running:
+            task.cancel()

@@ -296,6 +296,7 @@ class _Table:
             f"$JS.API.STREAM.INFO.{self.requests}",
             f"$JS.API.CONSUMER.INFO.{self.requests}.request-{_TEAM}",
             f"$JS.API.STREAM.INFO.{self.keys}",
+            f"{self.key_values}.batch.*",
             *self._follow(self.keys, f"{self.key_values}.>"),
             *self._follow(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.outcome.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
             *self._follow(self.log, f"{ns}.cron.{_TEAM}.>"),

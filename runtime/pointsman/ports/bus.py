@@ -641,11 +641,13 @@ class Bus(Protocol):
         """
         ...
 
-    async def key_value(self, bucket: str) -> KeyValue:
+    async def key_value(self, bucket: str, group: str = "") -> KeyValue:
         """Open a key-value bucket, and create a missing one. `set_up` neither creates nor needs it.
 
         Args:
             bucket: The name of the bucket, from `Subjects`.
+            group: A token before each key, so that a permission can bind the keys of a group. Default: keys without a
+                group.
 
         Returns:
             The bucket.

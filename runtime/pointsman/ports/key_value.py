@@ -25,7 +25,7 @@ class KeyValueEntry:
 
 
 class KeyValue(Protocol):
-    """One bucket of a namespace. A key is a token of a subject.
+    """One bucket of a namespace, or one group of its keys. A key is a token of a subject.
 
     Every method raises `BusUnavailableError` if the broker does not answer within the configured time.
     """
@@ -52,6 +52,17 @@ class KeyValue(Protocol):
 
         Args:
             key: The key.
+        """
+        ...
+
+    async def get(self, key: str) -> KeyValueEntry | None:
+        """Read the newest change of a key.
+
+        Args:
+            key: The key.
+
+        Returns:
+            The change, without a value for a deleted key; None for a key without any change.
         """
         ...
 

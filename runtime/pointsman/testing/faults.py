@@ -463,9 +463,9 @@ class FaultyBus(Bus):
     def optional_requests(self, *prefixes: str) -> AbstractContextManager[None]:
         return self._bus.optional_requests(*prefixes)
 
-    async def key_value(self, bucket: str) -> KeyValue:
+    async def key_value(self, bucket: str, group: str = "") -> KeyValue:
         # Calls of the bucket itself have no faults: no simulated process uses one.
-        return await self.call("key_value", lambda: self._bus.key_value(bucket))
+        return await self.call("key_value", lambda: self._bus.key_value(bucket, group))
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         self.may_crash(f"before broadcast {subject}")

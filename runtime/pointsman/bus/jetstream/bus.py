@@ -457,13 +457,13 @@ class JetStreamBus:
         settled = answer["ack_floor"]["stream_seq"]
         return QueueDepth(answer["num_pending"], answer["num_ack_pending"], settled, differing)
 
-    async def key_value(self, bucket: str) -> KeyValueBucket:
+    async def key_value(self, bucket: str, group: str = "") -> KeyValueBucket:
         if self._settings.provision:
             limit = self._settings.stream_bytes
             # A process that may not ask for the configuration uses the bucket that exists.
             with suppress(PermissionDeniedError), self._connection.optional_requests(self.api_subject("STREAM.INFO.")):
                 await ensure_bucket(self, bucket, replicas=self._settings.replicas, max_bytes=limit)
-        return KeyValueBucket(self._writer, self._reader, bucket)
+        return KeyValueBucket(self._writer, self._reader, bucket, group)
 
     # Core NATS
 

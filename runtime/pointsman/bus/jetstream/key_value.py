@@ -21,6 +21,7 @@ class _Writer(Protocol):
 
 
 class _Reader(Protocol):
+    async def last(self, stream: str, subject: str) -> StoredMessage | None: ...
     def read(self, stream: str, subject: str, after: int) -> AsyncGenerator[StoredMessage, None]: ...
     def follow(self, stream: str, subjects: Sequence[str], after: int) -> AsyncGenerator[StoredMessage, None]: ...
 
@@ -55,13 +56,13 @@ async def ensure_bucket(bus: Connection, bucket: str, *, replicas: int, max_byte
 
 
 class KeyValueBucket:
-    """The bucket `bucket`, which exists."""
+    """The bucket `bucket`, which exists: the keys of `group`, or the keys without a group."""
 
-    def __init__(self, writer: _Writer, reader: _Reader, bucket: str) -> None:
+    def __init__(self, writer: _Writer, reader: _Reader, bucket: str, group: str = "") -> None:
         self._writer = writer
         self._reader = reader
         self._stream = f"KV_{bucket}"
-        self._prefix = f"$KV.{bucket}."
+        self._prefix = f"$KV.{bucket}.{token(group, 'group')}." if group else f"$KV.{bucket}."
 
     async def put(self, key: str, value: bytes, *, expect: int | None = None) -> int:
         headers = {} if expect is None else {EXPECTED_SEQUENCE_HEADER: str(expect)}
@@ -70,16 +71,20 @@ class KeyValueBucket:
     async def delete(self, key: str) -> None:
         await self._writer.publish(self._prefix + token(key, "key"), b"", {"KV-Operation": "DEL"})
 
+    async def get(self, key: str) -> KeyValueEntry | None:
+        stored = await self._reader.last(self._stream, self._prefix + token(key, "key"))
+        return None if stored is None else self._entry(stored)
+
     async def entries(self) -> dict[str, KeyValueEntry]:
         found: dict[str, KeyValueEntry] = {}
-        async with aclosing(self._reader.read(self._stream, f"{self._prefix}>", 0)) as messages:
+        async with aclosing(self._reader.read(self._stream, f"{self._prefix}*", 0)) as messages:
             async for stored in messages:
                 entry = self._entry(stored)
                 found[entry.key] = entry
         return {key: entry for key, entry in found.items() if entry.value is not None}
 
     async def follow(self, after: int = 0) -> AsyncIterator[KeyValueEntry]:
-        async with aclosing(self._reader.follow(self._stream, [f"{self._prefix}>"], after)) as messages:
+        async with aclosing(self._reader.follow(self._stream, [f"{self._prefix}*"], after)) as messages:
             async for stored in messages:
                 yield self._entry(stored)
 

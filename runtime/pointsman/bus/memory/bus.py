@@ -265,9 +265,9 @@ class MemoryBus(Bus):
         self._require_open()
         return self.broker.delete(stream, sequence)
 
-    async def key_value(self, bucket: str) -> MemoryKeyValue:
+    async def key_value(self, bucket: str, group: str = "") -> MemoryKeyValue:
         self._require_open()
-        return MemoryKeyValue(self.broker, self.broker.bucket(bucket))
+        return MemoryKeyValue(self.broker, self.broker.bucket(bucket), group)
 
     async def broadcast(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         check_subject(subject)

@@ -1,0 +1,127 @@
+"""The bodies of the REST API of batches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AwareDatetime, BaseModel, Field, JsonValue
+
+from pointsman.gateway.batches.records import BatchRecord
+from pointsman.gateway.ledger import Ledger
+from pointsman.gateway.models import FILE_ID_PATTERN, Body, BudgetRequest, OutcomeView, UsageView
+from pointsman_schemas.events import MAX_DEADLINE_S
+from pointsman_schemas.ids import TeamName
+
+__all__ = ["MAX_CONCURRENCY", "BatchCounts", "BatchOptions", "BatchPage", "BatchRequest", "BatchResult", "BatchView"]
+
+MAX_CONCURRENCY = 100
+"""Largest number of workflows of a batch at a time."""
+
+Inputs = Annotated[list[Annotated[str, Field(min_length=1)] | dict[str, JsonValue]], Field(min_length=1)]
+Deadline = Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)]
+
+
+class BatchOptions(Body):
+    """The options of a batch."""
+
+    team: TeamName = Field(description="The team that is to serve the rows.")
+    concurrency: Annotated[int, Field(ge=1, le=MAX_CONCURRENCY)] = Field(
+        default=10, description="Workflows that run at a time."
+    )
+    deadline: Annotated[float, Field(ge=0.001, le=MAX_DEADLINE_S)] | None = Field(
+        default=None, description="Seconds from the admission of a row to its deadline. Default: the team's deadline."
+    )
+
+
+class BatchRequest(Body):
+    """A batch with its rows, or with an upload that has them."""
+
+    team: TeamName = Field(description="The team that is to serve the rows.")
+    inputs: Inputs | Annotated[str, Field(pattern=FILE_ID_PATTERN)] = Field(
+        description="The rows: texts, or objects for teams that expect fields. Or the id of an upload with one JSON "
+        "text or object a line."
+    )
+    concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = Field(
+        default=10, description="Workflows that run at a time."
+    )
+    deadline: Deadline | None = Field(
+        default=None, description="Seconds from the admission of a row to its deadline. Default: the team's deadline."
+    )
+    budget: BudgetRequest | None = Field(default=None, description="Limits of each workflow.")
+
+
+class BatchCounts(BaseModel):
+    """Numbers of rows."""
+
+    completed: int = Field(default=0, description="Rows that have completed.")
+    partial: int = Field(default=0, description="Rows with an answer that has gaps.")
+    failed: int = Field(default=0, description="Rows that have failed.")
+    cancelled: int = Field(default=0, description="Rows that were cancelled.")
+    running: int = Field(default=0, description="Rows whose workflow runs.")
+    waiting: int = Field(default=0, description="Rows that were not sent, or whose request waits for admission.")
+    not_sent: int = Field(default=0, description="Rows that will not be sent, because the batch has ended.")
+
+
+class BatchView(BaseModel):
+    """A batch."""
+
+    id: str = Field(description="The id, which is the correlation id of the workflows.")
+    team: str = Field(description="The team.")
+    status: Literal["running", "cancelling", "completed", "cancelled", "failed"] = Field(
+        description="`completed` once each row has ended, whatever its status is."
+    )
+    total: int = Field(description="Number of rows.")
+    counts: BatchCounts = Field(description="Numbers of rows by status.")
+    usage: UsageView = Field(description="Usage of the rows that have ended.")
+    concurrency: int = Field(description="Workflows that run at a time.")
+    caller: str = Field(description="The caller.")
+    created_at: AwareDatetime = Field(description="Time of the batch.")
+    ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
+    reason: str = Field(default="", description="The reason why the batch ended before all rows were done.")
+
+    @classmethod
+    def of(cls, record: BatchRecord, ledger: Ledger, workflow_ids: list[str]) -> BatchView:
+        """Return the view of a batch: the rows that the record counts, and the others from the ledger.
+
+        Args:
+            record: The record.
+            ledger: The ledger.
+            workflow_ids: The workflows of the rows from `record.next` to `record.sent`.
+        """
+        counts, usage = dict(record.counts), record.usage
+        for id in workflow_ids:
+            row = ledger.find(id)
+            status = "waiting" if row is None else "running" if row.ended_at is None else row.status
+            counts[status] = counts.get(status, 0) + 1
+            if row is not None and row.ended_at is not None:
+                usage += row.usage
+        counts["waiting"] = record.total - sum(counts.values()) + counts.get("waiting", 0)
+        return cls(
+            **record.model_dump(
+                include={"id", "team", "total", "concurrency", "caller", "created_at", "ended_at", "reason"}
+            ),
+            status=_status(record),
+            counts=BatchCounts(**counts),
+            usage=UsageView.of(usage),
+        )
+
+
+def _status(record: BatchRecord) -> Literal["running", "cancelling", "completed", "cancelled", "failed"]:
+    if record.ended_at is None:
+        return "cancelling" if record.cancelled else "running"
+    if record.cancelled:
+        return "cancelled"
+    return "failed" if record.reason else "completed"
+
+
+class BatchPage(BaseModel):
+    """Batches, the newest first."""
+
+    batches: list[BatchView] = Field(description="The batches.")
+
+
+class BatchResult(OutcomeView):
+    """The result of a row, as a line of JSON."""
+
+    row: int = Field(description="The number of the row, from 1.")
+    workflow_id: str = Field(description="The workflow.")

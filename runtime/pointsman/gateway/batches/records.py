@@ -1,0 +1,131 @@
+"""The records of batches in a key-value bucket. All gateways read them, and one at a time feeds a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from pointsman.errors import ConflictError, ContractError
+from pointsman.gateway.callers import CallerLimits
+from pointsman.ports.key_value import KeyValue, KeyValueEntry
+from pointsman_schemas.events import Budget, Usage
+from pointsman_schemas.files import File
+from pointsman_schemas.ids import TeamName, Token
+from pointsman_schemas.strict_json import dump, parse
+
+__all__ = ["BATCH_GROUP", "BatchRecord", "StoredRecord", "parse_record", "read_record", "store_record", "update_record"]
+
+BATCH_GROUP = "batch"
+"""The group of the keys of the gateway's bucket that have batches."""
+
+
+class BatchRecord(BaseModel):
+    """A batch: its rows, its options, and the gateway that feeds it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: Token = Field(description="The id. The id of a request is this id and the number of its row.")
+    caller: Token = Field(description="The caller, whose requests the rows are.")
+    limits: CallerLimits = Field(description="The limits of the caller.")
+    team: TeamName = Field(description="The team.")
+    digest: str = Field(description="The digest of the rows and the options: the same batch has the same digest.")
+    rows: File = Field(description="The requests, one JSON text or object a line.")
+    total: int = Field(ge=1, description="Number of rows.")
+    concurrency: int = Field(ge=1, description="Workflows that run at a time.")
+    deadline: float | None = Field(default=None, description="Seconds for each workflow.")
+    budget: Budget | None = Field(default=None, description="Limits of each workflow.")
+    created_at: AwareDatetime = Field(description="Time of the batch.")
+    feeder: str = Field(default="", description="The gateway that feeds the batch; empty if none does.")
+    beat: int = Field(default=0, ge=0, description="Counts the writes of the feeder, which show that the feeder lives.")
+    sent: int = Field(default=0, ge=0, description="No row after this one was sent.")
+    next: int = Field(default=1, ge=1, description="Each row before this one has ended.")
+    counts: dict[str, int] = Field(default={}, description="Number of the rows before `next` by status.")
+    usage: Usage = Field(default=Usage(), description="Usage of the rows before `next`.")
+    cancelled: bool = Field(default=False, description="True once the batch was cancelled.")
+    ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
+    reason: str = Field(default="", description="The reason why the batch ended early.")
+
+    def request_id(self, row: int) -> str:
+        """Return the id of the request of a row.
+
+        Args:
+            row: The number of the row, from 1.
+        """
+        return f"{self.id}-{row}"
+
+
+class StoredRecord(NamedTuple):
+    """A record, and the revision by which it is compared and set."""
+
+    record: BatchRecord
+    revision: int
+
+
+def parse_record(entry: KeyValueEntry | None) -> StoredRecord | None:
+    """Return the record of an entry; None for a deleted or unreadable one.
+
+    Args:
+        entry: The entry.
+    """
+    if entry is None or entry.value is None:
+        return None
+    try:
+        return StoredRecord(parse(BatchRecord, entry.value), entry.revision)
+    except ContractError:  # another release wrote it
+        return None
+
+
+async def read_record(bucket: KeyValue, id: str) -> StoredRecord | None:
+    """Read a record.
+
+    Args:
+        bucket: The bucket.
+        id: The batch.
+
+    Returns:
+        The record; None for an unknown batch.
+    """
+    return parse_record(await bucket.get(id))
+
+
+async def store_record(bucket: KeyValue, record: BatchRecord, expect: int) -> StoredRecord:
+    """Store a record.
+
+    Args:
+        bucket: The bucket.
+        record: The record.
+        expect: The revision of the newest change of the batch; 0 without any change.
+
+    Returns:
+        The record with its revision.
+
+    Raises:
+        ConflictError: Another change came first.
+    """
+    return StoredRecord(record, await bucket.put(record.id, dump(record), expect=expect))
+
+
+async def update_record(
+    bucket: KeyValue, id: str, change: Callable[[BatchRecord], BatchRecord | None]
+) -> StoredRecord | None:
+    """Change a record, also while other gateways change it.
+
+    Args:
+        bucket: The bucket.
+        id: The batch.
+        change: Returns the changed record, or None to change nothing. Called again after a conflict.
+
+    Returns:
+        The record; None for an unknown batch.
+    """
+    while (found := await read_record(bucket, id)) is not None:
+        changed = change(found.record)
+        if changed is None:
+            return found
+        try:
+            return await store_record(bucket, changed, found.revision)
+        except ConflictError:
+            continue
+    return None
