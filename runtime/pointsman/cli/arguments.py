@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import JsonValue
@@ -28,10 +28,13 @@ __all__ = [
     "Url",
     "WithParent",
     "WorkflowId",
+    "address_option",
     "check_seconds",
+    "exit_with_parent_if",
     "parse_request",
     "parse_start",
     "parse_time",
+    "port_option",
     "read_stdin",
 ]
 
@@ -75,6 +78,37 @@ Namespace = Annotated[
         show_default=False,
     ),
 ]
+
+
+def address_option(setting: str) -> Any:
+    """Return the option of the address on which a server listens.
+
+    Args:
+        setting: The setting with the default.
+
+    Returns:
+        The option.
+    """
+    return typer.Option(
+        metavar="ADDRESS", help=f"Address to listen on. Default: {setting}, or 127.0.0.1.", show_default=False
+    )
+
+
+def port_option(default: str, meaning: str = "Port to listen on") -> Any:
+    """Return the option of a port.
+
+    Args:
+        default: The default, in words.
+        meaning: The use of the port, in words.
+
+    Returns:
+        The option.
+    """
+    return typer.Option(
+        min=0, max=65_535, help=f"{meaning}; 0 for a free port. Default: {default}.", show_default=False
+    )
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document on each line.")]
 WithParent = Annotated[bool, typer.Option("--with-parent", hidden=True)]  # exit when the parent process has exited
 
@@ -197,6 +231,18 @@ def parse_request(command: str, team: str, words: Sequence[str], input_json: str
     if not text:
         raise ConfigurationError("the request is empty; give TEXT, or pipe it in with -")
     return text
+
+
+def exit_with_parent_if(wanted: bool) -> None:
+    """Let this process exit when its parent has exited.
+
+    Args:
+        wanted: The value of `--with-parent`.
+    """
+    if wanted:
+        from pointsman.util.child_processes import exit_with_parent
+
+        exit_with_parent()
 
 
 def read_stdin() -> str:

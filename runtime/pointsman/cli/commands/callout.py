@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from pointsman import app, telemetry
-from pointsman.cli.arguments import Url, WithParent
+from pointsman.cli.arguments import Url, WithParent, exit_with_parent_if
 from pointsman.cli.render.output import Code
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
@@ -44,10 +44,7 @@ def callout(
     from pointsman.grants.folder import GrantFolder
     from pointsman.grants.policy import Policy
 
-    if with_parent:
-        from pointsman.util.child_processes import exit_with_parent
-
-        exit_with_parent()
+    exit_with_parent_if(with_parent)
     grants = GrantFolder(folder)
     if not grants.content.callout:
         raise ConfigurationError(f"{folder} has no callout; make the folder with `pointsman grants init --callout`")

@@ -20,6 +20,7 @@ from pointsman.cli.render.output import (
     print_error,
     print_hint,
     print_json,
+    print_list,
     print_prose,
     print_table,
 )
@@ -130,14 +131,8 @@ def list_(
         async with session(url, namespace) as client:
             found = await letters.find(client)
             explanation = "" if found else await _explain_no_letters(letters, client)
-        if json:
-            for letter in found:
-                print_json(letter.content)
-        elif found:
-            terminal = console()
-            print_table(terminal, dead_letter_table(found, terminal.width))
-        else:
-            print(explanation)
+        documents = [letter.content for letter in found]
+        print_list(documents, lambda terminal: dead_letter_table(found, terminal.width), explanation, json=json)
         return Code.OK
 
     return asyncio.run(run())

@@ -11,36 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pointsman import app
-from pointsman.cli.arguments import Json, Namespace, Url, WithParent
-from pointsman.cli.render.output import Code, console, print_json, print_table
+from pointsman.cli.arguments import Json, Namespace, Url, WithParent, address_option, exit_with_parent_if, port_option
+from pointsman.cli.render.output import Code, print_json, print_list
 from pointsman.cli.support.session import session
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pointsman.gateway.keys import ApiKey, KeyStore
 
 __all__ = ["create", "gateway", "list_", "revoke"]
 
 
 def gateway(
-    host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address to listen on. Default: POINTSMAN_GATEWAY_HOST, or 127.0.0.1.",
-            show_default=False,
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="Port to listen on; 0 for a free port. Default: POINTSMAN_GATEWAY_PORT, or 8410.",
-            show_default=False,
-        ),
-    ] = None,
+    host: Annotated[str | None, address_option("POINTSMAN_GATEWAY_HOST")] = None,
+    port: Annotated[int | None, port_option("POINTSMAN_GATEWAY_PORT, or 8410")] = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,10 +48,7 @@ def gateway(
     Returns:
         The exit code.
     """
-    if with_parent:
-        from pointsman.util.child_processes import exit_with_parent
-
-        exit_with_parent()
+    exit_with_parent_if(with_parent)
     settings = Settings.load(url=url, namespace=namespace, gateway_host=host, gateway_port=port)
 
     def print_address(address: str) -> None:
@@ -151,13 +135,8 @@ def list_(url: Url = None, namespace: Namespace = None, json: Json = False) -> C
     async def run() -> Code:
         async with _store(url, namespace) as store:
             keys = await store.list()
-        if json:
-            for key in keys:
-                print_json(key.model_dump(mode="json", exclude={"digest"}))
-        elif keys:
-            _print_keys(keys)
-        else:
-            print("There is no key.")
+        documents = [key.model_dump(mode="json", exclude={"digest"}) for key in keys]
+        print_list(documents, lambda _: _key_table(keys), "There is no key.", json=json)
         return Code.OK
 
     return asyncio.run(run())
@@ -194,7 +173,7 @@ async def _store(url: str | None, namespace: str | None) -> AsyncIterator[KeySto
         yield await KeyStore.open(client.bus, client.subjects)
 
 
-def _print_keys(keys: Sequence[ApiKey]) -> None:
+def _key_table(keys: Sequence[ApiKey]) -> Table:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold")
@@ -209,4 +188,4 @@ def _print_keys(keys: Sequence[ApiKey]) -> None:
             f"{key.created_at:%Y-%m-%d %H:%M}",
             f"{key.expires_at:%Y-%m-%d %H:%M}" if key.expires_at else "never",
         )
-    print_table(console(), table)
+    return table

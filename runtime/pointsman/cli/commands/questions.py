@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from pointsman.cli.arguments import Json, Namespace, OfWorkflow, QuestionId, Url, read_stdin
 from pointsman.cli.render.outcome import question_table
-from pointsman.cli.render.output import Code, console, print_error, print_json, print_table
+from pointsman.cli.render.output import Code, print_error, print_json, print_list
 from pointsman.cli.support.ids import resolve_question_id, resolve_workflow_id
 from pointsman.cli.support.session import session
 from pointsman.client.client import Client
@@ -34,13 +34,7 @@ def questions(workflow: OfWorkflow = None, url: Url = None, namespace: Namespace
     async def run() -> Code:
         async with session(url, namespace) as client:
             found = await client.operations.questions(await resolve_workflow_id(client, workflow) if workflow else None)
-        if json:
-            for question in found:
-                print_json(question)
-        elif found:
-            print_table(console(), question_table(found, datetime.now(UTC)))
-        else:
-            print("No question is open.")
+        print_list(found, lambda _: question_table(found, datetime.now(UTC)), "No question is open.", json=json)
         return Code.OK
 
     return asyncio.run(run())

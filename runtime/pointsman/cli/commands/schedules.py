@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from pointsman.cli.arguments import Deadline, Json, Namespace, Url, parse_request, parse_start
-from pointsman.cli.render.output import Code, console, print_error, print_json, print_table
+from pointsman.cli.render.output import Code, console, print_error, print_json, print_list
 from pointsman.cli.render.schedules import schedule_table, schedule_view
 from pointsman.cli.support.session import session
 from pointsman.client.client import Client
@@ -139,13 +139,8 @@ def list_(
         async with session(url, namespace) as client:
             found = await client.schedules.list(team, caller=caller)
             following = [next(iter(client.schedules.next_fires(each, 1)), None) for each in found]
-        if json:
-            for each in found:
-                print_json(each)
-        elif found:
-            print_table(console(), schedule_table(list(zip(found, following, strict=True))))
-        else:
-            print("There are no schedules.")
+        rows = list(zip(found, following, strict=True))
+        print_list(found, lambda _: schedule_table(rows), "There are no schedules.", json=json)
         return Code.OK
 
     return asyncio.run(run())

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pointsman import app
-from pointsman.cli.arguments import Namespace, Url, WithParent
+from pointsman.cli.arguments import Namespace, Url, WithParent, address_option, exit_with_parent_if, port_option
 from pointsman.cli.render.output import Code
 from pointsman.settings import Settings
 
@@ -27,7 +27,7 @@ def supervisor(
     Returns:
         The exit code.
     """
-    _exit_with_parent(with_parent)
+    exit_with_parent_if(with_parent)
     return Code(app.run(app.supervise(target, Settings.load(url=url, namespace=namespace))))
 
 
@@ -53,28 +53,13 @@ def worker(
     Returns:
         The exit code.
     """
-    _exit_with_parent(with_parent)
+    exit_with_parent_if(with_parent)
     return Code(app.run(app.work(targets, Settings.load(url=url, namespace=namespace), team=team)))
 
 
 def dashboard(
-    host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Address to listen on. Default: POINTSMAN_DASHBOARD_HOST, or 127.0.0.1.",
-            show_default=False,
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="Port to listen on; 0 for a free port. Default: POINTSMAN_DASHBOARD_PORT, or 8400.",
-            show_default=False,
-        ),
-    ] = None,
+    host: Annotated[str | None, address_option("POINTSMAN_DASHBOARD_HOST")] = None,
+    port: Annotated[int | None, port_option("POINTSMAN_DASHBOARD_PORT, or 8400")] = None,
     token: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +87,7 @@ def dashboard(
     Returns:
         The exit code.
     """
-    _exit_with_parent(with_parent)
+    exit_with_parent_if(with_parent)
     settings = Settings.load(
         url=url, namespace=namespace, dashboard_host=host, dashboard_port=port, dashboard_token=token
     )
@@ -111,10 +96,3 @@ def dashboard(
         print(f"Dashboard on {address}  (Ctrl-C stops it)", flush=True)
 
     return Code(app.run(app.dashboard(settings, hosts=allow_host or [], ready=print_address)))
-
-
-def _exit_with_parent(wanted: bool) -> None:
-    if wanted:
-        from pointsman.util.child_processes import exit_with_parent
-
-        exit_with_parent()

@@ -14,7 +14,7 @@ import typer
 from pointsman.cli.arguments import Json, Namespace, Url
 from pointsman.cli.render.follow import print_streamed_text
 from pointsman.cli.render.outcome import render_answer
-from pointsman.cli.render.output import Code, console, print_error, print_hint, print_json, print_prose, print_table
+from pointsman.cli.render.output import Code, console, print_error, print_hint, print_json, print_list, print_prose
 from pointsman.cli.render.threads import thread_table, thread_view
 from pointsman.cli.support.session import session
 from pointsman.client.thread import Thread
@@ -85,13 +85,7 @@ def list_(
     async def run() -> Code:
         async with session(url, namespace) as client:
             found = await client.operations.threads(team, caller=caller)
-        if json:
-            for each in found:
-                print_json(each)
-        elif found:
-            print_table(console(), thread_table(found))
-        else:
-            print("There are no threads.")
+        print_list(found, lambda _: thread_table(found), "There are no threads.", json=json)
         return Code.OK
 
     return asyncio.run(run())

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pointsman import app
 from pointsman.bus.embedded_server import EmbeddedBroker
-from pointsman.cli.arguments import Json, Namespace
+from pointsman.cli.arguments import Json, Namespace, port_option
 from pointsman.cli.render.output import Code, console, print_error, print_json
 from pointsman.cli.support import local_system
 from pointsman.cli.support.session import session, settings_for
@@ -38,15 +38,7 @@ def up(
         str | None,
         typer.Argument(help="The team and its agents: module or file.py. Default: the demo team.", show_default=False),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65_535,
-            help="Port of the broker; 0 for a free port. Default: 4222, or a free port if 4222 is in use.",
-            show_default=False,
-        ),
-    ] = None,
+    port: Annotated[int | None, port_option("4222, or a free port if 4222 is in use", "Port of the broker")] = None,
     directory: Annotated[
         Path | None,
         typer.Option(

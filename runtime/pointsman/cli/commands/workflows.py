@@ -13,7 +13,16 @@ import typer
 from pointsman.cli.arguments import Json, Namespace, Since, Until, Url, WorkflowId, parse_time
 from pointsman.cli.render.follow import follow, print_outcome
 from pointsman.cli.render.outcome import render_workflow, workflow_table
-from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_hint, print_json, print_table
+from pointsman.cli.render.output import (
+    Code,
+    console,
+    outcome_code,
+    print_error,
+    print_hint,
+    print_json,
+    print_list,
+    print_table,
+)
 from pointsman.cli.render.wait_notices import notices, report_missing_agents, report_outages
 from pointsman.cli.support.ids import resolve_workflow_id
 from pointsman.cli.support.session import session
@@ -95,14 +104,9 @@ def list_(
                 team, status=statuses, since=first, until=last, correlation_id=correlation_id, limit=limit
             )
             explanation = "" if found else await _explain_no_workflows(client, team, filtered=filtered)
-        if json:
-            for summary in found:
-                print_json({"workflow_id": summary.id, **asdict(summary)})
-        elif found:
-            terminal = console()
-            print_table(terminal, workflow_table(found, datetime.now(UTC), terminal.width))
-        else:
-            print(explanation)
+        documents = [{"workflow_id": summary.id, **asdict(summary)} for summary in found]
+        now = datetime.now(UTC)
+        print_list(documents, lambda terminal: workflow_table(found, now, terminal.width), explanation, json=json)
         return Code.OK
 
     return asyncio.run(run())

@@ -18,7 +18,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import IntEnum
 from io import TextIOWrapper
@@ -44,6 +44,7 @@ __all__ = [
     "print_event",
     "print_hint",
     "print_json",
+    "print_list",
     "print_prose",
     "print_table",
     "use_ascii_signs",
@@ -294,6 +295,18 @@ def print_table(terminal: Console, table: RenderableType) -> None:
         terminal.print(table)
     for line in printed.get().splitlines():
         print(line.rstrip())
+
+
+def print_list(documents: Sequence[Any], table: Callable[[Console], RenderableType], empty: str, *, json: bool) -> None:
+    """Print a list: as one JSON document on each line, as a table, or as the sentence `empty` if the list is empty."""
+    if json:
+        for each in documents:
+            print_json(each)
+    elif documents:
+        terminal = console()
+        print_table(terminal, table(terminal))
+    else:
+        print(empty)
 
 
 def print_prose(terminal: Console, text: str, style: str = "") -> None:
