@@ -372,9 +372,9 @@ def _cancellations(rest: FinalState) -> Iterator[str]:
     """Check that every cancel of a request has an effect, before and after its start, and after its end while its log
     exists."""
     broker = rest.world.broker
-    asked: dict[str, int] = {}
+    asked: dict[str, datetime] = {}
     for stored, workflow in rest.world.requests():
-        asked.setdefault(workflow, stored.sequence)
+        asked.setdefault(workflow, stored.at)  # of another stream than the cancel: sequences say nothing
     said = {stored.sequence: stored for stored in broker.all_messages("controls", "sim.control.>")}
     for buried, letter in zip(rest.dead, rest.letters, strict=True):
         workflow, sequence = letter.workflow_id or "", letter.sequence or 0
@@ -389,7 +389,7 @@ def _cancellations(rest: FinalState) -> Iterator[str]:
         heard = any(getattr(entry, "event_id", None) == id for entry in entries)
         too_late = len(log) == 1 or (log and said[sequence].at > log[-1].at)
         over = gone and gone <= buried.at and (heard or too_late) and isinstance(entries[-1], WorkflowEnded)
-        if not over and asked.get(workflow, sequence) < sequence:
+        if not over and workflow in asked and asked[workflow] < said[sequence].at:
             yield f"{letter.subject} ({sequence}) cancels what was asked for before, and is a dead letter"
 
 

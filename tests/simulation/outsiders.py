@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Outsiders"]
 
+_LAST_CANCEL_S = 17.0  # simulated seconds after which no waiting request is searched for
+_LOOK_INTERVAL_S = 0.1
+
 
 class Outsiders:
     """All actors outside the system of `world`."""
@@ -46,6 +49,9 @@ class Outsiders:
             yield self._publish_stray(chance.uniform(0.2, 17.0))
         if Random(f"{self.world.seed}/forestalled").random() < 0.3:
             yield self._block_outcome(Random(f"{self.world.seed}/forestall"))
+        waiting = Random(f"{self.world.seed}/cancels-waiting")
+        for number in range(waiting.choice([0, 0, 1, 2])):
+            yield self._cancel_waiting(f"cancel-waiting-{number}", waiting.uniform(0.0, 12.0))
         resumes = Random(f"{self.world.seed}/resumes")
         for number in range(resumes.choice([0, 0, 1, 3])):
             yield self._resume(number, Random(f"{self.world.seed}/resume-{number}"))
@@ -71,7 +77,19 @@ class Outsiders:
 
     async def _cancel(self, name: str, when: float) -> None:
         await asyncio.sleep(when)
-        workflow = self._some_workflow()
+        self._inject_cancel(name, self._some_workflow())
+
+    async def _cancel_waiting(self, name: str, when: float) -> None:
+        """Cancel the first workflow whose request waits: it has no log yet."""
+        await asyncio.sleep(when)
+        while self.world.clock.monotonic() < _LAST_CANCEL_S:
+            for _, workflow in self.world.requests():
+                if not self.world.broker.all_messages("log", self.world.subjects.workflow_log(workflow)):
+                    return self._inject_cancel(name, workflow)
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+        return None
+
+    def _inject_cancel(self, name: str, workflow: str) -> None:
         control = Control(action="cancel", reason="no longer wanted")
         subject = self.world.subjects.control(self.world.team.name, workflow, "cancel", "somebody", name)
         headers = self._headers(name, Control.event_type)

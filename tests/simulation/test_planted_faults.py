@@ -133,7 +133,7 @@ def _logs_removed_though_asked_for(patch: pytest.MonkeyPatch) -> None:
         pytest.param(_only_the_new_is_sent, "has no outcome", 4, id="recovery that sends only what is new"),
         pytest.param(_late_results_count, "was accepted", 11, id="late results that count"),
         pytest.param(
-            _only_what_has_begun_is_cancelled, "cancels what", 3, id="cancellations of what waits that are lost"
+            _only_what_has_begun_is_cancelled, "cancels what", 15, id="cancellations of what waits that are lost"
         ),
         pytest.param(
             _handoffs_acknowledged_first, "never answered", 21, id="handoffs acknowledged before their result"
