@@ -3,10 +3,12 @@
 | Path | Content |
 |---|---|
 | `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page, which is drawn from the streams |
-| `/threads`, `/threads/TEAM/CALLER/THREAD`, `/batches` | the conversations, one of them, the batches |
+| `/threads`, `/threads/TEAM/CALLER/THREAD` | the conversations, one of them |
+| `/batches`, `/schedules` | the batches of this dashboard, the schedules of all callers |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
 | `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
-| `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD`, `/api/live/batches` | the same for these pages |
+| `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD` | the same for conversations |
+| `/api/live/batches`, `/api/live/schedules` | the same for batches and schedules |
 | POST `/api/batches`, `/api/batches/ID/stop`, `/api/batches/ID/resume` | send, stop, continue the rows of a file |
 | `/api/batches/ID/results` | the results that the command `batch` writes |
 | `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
@@ -17,6 +19,7 @@
 | POST `/api/questions/ID/ACTION` | the action of the commands `answer`, `approve` and `reject` |
 | POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the action of `dead replay` and `dead discard` |
 | POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same for all letters that match a search |
+| POST `/api/schedules`, `/api/schedules/TEAM/CALLER/NAME/ACTION` | the actions of the commands `schedules` |
 | `/login`, POST `/logout`, `/api/me` | the session of the browser, the name and the role of its user |
 """
 
@@ -53,8 +56,10 @@ from pointsman.web.batches import MAX_BATCH_ROWS, Batches
 from pointsman.web.files import FileTransfers, read_files
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
+from pointsman.web.projections.schedules import ScheduleIndex
 from pointsman.web.projections.threads import ThreadIndex
 from pointsman.web.responses import error_response, json_response, read_json_object
+from pointsman.web.schedule_actions import ScheduleActions
 from pointsman.web.sse import Chunks
 from pointsman.web.streams import EventStreams
 from pointsman.web.users import SESSION_HOURS, Users, new_session
@@ -107,8 +112,10 @@ class Dashboard:
         self.index = WorkflowIndex(client.bus, client.subjects)
         self.letters = LetterIndex(client.bus, client.subjects)
         self.threads = ThreadIndex(client.bus, client.subjects)
+        self.schedules = ScheduleIndex(client.bus, client.subjects)
         self.batches = Batches(batch_rows)
-        self.streams = EventStreams(client, self.index, self.letters, self.threads, self.batches)
+        self.streams = EventStreams(client, self.index, self.letters, self.threads, self.schedules, self.batches)
+        self._schedule_actions = ScheduleActions(client)
         self._batch_actions = BatchActions(client, self.batches)
         self._files = FileTransfers(client)
         self._users = users or Users(())
@@ -128,6 +135,7 @@ class Dashboard:
             group.create_task(self.index.run())
             group.create_task(self.letters.run())
             group.create_task(self.threads.run())
+            group.create_task(self.schedules.run())
             group.create_task(self.batches.run())
 
     def stop(self) -> None:
@@ -142,6 +150,7 @@ class Dashboard:
             "/threads",
             "/threads/{team}/{caller}/{thread}",
             "/batches",
+            "/schedules",
             "/agents",
             "/questions",
             "/dead-letters",
@@ -158,6 +167,7 @@ class Dashboard:
             Route("/api/live/threads", self._event_stream(streams.threads)),
             Route("/api/live/threads/{team}/{caller}/{thread}", self._event_stream(streams.thread)),
             Route("/api/live/batches", self._event_stream(streams.batches)),
+            Route("/api/live/schedules", self._event_stream(streams.schedules)),
             Route("/api/live/agents", self._event_stream(streams.agents)),
             Route("/api/live/questions", self._event_stream(streams.questions)),
             Route("/api/live/dead-letters", self._event_stream(streams.dead_letters)),
@@ -169,6 +179,8 @@ class Dashboard:
             Route("/api/batches/{id}/stop", self._batch_actions.stop, methods=["POST"]),
             Route("/api/batches/{id}/resume", self._batch_actions.resume, methods=["POST"]),
             Route("/api/batches/{id}/results", self._batch_actions.results),
+            Route("/api/schedules", self._schedule_actions.create, methods=["POST"]),
+            Route("/api/schedules/{team}/{caller}/{name}/{action}", self._schedule_actions.act, methods=["POST"]),
             Route("/api/workflows/{id}/export", self._export),
             Route("/api/workflows/{id}/files/{digest}", self._files.download),
             Route("/api/workflows/{id}/cancel", self._cancel, methods=["POST"]),

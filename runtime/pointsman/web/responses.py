@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from pointsman.engine.operations.dead_letters import NotReplayableError
 from pointsman.engine.operations.resume import NotResumableError
-from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, PointsmanError
+from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, PointsmanError, ScheduleRefusedError
 from pointsman.web.batches import BusyError
 from pointsman_schemas.base import unknown_name_message
 from pointsman_schemas.strict_json import parse_json
@@ -28,6 +28,7 @@ _HTTP_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
     (ContractError, 422),
     (NotReplayableError, 409),
     (NotResumableError, 409),
+    (ScheduleRefusedError, 409),
     (BusyError, 503),
     (BusUnavailableError, 503),
     (PointsmanError, 500),

@@ -29,6 +29,7 @@ from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.index import WorkflowIndex
 from pointsman.web.projections.queued import queued_rows
 from pointsman.web.projections.rows import Search, WorkflowRow
+from pointsman.web.projections.schedules import ScheduleIndex
 from pointsman.web.projections.threads import ThreadIndex
 from pointsman.web.responses import parse_number
 from pointsman.web.sse import Chunks, Polled, Signal, batches
@@ -48,12 +49,19 @@ class EventStreams:
     """The event streams of all pages, from the broker and from the projections."""
 
     def __init__(
-        self, client: Client, index: WorkflowIndex, letters: LetterIndex, threads: ThreadIndex, batches: Batches
+        self,
+        client: Client,
+        index: WorkflowIndex,
+        letters: LetterIndex,
+        threads: ThreadIndex,
+        schedules: ScheduleIndex,
+        batches: Batches,
     ) -> None:
         self._client = client
         self._index = index
         self._letters = letters
         self._threads = threads
+        self._schedules = schedules
         self._batches = batches
         self._agents: Polled[dict[str, list[dict[str, Any]]]] = Polled(self._read_agents, _POLL_INTERVAL_S)
         self._questions: Polled[list[dict[str, Any]]] = Polled(self._read_questions, _POLL_INTERVAL_S)
@@ -200,6 +208,17 @@ class EventStreams:
         async with aclosing(Conversation(self._client, self._questions, self._status, **names).chunks()) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+    async def schedules(self, request: Request) -> Chunks:
+        """Yield the requested page of the schedules, again after each change."""
+        schedules, offset, text = self._schedules, _offset(request), _text(request)
+
+        def page() -> dict[str, Any]:
+            rows, count = schedules.page(text, offset=offset, limit=_PAGE_SIZE)
+            return {"schedules": rows, "count": count}
+
+        async for chunk in self._paged("schedules", schedules, page):
+            yield chunk
 
     async def batches(self, request: Request) -> Chunks:
         """Yield the batches of this dashboard, again after each change."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import aclosing
 
 from pointsman.engine.log.reader import as_async_generator
@@ -61,6 +62,11 @@ class Projection(Signal, ABC):
                     raise
                 _log.info("stream_unavailable", stream=self._stream, error=str(error))
                 await asyncio.sleep(_RETRY_PAUSE_S)
+
+    async def missing(self, subjects: Sequence[str]) -> Sequence[str]:
+        """Return the subjects without a message in the stream: the broker does not report expiry."""
+        present = set(await self._bus.subjects(self._stream, self._subject)) if subjects else set[str]()
+        return [subject for subject in subjects if subject not in present]
 
     async def _follow(self) -> None:
         last = await self._bus.last(self._stream, self._subject)

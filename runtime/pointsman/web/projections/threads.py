@@ -72,9 +72,7 @@ class ThreadIndex(Projection):
 
     async def drop_expired(self) -> None:
         """Drop the rows of threads whose record is not in the stream any more."""
-        known = list(self._rows)
-        present = set(await self._bus.subjects(self._stream, self._subject)) if known else set()
-        if gone := [subject for subject in known if subject not in present]:
+        if gone := await self.missing(list(self._rows)):
             for subject in gone:
                 self._rows.pop(subject, None)
             self.notify()

@@ -8,6 +8,7 @@ import { me } from "./me.js";
 import { questionsPage } from "./questions.js";
 import { lettersPage } from "./letters.js";
 import { askFor } from "./request.js";
+import { schedulesPage } from "./schedules.js";
 import { threadsPage } from "./threads.js";
 import { workflowPage } from "./workflow.js";
 import { workflowsPage } from "./workflows.js";
@@ -19,6 +20,7 @@ const PAGES = [
   [/^\/threads$/, threadsPage],
   [/^\/threads\/((?:[A-Za-z0-9_-]+\/){2}[A-Za-z0-9_-]+)$/, chatPage],
   [/^\/batches$/, batchesPage],
+  [/^\/schedules$/, schedulesPage],
   [/^\/agents$/, agentsPage],
   [/^\/questions$/, questionsPage],
   [/^\/dead-letters$/, lettersPage],

@@ -1,5 +1,6 @@
 // The dead letters: the cause of each, its event, and the actions replay and discard.
 
+import { agree } from "./agree.js";
 import { arrange, empty, h, note, once, setText } from "./dom.js";
 import { ago, clock, number, pretty, whose } from "./format.js";
 import { follow, get, post } from "./live.js";
@@ -138,19 +139,4 @@ function letterElement(letter, replay, discard) {
   element.tick = () => setText(when, ago(letter.at));
   element.tick();
   return element;
-}
-
-function agree(question, word, danger = false) {
-  return new Promise((resolve) => {
-    const dialog = h("dialog", { "aria-labelledby": "agree" },
-      h("form", { method: "dialog" }, h("h2", { id: "agree", text: question }),
-        h("p", { class: "buttons" }, h("button", { value: "", text: "Keep it" }), h("button", { value: "yes", class: danger ? "danger" : "primary", text: word }))));
-    dialog.addEventListener("close", () => {
-      dialog.remove();
-      if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true }); // the button that opened the dialog was removed
-      resolve(dialog.returnValue === "yes");
-    });
-    document.body.append(dialog);
-    dialog.showModal();
-  });
 }

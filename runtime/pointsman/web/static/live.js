@@ -63,7 +63,7 @@ export async function post(path, body = {}) {
   if (!response) return { ok: false, error: "The dashboard does not answer. Is it still running?" };
   if (response.status === 401) location.assign("/login");
   const content = await response.json().catch(() => ({}));
-  return { ok: response.ok, status: response.status, ...content };
+  return { ...content, ok: response.ok, status: response.status };
 }
 
 export async function get(path) {
