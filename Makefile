@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance-mcp bench bench-smoke constraints audit dist pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance-mcp serve-a2a-kit bench bench-smoke constraints audit dist pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -92,6 +92,9 @@ conformance-mcp: $(STAMP)  ## run the official conformance suite of MCP against 
 	node $$NODE/lib/node_modules/npm/bin/npm-cli.js install --silent --no-package-lock --ignore-scripts \
 	  --prefix $(CONFORMANCE) @modelcontextprotocol/conformance@0.2.0-alpha.12 && \
 	PYTHONPATH=tests $(BIN)/python -m support.mcp_conformance
+
+serve-a2a-kit: $(STAMP)  ## serve the team for the compliance kit of A2A (PORT=9999)
+	PYTHONPATH=tests $(BIN)/python -m support.a2a_kit $(or $(PORT),9999)
 
 bench: $(STAMP)  ## run the benchmark
 	$(BIN)/python -m benchmarks
