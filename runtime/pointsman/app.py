@@ -85,13 +85,13 @@ async def supervise(target: str, settings: Settings) -> int:
         return await run_until_signal(run_all)
 
 
-async def work(targets: Sequence[str], settings: Settings, *, team: str | None = None) -> int:
+async def work(targets: Sequence[str], settings: Settings, *, teams: Sequence[str] = ()) -> int:
     """Run the agents that `targets` name, in this process, until a signal.
 
     Args:
         targets: Modules, files or `module:name`, each with agents.
         settings: The settings.
-        team: The team to which the agents belong; None if every team may use them.
+        teams: The teams to which the agents belong, each with a queue of its own; empty if every team may use them.
 
     Returns:
         The exit code.
@@ -100,7 +100,8 @@ async def work(targets: Sequence[str], settings: Settings, *, team: str | None =
         ConfigurationError: `targets` name no agent, or a lifespan or an agent cannot be opened.
     """
     parts = load_worker(targets)
-    agents = parts.agents if team is None else tuple(TeamAgent(agent, team) for agent in parts.agents)
+    own = tuple(TeamAgent(agent, team) for agent in parts.agents for team in dict.fromkeys(teams))
+    agents = own or parts.agents
     name = "-".join(agent.card.name for agent in agents)
     worker: Worker | None = None
     async with AsyncExitStack() as stack:

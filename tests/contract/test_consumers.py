@@ -315,6 +315,28 @@ async def test_untaken_messages_of_a_closed_consumer_go_to_another(place: Broker
     await until(lambda: depth_is(bus, 0, 0))
 
 
+async def test_withdrawn_request_leaves_messages_to_other_processes(place: BrokerNamespace, bus: Bus) -> None:
+    other = await (await place.connect()).consumer("writer", "handoffs", place.handoffs, ack_wait=5.0)
+    consumer = await bus.consumer("writer", "handoffs", place.handoffs, ack_wait=5.0)
+    for number in range(3):
+        taking = asyncio.create_task(consumer.take(1))
+        await asyncio.sleep(0.05)  # the request has reached the broker
+        taking.cancel()
+        assert await consumer.withdraw() == ()
+        assert consumer.bound
+
+        await bus.publish(place.handoff(number), b"", {})
+        async with asyncio.timeout(1.0):
+            (delivery,) = await other.take(1)
+        assert delivery.delivered == 1
+        await delivery.ack()
+
+    await other.close()
+    await bus.publish(place.handoff(9), b"", {})
+    (delivery,) = await consumer.take(1)
+    assert delivery.message.subject == place.handoff(9)
+
+
 async def test_a_cancelled_take_loses_nothing(place: BrokerNamespace, bus: Bus) -> None:
     consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=60)
     with pytest.raises(TimeoutError):

@@ -40,6 +40,11 @@ class TeamAgent(Agent):
         check_name_length(self._name)
 
     @property
+    def shared(self) -> Agent:
+        """The agent without a team. The agents of several teams that a worker makes of one agent share its slots."""
+        return self._agent
+
+    @property
     def card(self) -> AgentCard:
         return self._agent.card.model_copy(update={"name": self._name, "owner": self._team})
 

@@ -150,6 +150,16 @@ class Consumer(Protocol):
         """
         ...
 
+    async def withdraw(self) -> Sequence[Delivery]:
+        """Close the open pull request, so that the broker delivers to other processes until the next `take`.
+
+        Call the method only while no `take` runs.
+
+        Returns:
+            The deliveries that were on their way: at most the room of the last `take`.
+        """
+        ...
+
     @property
     def bound(self) -> bool:
         """Return True if the broker serves this consumer now, as far as this process can know."""

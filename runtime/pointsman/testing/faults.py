@@ -520,6 +520,9 @@ class _FaultyConsumer:
             self._bus.repeat(delivery)
         return [_FaultyDelivery(self._bus, delivery) for delivery in taken]
 
+    async def withdraw(self) -> Sequence[Delivery]:
+        return [_FaultyDelivery(self._bus, delivery) for delivery in await self._consumer.withdraw()]
+
     def set_rank(self, rank: int) -> None:
         self._consumer.set_rank(rank)
 

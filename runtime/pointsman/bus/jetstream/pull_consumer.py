@@ -222,6 +222,7 @@ class PullConsumer:
         self._pull: PullRequest | None = None
         self._taking = False
         self._closed = False
+        self._withdrawn = False
         self._lost_for = ""
         self._hold: asyncio.TimerHandle | None = None
         self._returning: set[asyncio.Task[None]] = set()
@@ -244,6 +245,10 @@ class PullConsumer:
             await self._create()
         if not self._may_create:
             await self._find()
+        await self._renew_pull()
+
+    async def _renew_pull(self) -> None:
+        """Subscribe to a new inbox, and leave the old inbox."""
         pull = PullRequest(self._bus, self._stream, self._name)
         pull.on_arrival = self._start_hold_timer
         await pull.open()
@@ -256,6 +261,7 @@ class PullConsumer:
                 pull.buffer.extend(old.buffer)
             old.buffer = pull.buffer  # messages may still arrive at the old inbox
             await old.close()
+        self._withdrawn = False
 
     async def _create(self) -> None:
         created = f"CONSUMER.CREATE.{self._stream}.{self._name}.{self._config['filter_subject']}"
@@ -339,6 +345,9 @@ class PullConsumer:
                     continue
                 if pull.denied is not None:
                     raise PermissionDeniedError(str(pull.denied))
+                if self._withdrawn:
+                    await self._renew_pull()
+                    continue
                 if pull.lost:
                     await self._recover(pull.lost)
                     continue
@@ -348,6 +357,17 @@ class PullConsumer:
             self._taking = False
             if self._pull is not None and self._pull.buffer:
                 self._start_hold_timer()
+
+    async def withdraw(self) -> Sequence[PullDelivery]:
+        pull = self._pull
+        if self._closed or pull is None or pull.lost or not (pull.outstanding or pull.buffer):
+            return ()
+        self._withdrawn = True
+        await pull.close(drain=True)
+        self._cancel_hold_timer()
+        taken = [self._delivery(pull) for _ in range(len(pull.buffer))]
+        self._on_delivered(len(taken))
+        return await self._resolve_bodies(taken) if taken else ()
 
     def set_rank(self, rank: int) -> None:
         if self._rank is not None:

@@ -69,6 +69,9 @@ class MemoryConsumer:
     def _is_outranked(self) -> bool:
         return any(other.bound and other.rank < self.rank for other in self._durable.pulling)
 
+    async def withdraw(self) -> Sequence[MemoryDelivery]:
+        return ()  # no request is open outside of `take`
+
     def set_rank(self, rank: int) -> None:
         if self._ranked and rank != self.rank:
             self.rank = rank

@@ -34,11 +34,12 @@ def supervisor(
 def worker(
     targets: Annotated[list[str], typer.Argument(help="Agents: module:name, file.py[:name], or an installed agent.")],
     team: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="NAME",
             help="The team to which the agents belong. They get a queue of their own, as TEAM--NAME, and the team "
-            "lists them in own_agents. Default: every team may use the agents.",
+            "lists them in own_agents. May be repeated: the teams share the slots of each agent, in turn. Default: "
+            "every team may use the agents.",
             show_default=False,
         ),
     ] = None,
@@ -54,7 +55,7 @@ def worker(
         The exit code.
     """
     exit_with_parent_if(with_parent)
-    return Code(app.run(app.work(targets, Settings.load(url=url, namespace=namespace), team=team)))
+    return Code(app.run(app.work(targets, Settings.load(url=url, namespace=namespace), teams=team or ())))
 
 
 def dashboard(

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass, field
 
 from pointsman.authoring.agent import Agent
 from pointsman.engine.worker.attempt import Attempt
-from pointsman.ports.bus import Consumer, Service
+from pointsman.ports.bus import Consumer, Delivery, Service
 from pointsman.telemetry import metrics, semconv
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["AgentSlots", "create_slots"]
+__all__ = ["AgentSlots", "SlotPool", "create_slots"]
 
 
-def create_slots(agent: Agent, instance: str, subjects: Subjects) -> AgentSlots:
-    """Return the slots of `agent` in the worker `instance`, all of them free."""
+def create_slots(agent: Agent, instance: str, subjects: Subjects, pool: SlotPool | None = None) -> AgentSlots:
+    """Return the slots of `agent` in the worker `instance`: those of `pool`, or its own, all of them free."""
     card = agent.card
     service = Service(
         card.name,
@@ -26,7 +27,34 @@ def create_slots(agent: Agent, instance: str, subjects: Subjects) -> AgentSlots:
         subjects.agent_handoffs(card.name),
         {"role": card.role, "skills": ", ".join(card.skills)},
     )
-    return AgentSlots(agent, card.name, card.concurrency, service, subjects.source("agent", card.name))
+    pool = pool or SlotPool(card.concurrency)
+    return AgentSlots(agent, card.name, pool, service, subjects.source("agent", card.name))
+
+
+class SlotPool:
+    """Slots of a worker, of one agent or of agents that share them.
+
+    Args:
+        size: Number of slots.
+
+    Attributes:
+        free: Number of free slots.
+        slot_free: Set while at least one slot is free.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.free = size
+        self.slot_free = asyncio.Event()
+        self.slot_free.set()
+
+    def acquire(self) -> None:
+        self.free -= 1
+        if self.free == 0:
+            self.slot_free.clear()
+
+    def release(self) -> None:
+        self.free += 1
+        self.slot_free.set()
 
 
 @dataclass(slots=True, eq=False)
@@ -36,29 +64,28 @@ class AgentSlots:
     Attributes:
         agent: Agent that the slots belong to.
         name: Name of the agent.
-        free_slots: Number of free slots.
+        pool: The slots.
         service: Service with the counters of the agent.
         source: CloudEvents source of the agent's events.
         consumer: Consumer of the agent's handoffs, once the worker has started.
         card: Card that the worker announced last.
         problems: Problems that the worker found at its start, for the card.
         unfinished: Attempts that have a result, but whose threads or handlers still run.
-        slot_free: Set while at least one slot is free.
+        waiting: Deliveries that wait for a slot that the agent shares with agents of other teams.
     """
 
     agent: Agent
     name: str
-    free_slots: int
+    pool: SlotPool
     service: Service
     source: str
     consumer: Consumer | None = None
     card: AgentCard | None = None
     problems: tuple[str, ...] = ()
     unfinished: list[Attempt] = field(default_factory=list)
-    slot_free: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: deque[Delivery] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.slot_free.set()
         self.service.orphaned_handlers = self.orphaned_handlers
 
     def orphaned_handlers(self) -> int:
@@ -67,15 +94,12 @@ class AgentSlots:
         return sum(attempt.orphaned_handlers for attempt in self.unfinished)
 
     def acquire(self) -> None:
-        self.free_slots -= 1
+        self.pool.acquire()
         metrics.change_for_agent(semconv.HANDOFFS_ACTIVE, 1, self.name)
-        if self.free_slots == 0:
-            self.slot_free.clear()
 
     def release(self) -> None:
-        self.free_slots += 1
+        self.pool.release()
         metrics.change_for_agent(semconv.HANDOFFS_ACTIVE, -1, self.name)
-        self.slot_free.set()
 
     def record_request(self, seconds: float, error: str | None) -> None:
         self.service.requests += 1

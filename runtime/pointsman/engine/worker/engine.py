@@ -23,6 +23,7 @@ from uuid import uuid4
 from pointsman.authoring.agent import Agent
 from pointsman.authoring.interceptor import Interceptor
 from pointsman.authoring.lifespan import Lifespan
+from pointsman.authoring.team_agent import TeamAgent
 from pointsman.clock import SystemClock
 from pointsman.engine.process.agent_versions import mixed_queue
 from pointsman.engine.process.broker_clock import BrokerClock
@@ -30,9 +31,10 @@ from pointsman.engine.process.consumers import consumer_name
 from pointsman.engine.process.handoff_codec import is_cancellation
 from pointsman.engine.process.heartbeat import announce_periodically, checked_card
 from pointsman.engine.process.retrying import start_with_retry
-from pointsman.engine.worker.agent_slots import AgentSlots, create_slots
+from pointsman.engine.worker.agent_slots import AgentSlots, SlotPool, create_slots
 from pointsman.engine.worker.attempt import CANCEL_GRACE_S
 from pointsman.engine.worker.executors import ThreadExecutor
+from pointsman.engine.worker.fair_puller import FairPuller
 from pointsman.engine.worker.handoff_processor import HandoffProcessor, InFlightHandoff
 from pointsman.engine.worker.rate_limiter import BusRateLimiter
 from pointsman.engine.worker.resources import WorkerResources
@@ -120,7 +122,11 @@ class Worker:
         self._clock = BrokerClock(clock or SystemClock())
         self._own_loop = own_loop
         self._subjects = Subjects(settings.namespace)
-        self._slots = [create_slots(agent, self.instance, self._subjects) for agent in agents]
+        # The agents of several teams that are made of one agent share its slots.
+        pools: dict[Agent, SlotPool] = {}
+        for agent in agents:
+            pools.setdefault(_shared_agent(agent), SlotPool(agent.card.concurrency))
+        self._slots = [create_slots(each, self.instance, self._subjects, pools[_shared_agent(each)]) for each in agents]
         self._in_flight: dict[object, InFlightHandoff] = {}  # by `_handoff_key`
         # The newest cancelled attempt by workflow and task, oldest first.
         self._cancelled: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -128,6 +134,14 @@ class Worker:
         self._processor.interceptors = tuple(interceptors)
         self._lifespans = tuple(lifespans)
         self._stopping = False
+
+    @property
+    def _groups(self) -> Sequence[Sequence[AgentSlots]]:
+        """The slots of the agents, grouped by their pool."""
+        groups: dict[SlotPool, list[AgentSlots]] = {}
+        for slots in self._slots:
+            groups.setdefault(slots.pool, []).append(slots)
+        return list(groups.values())
 
     @property
     def ready(self) -> bool:
@@ -181,9 +195,13 @@ class Worker:
                 minding = group.create_task(self._watch_broker_restarts())
                 comparing = group.create_task(self._watch_versions())
                 pulls = [
-                    group.create_task(self._pull(slots, slots.consumer, group))
-                    for slots in self._slots
-                    if slots.consumer is not None
+                    group.create_task(
+                        self._pull(slots, slots.consumer, group)
+                        if len(sharing) == 1 and slots.consumer is not None
+                        else self._pull_in_turn(sharing, group)
+                    )
+                    for sharing in self._groups
+                    for slots in sharing[:1]
                 ]
                 agents, namespace = [slots.name for slots in self._slots], self._settings.namespace
                 self._report_missing_models()
@@ -210,7 +228,7 @@ class Worker:
         """Open the lifespans and then the agents, on the agents' loop."""
         await resources.open()
         self._processor.deps = resources.values
-        openings = [self._processor.executor.start(_open_agent(desk.agent)) for desk in self._slots]
+        openings = [self._processor.executor.start(_open_agent(sharing[0].agent)) for sharing in self._groups]
         await asyncio.gather(*(opening.future for opening in openings))
 
     async def _start(self) -> AsyncExitStack:
@@ -239,17 +257,18 @@ class Worker:
 
     async def hand_back(self) -> None:
         """Return all handoffs in flight to the broker at once: this process ends, another worker runs them."""
-        for in_flight in list(self._in_flight.values()):
-            await in_flight.delivery.nak()
+        waiting = [delivery for slots in self._slots for delivery in slots.waiting]
+        for delivery in (*waiting, *(in_flight.delivery for in_flight in self._in_flight.values())):
+            await delivery.nak()
         await asyncio.sleep(_FLUSH_DELAY_S)
 
     # Receiving handoffs
 
     async def _pull(self, slots: AgentSlots, consumer: Consumer, group: asyncio.TaskGroup) -> None:
         while not self._stopping:
-            await slots.slot_free.wait()
+            await slots.pool.slot_free.wait()
             try:
-                taken = await consumer.take(slots.free_slots)
+                taken = await consumer.take(slots.pool.free)
             except BusUnavailableError as error:
                 if not self._stopping:
                     _log.warning("pull_interrupted", agent=slots.name, error=str(error))
@@ -258,6 +277,20 @@ class Worker:
             for delivery in taken:
                 slots.acquire()
                 group.create_task(self._process_delivery(slots, delivery))
+
+    async def _pull_in_turn(self, sharing: Sequence[AgentSlots], group: asyncio.TaskGroup) -> None:
+        def start(slots: AgentSlots, delivery: Delivery) -> None:
+            slots.acquire()
+            group.create_task(self._process_delivery(slots, delivery))
+
+        puller = FairPuller(sharing)
+        while not self._stopping:
+            try:
+                await puller.run(start)
+            except BusUnavailableError as error:
+                if not self._stopping:
+                    _log.warning("pull_interrupted", agent=sharing[0].name, error=str(error))
+                    await self._clock.sleep(_RETRY_DELAY_S)
 
     async def _process_delivery(self, slots: AgentSlots, delivery: Delivery) -> None:
         """Process one delivery until it is settled. Only a refused permission ends the worker."""
@@ -323,8 +356,9 @@ class Worker:
         """Extend the ack deadline of every handoff in flight, three times per deadline: one message may be lost."""
         while True:
             await self._clock.sleep(self._settings.ack_wait / 3)
-            for in_flight in list(self._in_flight.values()):
-                await in_flight.delivery.in_progress()
+            waiting = [delivery for slots in self._slots for delivery in slots.waiting]
+            for delivery in (*waiting, *(in_flight.delivery for in_flight in self._in_flight.values())):
+                await delivery.in_progress()
 
     async def _watch_broker_restarts(self) -> None:
         """Set `since` of the processor after each restart of a broker that does not sync handoffs.
@@ -430,6 +464,8 @@ class Worker:
     async def _shut_down(self) -> None:
         for slots in self._slots:
             with suppress(BusUnavailableError):
+                while slots.waiting:
+                    await slots.waiting.popleft().nak()
                 if slots.consumer is not None:
                     await slots.consumer.close()
                 if slots.card is not None:
@@ -464,7 +500,7 @@ class Worker:
 
     async def _close_agents(self, within: float) -> None:
         """Close all agents at once, within one limit: one handler that blocks the loop prevents every close."""
-        closings = [self._processor.executor.start(_close_agent(slots.agent)) for slots in self._slots]
+        closings = [self._processor.executor.start(_close_agent(sharing[0].agent)) for sharing in self._groups]
         await asyncio.wait([closing.future for closing in closings], timeout=within)
         for closing in closings:
             closing.cancel()
@@ -479,6 +515,11 @@ class Worker:
             }
             slots.card = slots.agent.card.model_copy(update=told)
         return [slots.card for slots in self._slots if slots.card is not None]
+
+
+def _shared_agent(agent: Agent) -> Agent:
+    """Return the agent of which `agent` was made for a team, or `agent` itself."""
+    return agent.shared if isinstance(agent, TeamAgent) else agent
 
 
 def _seconds_until(moment: float) -> float:
