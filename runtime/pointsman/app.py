@@ -32,10 +32,12 @@ __all__ = [
     "gateway",
     "has_dashboard",
     "has_gateway",
+    "has_webhooks",
     "load_team",
     "load_teams",
     "run",
     "supervise",
+    "webhooks",
     "work",
 ]
 
@@ -199,6 +201,41 @@ async def gateway(settings: Settings, *, hosts: Sequence[str], ready: Callable[[
             await serve(client, settings, hosts=hosts, stop=stop, ready=ready)
 
         return await run_until_signal(run)
+
+
+async def webhooks(settings: Settings) -> int:
+    """Deliver events to webhooks until a signal.
+
+    Args:
+        settings: The settings.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        ConfigurationError: the extra `gateway` is not installed.
+    """
+    if not has_webhooks():
+        raise ConfigurationError("webhooks need h11 and standardwebhooks: pip install 'pointsman[gateway]'")
+    from pointsman.webhooks.service import WebhookService
+
+    service: WebhookService | None = None
+    async with AsyncExitStack() as stack:
+        observed = _start_telemetry("webhooks", settings, stack, exposed=settings.health_port is not None)
+        _freeze_imports()
+        await stack.enter_async_context(
+            _health(settings, observed, lambda: service.waiting_for if service else ["broker"])
+        )
+        bus = await jetstream.connect(settings, name="webhooks", observer=telemetry.bus_observer(), leader_reads=False)
+        stack.push_async_callback(bus.close)
+        await bus.set_up()
+        service = WebhookService(bus, settings, SystemClock())
+        return await run_until_signal(service.run)
+
+
+def has_webhooks() -> bool:
+    """Return True if the packages of webhooks are installed."""
+    return all(find_spec(name) is not None for name in ("h11", "standardwebhooks"))
 
 
 def has_gateway() -> bool:

@@ -48,6 +48,7 @@ _MAX_SHOWN_CHARS = 80  # characters of a value that a message repeats
 _MAX_INBOX_PREFIX = 128  # characters
 _MIN_S, _MAX_S = 0.01, 86_400  # seconds: 0.01 is shorter than the time of a broker's answer; 86,400 is a day
 _MIN_DAYS, _MAX_DAYS = 1 / 86_400, 36_500  # one second; a hundred years, which the broker's nanoseconds can hold
+_MAX_RETRIES_S = 5 * 86_400
 _MAX_COUNT = 1_000_000
 _MAX_EVENT_BYTES = 1 << 30
 _MAX_STREAM_BYTES = (1 << 63) - 1  # the broker's integers
@@ -201,6 +202,17 @@ class Settings(Options, BaseModel):
     gateway_a2a_reused_message_ids: bool = False
     """Begin a new A2A task for each message without a task, also under the message id of an earlier one: for clients
     that use a message id again."""
+    webhook_retries: str = "5,300,1800,7200,18000,36000,50400,72000,86400"
+    """Pauses between the attempts at a delivery to a webhook, comma-separated, in seconds. Each pause is lengthened at
+    random by up to a tenth. Together they are at most five days, because deliveries are kept for seven."""
+    webhook_timeout: Annotated[float, Field(ge=_MIN_S, le=300)] = 15.0
+    """Time that an endpoint of a webhook has to accept the connection, read the delivery and respond."""
+    webhook_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
+    """Deliveries that one process sends at a time; to one endpoint, a quarter of them."""
+    webhook_max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 262_144
+    """Maximum size in bytes of the body of a delivery. A larger event is sent without its data, but with its ids."""
+    webhook_private_networks: bool = False
+    """Deliver also to addresses that are not public, and by plain HTTP: for receivers in the own network."""
     gateway_oidc_issuer: str | None = None
     """Issuer of the bearer tokens that the gateway accepts, as in their claim `iss`."""
     gateway_oidc_audience: str = "pointsman"
@@ -286,6 +298,19 @@ class Settings(Options, BaseModel):
                 f"the streams of the namespace {namespace!r} would store the answers; use a name outside the namespace"
             )
         return prefix
+
+    @field_validator("webhook_retries")
+    @classmethod
+    def _check_webhook_retries(cls, text: str) -> str:
+        try:
+            pauses = [float(each) for each in text.split(",")]
+        except ValueError:
+            raise ValueError("expected seconds with commas between them, such as 5,300,1800") from None
+        if not all(_MIN_S <= each <= _MAX_S for each in pauses) or sum(pauses) > _MAX_RETRIES_S:
+            raise ValueError(
+                f"expected pauses of {_MIN_S:g} to {_MAX_S} seconds, and at most {_MAX_RETRIES_S} seconds together"
+            )
+        return text
 
     @field_validator("model_limits", mode="before")
     @classmethod

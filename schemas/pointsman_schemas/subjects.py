@@ -20,6 +20,9 @@ A stream has one kind of writer. So the broker's permissions can bind each part 
 | `{ns}.thread.{team}.{caller}.{thread}` | the record of a thread: the order of its turns | supervisors |
 | `{ns}.cron.{team}.{caller}.{schedule}` | the record of a schedule: its times and its runs | supervisors |
 | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters | agents, supervisors |
+| `{ns}.delivery.{endpoint}.{workflow or "none"}.{event}.message` | an event for a webhook | webhook services |
+| `{ns}.delivery.{endpoint}.{workflow or "none"}.{event}.resend` | an order to send the event again | operators |
+| `{ns}.receipt.{endpoint}.{workflow or "none"}.{event}` | the state of a delivery | webhook services |
 | `{ns}.limit.{id}` | the rest of a model provider's limits | agents |
 | `{ns}.circuits` | the open circuits | supervisors |
 | `{ns}.cancelled.{team}.{workflow}` | cancellations, not stored | supervisors |
@@ -38,6 +41,7 @@ from pointsman_schemas.ids import is_token, token
 
 __all__ = [
     "ControlAddress",
+    "DeliveryAddress",
     "HandoffAddress",
     "RequestAddress",
     "ResultAddress",
@@ -48,6 +52,7 @@ __all__ = [
 _TOKENS_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # each is valid for `token`
 _WORKFLOW_TOKEN_INDEX = {
     "control": 1, "event": 1, "timer": 1, "schedule": 1, "log": 1, "outcome": 1, "question": 1, "dead": 1,
+    "delivery": 1, "receipt": 1,
     "result": 2, "step": 2, "handoff": 2,
 }  # fmt: skip
 """The position of the workflow among the tokens after the kind of a subject."""
@@ -142,6 +147,21 @@ class TimerAddress:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveryAddress:
+    """The parts of the subject of a delivery to a webhook.
+
+    Attributes:
+        endpoint: The endpoint.
+        workflow: The workflow; None if the event belongs to no workflow.
+        event: The id of the event.
+    """
+
+    endpoint: str
+    workflow: str | None
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
 class Subjects:
     """The subjects, streams and buckets of one namespace.
 
@@ -196,6 +216,21 @@ class Subjects:
     def dead_letter_stream(self) -> str:
         """The stream of dead letters."""
         return f"{self._stream_prefix}_DEAD"
+
+    @property
+    def delivery_stream(self) -> str:
+        """The stream of deliveries to webhooks."""
+        return f"{self._stream_prefix}_DELIVERIES"
+
+    @property
+    def webhooks_bucket(self) -> str:
+        """The key-value bucket of the endpoints of webhooks, without their secrets."""
+        return f"{self._stream_prefix}_WEBHOOKS"
+
+    @property
+    def webhook_secrets_bucket(self) -> str:
+        """The key-value bucket of the secrets that sign webhooks."""
+        return f"{self._stream_prefix}_WEBHOOK_SECRETS"
 
     @property
     def limits_stream(self) -> str:
@@ -547,6 +582,45 @@ class Subjects:
         token(name, "dead letter")
         return f"{self.namespace}.dead.{origin}.{workflow or 'none'}.{name}"
 
+    def delivery(self, endpoint: str, workflow: str | None, event: str) -> str:
+        """Build the subject of an event for a webhook.
+
+        Args:
+            endpoint: The endpoint.
+            workflow: The workflow; None if the event belongs to no workflow.
+            event: The id of the event.
+
+        Returns:
+            The subject.
+        """
+        return f"{self.namespace}.delivery.{_delivery(endpoint, workflow, event)}.message"
+
+    def resend(self, endpoint: str, workflow: str | None, event: str) -> str:
+        """Build the subject of an order to send an event to a webhook again.
+
+        Args:
+            endpoint: The endpoint.
+            workflow: The workflow; None if the event belongs to no workflow.
+            event: The id of the event.
+
+        Returns:
+            The subject.
+        """
+        return f"{self.namespace}.delivery.{_delivery(endpoint, workflow, event)}.resend"
+
+    def receipt(self, endpoint: str, workflow: str | None, event: str) -> str:
+        """Build the subject of the state of a delivery.
+
+        Args:
+            endpoint: The endpoint.
+            workflow: The workflow; None if the event belongs to no workflow.
+            event: The id of the event.
+
+        Returns:
+            The subject.
+        """
+        return f"{self.namespace}.receipt.{_delivery(endpoint, workflow, event)}"
+
     # The sender
 
     def source(self, kind: str, name: str) -> str:
@@ -817,6 +891,36 @@ class Subjects:
         return f"{self.namespace}.dead.{'.'.join(one)}"
 
     @property
+    def deliveries(self) -> str:
+        """The filter of all deliveries to webhooks, also of orders to send an event again."""
+        return f"{self.namespace}.delivery.*.*.*.*"
+
+    def workflow_deliveries(self, workflow: str) -> str:
+        """Build the filter of the deliveries of events of a workflow.
+
+        Args:
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
+        return f"{self.namespace}.delivery.*.{token(workflow, 'workflow')}.*.*"
+
+    def receipts(self, endpoint: str | None = None, *, workflow: str | None = None, event: str | None = None) -> str:
+        """Build the filter of the states of deliveries. None stands for any value.
+
+        Args:
+            endpoint: The endpoint.
+            workflow: The workflow.
+            event: The id of the event.
+
+        Returns:
+            The subject filter.
+        """
+        one = (_one_or_all(endpoint, "endpoint"), _one_or_all(workflow, "workflow"), _one_or_all(event, "event"))
+        return f"{self.namespace}.receipt.{'.'.join(one)}"
+
+    @property
     def audits(self) -> str:
         """The filter of the records of operations."""
         return f"{self.namespace}.audit.>"
@@ -933,6 +1037,23 @@ class Subjects:
                 return TimerAddress(team, workflow, name)
         raise self._unexpected(subject, "timer.TEAM.WORKFLOW.NAME")
 
+    def parse_delivery(self, subject: str) -> DeliveryAddress:
+        """Parse the subject of a delivery, or of its state.
+
+        Args:
+            subject: A subject.
+
+        Returns:
+            The parts of the subject.
+
+        Raises:
+            ContractError: The subject is not that of a delivery of this namespace.
+        """
+        match self._split(subject):
+            case ["delivery", endpoint, workflow, event, "message" | "resend"] | ["receipt", endpoint, workflow, event]:
+                return DeliveryAddress(endpoint, None if workflow == "none" else workflow, event)
+        raise self._unexpected(subject, "delivery.ENDPOINT.WORKFLOW.EVENT.message")
+
     def _unexpected(self, subject: str, form: str) -> ContractError:
         return ContractError(f"subject is {subject!r}; expected {self.namespace}.{form}")
 
@@ -946,6 +1067,13 @@ class Subjects:
             for part in tokens:
                 token(part, "a token of the subject")
         return tokens
+
+
+def _delivery(endpoint: str, workflow: str | None, event: str) -> str:
+    token(endpoint, "endpoint")
+    token(workflow or "none", "workflow")
+    token(event, "event")
+    return f"{endpoint}.{workflow or 'none'}.{event}"
 
 
 def _one_or_all(name: str | None, what: str) -> str:

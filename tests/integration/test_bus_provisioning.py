@@ -34,7 +34,7 @@ ACCOUNTS = """
 accounts {
   PLAIN { users: [ { user: plain, password: pw } ] }
   MEMORY { jetstream: { max_mem: 10M, max_file: 0 }, users: [ { user: memory, password: pw } ] }
-  BOUNDED { jetstream: { max_mem: 10M, max_file: 200M, max_bytes: true }, users: [ { user: bounded, password: pw } ] }
+  BOUNDED { jetstream: { max_mem: 10M, max_file: 240M, max_bytes: true }, users: [ { user: bounded, password: pw } ] }
   OPEN { jetstream: enabled, users: [ { user: open, password: pw } ] }
 }
 """
@@ -151,6 +151,7 @@ async def test_every_stream_is_made_with_the_maximum_size(tmp_path: Path) -> Non
         **{f"OWN_{kind}": 20_000_000 for kind in ("REQUESTS", "CONTROLS", "RESULTS", "WORK")},
         "OWN_LOG": 20_000_000,
         "OWN_DEAD": 20_000_000,
+        "OWN_DELIVERIES": 20_000_000,
         "OWN_LIMITS": 20_000_000,
         "OBJ_OWN_ARTIFACTS": 30_000_000,
         "KV_OWN_AGENTS": 20_000_000,

@@ -70,7 +70,9 @@ async def remove_streams(settings: Settings) -> None:
     bus = await connect(settings, name="sweeper", wait=10.0)
     for config in stream_configs(Subjects(settings.namespace), settings, apart=True):
         await bus.api(f"STREAM.DELETE.{config['name']}")
-    await bus.api(f"STREAM.DELETE.KV_{Subjects(settings.namespace).gateway_bucket}")
+    subjects = Subjects(settings.namespace)
+    for bucket in (subjects.gateway_bucket, subjects.webhooks_bucket, subjects.webhook_secrets_bucket):
+        await bus.api(f"STREAM.DELETE.KV_{bucket}")
     await bus.close()
 
 

@@ -13,7 +13,7 @@ PACKAGES = (
     "core.budget", "core.completion", "core.model", "core.planning", "core.replay", "core.strategies", "core.tasks",
     "core.views", "engine", "engine.log", "engine.operations", "engine.process", "engine.supervisor", "engine.worker",
     "evaluation", "gateway", "gateway.openai", "grants", "http", "llm.offline", "ports", "telemetry.fast", "util",
-    "web.projections",
+    "web.projections", "webhooks",
 )  # fmt: skip
 
 

@@ -42,6 +42,8 @@ STORED_KINDS: Mapping[str, StoredKind] = {
     "thread": StoredKind("log", 3),
     "cron": StoredKind("log", 3),
     "dead": StoredKind("dead", 3),
+    "delivery": StoredKind("deliveries", 4),
+    "receipt": StoredKind("deliveries", 3),
     "limit": StoredKind("limits", 1),
     "circuits": StoredKind("limits", 0),
 }
@@ -58,6 +60,7 @@ def stream_names(subjects: Subjects, *, apart: bool) -> Mapping[StreamKind, str]
         "handoffs": subjects.handoff_stream if apart else subjects.work_stream,
         "log": subjects.log_stream,
         "dead": subjects.dead_letter_stream,
+        "deliveries": subjects.delivery_stream,
         "limits": subjects.limits_stream,
         "artifacts": f"OBJ_{subjects.artifacts_bucket}",
     }

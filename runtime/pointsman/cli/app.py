@@ -57,6 +57,23 @@ COMMANDS: Mapping[str, Entry | Group] = {
         },
         default="run",
     ),
+    "webhooks": Group(
+        "Send events to HTTP endpoints, and manage the endpoints.",
+        {
+            "run": Entry("webhooks:run", "Deliver events to the endpoints until SIGTERM or Ctrl-C."),
+            "create": Entry("webhooks:create", "Create an endpoint and print its secret once."),
+            "list": Entry("webhooks:list_", "List the endpoints, oldest first."),
+            "show": Entry("webhooks:show", "Show an endpoint with its newest deliveries."),
+            "rotate": Entry("webhooks:rotate", "Give an endpoint a new secret and print the secret once."),
+            "disable": Entry("webhooks:disable", "Send nothing more to an endpoint. Events are not kept for it."),
+            "enable": Entry("webhooks:enable", "Send events to an endpoint again."),
+            "delete": Entry("webhooks:delete", "Delete an endpoint and its secrets."),
+            "deliveries": Entry(
+                "webhooks:deliveries", "List deliveries with at least one attempt, the newest change first."
+            ),
+            "resend": Entry("webhooks:resend", "Send deliveries again, by their events or by their status."),
+        },
+    ),
     "supervisor": Entry("serve:supervisor", "Run the supervisor of a team until SIGTERM or Ctrl-C."),
     "worker": Entry("serve:worker", "Run agents in this process until SIGTERM or Ctrl-C."),
     "mcp": Entry("mcp_server:mcp", "Offer a team as an MCP tool on standard input and output."),

@@ -15,6 +15,7 @@ from enum import StrEnum
 from itertools import product
 
 from pointsman.bus.jetstream.reader_names import READER_SLOTS, reader_name
+from pointsman.engine.process.consumers import webhook_consumers
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
@@ -41,6 +42,7 @@ class GrantRole(StrEnum):
     OPERATOR = "operator"
     DASHBOARD = "dashboard"
     GATEWAY = "gateway"
+    WEBHOOKS = "webhooks"
     OBSERVER = "observer"
     PROVISIONER = "provisioner"
 
@@ -56,9 +58,19 @@ _SCHEDULES = ("schedule", "schedule-others")
 
 ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
     GrantRole.CALLER: ("cancel", "schedule"),
-    GrantRole.GATEWAY: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard"),
+    GrantRole.GATEWAY: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "webhooks"),
     GrantRole.DASHBOARD: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "submit"),
-    GrantRole.OPERATOR: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "submit", "import", "forget", "keys"),
+    GrantRole.OPERATOR: (
+        *_WORKFLOWS,
+        *_SCHEDULES,
+        "replay",
+        "discard",
+        "submit",
+        "import",
+        "forget",
+        "keys",
+        "webhooks",
+    ),
 }
 """The actions that a grant of a role may name."""
 
@@ -231,6 +243,7 @@ def _rows(role: GrantRole, subjects: Subjects, actions: Sequence[str]) -> Permis
         GrantRole.CALLER: table.caller,
         GrantRole.GATEWAY: table.gateway,
         GrantRole.WORKER: table.worker,
+        GrantRole.WEBHOOKS: table.webhooks,
         GrantRole.OBSERVER: table.observer,
         GrantRole.DASHBOARD: table.dashboard,
         GrantRole.OPERATOR: table.operator,
@@ -258,13 +271,20 @@ class _Table:
         self.handoffs = subjects.handoff_stream
         self.log = subjects.log_stream
         self.dead = subjects.dead_letter_stream
+        self.deliveries = subjects.delivery_stream
         self.limits = subjects.limits_stream
         self.bucket, self.objects = f"$KV.{subjects.agents_bucket}", f"$O.{subjects.artifacts_bucket}"
         self.registry, self.artifacts = f"KV_{subjects.agents_bucket}", f"OBJ_{subjects.artifacts_bucket}"
         self.keys, self.key_values = f"KV_{subjects.gateway_bucket}", f"$KV.{subjects.gateway_bucket}"
+        self.endpoints, self.endpoint_values = f"KV_{subjects.webhooks_bucket}", f"$KV.{subjects.webhooks_bucket}"
+        self.secrets, self.secret_values = (
+            f"KV_{subjects.webhook_secrets_bucket}",
+            f"$KV.{subjects.webhook_secrets_bucket}",
+        )
+        self.webhook_consumers = webhook_consumers(subjects)
         self.streams = (
-            self.requests, self.controls, self.results, self.work, self.handoffs, self.log, self.dead, self.limits,
-            self.registry, self.artifacts,
+            self.requests, self.controls, self.results, self.work, self.handoffs, self.log, self.dead, self.deliveries,
+            self.limits, self.registry, self.artifacts,
         )  # fmt: skip
 
     # Roles of the edge account
@@ -303,6 +323,8 @@ class _Table:
             *self._last(self.registry, f"{self.bucket}.>"),
             *self._follow(self.registry, f"{self.bucket}.>"),
         ]
+        if "webhooks" in actions:
+            publish += [*self._manage_webhooks(), *self._follow(self.deliveries, f"{ns}.receipt.>")]
         if {"replay", "discard"} & set(actions):  # for callers that are operators
             publish += self._follow(self.dead, f"{ns}.dead.>")
         return publish, [*subscribe, f"{ns}.log.{_TEAM}.*", f"{ns}.question.{_TEAM}.>", f"{ns}.cron.{_TEAM}.>"]
@@ -330,6 +352,22 @@ class _Table:
             *(f"$SRV.{verb}{scope}" for verb in ("PING", "INFO", "STATS") for scope in ("", f".{_AGENT}.>")),
             *(f"$SRV.{verb}.{_AGENT}" for verb in ("PING", "INFO", "STATS")),
         ]
+
+    def webhooks(self, actions: Sequence[str]) -> _Rights:
+        ns = self.ns
+        names = {"log": self.log, "dead": self.dead, "deliveries": self.deliveries}
+        publish = [
+            f"{ns}.delivery.*.*.*.message",
+            f"{ns}.receipt.*.*.*",
+            f"{self.endpoint_values}.*",  # an endpoint that answers 410 is disabled
+            *(f"$JS.API.STREAM.INFO.{bucket}" for bucket in (self.endpoints, self.secrets)),
+            *self._follow(self.endpoints, f"{self.endpoint_values}.>"),
+            *self._follow(self.secrets, f"{self.secret_values}.>"),
+            *(each for wanted in self.webhook_consumers for each in self._consume(wanted.name, names[wanted.stream])),
+            *self._last(self.deliveries, f"{ns}.delivery.>", f"{ns}.receipt.>"),
+            *self._read_bodies(),
+        ]
+        return publish, []
 
     def observer(self, actions: Sequence[str]) -> _Rights:
         publish = [
@@ -360,6 +398,8 @@ class _Table:
         if "keys" in actions:
             publish += [f"{self.key_values}.*", f"$JS.API.STREAM.INFO.{self.keys}"]
             publish += self._follow(self.keys, f"{self.key_values}.>")
+        if "webhooks" in actions:
+            publish += self._manage_webhooks()
         return [*publish, *(f"$SRV.{verb}.>" for verb in ("PING", "INFO", "STATS"))], subscribe
 
     def supervisor(self, actions: Sequence[str]) -> _Rights:
@@ -406,7 +446,7 @@ class _Table:
             *(
                 f"$JS.API.STREAM.{verb}.{stream}"
                 for verb in ("CREATE", "UPDATE", "INFO")
-                for stream in (*self.streams, self.keys)
+                for stream in (*self.streams, self.keys, self.endpoints, self.secrets)
             ),
             *(f"$JS.API.CONSUMER.CREATE.{stream}.>" for stream in self.streams),
             *(f"$JS.API.CONSUMER.INFO.{stream}.*" for stream in self.streams),
@@ -415,12 +455,24 @@ class _Table:
 
     # Groups of rights
 
+    def _manage_webhooks(self) -> list[str]:
+        """Return the rights to change endpoints, to write secrets and not read them, and to order another delivery."""
+        return [
+            f"{self.endpoint_values}.*",
+            f"{self.secret_values}.*",
+            f"{self.ns}.delivery.*.*.*.resend",
+            *(f"$JS.API.STREAM.INFO.{bucket}" for bucket in (self.endpoints, self.secrets)),
+            *self._follow(self.endpoints, f"{self.endpoint_values}.>"),
+        ]
+
     def _remove(self, *verbs: str) -> list[str]:
         streams = [stream for stream in self.streams if stream != self.registry]
         return [f"$JS.API.STREAM.{verb}.{stream}" for verb in verbs for stream in streams]
 
     def _controls(self, actions: Sequence[str], actor: str = _USER) -> list[str]:
-        kinds = [action for action in actions if action not in ("discard", "submit", "import", "forget", "keys")]
+        kinds = [
+            action for action in actions if action not in ("discard", "submit", "import", "forget", "keys", "webhooks")
+        ]
         return [f"{self.ns}.control.{_TEAM}.*.{action}.{actor}.*" for action in kinds]
 
     def _operate(self, actions: Sequence[str], actor: str = _USER) -> list[str]:

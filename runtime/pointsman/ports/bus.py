@@ -29,7 +29,9 @@ __all__ = [
     "TraceHopStep",
 ]
 
-StreamKind = Literal["requests", "controls", "results", "work", "handoffs", "log", "dead", "limits", "artifacts"]
+StreamKind = Literal[
+    "requests", "controls", "results", "work", "handoffs", "log", "dead", "deliveries", "limits", "artifacts"
+]
 
 
 class Server(NamedTuple):
@@ -298,9 +300,9 @@ class Bus(Protocol):
     """The streams, subjects and consumers of one namespace.
 
     Each stream has one kind of writer: `{ns}_REQUESTS` callers, `{ns}_CONTROLS` operators, `{ns}_RESULTS` agents, and
-    `{ns}_WORK` and `{ns}_LOG` supervisors. `{ns}_DEAD` keeps dead letters. `{ns}_LIMITS` keeps the newest message of
-    each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or in `{ns}_HANDOFFS` if the namespace was created
-    so: name their stream `handoffs`. Only these two streams accept `schedule` and `replace`.
+    `{ns}_WORK` and `{ns}_LOG` supervisors. `{ns}_DEAD` keeps dead letters. `{ns}_LIMITS` and `{ns}_DELIVERIES` keep the
+    newest message of each subject. Handoffs and delayed handoffs are in `{ns}_WORK`, or in `{ns}_HANDOFFS` if the
+    namespace was created so: name their stream `handoffs`. Only these two streams accept `schedule` and `replace`.
 
     A body that does not fit into one message is stored in the object store `{ns}_ARTIFACTS` before the message that
     refers to it, and read back with the message. If the object is missing then, the message has its `ce-dataref` and no

@@ -179,6 +179,8 @@ _DESTINATIONS: Final = {
     "thread": (True, ".{caller}.{thread}"),
     "cron": (True, ".{caller}.{schedule}"),
     "dead": (True, ".{workflow}.{id}"),
+    "delivery": (False, ".{endpoint}.{workflow}.{event}.{kind}"),
+    "receipt": (False, ".{endpoint}.{workflow}.{event}"),
     "limit": (False, ".{id}"),
     "circuits": (False, ""),
     "cancelled": (True, ".{workflow}"),

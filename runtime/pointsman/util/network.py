@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
-__all__ = ["ip_address_of", "is_loopback"]
+__all__ = ["ip_address_of", "is_loopback", "is_public"]
+
+_NAT64 = IPv6Network("64:ff9b::/96")  # its last four bytes are an IPv4 address
 
 
 def is_loopback(host: str) -> bool:
     """Return True if only this machine can reach `host`."""
     address = ip_address_of(host)
     return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Return True if an address belongs to the public internet, also the IPv4 address within an IPv6 address.
+
+    Private, shared, loopback, link-local, multicast, documentation and reserved addresses are not public. Link-local
+    addresses include the metadata services of cloud providers.
+    """
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFF_FFFF)
+        if inner is not None:
+            return is_public(inner)
+        if address.teredo is not None or address.is_site_local:
+            return False
+    return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
 def ip_address_of(host: str) -> IPv4Address | IPv6Address | None:

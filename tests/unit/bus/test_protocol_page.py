@@ -11,7 +11,7 @@ import pytest
 from pointsman.bus.jetstream.pull_consumer import durable_config
 from pointsman.bus.jetstream.stream_config import stream_configs
 from pointsman.bus.stream_names import STORED_KINDS, stream_names
-from pointsman.engine.process.consumers import agent_consumer, input_consumers, request_consumer
+from pointsman.engine.process.consumers import agent_consumer, input_consumers, request_consumer, webhook_consumers
 from pointsman.settings import Settings
 from pointsman_schemas import subjects as subjects_module
 from pointsman_schemas.events import ErrorKind
@@ -93,7 +93,7 @@ def test_each_formula_has_an_example() -> None:
 
 def test_consumers_are_those_of_the_processes() -> None:
     names = stream_names(NS, apart=False)
-    mine = [request_consumer(NS, "t"), *input_consumers(NS, "t"), agent_consumer(NS, "a")]
+    mine = [request_consumer(NS, "t"), *input_consumers(NS, "t"), agent_consumer(NS, "a"), *webhook_consumers(NS)]
     shown = [
         [code.replace("{team}", "t").replace("{agent}", "a") for cell in row for code in named(cell)]
         for row in table("Consumer")

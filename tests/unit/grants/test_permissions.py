@@ -76,7 +76,8 @@ def test_two_namespaces_share_the_accounts_of_a_tenant() -> None:
 
 
 def grant(role: GrantRole, **changes: object) -> Grant:
-    teams = () if role in (GrantRole.WORKER, GrantRole.OBSERVER, GrantRole.PROVISIONER) else ("crew", "crew-2")
+    without = (GrantRole.WORKER, GrantRole.WEBHOOKS, GrantRole.OBSERVER, GrantRole.PROVISIONER)
+    teams = () if role in without else ("crew", "crew-2")
     agents = ("echo",) if role is GrantRole.WORKER else ()
     values = {"name": "ada", "teams": teams, "agents": agents, "actions": ACTIONS.get(role, ()), **changes}
     return Grant(role, **values)  # type: ignore[arg-type]

@@ -64,7 +64,7 @@ from pointsman_schemas.subjects import Subjects
 
 __all__ = ["JetStreamBus", "connect"]
 
-_AGEING_STREAMS: frozenset[StreamKind] = frozenset({"dead", "limits", "artifacts"})
+_AGEING_STREAMS: frozenset[StreamKind] = frozenset({"dead", "deliveries", "limits", "artifacts"})
 """The streams whose oldest messages the broker may delete by age."""
 _NEARLY_FULL = 0.8  # share of the bytes that the settings allow a stream; any other limit is always reported
 

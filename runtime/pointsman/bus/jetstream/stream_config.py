@@ -28,6 +28,7 @@ _log = structlog.get_logger(__name__)
 
 TOMBSTONE_TTL_S = 60.0  # seconds that the registry keeps a tombstone, for watchers that were disconnected
 _DAY_S = 86_400.0
+_DELIVERY_DAYS = 7  # longer than the retries of a delivery, see Settings.webhook_retries
 _CONSUMER_ADVISORY = "$JS.EVENT.ADVISORY.CONSUMER"
 _ASYNC_PERSIST = "async"  # nats-server's name for a stream that answers before it has written
 _ONE_NODE = (
@@ -266,6 +267,13 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
                     for kind in ("MAX_DELIVERIES", "MSG_TERMINATED")
                 ),
             ],
+        },
+        {
+            **plain,
+            "name": subjects.delivery_stream,
+            "max_age": to_nanoseconds(_DELIVERY_DAYS * _DAY_S),
+            "max_msgs_per_subject": 1,
+            "subjects": [f"{ns}.delivery.*.*.*.*", f"{ns}.receipt.*.*.*"],
         },
         {
             **plain,

@@ -39,6 +39,8 @@ MAX_PAYLOAD_BYTES = 1_048_576  # bytes: nats-server's own default
 _CLOCK_RESOLUTION_S = (
     1e-6  # seconds: a loop fires a timer early by up to its clock's resolution, before the message is due
 )
+_NEWEST_ONLY: frozenset[StreamKind] = frozenset({"deliveries", "limits"})
+"""The streams that keep the newest message of each subject."""
 
 
 class Broker:
@@ -79,6 +81,7 @@ class Broker:
             "work": Stream(),
             "log": Stream(),
             "dead": Stream(),
+            "deliveries": Stream(),
             "limits": Stream(),
             "artifacts": Stream(),
         }
@@ -277,7 +280,7 @@ class Broker:
         message_id: str | None = None,
         scheduled_by: str = "",
     ) -> int:
-        older = self._streams[kind].last_sequence_of(subject) if kind == "limits" else 0
+        older = self._streams[kind].last_sequence_of(subject) if kind in _NEWEST_ONLY else 0
         stored = self._streams[kind].append(
             subject, body, headers, at, message_id, self.clock.monotonic(), scheduled_by
         )

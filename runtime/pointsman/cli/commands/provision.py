@@ -37,6 +37,9 @@ def provision(
     agent: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="An agent. May be repeated.", show_default=False)
     ] = None,
+    webhooks: Annotated[
+        bool, typer.Option("--webhooks", help="Also create the buckets and consumers of webhooks.")
+    ] = False,
     url: Url = None,
     namespace: Namespace = None,
     json: Json = False,
@@ -54,7 +57,7 @@ def provision(
     agents = {**{token(name, "agent"): None for name in agent or ()}, **agents}
     chosen = settings_for(url, namespace, log_level="error")
     settings = Settings.load(**{**chosen.model_dump(exclude_unset=True), "provision": True})
-    created = asyncio.run(_provision(settings, teams, agents))
+    created = asyncio.run(_provision(settings, teams, agents, webhooks=webhooks))
     if json:
         print_json(
             {
@@ -94,11 +97,12 @@ def _load(targets: Iterable[str]) -> tuple[dict[str, None], dict[str, int | None
 
 
 async def _provision(
-    settings: Settings, teams: Iterable[str], agents: dict[str, int | None]
+    settings: Settings, teams: Iterable[str], agents: dict[str, int | None], *, webhooks: bool
 ) -> list[tuple[DurableConsumer, str]]:
     bus = await connect(settings, name="pointsman-provision", wait=settings.request_timeout)
     try:
-        made = await create(bus, Subjects(settings.namespace), teams=teams, agents=agents, ack_wait=settings.ack_wait)
+        subjects, ack_wait = Subjects(settings.namespace), settings.ack_wait
+        made = await create(bus, subjects, teams=teams, agents=agents, ack_wait=ack_wait, webhooks=webhooks)
         return [(each, bus.stream_name(each.stream)) for each in made]
     finally:
         await bus.close()

@@ -62,7 +62,8 @@ async def forget_workflow(
 ) -> ForgetResult:
     """Delete a workflow and the workflows below it, and store a record.
 
-    The request, log, events, steps, handoffs, results, controls, outcome, dead letters and large bodies are deleted.
+    The request, log, events, steps, handoffs, results, controls, outcome, dead letters, deliveries to webhooks and
+    large bodies are deleted.
 
     Args:
         bus: The bus.
@@ -143,6 +144,8 @@ def _subjects_of(subjects: Subjects, team: str, workflow: str) -> Sequence[tuple
         ("results", subjects.workflow_messages("result", team, workflow)),
         ("results", subjects.workflow_events(workflow, team)),
         ("dead", subjects.dead_letters_for(workflow=workflow)),
+        ("deliveries", subjects.workflow_deliveries(workflow)),
+        ("deliveries", subjects.receipts(workflow=workflow)),
         ("log", subjects.workflow_questions(workflow, team)),
     )
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from pointsman.engine.process.consumers import DurableConsumer, agent_consumer, input_consumers, request_consumer
+from pointsman.engine.process.consumers import (
+    MAX_WAITING_DELIVERIES,
+    DurableConsumer,
+    agent_consumer,
+    input_consumers,
+    request_consumer,
+    webhook_consumers,
+)
 from pointsman.ports.bus import Bus
 from pointsman_schemas.subjects import Subjects
 
@@ -21,6 +28,7 @@ async def provision(
     teams: Iterable[str],
     agents: Mapping[str, int | None],
     ack_wait: float,
+    webhooks: bool = False,
 ) -> list[DurableConsumer]:
     """Create the missing streams, buckets and consumers.
 
@@ -31,9 +39,10 @@ async def provision(
         agents: The attempts that may run at a time, by the agent's name. With None, an existing consumer is not
             changed, and a new consumer has the default.
         ack_wait: The acknowledgement deadline in seconds.
+        webhooks: Also create the buckets and consumers of webhooks. Default: False.
 
     Returns:
-        The consumers, in the order of the teams and agents.
+        The consumers: those of webhooks, then in the order of the teams and agents.
 
     Raises:
         ConfigurationError: The broker refuses a stream or a consumer.
@@ -41,6 +50,12 @@ async def provision(
     await bus.set_up()
     await bus.key_value(subjects.gateway_bucket)
     created: list[DurableConsumer] = []
+    if webhooks:
+        for bucket in (subjects.webhooks_bucket, subjects.webhook_secrets_bucket):
+            await bus.key_value(bucket)
+        for wanted in webhook_consumers(subjects):
+            await _create(bus, wanted, ack_wait, max_in_flight=MAX_WAITING_DELIVERIES)
+            created.append(wanted)
     for team in teams:
         for wanted in (request_consumer(subjects, team), *input_consumers(subjects, team)):
             await _create(bus, wanted, ack_wait, ranked=True)

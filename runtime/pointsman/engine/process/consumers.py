@@ -8,7 +8,19 @@ from pointsman.ports.bus import StreamKind
 from pointsman_schemas.ids import token
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["DurableConsumer", "agent_consumer", "consumer_name", "input_consumers", "request_consumer"]
+__all__ = [
+    "MAX_WAITING_DELIVERIES",
+    "DurableConsumer",
+    "agent_consumer",
+    "consumer_name",
+    "input_consumers",
+    "request_consumer",
+    "webhook_consumers",
+]
+
+MAX_WAITING_DELIVERIES = 100_000
+"""Deliveries to webhooks that may be in flight or wait for another attempt. Beyond this number, further deliveries wait
+in the stream. The broker keeps some hundred bytes for each."""
 
 
 class DurableConsumer(NamedTuple):
@@ -46,4 +58,16 @@ def input_consumers(subjects: Subjects, team: str) -> tuple[DurableConsumer, Dur
         DurableConsumer(f"control-{token(team, 'team')}", "controls", subjects.team_controls(team)),
         DurableConsumer(f"result-{team}", "results", subjects.team_results(team)),
         DurableConsumer(f"timer-{team}", "work", subjects.team_timers(team)),
+    )
+
+
+def webhook_consumers(
+    subjects: Subjects,
+) -> tuple[DurableConsumer, DurableConsumer, DurableConsumer, DurableConsumer]:
+    """Return the consumers of the webhook services: outcomes, questions, dead letters and deliveries."""
+    return (
+        DurableConsumer("webhook-outcomes", "log", subjects.team_outcomes()),
+        DurableConsumer("webhook-questions", "log", subjects.workflow_questions()),
+        DurableConsumer("webhook-dead-letters", "dead", subjects.dead_letters_for()),
+        DurableConsumer("webhook-deliveries", "deliveries", subjects.deliveries),
     )

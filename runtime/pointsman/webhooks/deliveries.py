@@ -1,0 +1,120 @@
+"""The state of deliveries: read by commands and the API, written by the service. And orders to send events again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from pointsman.errors import ContractError, NotFoundError
+from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.webhooks.endpoints import EventType
+from pointsman_schemas.ids import Token
+from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["DeliveryState", "DeliveryStatus", "list_deliveries", "parse_state", "read_delivery", "resend_delivery"]
+
+DeliveryStatus = Literal["delivered", "retrying", "failed", "disabled"]
+"""The status of a delivery. `failed`: all attempts failed. `disabled`: the endpoint was disabled before an attempt
+succeeded."""
+
+
+class DeliveryState(BaseModel):
+    """The state of a delivery after its newest attempt."""
+
+    model_config = ConfigDict(frozen=True)
+
+    endpoint: Token = Field(description="The endpoint.")
+    event: Token = Field(description="The id of the event: the header `webhook-id`.")
+    type: EventType = Field(description="The type of the event.")
+    workflow_id: Token | None = Field(default=None, description="The workflow, if there is one.")
+    status: DeliveryStatus = Field(description="The status.")
+    attempts: int = Field(ge=0, description="Attempts since the event, or since the newest order to send it again.")
+    code: int | None = Field(default=None, description="The status code of the newest response.")
+    error: str = Field(default="", description="The error of the newest attempt.")
+    at: AwareDatetime = Field(description="Time of the newest attempt.")
+    elapsed: float = Field(default=0.0, description="Seconds of the newest attempt.")
+    next_at: AwareDatetime | None = Field(default=None, description="Time of the next attempt.")
+    order: int = Field(
+        description="The sequence of the message that the attempts belong to: the event, or an order to send it again."
+    )
+
+
+async def list_deliveries(
+    bus: Bus,
+    subjects: Subjects,
+    *,
+    endpoint: str | None = None,
+    status: DeliveryStatus | None = None,
+    limit: int = 100,
+) -> Sequence[DeliveryState]:
+    """Read the states of deliveries with at least one attempt.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        endpoint: Only of this endpoint. Default: all.
+        status: Only with this status. Default: all.
+        limit: The greatest number of deliveries.
+
+    Returns:
+        The states, the newest change first.
+    """
+    newest: deque[DeliveryState] = deque(maxlen=limit)
+    async for stored in bus.read("deliveries", subjects.receipts(endpoint)):
+        state = parse_state(stored)
+        if state is not None and status in (None, state.status):
+            newest.append(state)
+    return list(reversed(newest))
+
+
+async def read_delivery(bus: Bus, subjects: Subjects, endpoint: str, event: str) -> DeliveryState:
+    """Read the state of a delivery.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        endpoint: The endpoint.
+        event: The id of the event.
+
+    Returns:
+        The state.
+
+    Raises:
+        NotFoundError: There is no such delivery.
+    """
+    stored = await bus.last("deliveries", subjects.receipts(endpoint, event=event))
+    if stored is None or (state := parse_state(stored)) is None:
+        raise NotFoundError(
+            f"the endpoint {endpoint!r} has no delivery of {event!r}; `pointsman webhooks deliveries` lists them"
+        )
+    return state
+
+
+async def resend_delivery(bus: Bus, subjects: Subjects, state: DeliveryState) -> None:
+    """Order to send an event again, with the same id and the same body. A webhook service carries out the order.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        state: The delivery.
+
+    Raises:
+        BusUnavailableError: The broker does not answer.
+    """
+    await bus.publish(subjects.resend(state.endpoint, state.workflow_id, state.event), b"{}", {})
+
+
+def parse_state(stored: StoredMessage) -> DeliveryState | None:
+    """Return the state in a message; None for a message that is no state.
+
+    Args:
+        stored: The message.
+    """
+    with suppress(ContractError):
+        return parse(DeliveryState, stored.body)
+    return None

@@ -1,0 +1,122 @@
+"""Make the bodies of deliveries: listed fields of outcomes, questions and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pointsman.engine.log.reader import is_imported
+from pointsman.errors import ContractError
+from pointsman.ports.bus import StoredMessage
+from pointsman.webhooks.endpoints import EventType
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import DeadLetter, Outcome, Question
+from pointsman_schemas.ids import derive_id
+from pointsman_schemas.strict_json import compact_json, parse
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["WebhookEvent", "read_event"]
+
+_OUTCOME_FIELDS = {
+    "workflow_id", "team", "status", "answer", "reason", "gaps", "files", "usage", "correlation_id", "started_at",
+    "ended_at", "round", "elapsed",
+}  # fmt: skip
+_QUESTION_FIELDS = {
+    "id", "workflow_id", "team", "about", "task_id", "agent", "intent", "tool", "text", "input", "input_schema",
+    "has_default", "default", "asked_at", "expires_at",
+}  # fmt: skip
+_SHORT_FIELDS = ("id", "workflow_id", "team", "origin", "status", "about", "kind", "correlation_id", "round")
+
+
+class WebhookEvent(NamedTuple):
+    """An event for webhooks.
+
+    Attributes:
+        id: The id, the same in each attempt: the header `webhook-id`.
+        type: The type.
+        workflow: The workflow; None if the event belongs to no workflow.
+        teams: The teams that the event concerns.
+        at: The time at which the broker stored the event.
+        body: The body of the delivery.
+    """
+
+    id: str
+    type: EventType
+    workflow: str | None
+    teams: Collection[str]
+    at: datetime
+    body: bytes
+
+
+def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> WebhookEvent | None:
+    """Make the event of a stored outcome, question or dead letter.
+
+    Args:
+        stored: The message.
+        subjects: The subjects of the namespace.
+        max_body: The greatest size of the body in bytes. A larger event has only its ids, and `truncated`.
+
+    Returns:
+        The event; None for an imported message, on which nothing acts.
+
+    Raises:
+        ContractError: The message cannot be read.
+    """
+    if is_imported(stored):
+        return None
+    envelope, content = decode(stored.headers, stored.body)
+    type, workflow, teams, at, data = _data_of(subjects.kind_of(stored.subject), stored.subject.split(".")[2], content)
+    # The subject is bound to its publisher, and the id of the CloudEvent is the same if the event is published again.
+    id = derive_id("webhook", stored.subject, envelope.id if envelope is not None else str(stored.sequence))
+    head = {"type": type, "id": f"evt_{id}", "timestamp": _text(at)}
+    body = _encode({**head, "data": data})
+    if len(body) > max_body:
+        short = {name: data[name] for name in _SHORT_FIELDS if name in data}
+        body = _encode({**head, "data": {**short, "truncated": True}})
+    return WebhookEvent(head["id"], type, workflow, teams, stored.at, body)
+
+
+def _data_of(
+    kind: str, owner: str, content: bytes
+) -> tuple[EventType, str | None, Collection[str], datetime, Mapping[str, Any]]:
+    """Return the type, the workflow, the teams, the time and the data of an event.
+
+    The owner is the team or the origin that the subject names: a supervisor of one team may not publish for another.
+
+    Raises:
+        ContractError: The message cannot be read.
+    """
+    match kind:
+        case "outcome":
+            outcome = parse(Outcome, content)
+            data = outcome.model_dump(mode="json", include=_OUTCOME_FIELDS)
+            return "workflow.ended", outcome.workflow_id, (owner,), outcome.ended_at, data
+        case "question":
+            question = parse(Question, content)
+            data = question.model_dump(mode="json", include=_QUESTION_FIELDS)
+            return "question.asked", question.workflow_id, (owner,), question.asked_at, data
+        case "dead":
+            letter = parse(DeadLetter, content)
+            data = {
+                "id": letter.id,
+                "origin": letter.origin,
+                "workflow_id": letter.workflow_id,
+                "task_id": letter.task_id,
+                "kind": letter.cause.kind,
+                "message": letter.cause.for_operators,
+                "attempts": letter.attempts,
+                "subject": letter.subject,
+                "at": _text(letter.at),
+            }
+            teams = (owner, letter.team) if letter.team else (owner,)
+            return "dead_letter.stored", letter.workflow_id, teams, letter.at, data
+    raise ContractError(f"a message of the kind {kind!r} is no event for webhooks")
+
+
+def _text(at: datetime) -> str:
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _encode(content: Mapping[str, Any]) -> bytes:
+    return compact_json(dict(content))
