@@ -1,0 +1,21 @@
+"""Random worlds of schedules: each fire is one workflow over killed processes and clock jumps."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.schedules import ScheduleWorld
+
+pytestmark = pytest.mark.timeout(180)
+
+_SEEDS = range(1, 9)
+_CHUNK = 4  # seeds in one test: few enough for its time limit on any machine
+
+
+@pytest.mark.parametrize("first", _SEEDS[::_CHUNK])
+def test_each_fire_is_one_workflow_over_kills_and_clock_jumps(first: int) -> None:
+    for seed in range(first, first + _CHUNK):
+        seen = ScheduleWorld(seed).run()
+
+        assert not seen.problems, f"seed {seed}: {'; '.join(seen.problems)}"
+        assert any(each.started for each in seen.schedules)
