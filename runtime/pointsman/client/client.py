@@ -19,11 +19,9 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
@@ -34,6 +32,15 @@ from pointsman.client.batch import BatchInput, BatchRow, run_batch
 from pointsman.client.files import GivenFile, WorkflowFile, list_files, save_files, store_file, store_files
 from pointsman.client.operations import Operations
 from pointsman.client.schedules import Schedules
+from pointsman.client.summaries import (
+    QUEUED_STATUS,
+    WORKFLOW_STATUSES,
+    WorkflowDetails,
+    WorkflowSummary,
+    read_details,
+    summarize,
+    summarize_queued,
+)
 from pointsman.client.thread import Thread
 from pointsman.client.workflow import Workflow, WorkflowEvent, find_workflow, read_progress
 from pointsman.clock import SystemClock
@@ -41,7 +48,6 @@ from pointsman.core.views import trace
 from pointsman.engine.log.reader import (
     as_async_generator,
     gather_batched,
-    is_imported,
     read_commit,
     read_entries,
     read_workflow_started,
@@ -59,71 +65,21 @@ from pointsman.settings import Settings
 from pointsman.telemetry.bus_metrics import bus_observer
 from pointsman.telemetry.semconv import publish_request
 from pointsman.telemetry.traces import span, tracing_enabled
-from pointsman_schemas.envelope import Envelope, decode, encode
+from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Budget, Progress, Request
 from pointsman_schemas.files import MAX_FILE_BYTES, SHARED_OWNER, File
 from pointsman_schemas.ids import caller_id, stable_digest, workflow_id_for
-from pointsman_schemas.log import Entry, WorkflowEnded, WorkflowStarted
-from pointsman_schemas.strict_json import as_json_value, describe, dump, parse
+from pointsman_schemas.log import Entry
+from pointsman_schemas.strict_json import as_json_value, describe, dump
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.unknown_fields import find_unknown_fields
 
-if TYPE_CHECKING:
-    from pointsman.engine.operations.queued_requests import QueuedRequest
+__all__ = ["QUEUED_STATUS", "WORKFLOW_STATUSES", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
 
-__all__ = ["WORKFLOW_STATUSES", "Client", "Workflow", "WorkflowEvent", "WorkflowSummary", "connect"]
-
-QUEUED_STATUS, _CANCEL_REQUESTED_STATUS = "waiting for admission", "asked to end"
-IMPORTED_STATUS = "imported"
-WORKFLOW_STATUSES = (
-    QUEUED_STATUS,
-    _CANCEL_REQUESTED_STATUS,
-    "running",
-    "waiting for an answer",
-    IMPORTED_STATUS,
-    "completed",
-    "partial",
-    "failed",
-    "cancelled",
-)
-"""The statuses of a `WorkflowSummary`."""
 _LIST_WINDOW = 20
 """Messages of the log stream that `list` reads first for each requested workflow: a workflow of three tasks writes
 about this number. Each further read covers four times as many messages."""
 _SEARCH_WINDOW = 500  # workflows that `find_by_prefix` compares: about as many as a person has in view
-
-
-@dataclass(frozen=True, slots=True)
-class WorkflowSummary:
-    """One line of `Client.list`.
-
-    Attributes:
-        id: The workflow's id.
-        team: The workflow's team.
-        status: `waiting for admission`, `asked to end`, `running`, `waiting for an answer`, `imported` for a workflow
-            that was imported before its end, or the outcome's status.
-        started_at: The time of admission; while the request waits for admission, the time when it was published.
-        ended_at: The time of the outcome; None before the end.
-        input: The input of the request.
-        correlation_id: The id that all events of the workflow carry.
-        caller: The user whose request it is; for a handoff of another team, that team.
-        thread: The id of the thread of which the request is a turn; empty for a request without a thread.
-    """
-
-    id: str
-    team: str
-    status: str
-    started_at: datetime
-    ended_at: datetime | None
-    input: str | dict[str, JsonValue]
-    correlation_id: str = ""
-    caller: str = ""
-    thread: str = ""
-
-    @property
-    def admitted(self) -> bool:
-        """Return True if a supervisor has admitted the request."""
-        return self.status not in (QUEUED_STATUS, _CANCEL_REQUESTED_STATUS)
 
 
 @asynccontextmanager
@@ -517,7 +473,18 @@ class Client:
         from pointsman.engine.operations.queued_requests import find_queued_request
 
         found = await find_queued_request(self.bus, self.subjects, workflow)
-        return None if found is None else _queued_summary(found)
+        return None if found is None else summarize_queued(found)
+
+    async def details(self, workflow: str) -> WorkflowDetails | None:
+        """Read the present state of a workflow, or of its request that waits for admission.
+
+        Args:
+            workflow: The workflow's id.
+
+        Returns:
+            The summary, the outcome and the open questions; None if there is no such workflow.
+        """
+        return await read_details(self.bus, self.subjects, workflow)
 
     async def list(
         self,
@@ -558,7 +525,9 @@ class Client:
         admitted: set[str] = set()
         async with aclosing(self._newest_logs(self.subjects.team_logs(team), limit)) as batches:
             async for batch in batches:
-                summaries = await gather_batched(self._summary(stored) for stored in batch)
+                summaries = await gather_batched(
+                    summarize(self.bus, self.subjects, read_commit(stored), stored) for stored in batch
+                )
                 admitted |= {summary.id for summary in summaries}
                 found += [(stored.at, each) for stored, each in zip(batch, summaries, strict=True) if matches(each)]
                 if len(found) >= limit or (since is not None and batch[-1].at < since):
@@ -583,7 +552,7 @@ class Client:
         """
         from pointsman.engine.operations.queued_requests import list_queued_requests
 
-        return [_queued_summary(each) for each in await list_queued_requests(self.bus, self.subjects, team, limit)]
+        return [summarize_queued(each) for each in await list_queued_requests(self.bus, self.subjects, team, limit)]
 
     async def find_by_prefix(self, text: str) -> Sequence[str]:
         """Find workflows by the beginning of their id, among those that were active last and those that wait.
@@ -679,54 +648,6 @@ class Client:
             above, window = lower + 1, window * 4
         if batch:
             yield batch
-
-    async def _summary(self, stored: StoredMessage) -> WorkflowSummary:
-        newest = read_commit(stored)
-        started = next((entry for entry in newest.entries if isinstance(entry, WorkflowStarted)), None)
-        if started is None:
-            started = await read_workflow_started(self.bus, self.subjects, stored.subject)
-        ended = next((entry for entry in newest.entries if isinstance(entry, WorkflowEnded)), None)
-        status = "waiting for an answer" if newest.open_questions else "running"
-        if ended is not None:
-            status = ended.outcome.status
-        elif is_imported(stored):
-            status = IMPORTED_STATUS
-        return WorkflowSummary(
-            id=started.workflow_id,
-            team=started.team,
-            status=status,
-            started_at=started.at,
-            ended_at=ended.at if ended else None,
-            input=started.input,
-            correlation_id=started.correlation_id,
-            caller=started.caller,
-            thread=started.thread.thread if started.thread else "",
-        )
-
-
-def _queued_summary(of: QueuedRequest) -> WorkflowSummary:
-    from pointsman.engine.log.requests import correlation_id_of_request
-
-    request = _read_request(of.request)
-    return WorkflowSummary(
-        id=of.workflow,
-        team=of.team,
-        status=_CANCEL_REQUESTED_STATUS if of.cancelled else QUEUED_STATUS,
-        started_at=of.request.at,
-        ended_at=None,
-        input=request.input if request else "",
-        correlation_id=correlation_id_of_request(of.request),
-        caller=of.request.subject.rpartition(".")[2],
-        thread=(request.thread or "") if request else "",
-    )
-
-
-def _read_request(stored: StoredMessage) -> Request | None:
-    """Return a request; None if it cannot be read."""
-    try:
-        return parse(Request, decode(stored.headers, stored.body)[1])
-    except ContractError:
-        return None
 
 
 def _now() -> datetime:

@@ -9,12 +9,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
+from pointsman.engine.process.agent_versions import group_by_name
 from pointsman.errors import NotFoundError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.models import AgentView, TeamView, agent_views
 from pointsman.gateway.problems import problems
-from pointsman_schemas.card import AgentCard
 from pointsman_schemas.ids import TOKEN_PATTERN
 
 __all__ = ["is_known_team", "router", "teams_of"]
@@ -73,10 +73,7 @@ async def teams_of(context: Context, caller: Caller) -> list[TeamView]:
     Returns:
         The teams, by name.
     """
-    by_name: dict[str, list[AgentCard]] = {}
-    for card in await context.client.operations.teams():
-        if caller.may_use(card.name):
-            by_name.setdefault(card.name, []).append(card)
+    by_name = group_by_name(card for card in await context.client.operations.teams() if caller.may_use(card.name))
     return [
         TeamView(
             name=name,

@@ -9,24 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from time import monotonic
 
-from pointsman.engine.log.reader import as_async_generator
-from pointsman.errors import BusUnavailableError
+from pointsman.engine.log.follower import StreamFollower
 from pointsman.ports.bus import Bus, StoredMessage
-from pointsman.telemetry import get_logger
 from pointsman_schemas.events import Delta, Progress
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LogFeed", "StreamResetError", "Subscription"]
 
-_log = get_logger(__name__)
-
 _MAX_QUEUED = 32  # messages that wait for one subscriber; the log has the rest
-_RETRY_PAUSE_S = 1.0  # seconds before the log is followed again after an error of the broker
 _CATCH_UP_PAUSE_S = 0.02
-_YIELD_EVERY = 200  # messages after which other tasks run
 _MAX_NEWEST = 20_000  # workflows whose newest sequence is kept
 _MAX_HISTORY = 300_000  # messages of the log read at the start
 
@@ -87,7 +81,7 @@ class Subscription:
         self._arrived.set()
 
 
-class LogFeed:
+class LogFeed(StreamFollower):
     """The new messages of all logs of a namespace.
 
     Args:
@@ -100,14 +94,11 @@ class LogFeed:
     def __init__(
         self, bus: Bus, subjects: Subjects, observe: Callable[[StoredMessage], None], reset: Callable[[], None]
     ) -> None:
-        self._bus = bus
-        self._subject = subjects.team_logs()
+        super().__init__(bus, "log", subjects.team_logs(), history=_MAX_HISTORY)
         self._observe = observe
         self._on_reset = reset
         self._subscribers: dict[str, set[Subscription]] = {}
         self._newest: OrderedDict[str, int] = OrderedDict()
-        self._sequence = 0
-        self._end = -1
         self.current = asyncio.Event()
         """Set once the history has been read."""
 
@@ -135,7 +126,7 @@ class LogFeed:
         """
         newest = await self._bus.last("log", self._subject)
         until = monotonic() + timeout
-        while newest is not None and self._sequence < newest.sequence and monotonic() < until:  # noqa: ASYNC110
+        while newest is not None and self.sequence < newest.sequence and monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(_CATCH_UP_PAUSE_S)
 
     @contextmanager
@@ -158,51 +149,27 @@ class LogFeed:
             if not left:
                 del self._subscribers[workflow]
 
-    async def run(self) -> None:
-        """Follow the log, until cancelled. Retry while the broker is unavailable."""
-        while True:
-            try:
-                await self._follow()
-            except BusUnavailableError as error:
-                if self._bus.closed:
-                    raise
-                _log.info("gateway_log_unavailable", error=str(error), hint="it is tried again")
-            await asyncio.sleep(_RETRY_PAUSE_S)
+    async def apply(self, stored: StoredMessage) -> None:
+        """Hand a message to the observer, and to the subscribers of its workflow."""
+        self._observe(stored)
+        workflow = stored.subject.rpartition(".")[2]
+        self._newest[workflow] = stored.sequence
+        self._newest.move_to_end(workflow)
+        if len(self._newest) > _MAX_NEWEST:
+            self._newest.popitem(last=False)
+        for subscription in self._subscribers.get(workflow, ()):
+            subscription.post(stored)
 
-    async def _follow(self) -> None:
-        last = await self._bus.last("log", self._subject)
-        self._end = last.sequence if last else 0
-        if self._end < self._sequence:
-            self._restart()
-        after = max(self._sequence, self._end - _MAX_HISTORY)
-        if after >= self._end:
-            self.current.set()
-        read = 0
-        async with aclosing(as_async_generator(self._bus.follow("log", [self._subject], after=after))) as messages:
-            async for stored in messages:
-                if stored.sequence <= self._sequence:
-                    self._restart()
-                self._sequence = stored.sequence
-                self._observe(stored)
-                workflow = stored.subject.rpartition(".")[2]
-                self._newest[workflow] = stored.sequence
-                self._newest.move_to_end(workflow)
-                if len(self._newest) > _MAX_NEWEST:
-                    self._newest.popitem(last=False)
-                for subscription in self._subscribers.get(workflow, ()):
-                    subscription.post(stored)
-                if stored.sequence >= self._end:
-                    self.current.set()
-                read += 1
-                if read % _YIELD_EVERY == 0:
-                    await asyncio.sleep(0)
-
-    def _restart(self) -> None:
-        _log.warning("gateway_log_reset", was_at=self._sequence, hint="open streams end, and clients open them again")
-        self._sequence = 0
+    def reset(self) -> None:
+        """Forget the positions, and end the streams: their clients open them again."""
         self._newest.clear()
         self._on_reset()
         self.stop()
+
+    def moved(self) -> None:
+        """Set `current` when the history has been read."""
+        if self.sequence >= self._end:
+            self.current.set()
 
     def stop(self) -> None:
         """End all subscriptions."""

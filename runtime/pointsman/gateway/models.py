@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 from pydantic_core import PydanticCustomError
 
+from pointsman.engine.process.agent_versions import group_by_name
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import MAX_DEADLINE_S, Budget, DeadLetter, Outcome, Question, Usage
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TeamName, Token
@@ -321,9 +322,6 @@ def agent_views(cards: list[AgentCard]) -> list[AgentView]:
     Returns:
         The views, by name.
     """
-    by_name: dict[str, list[AgentCard]] = {}
-    for card in cards:
-        by_name.setdefault(card.name, []).append(card)
     return [
         AgentView(
             name=name,
@@ -337,7 +335,7 @@ def agent_views(cards: list[AgentCard]) -> list[AgentView]:
             input_schema=dict(found[0].input_schema),
             output_schema=dict(found[0].output_schema),
         )
-        for name, found in sorted(by_name.items())
+        for name, found in sorted(group_by_name(cards).items())
     ]
 
 

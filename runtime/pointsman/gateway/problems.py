@@ -11,18 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from pointsman.engine.log.reader import ImportedLogError
-from pointsman.engine.operations.dead_letters import NotReplayableError
-from pointsman.engine.operations.resume import NotResumableError
-from pointsman.errors import (
-    BodyLostError,
-    BusUnavailableError,
-    ContractError,
-    NotFoundError,
-    OversizeEventError,
-    PointsmanError,
-    ScheduleRefusedError,
-)
+from pointsman.errors import PointsmanError
+from pointsman.http.statuses import status_of
 
 __all__ = [
     "PROBLEM_TYPE",
@@ -38,18 +28,6 @@ __all__ = [
 
 PROBLEM_TYPE = "application/problem+json"
 _BASE = "https://pointsman.invalid/problems/"  # identifiers and not addresses: RFC 9457 section 3.1.1
-
-_STATUSES: tuple[tuple[type[PointsmanError], int], ...] = (
-    (NotFoundError, 404),
-    (OversizeEventError, 413),
-    (BodyLostError, 410),
-    (ContractError, 422),
-    (NotReplayableError, 409),
-    (NotResumableError, 409),
-    (ImportedLogError, 409),
-    (ScheduleRefusedError, 409),
-    (BusUnavailableError, 503),
-)
 
 
 class Problem(BaseModel):
@@ -101,7 +79,7 @@ def problem_of(error: PointsmanError) -> ProblemError:
     Returns:
         The problem.
     """
-    status = next((code for kind, code in _STATUSES if isinstance(error, kind)), 500)
+    status = status_of(error)
     detail = str(error) if status < 500 else "the broker does not answer; try again later"
     if status == 500:
         detail = "the gateway could not serve the request; its log has the reason"

@@ -1,18 +1,32 @@
-"""Read the present state of a workflow, without FastAPI."""
+"""Show the present state of a workflow to callers, without FastAPI."""
 
 from __future__ import annotations
 
-from pointsman.client.client import Client
-from pointsman.engine.log.reader import is_imported, read_commit, read_workflow_started, team_of
-from pointsman.engine.operations.queued_requests import QueuedRequest, find_queued_request
-from pointsman.errors import ContractError
-from pointsman.gateway.models import OutcomeView, WorkflowStatus, WorkflowView
-from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Request
-from pointsman_schemas.log import WorkflowEnded, WorkflowStarted
-from pointsman_schemas.strict_json import parse
+from collections.abc import Mapping
 
-__all__ = ["queued_view", "read_view"]
+from pointsman.client.client import Client
+from pointsman.client.summaries import (
+    CANCEL_REQUESTED_STATUS,
+    QUEUED_STATUS,
+    WORKFLOW_STATUSES,
+    WorkflowDetails,
+)
+from pointsman.gateway.models import OutcomeView, WorkflowStatus, WorkflowView
+
+__all__ = ["read_view", "view_of"]
+
+_STATUSES: Mapping[str, WorkflowStatus] = {
+    QUEUED_STATUS: "queued",
+    CANCEL_REQUESTED_STATUS: "cancelling",
+    "running": "running",
+    "waiting for an answer": "waiting_for_answer",
+    "imported": "imported",
+    "completed": "completed",
+    "partial": "partial",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+assert _STATUSES.keys() == set(WORKFLOW_STATUSES)
 
 
 async def read_view(client: Client, workflow: str) -> WorkflowView | None:
@@ -25,60 +39,29 @@ async def read_view(client: Client, workflow: str) -> WorkflowView | None:
     Returns:
         The view; None if there is no such workflow.
     """
-    bus, subjects = client.bus, client.subjects
-    stored = await bus.last("log", subjects.workflow_log(workflow))
-    if stored is None:
-        if (waits := await find_queued_request(bus, subjects, workflow)) is not None:
-            return queued_view(waits)
-        stored = await bus.last("log", subjects.workflow_log(workflow))  # admitted between the two reads
-        if stored is None:
-            return None
-    newest = read_commit(stored)
-    started = next((entry for entry in newest.entries if isinstance(entry, WorkflowStarted)), None)
-    if started is None:
-        started = await read_workflow_started(bus, subjects, stored.subject)
-    ended = next((entry for entry in newest.entries if isinstance(entry, WorkflowEnded)), None)
-    status: WorkflowStatus = "waiting_for_answer" if newest.open_questions else "running"
-    if ended is not None:
-        status = ended.outcome.status
-    elif is_imported(stored):
-        status = "imported"
-    return WorkflowView(
-        id=workflow,
-        team=team_of(stored.subject),
-        status=status,
-        correlation_id=started.correlation_id,
-        caller=started.caller,
-        created_at=started.at,
-        ended_at=ended.at if ended else None,
-        input=started.input,
-        outcome=OutcomeView.of(ended.outcome) if ended else None,
-        questions=list(newest.open_questions),
-    )
+    found = await client.details(workflow)
+    return None if found is None else view_of(found)
 
 
-def queued_view(of: QueuedRequest) -> WorkflowView:
-    """Return the view of a request that waits for admission.
+def view_of(details: WorkflowDetails) -> WorkflowView:
+    """Return the view of a workflow, or of a request that waits for admission.
 
     Args:
-        of: The request.
+        details: The workflow.
 
     Returns:
         The view.
     """
-    try:
-        envelope, body = decode(of.request.headers, of.request.body)
-        request = parse(Request, body)
-        correlation_id = (envelope.correlation_id if envelope else None) or request.correlation_id or ""
-        given = request.input
-    except ContractError:
-        given, correlation_id = "", ""
+    summary = details.summary
     return WorkflowView(
-        id=of.workflow,
-        team=of.team,
-        status="cancelling" if of.cancelled else "queued",
-        correlation_id=correlation_id,
-        caller=of.request.subject.rpartition(".")[2],
-        created_at=of.request.at,
-        input=given,
+        id=summary.id,
+        team=summary.team,
+        status=_STATUSES[summary.status],
+        correlation_id=summary.correlation_id,
+        caller=summary.caller,
+        created_at=summary.started_at,
+        ended_at=summary.ended_at,
+        input=summary.input,
+        outcome=OutcomeView.of(details.outcome) if details.outcome else None,
+        questions=list(details.questions),
     )

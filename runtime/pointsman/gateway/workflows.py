@@ -12,9 +12,9 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from pointsman.client.summaries import WorkflowDetails
 from pointsman.client.workflow import Workflow
 from pointsman.engine.log.reader import read_commit
-from pointsman.engine.operations.queued_requests import list_queued_requests
 from pointsman.errors import ContractError
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg
@@ -35,7 +35,7 @@ from pointsman.gateway.models import (
 )
 from pointsman.gateway.problems import ProblemError, problems
 from pointsman.gateway.streams import LogEvent, Position
-from pointsman.gateway.views import queued_view
+from pointsman.gateway.views import view_of
 from pointsman.http.sse import KEEPALIVE_COMMENT, format_event
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TOKEN_PATTERN
@@ -188,9 +188,9 @@ def _take(context: Context, caller: Caller, query: ListQuery, before: int | None
 async def _queued(context: Context, caller: Caller, query: ListQuery) -> list[WorkflowItem]:
     client = context.client
     waiting = [
-        queued_view(each)
-        for each in await list_queued_requests(client.bus, client.subjects, query.team, _MAX_QUEUED)
-        if context.ledger.find(each.workflow) is None
+        view_of(WorkflowDetails(each))
+        for each in await client.queued_requests(query.team, limit=_MAX_QUEUED)
+        if context.ledger.find(each.id) is None
     ]
     shown = [view for view in waiting if _may_see(caller, view.caller) and _fits(query, view)]
     newest = sorted(shown, key=lambda view: view.created_at, reverse=True)[: query.limit]

@@ -1,9 +1,9 @@
-"""Read JSON requests and make JSON responses. The HTTP status of an error shows if the request or the server failed."""
+"""Read JSON requests and make JSON responses."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection
 from typing import Any
 
 from pydantic_core import to_json
@@ -11,9 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from pointsman.engine.operations.dead_letters import NotReplayableError
-from pointsman.engine.operations.resume import NotResumableError
-from pointsman.errors import BusUnavailableError, ContractError, NotFoundError, PointsmanError, ScheduleRefusedError
+from pointsman.errors import ContractError, PointsmanError
+from pointsman.http.statuses import status_of
 from pointsman.web.batches import BusyError
 from pointsman_schemas.base import unknown_name_message
 from pointsman_schemas.strict_json import parse_json
@@ -22,17 +21,6 @@ __all__ = ["body_pieces", "error_response", "json_response", "parse_number", "re
 
 _BODY_TIMEOUT_S = 20.0  # for a body to arrive: a slow sender must not hold its connection for ever
 _MAX_BODY_BYTES = 10_000  # for bodies with only a few words
-
-_HTTP_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
-    (NotFoundError, 404),
-    (ContractError, 422),
-    (NotReplayableError, 409),
-    (NotResumableError, 409),
-    (ScheduleRefusedError, 409),
-    (BusyError, 503),
-    (BusUnavailableError, 503),
-    (PointsmanError, 500),
-)
 
 
 async def read_json_object(
@@ -101,7 +89,7 @@ def json_response(content: Any, status: int = 200) -> Response:
 async def error_response(request: Request, error: Exception) -> Response:
     """Return a JSON response for a Pointsman error: the message as `error`, the `kind`, and the error's HTTP status."""
     assert isinstance(error, PointsmanError)
-    status = next(code for kind, code in _HTTP_STATUSES if isinstance(error, kind))
+    status = 503 if isinstance(error, BusyError) else status_of(error)
     return json_response({"error": str(error), "kind": error.kind}, status)
 
 

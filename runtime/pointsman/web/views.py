@@ -12,7 +12,7 @@ from pointsman.core.views import trace
 from pointsman.core.views.formatting import request_text
 from pointsman.core.views.trace_status import at_time
 from pointsman.engine.operations.dead_letters import DeadLetterEntry
-from pointsman.engine.process.agent_versions import live_revisions, mixed_queue, team_definitions
+from pointsman.engine.process.agent_versions import group_by_name, live_revisions, mixed_queue, team_definitions
 from pointsman.errors import ContractError
 from pointsman.ports.bus import QueueDepth
 from pointsman.web.projections.rows import AgentRecord
@@ -179,9 +179,7 @@ def agents_json(
     now: datetime,
 ) -> list[dict[str, Any]]:
     """Return every agent that is live or has waiting tasks, with its card, its queue and its latencies."""
-    alive: dict[str, list[AgentCard]] = {}
-    for card in cards:
-        alive.setdefault(card.name, []).append(card)
+    alive = group_by_name(cards)
     found = []
     for name in sorted({*alive, *records}):
         here, depth, record = alive.get(name, []), depths.get(name), records.get(name)
@@ -221,9 +219,7 @@ def teams_json(cards: Sequence[AgentCard], depths: Mapping[str, QueueDepth | Non
     Returns:
         Data for JSON, by name.
     """
-    alive: dict[str, list[AgentCard]] = {}
-    for card in cards:
-        alive.setdefault(card.name, []).append(card)
+    alive = group_by_name(cards)
     return [
         {
             "name": name,

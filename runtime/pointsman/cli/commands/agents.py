@@ -18,13 +18,12 @@ from pointsman.cli.support.session import session
 from pointsman.cli.support.teams import (
     circuit_state,
     definition_difference,
-    group_by_name,
     orphaned_handlers,
     reported_problems,
 )
 from pointsman.client.client import Client
 from pointsman.clock import SystemClock
-from pointsman.engine.process.agent_versions import live_revisions, mixed_queue, team_definitions
+from pointsman.engine.process.agent_versions import group_by_name, live_revisions, mixed_queue, team_definitions
 from pointsman.errors import NotFoundError
 from pointsman.ports.bus import QueueDepth
 from pointsman_schemas.card import AgentCard

@@ -14,7 +14,6 @@ from pointsman.cli.support.session import session
 from pointsman.cli.support.teams import (
     circuit_state,
     definition_difference,
-    group_by_name,
     orphaned_handlers,
     reported_problems,
 )
@@ -26,7 +25,7 @@ from pointsman.core.views.formatting import format_seconds
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
 from pointsman.engine.log.reader import gather_batched
-from pointsman.engine.process.agent_versions import live_revisions, mixed_queue
+from pointsman.engine.process.agent_versions import group_by_name, live_revisions, mixed_queue
 from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
 from pointsman.engine.process.discovery import installed_agents
 from pointsman.engine.supervisor.retention import oldest_message, retention_of

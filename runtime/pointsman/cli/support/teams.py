@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -15,7 +14,6 @@ from pointsman_schemas.card import AgentCard
 __all__ = [
     "circuit_state",
     "definition_difference",
-    "group_by_name",
     "is_admitted",
     "orphaned_handlers",
     "reported_problems",
@@ -37,14 +35,6 @@ async def is_admitted(client: Client, workflow: Workflow) -> bool:
             return await client.bus.last("log", client.subjects.log(workflow.team, workflow.id)) is not None
     except PermissionDeniedError:
         return True
-
-
-def group_by_name(cards: Sequence[AgentCard]) -> dict[str, list[AgentCard]]:
-    """Return the cards of all instances by the name of the agent or team."""
-    grouped: dict[str, list[AgentCard]] = defaultdict(list)
-    for card in cards:
-        grouped[card.name].append(card)
-    return dict(grouped)
 
 
 def orphaned_handlers(cards: Sequence[AgentCard]) -> str:

@@ -7,10 +7,25 @@ from datetime import datetime, timedelta
 
 from pointsman_schemas.card import AgentCard
 
-__all__ = ["ROLLING_UPDATE", "live_revisions", "mixed_queue", "mixed_since", "team_definitions"]
+__all__ = ["ROLLING_UPDATE", "group_by_name", "live_revisions", "mixed_queue", "mixed_since", "team_definitions"]
 
 ROLLING_UPDATE = timedelta(minutes=10)
 """Time in which two versions of an agent may be live at once: a deployment replaces one instance after the other."""
+
+
+def group_by_name(cards: Iterable[AgentCard]) -> dict[str, list[AgentCard]]:
+    """Group the cards of instances by the name of the agent or team.
+
+    Args:
+        cards: The cards.
+
+    Returns:
+        The cards of all instances by name, in the order of the cards.
+    """
+    grouped: dict[str, list[AgentCard]] = {}
+    for card in cards:
+        grouped.setdefault(card.name, []).append(card)
+    return grouped
 
 
 def live_revisions(cards: Iterable[AgentCard]) -> dict[str, int]:

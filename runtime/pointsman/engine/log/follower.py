@@ -1,0 +1,98 @@
+"""Follow a stream into a state in memory: the recent history at first, and then each new message."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import aclosing
+
+from pointsman.engine.log.reader import as_async_generator
+from pointsman.errors import BusUnavailableError
+from pointsman.ports.bus import Bus, StoredMessage, StreamKind
+from pointsman.telemetry import get_logger
+
+__all__ = ["StreamFollower"]
+
+_log = get_logger(__name__)
+
+_YIELD_EVERY = 200  # messages applied before other tasks of the loop run: 5 ms
+_RETRY_PAUSE_S = 1.0  # time before the stream is followed again after an error of the broker
+
+
+class StreamFollower(ABC):
+    """A state that is computed from the messages on a subject. `run` keeps the state current.
+
+    Args:
+        bus: The bus.
+        stream: The stream.
+        subject: The filter of the subjects.
+        history: Largest number of messages that are read at the start.
+    """
+
+    def __init__(self, bus: Bus, stream: StreamKind, subject: str, *, history: int) -> None:
+        self._bus = bus
+        self._stream: StreamKind = stream
+        self._subject = subject
+        self._history = history
+        self._end = -1
+        self.sequence = 0
+        """The sequence of the newest applied message."""
+        self.epoch = 0
+        """The number of times that the stream was created again. Sequences of an earlier epoch are not comparable."""
+
+    @abstractmethod
+    async def apply(self, stored: StoredMessage) -> None:
+        """Apply one message to the state."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Reset the state to empty: the stream was created again, or has lost its end."""
+
+    @abstractmethod
+    def moved(self) -> None:
+        """React to a new `sequence`. Called also when there is no history to read."""
+
+    @property
+    def progress(self) -> float:
+        """The share of the stream's history that has been applied, 0 to 1."""
+        return 1.0 if self.sequence >= self._end else self.sequence / max(1, self._end)
+
+    async def run(self) -> None:
+        """Read the stream and follow it, until cancelled. Retry while the broker is unavailable."""
+        while True:
+            try:
+                await self._follow()
+            except BusUnavailableError as error:
+                if self._bus.closed:
+                    raise
+                _log.info("stream_unavailable", stream=self._stream, error=str(error), hint="it is tried again")
+            await asyncio.sleep(_RETRY_PAUSE_S)
+
+    async def _follow(self) -> None:
+        last = await self._bus.last(self._stream, self._subject)
+        end = last.sequence if last else 0
+        if end < self.sequence:
+            self._restart()
+        self._end = end
+        after = max(self.sequence, end - self._history)
+        if after >= end:
+            self.moved()
+        messages = as_async_generator(self._bus.follow(self._stream, [self._subject], after=after))
+        async with aclosing(messages):
+            applied = 0
+            async for stored in messages:
+                if stored.sequence <= self.sequence:
+                    self._restart()
+                await self.apply(stored)
+                self.sequence = stored.sequence
+                self.moved()
+                applied += 1
+                if applied % _YIELD_EVERY == 0:
+                    await asyncio.sleep(0)
+
+    def _restart(self) -> None:
+        _log.warning("stream_recreated", stream=self._stream, was_at=self.sequence, hint="the state is read again")
+        self.reset()
+        self.sequence, self._end = 0, 0
+        self.epoch += 1
+        self.moved()

@@ -1,0 +1,46 @@
+"""Find the HTTP status of an error: it shows if the request or the server failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pointsman.engine.log.reader import ImportedLogError
+from pointsman.engine.operations.dead_letters import NotReplayableError
+from pointsman.engine.operations.resume import NotResumableError
+from pointsman.errors import (
+    BodyLostError,
+    BusUnavailableError,
+    BusyThreadError,
+    ContractError,
+    NotFoundError,
+    OversizeEventError,
+    PointsmanError,
+    ScheduleRefusedError,
+)
+
+__all__ = ["status_of"]
+
+_STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
+    (NotFoundError, 404),
+    (OversizeEventError, 413),
+    (BodyLostError, 410),
+    (ContractError, 422),
+    (NotReplayableError, 409),
+    (NotResumableError, 409),
+    (ImportedLogError, 409),
+    (BusyThreadError, 409),
+    (ScheduleRefusedError, 409),
+    (BusUnavailableError, 503),
+)
+
+
+def status_of(error: PointsmanError) -> int:
+    """Return the HTTP status of an error.
+
+    Args:
+        error: The error.
+
+    Returns:
+        The status; 500 for an error that no request causes.
+    """
+    return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
