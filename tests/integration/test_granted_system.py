@@ -268,13 +268,22 @@ async def use_the_dashboard(system: GrantedSystem) -> None:
     page = await call(address, "/")
     workflows = await call(address, "/api/live/workflows", lines=8)
     agents = await call(address, "/api/live/agents", lines=8)
-    body = {"team": "crew", "input": steps("d", seconds=60)}
+    file = json.loads(await call(address, "/api/files?team=crew&request_id=d1&name=a.txt", b"content"))
+    talk = {"request_id": "d1", "thread": "talk", "files": [file]}
+    body = {"team": "crew", "input": steps("d", seconds=60), **talk}
     submitted = json.loads(await call(address, "/api/requests", body))
+    thread = await call(address, "/api/live/threads/crew/board/talk", lines=20)
     cancelled = await call(address, f"/api/workflows/{submitted['id']}/cancel", {"reason": "seen"})
     shown = await system.command("eye", "watch", submitted["id"])
 
+    times = {"name": "daily", "team": "crew", "input": "x", "cron": "0 9 * * *"}
+    created = json.loads(await call(address, "/api/schedules", times))
+    deleted = json.loads(await call(address, "/api/schedules/crew/board/daily/delete", {}))
+
     assert "<html" in page
     assert "wf_" in workflows
+    assert submitted["id"] in thread
+    assert (created, deleted) == ({"state": "active"}, {"state": "deleted"})
     assert "worker" in agents
     assert submitted["id"] in cancelled
     assert "cancelled" in shown.output
@@ -304,9 +313,10 @@ async def call(address: str, path: str, body: Any = None, *, key: str = "", line
     """Send an HTTP request and return the answer, or the first lines of a stream."""
 
     def send() -> str:
-        headers = {"Origin": address, "Content-Type": "application/json"}
+        kind = "octet-stream" if isinstance(body, bytes) else "json"
+        headers = {"Origin": address, "Content-Type": f"application/{kind}"}
         headers |= {"Authorization": f"Bearer {key}"} if key else {}
-        data = json.dumps(body).encode() if body is not None else None
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         with urlopen(Request(address + path, data=data, headers=headers), timeout=30) as answer:
             if lines:
                 return "".join(answer.readline().decode() for _ in range(lines))
