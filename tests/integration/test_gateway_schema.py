@@ -12,10 +12,9 @@ from support import factory
 from support.crew import planner, synthesizer, team, worker
 from support.gateway import served_gateway
 
-from pointsman.gateway import schedules
+from pointsman.gateway import catalog, schedules
 from pointsman.gateway.callers import CallerLimits
 from pointsman.gateway.keys import KeyStore
-from pointsman.gateway.openai import models
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(600)
@@ -31,7 +30,7 @@ SECONDS = 300  # a run takes some 60 s alone, and longer on a busy machine
 
 async def test_schemathesis_finds_nothing(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the streams of events: a stream lasts as long as its workflow."""
-    monkeypatch.setattr(models, "_RESTART_S", 0.0)  # hundreds of requests name a team that does not exist
+    monkeypatch.setattr(catalog, "_RESTART_S", 0.0)  # hundreds of requests name a team that does not exist
     monkeypatch.setattr(schedules, "_TIMEOUT_S", 0.1)
     (tmp_path / "schemathesis.toml").write_text(INVALID_TIMES)
     async with factory.team(team, [planner, synthesizer, worker], on=settings) as crew:
