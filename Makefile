@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance-mcp serve-a2a-kit bench bench-smoke constraints audit dist pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance-mcp serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -117,6 +117,15 @@ audit: $(STAMP)  ## look up known vulnerabilities of the pinned dependencies; ne
 
 dist: $(STAMP)  ## build the source archive and the wheel into dist/
 	$(BIN)/python -m hatchling build --clean
+
+# The quick checks come first. The first and the last need a clean working tree, so that the archives are those of a
+# commit. `make dist` removes older archives.
+release: $(STAMP)  ## check, audit, test, build dist/ and verify it; publishes nothing
+	PYTHONPATH=tests $(BIN)/python -m support.release
+	@$(MAKE) --no-print-directory audit
+	@$(MAKE) --no-print-directory test
+	@$(MAKE) --no-print-directory dist
+	PYTHONPATH=tests $(BIN)/python -m support.release dist --install
 
 pictures: $(STAMP)  ## take the pictures of docs/dashboard.md; needs Chromium
 	$(BIN)/python docs/images/make.py

@@ -35,7 +35,7 @@ USED = Usage(calls=1, input_tokens=60, output_tokens=40, cost=0.5)
 SOLO = Pipeline(stages=(Stage(agent="a"),))
 
 
-def team(name: str = "crew", **limits: DailyLimits) -> Team:
+def team(name: str = "crew", **limits: Any) -> Team:
     return Team(name=name, strategy=SOLO, limits=Limits(deadline=30), **limits)
 
 
