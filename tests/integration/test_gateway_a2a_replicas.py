@@ -69,7 +69,7 @@ async def test_a_client_that_subscribes_again_sees_each_event_once(settings: Set
         with pytest.raises(A2AClientError):
             await task
         go.touch()
-        async with asyncio.timeout(60):  # the work goes on while nobody listens
+        async with asyncio.timeout(60):  # the work goes on without a stream
             while (await other.get_task(pb.GetTaskRequest(id=seen[0].task.id))).status.state == 2:  # WORKING
                 await asyncio.sleep(0.05)
         after = ClientCallContext(service_parameters={"Last-Event-ID": position_of(seen[-1])})

@@ -27,7 +27,10 @@ async def serve(port: int) -> None:
     """
     broker = EmbeddedBroker()
     await broker.start()
-    settings = Settings(url=broker.url, namespace="kit", heartbeat=0.5, gateway_a2a_reused_message_ids=True)
+    settings = Settings(
+        url=broker.url, namespace="kit", heartbeat=0.5, gateway_a2a_reused_message_ids=True,
+        webhook_private_networks=True,
+    )  # fmt: skip
     try:
         async with (
             factory.team(TEAMS, AGENTS, on=settings),

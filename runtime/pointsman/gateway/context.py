@@ -14,6 +14,7 @@ from pointsman.client.client import Client
 from pointsman.client.workflow import Workflow
 from pointsman.clock import SystemClock
 from pointsman.errors import NotFoundError, PointsmanError
+from pointsman.gateway.a2a.push_store import PushStore
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.feed import LogFeed
 from pointsman.gateway.hook_config import load_hooks
@@ -50,15 +51,23 @@ class Context:
         settings: The settings.
         keys: The API keys; None on loopback without keys.
         verifier: The verifier of bearer tokens; None without an issuer.
+        push: The receivers of push notifications of A2A; None without the SDK.
     """
 
     def __init__(
-        self, client: Client, settings: Settings, *, keys: KeyCache, verifier: TokenVerifier | None = None
+        self,
+        client: Client,
+        settings: Settings,
+        *,
+        keys: KeyCache,
+        verifier: TokenVerifier | None = None,
+        push: PushStore | None = None,
     ) -> None:
         self.client = client
         self.settings = settings
         self.keys = keys
         self.verifier = verifier
+        self.push = push
         self.files = FileStore(
             client.bus, client.subjects.artifacts_bucket, SystemClock(), settings.max_file_bytes
         )  # fmt: skip

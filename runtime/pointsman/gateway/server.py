@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
+from pointsman.gateway.a2a.door import has_a2a, send_push_notifications
+from pointsman.gateway.a2a.push_store import PUSH_GROUP, PushStore
 from pointsman.gateway.app import make_app
 from pointsman.gateway.batches.records import BATCH_GROUP
 from pointsman.gateway.batches.runner import BatchRunner
@@ -58,11 +60,13 @@ async def serve(
                 f"the gateway on {settings.gateway_host} demands keys and has no key; {advice}, or use 127.0.0.1"
             )
         _log.warning("gateway_without_keys", hint=f"each request is refused until there is a key; {advice}")
-    context = Context(client, settings, keys=keys, verifier=verifier)
+    push = PushStore(await client.bus.key_value(client.subjects.gateway_bucket, PUSH_GROUP)) if has_a2a() else None
+    context = Context(client, settings, keys=keys, verifier=verifier, push=push)
     batches = BatchRunner(context, await client.bus.key_value(client.subjects.gateway_bucket, BATCH_GROUP))
     bounds = ConnectionBounds(connections=settings.gateway_max_requests + _SPARE_CONNECTIONS)
     async with asyncio.TaskGroup() as group:
-        running = [group.create_task(context.run()), group.create_task(batches.run())]
+        parts = (context.run(), batches.run(), send_push_notifications(context))
+        running = [group.create_task(part) for part in parts]
         await run_server(
             make_app(context, batches, hosts=hosts, open=open_to_local),
             name="gateway",

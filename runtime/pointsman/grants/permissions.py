@@ -317,6 +317,7 @@ class _Table:
             f"$JS.API.CONSUMER.INFO.{self.requests}.request-{_TEAM}",
             f"$JS.API.STREAM.INFO.{self.keys}",
             f"{self.key_values}.batch.*",
+            f"{self.key_values}.push.*",
             *self._follow(self.keys, f"{self.key_values}.>"),
             *self._follow(self.log, f"{ns}.log.{_TEAM}.*", f"{ns}.outcome.{_TEAM}.*", f"{ns}.question.{_TEAM}.>"),
             *self._follow(self.log, f"{ns}.cron.{_TEAM}.>"),

@@ -4,6 +4,8 @@ Addresses          door, routes
 Cards              cards
 Requests           handler, messages
 Tasks from the log tasks, reading
+Push notifications push, push_store, push_sender
 
-Only `door` is imported at the start of a gateway. The others need the extra `a2a`, and load with the first request.
+Only `door` and `push_store` are imported at the start of a gateway. The others need the extra `a2a`, and load with the
+first request, or with the first receiver of push notifications.
 """

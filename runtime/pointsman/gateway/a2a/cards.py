@@ -99,7 +99,7 @@ class CardMaker:
                 AgentInterface(url=url, protocol_binding=binding, protocol_version=version)
                 for binding, version in _BINDINGS
             ],
-            capabilities=AgentCapabilities(streaming=True, push_notifications=False, extended_agent_card=True),
+            capabilities=AgentCapabilities(streaming=True, push_notifications=True, extended_agent_card=True),
             default_input_modes=INPUT_MODES,
             default_output_modes=_OUTPUT_MODES,
             skills=_skills(team, await self._agents(team)),

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from starlette.routing import Mount
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from pointsman.gateway.a2a.push_store import PushStore
 from pointsman.gateway.context import Context
 from pointsman.gateway.problems import ProblemError
 from pointsman.util.threads import run_in_thread
 
-__all__ = ["a2a_mount"]
+if TYPE_CHECKING:
+    from pointsman.gateway.a2a.push_sender import PushSender
+
+__all__ = ["a2a_mount", "has_a2a", "send_push_notifications"]
+
+
+def has_a2a() -> bool:
+    """Return True if the A2A SDK is installed."""
+    return all(find_spec(name) is not None for name in ("a2a", "sse_starlette"))
 
 
 def a2a_mount(context: Context, *, open: bool) -> Mount:
@@ -26,6 +36,29 @@ def a2a_mount(context: Context, *, open: bool) -> Mount:
         The mount.
     """
     return Mount("/a2a", app=_Door(context, open=open))
+
+
+async def send_push_notifications(context: Context) -> None:
+    """Deliver the events of tasks to their receivers, until cancelled.
+
+    Args:
+        context: The parts of the gateway.
+    """
+    store = context.push
+    if store is None:
+        return
+
+    def load() -> type[PushSender]:
+        from pointsman.gateway.a2a.push_sender import PushSender
+
+        return PushSender
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(store.run())
+        while not store.known:  # most gateways never load the SDK
+            store.changed.clear()
+            await store.changed.wait()
+        await (await run_in_thread(load))(context, store).run()
 
 
 class _Door:
@@ -43,7 +76,8 @@ class _Door:
         await self._app(scope, receive, send)
 
     async def _load(self) -> ASGIApp:
-        if any(find_spec(name) is None for name in ("a2a", "sse_starlette")):
+        push: PushStore | None = self._context.push
+        if push is None:
             raise ProblemError(
                 501,
                 "a2a_not_installed",
@@ -53,6 +87,6 @@ class _Door:
         def load() -> ASGIApp:
             from pointsman.gateway.a2a.routes import make_a2a_app
 
-            return make_a2a_app(self._context, open=self._open)
+            return make_a2a_app(self._context, push, open=self._open)
 
         return await run_in_thread(load)

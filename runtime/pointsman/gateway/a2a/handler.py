@@ -14,7 +14,6 @@ from a2a.server.request_handlers.request_handler import RequestHandler, validate
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
     InvalidParamsError,
-    PushNotificationNotSupportedError,
     TaskNotCancelableError,
     UnsupportedOperationError,
 )
@@ -28,6 +27,8 @@ from pointsman.gateway.a2a.calls import Call, translated, translated_stream
 from pointsman.gateway.a2a.cards import CardMaker
 from pointsman.gateway.a2a.lists import list_tasks
 from pointsman.gateway.a2a.messages import answer_in, check_parts, input_in, metadata_in
+from pointsman.gateway.a2a.push import check_config, config_of, find_receiver, register
+from pointsman.gateway.a2a.push_store import PushStore
 from pointsman.gateway.a2a.reading import TaskReader
 from pointsman.gateway.a2a.tasks import (
     INTERRUPTED,
@@ -60,11 +61,13 @@ class TeamHandler(RequestHandler):
     Args:
         context: The parts of the gateway.
         cards: The maker of agent cards.
+        push: The receivers of push notifications.
     """
 
-    def __init__(self, context: Context, cards: CardMaker) -> None:
+    def __init__(self, context: Context, cards: CardMaker, push: PushStore) -> None:
         self._context = context
         self._cards = cards
+        self._push = push
 
     @validate_request_params
     @translated
@@ -165,29 +168,49 @@ class TeamHandler(RequestHandler):
         call = Call.of(context)
         return await self._cards.extended(call.caller, call.team, call.url)
 
+    @validate_request_params
+    @translated
     async def on_create_task_push_notification_config(
         self, params: pb.TaskPushNotificationConfig, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        """Refuse push notifications."""
-        raise PushNotificationNotSupportedError
+        """Register a receiver of the later events of a task."""
+        call, reader = self._reader(context)
+        fold = await reader.fold(await reader.find(params.task_id))
+        position = str(metadata_of(fold.task, "position") or "")
+        return config_of(await register(self._context, self._push, call, params.task_id, params, position))
 
+    @validate_request_params
+    @translated
     async def on_get_task_push_notification_config(
         self, params: pb.GetTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> pb.TaskPushNotificationConfig:
-        """Refuse push notifications."""
-        raise PushNotificationNotSupportedError
+        """Read a receiver of the events of a task."""
+        _, reader = self._reader(context)
+        await reader.find(params.task_id)
+        return config_of(find_receiver(await self._push.of_task(params.task_id), params.id))
 
+    @validate_request_params
+    @translated
     async def on_list_task_push_notification_configs(
         self, params: pb.ListTaskPushNotificationConfigsRequest, context: ServerCallContext
     ) -> pb.ListTaskPushNotificationConfigsResponse:
-        """Refuse push notifications."""
-        raise PushNotificationNotSupportedError
+        """List the receivers of the events of a task, at most ten."""
+        _, reader = self._reader(context)
+        await reader.find(params.task_id)
+        found = await self._push.of_task(params.task_id)
+        return pb.ListTaskPushNotificationConfigsResponse(configs=[config_of(each) for each in found])
 
+    @validate_request_params
+    @translated
     async def on_delete_task_push_notification_config(
         self, params: pb.DeleteTaskPushNotificationConfigRequest, context: ServerCallContext
     ) -> None:
-        """Refuse push notifications."""
-        raise PushNotificationNotSupportedError
+        """Delete a receiver of the events of a task. A missing one stays missing."""
+        _, reader = self._reader(context)
+        await reader.find(params.task_id)
+        for each in await self._push.of_task(params.task_id):
+            if each.id == params.id:
+                await self._push.delete(each.key)
 
     def _reader(self, context: ServerCallContext) -> tuple[Call, TaskReader]:
         call = Call.of(context)
@@ -213,6 +236,10 @@ class TeamHandler(RequestHandler):
         """
         message = params.message
         check_parts(message)
+        wanted = params.configuration.HasField("task_push_notification_config")
+        config = params.configuration.task_push_notification_config
+        if wanted:
+            check_config(self._context, config)
         if message.role == pb.Role.ROLE_AGENT:
             raise InvalidParamsError("the role of the message is ROLE_AGENT; a client sends ROLE_USER")
         if message.task_id:
@@ -223,9 +250,14 @@ class TeamHandler(RequestHandler):
                     f"task {message.task_id} belongs to the context {fold.task.context_id}, and not to "
                     f"{message.context_id[:100]}; leave the contextId out"
                 )
+            if wanted:
+                position = str(metadata_of(fold.task, "position") or "")
+                await register(self._context, self._push, call, workflow.id, config, position)
             question = await self._answer(call, fold, message)
             return workflow, await reader.fold(workflow), question
         workflow, context_id = await self._submit(call, params)
+        if wanted:
+            await register(self._context, self._push, call, workflow.id, config, "")
         fold = reader.empty(workflow) if from_start else await reader.fold(workflow)
         if not fold.task.HasField("status"):  # for a fold of the log: a replica of the broker is behind
             fold.task.CopyFrom(new_task(workflow.id, context_id, state_of("queued"), datetime.now(UTC)))

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from pointsman.gateway.a2a.calls import Call
 from pointsman.gateway.a2a.cards import CardMaker
 from pointsman.gateway.a2a.handler import TeamHandler
+from pointsman.gateway.a2a.push_store import PushStore
 from pointsman.gateway.a2a.signatures import KEY_SET_NAME, CardSigner
 from pointsman.gateway.catalog import is_known_team
 from pointsman.gateway.context import Context
@@ -49,11 +50,12 @@ class _CallContexts(ServerCallContextBuilder):
         return ServerCallContext(state={"call": call, "headers": dict(request.headers)})
 
 
-def make_a2a_app(context: Context, *, open: bool) -> ASGIApp:
+def make_a2a_app(context: Context, push: PushStore, *, open: bool) -> ASGIApp:
     """Make the application of the paths below `/a2a`.
 
     Args:
         context: The parts of the gateway.
+        push: The receivers of push notifications.
         open: True if the gateway admits requests without a key.
 
     Returns:
@@ -66,7 +68,7 @@ def make_a2a_app(context: Context, *, open: bool) -> ASGIApp:
     path = context.settings.gateway_a2a_signing_key
     signer = None if path is None else CardSigner(path)
     cards = CardMaker(context, signer, open=open)
-    handler = TeamHandler(context, cards)
+    handler = TeamHandler(context, cards, push)
     contexts = _CallContexts(context)
     routes: list[BaseRoute] = []
     if signer is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from pointsman.gateway.problems import ProblemError
 
 async def test_a_gateway_without_the_extra_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "find_spec", lambda name: None)
-    mount: Any = door.a2a_mount(context=None, open=True)  # type: ignore[arg-type]  # no part of it is reached
+    context: Any = SimpleNamespace(push=None)  # as a gateway has it that found no SDK
+    mount: Any = door.a2a_mount(context, open=True)
 
     with pytest.raises(ProblemError, match=r"pip install 'pointsman\[a2a\]'") as caught:
         await mount.app({"type": "http"}, None, None)
 
     assert caught.value.status == 501
+    assert not door.has_a2a()
 
 
 @pytest.mark.parametrize("content", ["", "-----BEGIN PRIVATE KEY-----"])

@@ -1,0 +1,187 @@
+"""Push notifications of A2A: a receiver gets each event of a task in order, also after failures, from any gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from a2a.client import ClientConfig, ClientFactory
+from a2a.client.client import Client
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
+from google.protobuf.json_format import ParseDict
+from support import factory
+from support.a2a_teams import AGENTS, TEAMS
+from support.factory import RunningTeam
+from support.gateway import http_client, served_gateway
+from support.receiver import Received, Receiver, Reply, receiving
+from support.waiting import until
+
+from pointsman.gateway.a2a.push_store import PUSH_GROUP, PushReceiver, PushStore, now
+from pointsman.settings import Settings
+
+pytestmark = pytest.mark.timeout(120)
+
+OPTIONS: dict[str, Any] = {"webhook_private_networks": True, "webhook_retries": "0.1,0.1"}
+
+
+@pytest.fixture
+async def running(settings: Settings) -> AsyncIterator[RunningTeam]:
+    async with factory.team(TEAMS, AGENTS, on=settings) as running:
+        yield running
+
+
+@asynccontextmanager
+async def a2a_client(address: str) -> AsyncIterator[Client]:
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+        config = ClientConfig(streaming=False, httpx_client=http)
+        yield await ClientFactory(config).create_from_url(f"{address}/a2a/kit")
+
+
+async def send(client: Client, prefix: str, text: str = "hello", *, task: str = "", push: Any = None) -> pb.Task:
+    message = pb.Message(
+        message_id=f"{prefix}-{uuid4().hex}", role=pb.Role.ROLE_USER, parts=[pb.Part(text=text)], task_id=task
+    )
+    request = pb.SendMessageRequest(message=message)
+    if push is not None:
+        request.configuration.task_push_notification_config.CopyFrom(push)
+    (response,) = [event async for event in client.send_message(request)]
+    return response.task
+
+
+def config(receiver: Receiver, **fields: Any) -> pb.TaskPushNotificationConfig:
+    return pb.TaskPushNotificationConfig(id="mine", url=receiver.url, token="t-1", **fields)
+
+
+def states(received: list[Received]) -> list[str]:
+    """Return the states of the notifications, and their artifacts, without repetitions of a state."""
+    shown: list[str] = []
+    for each in received:
+        event = ParseDict(each.event, pb.StreamResponse())
+        if event.HasField("artifact_update"):
+            shown.append("artifact")
+        elif not shown or shown[-1] != pb.TaskState.Name(event.status_update.status.state)[11:]:
+            shown.append(pb.TaskState.Name(event.status_update.status.state)[11:])
+    return shown
+
+
+async def test_a_receiver_gets_each_event_with_its_credentials(running: RunningTeam, settings: Settings) -> None:
+    secret = pb.AuthenticationInfo(scheme="Bearer", credentials="s-1")
+    async with (
+        receiving() as receiver,
+        receiving() as late,
+        served_gateway(settings, **OPTIONS) as address,
+        a2a_client(address) as client,
+    ):
+        task = await send(client, "tck-input-required", push=config(receiver, authentication=secret))
+        later = pb.TaskPushNotificationConfig(id="late", task_id=task.id, url=late.url)
+        await client.create_task_push_notification_config(later)
+        await send(client, "x", "north", task=task.id)
+        await until(lambda: states(receiver.received)[-1:] == states(late.received)[-1:] == ["COMPLETED"], seconds=30)
+
+    assert states(receiver.received) == ["WORKING", "INPUT_REQUIRED", "WORKING", "artifact", "COMPLETED"]
+    assert states(late.received) == ["WORKING", "artifact", "COMPLETED"]
+    first = receiver.received[0].headers
+    assert (first["authorization"], first["x-a2a-notification-token"]) == ("Bearer s-1", "t-1")
+    assert len({each.id for each in receiver.received}) == len(receiver.received)
+
+
+async def test_configurations_are_created_read_listed_and_deleted(running: RunningTeam, settings: Settings) -> None:
+    async with (
+        receiving() as receiver,
+        served_gateway(settings, **OPTIONS) as address,
+        a2a_client(address) as client,
+    ):
+        task = await send(client, "tck-complete-task")
+        wanted = config(receiver)
+        wanted.task_id = task.id
+        made = await client.create_task_push_notification_config(wanted)
+        ids = pb.GetTaskPushNotificationConfigRequest(task_id=task.id, id="mine")
+        read = await client.get_task_push_notification_config(ids)
+        every = await client.list_task_push_notification_configs(
+            pb.ListTaskPushNotificationConfigsRequest(task_id=task.id)
+        )
+        for _ in range(2):
+            await client.delete_task_push_notification_config(
+                pb.DeleteTaskPushNotificationConfigRequest(task_id=task.id, id="mine")
+            )
+        with pytest.raises(TaskNotFoundError):
+            await client.get_task_push_notification_config(ids)
+        body = {"taskId": task.id, "pushNotificationConfig": {"url": receiver.url, "id": "old"}}
+        async with http_client(address) as http:
+            old = await http.post(
+                "/a2a/kit",
+                json={"jsonrpc": "2.0", "id": 1, "method": "tasks/pushNotificationConfig/set", "params": body},
+            )
+
+    assert made == read == every.configs[0] == wanted
+    assert old.json()["result"]["pushNotificationConfig"]["id"] == "old"
+    assert receiver.received == []
+
+
+async def test_a_failed_notification_is_sent_again_in_its_order(running: RunningTeam, settings: Settings) -> None:
+    async with (
+        receiving(Reply(500), Reply(cut=True)) as receiver,
+        receiving(Reply(410)) as gone,
+        served_gateway(settings, **OPTIONS) as address,
+        a2a_client(address) as client,
+    ):
+        task = await send(client, "tck-artifact-text", push=config(receiver))
+        await until(lambda: states(receiver.received)[-1:] == ["COMPLETED"], seconds=30)
+        other = await send(client, "tck-artifact-text", push=config(gone))
+        store = PushStore(await running.bus.key_value(running.subjects.gateway_bucket, PUSH_GROUP))
+
+        async def ended() -> bool:
+            return [each.status for each in await store.of_task(other.id)] == ["failed"]
+
+        await until(ended, seconds=30)
+        (kept,) = await store.of_task(task.id)
+
+    ids = [each.id for each in receiver.received]
+    assert ids[0] == ids[1] == ids[2] != ids[3]
+    assert (len(gone.received), kept.status) == (1, "done")
+
+
+async def test_another_gateway_goes_on_for_one_that_was_killed(running: RunningTeam, settings: Settings) -> None:
+    """Store a record as a killed gateway leaves it: owned, behind the first event."""
+    async with receiving() as receiver, served_gateway(settings, **OPTIONS) as address, a2a_client(address) as client:
+        task = await send(client, "tck-artifact-text")
+        store = PushStore(await running.bus.key_value(running.subjects.gateway_bucket, PUSH_GROUP))
+        fields = {"task": task.id, "team": "kit", "caller": "local", "origin": address, "url": receiver.url}
+        at = now()
+        owned = PushReceiver(
+            id="mine", owner="killed", owned_until=at + timedelta(seconds=1), position="1.0", changed_at=at, **fields
+        )
+        await store.put(owned)
+        await until(lambda: states(receiver.received)[-1:] == ["COMPLETED"], seconds=30)
+        (kept,) = await store.of_task(task.id)
+
+    assert (now() - at).total_seconds() > 1
+    assert (kept.status, kept.owner == "killed") == ("done", False)
+
+
+async def test_a_private_address_is_refused_when_the_gateway_connects(running: RunningTeam, settings: Settings) -> None:
+    async with (
+        receiving() as receiver,
+        served_gateway(settings, webhook_retries="0.1") as address,
+        a2a_client(address) as client,
+    ):
+        with pytest.raises(InvalidParamsError, match="give a https:// URL"):
+            await send(client, "tck-complete-task", push=config(receiver))
+        url = receiver.url.replace("http://", "https://")
+        task = await send(client, "tck-complete-task", push=pb.TaskPushNotificationConfig(id="mine", url=url))
+        store = PushStore(await running.bus.key_value(running.subjects.gateway_bucket, PUSH_GROUP))
+
+        async def failed() -> bool:
+            return [each.status for each in await store.of_task(task.id)] == ["failed"]
+
+        await until(failed, seconds=30)
+        (kept,) = await store.of_task(task.id)
+
+    assert "is not public" in kept.error
+    assert receiver.received == []
