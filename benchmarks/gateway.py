@@ -69,10 +69,12 @@ async def main() -> None:
                     over_http.append((perf_counter() - between) * 1000)
             used = _cpu_ms(pid) - used
     for name, times in (("NATS", nats), ("HTTP", over_http)):
-        print(f"{name}: p50 {statistics.median(times):.2f} ms, p99 {statistics.quantiles(times, n=100)[98]:.2f} ms")
+        parts = statistics.quantiles(times, n=100)
+        print(f"{name}: p5 {parts[4]:.2f} ms, p50 {parts[49]:.2f} ms, p99 {parts[98]:.2f} ms")
     paired = statistics.median(one - other for one, other in zip(over_http, nats, strict=True))
     print(f"CPU of the gateway: {used / ROUNDS:.2f} ms for a W1 over HTTP and one over NATS, which it also reads")
-    print(f"HTTP - NATS: {paired:.2f} ms (median of {ROUNDS} pairs)")
+    ratio = statistics.median(one / other for one, other in zip(over_http, nats, strict=True))
+    print(f"HTTP - NATS: {paired:.2f} ms, HTTP / NATS: {ratio:.3f} (medians of {ROUNDS} pairs)")
 
 
 def _address(log: Path) -> str:

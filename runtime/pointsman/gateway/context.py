@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, NamedTuple
 
 from fastapi import Depends, Request
@@ -13,10 +14,11 @@ from pointsman.bus.file_store import FileStore
 from pointsman.client.client import Client
 from pointsman.client.workflow import Workflow
 from pointsman.clock import SystemClock
-from pointsman.errors import NotFoundError, PointsmanError
+from pointsman.engine.log.reader import read_commit
+from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.gateway.a2a.push_store import PushStore
 from pointsman.gateway.callers import Caller
-from pointsman.gateway.feed import LogFeed
+from pointsman.gateway.feed import LogFeed, StreamResetError
 from pointsman.gateway.hook_config import load_hooks
 from pointsman.gateway.keys import KeyCache
 from pointsman.gateway.ledger import Ledger
@@ -25,11 +27,16 @@ from pointsman.gateway.oidc import TokenVerifier
 from pointsman.gateway.problems import ProblemError
 from pointsman.gateway.streams import WorkflowStreams
 from pointsman.gateway.views import read_view
+from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
 from pointsman.telemetry import get_logger
-from pointsman_schemas.events import Budget
+from pointsman_schemas.events import Budget, Outcome
 from pointsman_schemas.files import File
 from pointsman_schemas.ids import derive_id
+from pointsman_schemas.log import WorkflowEnded
+
+_FEED_WAIT_S = 60.0  # seconds of one wait for the feed; the wait is repeated
+_ENDED = b'"workflow_ended"'
 
 __all__ = ["CallerArg", "Context", "ContextArg", "Submitted", "check_metadata", "derived_key"]
 
@@ -161,6 +168,37 @@ class Context:
             self.ledger.submitted(caller.name, workflow.id)
         return Submitted(workflow, key is not None)
 
+    async def outcome(self, submitted: Submitted, timeout: float | None = None) -> Outcome:
+        """Wait for the end of a workflow.
+
+        The feed has the commit that ends a new workflow before the outcome is published, and costs the broker nothing.
+
+        Args:
+            submitted: The workflow.
+            timeout: The longest wait, in seconds; None is no bound.
+
+        Returns:
+            The outcome.
+
+        Raises:
+            TimeoutError: The workflow did not end in time. It goes on.
+        """
+        workflow = submitted.workflow
+        async with asyncio.timeout(timeout):
+            if not submitted.known and self.feed.current.is_set():
+                with self.feed.subscribe(workflow.id) as arriving, suppress(StreamResetError):
+                    row = self.ledger.find(workflow.id)
+                    while row is None or row.ended_at is None:
+                        try:
+                            stored = await arriving.next(_FEED_WAIT_S)
+                        except TimeoutError:
+                            continue
+                        if stored is None:
+                            break  # messages were dropped
+                        if isinstance(stored, StoredMessage) and (ended := _outcome_of(stored)) is not None:
+                            return ended
+            return await workflow.outcome()
+
     async def find(self, caller: Caller, workflow: str) -> Workflow:
         """Find a workflow that the caller may see.
 
@@ -207,6 +245,17 @@ class Context:
 
     def _workflow(self, id: str, team: str) -> Workflow:
         return Workflow(self.client.bus, self.client.subjects, id, team, source=self.client.source)
+
+
+def _outcome_of(stored: StoredMessage) -> Outcome | None:
+    """Return the outcome in a message of the log; None for a message without the end of a workflow."""
+    if _ENDED not in stored.body:
+        return None
+    try:
+        entries = read_commit(stored).entries
+    except ContractError:  # another release wrote the log
+        return None
+    return next((entry.outcome for entry in entries if isinstance(entry, WorkflowEnded)), None)
 
 
 def _not_found(workflow: str) -> str:

@@ -123,7 +123,7 @@ async def create_workflow(
     if wait is not None and int(wait[1]):
         response.headers["preference-applied"] = f"wait={min(int(wait[1]), int(MAX_WAIT_S))}"
         with suppress(TimeoutError):
-            outcome = await workflow.outcome(min(float(wait[1]), MAX_WAIT_S))
+            outcome = await context.outcome(submitted, min(float(wait[1]), MAX_WAIT_S))
             response.status_code = 200
             return _ended_view(body, caller, outcome)
     if submitted.known or wait is not None:

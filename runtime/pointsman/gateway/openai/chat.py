@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from pointsman.client.workflow import Workflow
 from pointsman.gateway.callers import Caller
-from pointsman.gateway.context import CallerArg, Context, ContextArg, derived_key
+from pointsman.gateway.context import CallerArg, Context, ContextArg, Submitted, derived_key
 from pointsman.gateway.feed import StreamResetError
 from pointsman.gateway.openai.attachments import files_of
 from pointsman.gateway.openai.commentary import Commentary
@@ -193,20 +193,20 @@ async def complete_chat(
         status = any(name.startswith("x-openwebui-") for name in headers)
         chunks = _chunks(context, caller, workflow, completion, usage=usage, status=status, detached=detached)
         return StreamingResponse(chunks, media_type="text/event-stream", headers=named)
-    outcome = await wait_for_outcome(context, caller, workflow, request, detached=detached)
+    outcome = await wait_for_outcome(context, caller, submitted, request, detached=detached)
     check_outcome(outcome)
     return JSONResponse(completion.whole(answer_text(outcome), outcome.usage), headers=named)
 
 
 async def wait_for_outcome(
-    context: Context, caller: Caller, workflow: Workflow, request: Request, *, detached: bool
+    context: Context, caller: Caller, submitted: Submitted, request: Request, *, detached: bool
 ) -> Outcome:
     """Wait for the outcome of a workflow.
 
     Args:
         context: The parts of the gateway.
         caller: The caller.
-        workflow: The workflow.
+        submitted: The workflow.
         request: The request, whose body has been read.
         detached: False to cancel the workflow when the client disconnects.
 
@@ -216,12 +216,12 @@ async def wait_for_outcome(
     Raises:
         ProblemError: The client has disconnected.
     """
-    waiting = asyncio.ensure_future(workflow.outcome())
+    waiting = asyncio.ensure_future(context.outcome(submitted))
     leaving = asyncio.ensure_future(_client_left(request))
     try:
         await asyncio.wait({waiting, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done() and not detached:
-            context.cancel_later(caller, workflow)
+            context.cancel_later(caller, submitted.workflow)
         if not waiting.done():
             raise ProblemError(499, "client_left", "the client has left before the answer")
         return waiting.result()

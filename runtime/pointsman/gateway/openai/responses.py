@@ -138,7 +138,7 @@ async def create_response(
             background=True,
         )
         return JSONResponse(began)
-    await wait_for_outcome(context, caller, workflow, request, detached=detached)
+    await wait_for_outcome(context, caller, submitted, request, detached=detached)
     return JSONResponse(await _response(context, caller, workflow.id))
 
 

@@ -1,0 +1,72 @@
+"""A wait for a new workflow ends with the commit in the feed, and asks the broker only if the feed has a gap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from support import factory
+from support.factory import ONE_TASK, echo, planner_of, synthesizer
+
+from pointsman.client.workflow import Workflow
+from pointsman.gateway.callers import Caller
+from pointsman.gateway.context import Context
+from pointsman.gateway.feed import Subscription
+from pointsman.gateway.keys import KeyCache
+from pointsman.settings import Settings
+from pointsman_schemas.events import Outcome
+
+CALLER = Caller("ada")
+
+
+@asynccontextmanager
+async def running_context() -> AsyncIterator[Context]:
+    async with factory.team(agents=[planner_of(ONE_TASK), echo("a"), synthesizer]) as client:
+        settings = Settings(namespace=client.subjects.namespace)
+        context = Context(client, settings, keys=KeyCache(await client.bus.key_value(client.subjects.gateway_bucket)))
+        running = asyncio.create_task(context.run())
+        await context.feed.current.wait()
+        yield context
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_end_of_a_new_workflow_is_taken_from_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(self: Workflow, timeout: float | None = None) -> Outcome:
+        raise AssertionError("the broker was asked")
+
+    async with running_context() as context:
+        monkeypatch.setattr(Workflow, "outcome", fail)
+        submitted = await context.submit(CALLER, "crew", "hello")
+        outcome = await context.outcome(submitted, 20)
+
+    assert (outcome.workflow_id, outcome.status) == (submitted.workflow.id, "completed")
+
+
+@pytest.mark.parametrize("case", ["ended before", "known key", "messages dropped"])
+async def test_an_end_that_the_feed_does_not_bring_is_read_from_the_broker(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def dropped(self: Subscription, timeout: float) -> None:
+        return None
+
+    async with running_context() as context:
+        submitted = await context.submit(CALLER, "crew", "hello", key="k" if case == "known key" else None)
+        if case == "messages dropped":
+            monkeypatch.setattr(Subscription, "next", dropped)
+        else:
+            await submitted.workflow.outcome(20)
+            while (row := context.ledger.find(submitted.workflow.id)) is None or row.ended_at is None:
+                await asyncio.sleep(0)
+        outcome = await context.outcome(submitted, 20)
+
+    assert outcome.status == "completed"
+
+
+async def test_a_wait_is_bounded() -> None:
+    async with running_context() as context:
+        submitted = await context.submit(CALLER, "absent", "hello")
+        with pytest.raises(TimeoutError):
+            await context.outcome(submitted, 0.01)
