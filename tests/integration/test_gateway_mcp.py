@@ -19,6 +19,7 @@ from pydantic import Field
 from support import factory
 from support.factory import RunningTeam
 from support.gateway import gateway_process, http_client, served_gateway
+from support.mcp_client import TASKS, post, result
 from support.mcp_teams import AGENTS, TEAMS
 from support.processes import System
 from support.waiting import until
@@ -27,8 +28,6 @@ from pointsman.gateway.keys import KeyStore
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(180)
-
-TASKS = "io.modelcontextprotocol/tasks"
 
 
 @pytest.fixture
@@ -83,36 +82,15 @@ def text_of(result: types.CallToolResult) -> str:
     return content.text
 
 
-async def post(client: httpx2.AsyncClient, method: str, **params: Any) -> httpx2.Response:
-    """Send one request of MCP by the specification, as a client that declares tasks and forms."""
-    capabilities: dict[str, Any] = {"elicitation": {}, "extensions": {TASKS: {}}}
-    meta = {
-        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-        "io.modelcontextprotocol/clientCapabilities": capabilities,
-        "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-    }
-    headers = {
-        "accept": "application/json, text/event-stream",
-        "mcp-protocol-version": "2026-07-28",
-        "mcp-method": method,
-    }
-    if (name := params.get("name") or params.get("taskId") or params.get("uri")) is not None:
-        headers["mcp-name"] = name
-    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
-    return await client.post("/mcp", json=body, headers=headers)
-
-
-async def result(client: httpx2.AsyncClient, method: str, **params: Any) -> dict[str, Any]:
-    response = await post(client, method, **params)
-    assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()["result"]
-    return found
-
-
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 async def test_each_team_is_a_tool_with_its_schema_and_answers(address: str, mode: Any) -> None:
     async with mcp_client(address, mode=mode) as client:
-        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+
+        async def every_tool() -> dict[str, types.Tool] | None:
+            found = {tool.name: tool for tool in (await client.list_tools()).tools}
+            return found if len(found) == len(TEAMS) else None  # the supervisors announce themselves one after another
+
+        tools: dict[str, types.Tool] = await until(every_tool, seconds=30)
         greeted = await client.call_tool("greet", {"name": "Ada"})
         computed = await client.call_tool("slow_compute", {"seconds": 0, "label": "x"})
         failed = await client.call_tool("failing_job", {})
@@ -212,7 +190,7 @@ async def test_a_client_without_forms_waits_for_an_answer_from_elsewhere(address
 
 async def test_an_answer_that_does_not_fit_is_asked_for_again(address: str) -> None:
     async with http_client(address) as client:
-        call = {"name": "confirm_delete", "arguments": {"filename": "a"}}
+        call: dict[str, Any] = {"name": "confirm_delete", "arguments": {"filename": "a"}}
         asked = await sync_result(client, "tools/call", **call)
         (id,) = asked["inputRequests"]
         again = await sync_result(

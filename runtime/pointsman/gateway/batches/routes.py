@@ -85,7 +85,7 @@ _RESULTS: dict[int | str, dict[str, Any]] = {
             "description": "The batch is stored, and goes on without the client.",
             "headers": {"Location": {"description": "The path of the batch.", "schema": {"type": "string"}}},
         },
-        **problems(404, 408, 410, 415),
+        **problems(404, 408, 409, 410, 415),
     },
 )
 async def create_batch(
@@ -264,7 +264,7 @@ async def _store(batches: BatchRunner, record: BatchRecord) -> StoredRecord:
         if (found := parse_record(entry)) is not None:
             if found.record.digest != record.digest:
                 raise ProblemError(
-                    422, "contract", "another batch has this Idempotency-Key; nothing was sent; give the new batch a "
+                    409, "key_taken", "another batch has this Idempotency-Key; nothing was sent; give the new batch a "
                     "new key",
                 )  # fmt: skip
             return found
