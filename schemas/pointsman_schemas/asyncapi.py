@@ -26,6 +26,7 @@ from pointsman_schemas.events import (
     Result,
     Step,
     Timer,
+    UserMessages,
 )
 from pointsman_schemas.ids import TOKEN_PATTERN
 from pointsman_schemas.log import Commit
@@ -42,6 +43,7 @@ EVENTS: tuple[type[Event], ...] = (
     Result,
     Control,
     Question,
+    UserMessages,
     Cancellation,
     Timer,
     Progress,
@@ -70,6 +72,7 @@ _PARAMETERS = {
     "schedule": "The name of the schedule, unique for its team and caller.",
     "task": "The task's id, unique within its workflow.",
     "attempt": "The attempt's number, from 1.",
+    "number": "The number of the newest message, from 1.",
     "name": "The event's name, unique within its workflow.",
     "id": "An id that the sender chooses.",
     "caller": "The name of the caller's user at the broker.",
@@ -234,6 +237,15 @@ _CHANNELS = (
         (ThreadRecord,),
         (("supervisor", "Admit a turn, or record its end."),),
         (("reader", "Read the turns of a thread."),),
+    ),
+    _Channel(
+        "message",
+        _SUBJECTS.message("_agent_", "_team_", "_workflow_", _ATTEMPT).replace(str(_ATTEMPT), "_number_"),
+        "LOG",
+        "The messages to a workflow so far, for an agent at work on one of its tasks. `number` is that of the newest.",
+        (UserMessages,),
+        (("supervisor", "Give the messages to an agent at work."),),
+        (("agent", "Read the newest messages between two steps of an attempt."),),
     ),
     _Channel(
         "schedule",

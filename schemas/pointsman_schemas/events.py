@@ -22,6 +22,7 @@ from pointsman_schemas.strict_json import MAX_DEPTH, JsonValue
 __all__ = [
     "ATTEMPT_STARTED",
     "MAX_DEADLINE_S",
+    "MAX_MESSAGE_CHARS",
     "MAX_QUESTIONS_AT_ONCE",
     "MAX_QUESTION_CHARS",
     "MAX_RETRY_AFTER_S",
@@ -53,6 +54,8 @@ __all__ = [
     "TaskSummary",
     "Timer",
     "Usage",
+    "UserMessage",
+    "UserMessages",
     "Verdict",
 ]
 
@@ -69,6 +72,9 @@ MAX_QUESTIONS_AT_ONCE = 32
 
 MAX_QUESTION_CHARS = 4_000
 """Longest text of a question, in characters."""
+
+MAX_MESSAGE_CHARS = 4_000
+"""Longest message to a running workflow, in characters."""
 
 Verdict: TypeAlias = Literal["approved", "rejected", "answered", "expired"]
 """The kinds of answers to a question. `expired` means that no answer arrived in time."""
@@ -343,6 +349,27 @@ class History(Part):
     left_out: int = Field(default=0, ge=0, description="Number of turns that neither `turns` nor `summary` covers.")
 
 
+class UserMessage(Part):
+    """A message that a person or a system sent to a running workflow."""
+
+    number: int = Field(ge=1, description="The number of the message in its workflow, from 1.")
+    text: str = Field(max_length=MAX_MESSAGE_CHARS, description="The message.")
+    by: str = Field(default="", description="The actor: the user of the broker who sent the message.")
+    at: AwareDatetime = Field(description="Time at which the workflow recorded the message.")
+
+
+class UserMessages(Event):
+    """All messages to a workflow so far, for an agent that works on one of its tasks.
+
+    The newest message on `{ns}.message.{agent}.{team}.{workflow}.*` has all messages of the messages before.
+    """
+
+    event_type: ClassVar[str] = "io.pointsman.messages.v1"
+
+    workflow_id: WorkflowId = Field(description="The workflow.")
+    messages: tuple[UserMessage, ...] = Field(description="The messages, in order.")
+
+
 class Handoff(Event):
     """One attempt at a task, sent to an agent."""
 
@@ -369,6 +396,12 @@ class Handoff(Event):
     event: str = Field(default="", description="The domain event to react to; the input is its data.")
     history: History | None = Field(
         default=None, description="The earlier turns of the thread, for a turn of a thread."
+    )
+    messages: tuple[UserMessage, ...] = Field(
+        default=(),
+        exclude_if=not_,
+        description="Messages to the workflow before this attempt. Later ones are on "
+        "`{ns}.message.{agent}.{team}.{workflow}.*`.",
     )
     answers: tuple[Answer, ...] = Field(
         default=(), description="Answers of persons to questions of the attempts in `continued_attempts`."
@@ -420,6 +453,12 @@ class Result(Event):
         description="Questions to a person. The attempt has failed with `needs_answer`, and the task is dispatched "
         "again when each question has an answer.",
     )
+    messages_read: int = Field(
+        default=0,
+        ge=0,
+        exclude_if=not_,
+        description="The number of the newest message to the workflow that the attempt has read; 0 for none.",
+    )
     revision: str = Field(
         default="",
         max_length=300,
@@ -452,7 +491,8 @@ class Step(Event):
     agent: AgentName = Field(description="The agent that makes the attempt.")
     name: Token = Field(
         description="`answer-2` is the answer of turn 2, `result-2-0` the result of its first tool call, `call-KEY` a "
-        "call that was made because a person had approved it, `event-KEY` an event that a tool emitted."
+        "call that was made because a person had approved it, `event-KEY` an event that a tool emitted, "
+        "`messages-2` and `messages-KEY` the messages to the workflow that were read there."
     )
     text: str = Field(default="", description="The text of an answer.")
     calls: tuple[StepToolCall, ...] = Field(default=(), description="Tool calls of an answer.")
@@ -481,7 +521,7 @@ class Control(Event):
     event_type: ClassVar[str] = "io.pointsman.control.v1"
     max_depth: ClassVar[int] = MAX_DEPTH + 4
 
-    action: Literal["cancel", "replay", "approve", "reject", "answer", "resume"] = Field(
+    action: Literal["cancel", "replay", "approve", "reject", "answer", "resume", "tell"] = Field(
         description="The command, as in the subject."
     )
     task_id: TaskId | None = Field(default=None, description="The task to replay.")
@@ -498,6 +538,7 @@ class Control(Event):
         description="With `answer`: the answer. With `approve`: a replacement for the task's input, the tool's "
         "arguments or the whole plan.",
     )
+    text: str = Field(default="", max_length=MAX_MESSAGE_CHARS, description="With `tell`: the message.")
     reason: str = Field(default="", description="The reason, stored in the log.")
 
 
@@ -662,6 +703,9 @@ class Outcome(Event):
     started_at: AwareDatetime = Field(description="Start of the workflow.")
     ended_at: AwareDatetime = Field(description="End of the workflow.")
     round: int = Field(default=1, ge=1, description="The round that ended: 1, and one more after each resume.")
+    unread_messages: int = Field(
+        default=0, exclude_if=not_, description="Number of messages to the workflow that no task has read."
+    )
     elapsed: float = Field(description="Seconds from start to end.")
     sequential: float = Field(description="Seconds of all tasks together, as if they ran one after the other.")
 

@@ -12,7 +12,18 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 from pydantic import AwareDatetime, Field
 
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import AttemptError, Budget, Event, History, Outcome, Part, PastTurn, Result, Verdict
+from pointsman_schemas.events import (
+    AttemptError,
+    Budget,
+    Event,
+    History,
+    Outcome,
+    Part,
+    PastTurn,
+    Result,
+    UserMessage,
+    Verdict,
+)
 from pointsman_schemas.files import File
 from pointsman_schemas.ids import AgentName, TaskId, TeamName, Token, WorkflowId
 from pointsman_schemas.plan import Plan
@@ -31,6 +42,7 @@ __all__ = [
     "IgnoreCause",
     "ItemsGathered",
     "LimitReached",
+    "MessageReceived",
     "OpenCircuit",
     "Parent",
     "PlanAccepted",
@@ -150,6 +162,9 @@ class WorkflowStarted(Part):
     thread: ThreadTurn | None = Field(default=None, description="The turn of a thread, if the request named a thread.")
     summarizer: AgentName | None = Field(default=None, description="The agent that summarizes older turns.")
     history: History | None = Field(default=None, description="The earlier turns of the thread.")
+    messages: tuple[UserMessage, ...] = Field(
+        default=(), exclude_if=not_, description="For a handoff: messages to the workflow of the parent before it."
+    )
 
 
 class TaskAdded(Part):
@@ -431,6 +446,17 @@ class QuestionAnswered(Part):
     by: str = Field(default="", description="The actor, from the subject of the control event.")
 
 
+class MessageReceived(Part):
+    """A message to the workflow was recorded. Tasks that start later, and agents that listen, receive it."""
+
+    kind: Literal["message_received"] = Field(default="message_received", description="The kind of entry.")
+    at: AwareDatetime = Field(description="Time of the entry.")
+    event_id: str = Field(description="The id of the control event.")
+    number: int = Field(description="The number of the message, from 1.")
+    text: str = Field(description="The message.")
+    by: str = Field(default="", description="The actor, from the subject of the control event.")
+
+
 class ControlIgnored(Part):
     """A control event was ignored."""
 
@@ -528,6 +554,7 @@ Entry: TypeAlias = Annotated[
     | ResultIgnored
     | QuestionAsked
     | QuestionAnswered
+    | MessageReceived
     | ControlIgnored
     | TimerArmed
     | LimitReached

@@ -5,7 +5,7 @@ A stream has one kind of writer. So the broker's permissions can bind each part 
 | Subject | Carries | Writer |
 |---|---|---|
 | `{ns}.request.{team}.{caller}` | requests | callers |
-| `{ns}.control.{team}.{workflow}.{action}.{actor}.{id}` | cancel, replay, approve, reject, answer, resume | operators |
+| `{ns}.control.{team}.{workflow}.{action}.{actor}.{id}` | commands, such as `cancel`, `answer` and `tell` | operators |
 | `{ns}.audit.{action}.{actor}.{id}` | records of operations | operators |
 | `{ns}.result.{team}.{agent}.{workflow}.{task}.{attempt}.{token}` | results | agents |
 | `{ns}.step.{agent}.{team}.{workflow}.{task}.{attempt}.{name}` | steps of a running attempt | agents |
@@ -17,6 +17,7 @@ A stream has one kind of writer. So the broker's permissions can bind each part 
 | `{ns}.log.{team}.{workflow}` | commits | supervisors |
 | `{ns}.outcome.{team}.{workflow}` | the one outcome | supervisors |
 | `{ns}.question.{team}.{workflow}.{id}` | questions to a person | supervisors |
+| `{ns}.message.{agent}.{team}.{workflow}.{number}` | messages to a running workflow, for an agent | supervisors |
 | `{ns}.thread.{team}.{caller}.{thread}` | the record of a thread: the order of its turns | supervisors |
 | `{ns}.cron.{team}.{caller}.{schedule}` | the record of a schedule: its times and its runs | supervisors |
 | `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters | agents, supervisors |
@@ -53,7 +54,7 @@ _TOKENS_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  
 _WORKFLOW_TOKEN_INDEX = {
     "control": 1, "event": 1, "timer": 1, "schedule": 1, "log": 1, "outcome": 1, "question": 1, "dead": 1,
     "delivery": 1, "receipt": 1,
-    "result": 2, "step": 2, "handoff": 2,
+    "result": 2, "step": 2, "handoff": 2, "message": 2,
 }  # fmt: skip
 """The position of the workflow among the tokens after the kind of a subject."""
 _ATTEMPT_PATTERN = re.compile(r"[1-9][0-9]{0,8}")  # no leading zero, so that each attempt has one address
@@ -519,6 +520,23 @@ class Subjects:
         token(id, "question")
         return f"{self.namespace}.question.{team}.{workflow}.{id}"
 
+    def message(self, agent: str, team: str, workflow: str, number: int) -> str:
+        """Build the subject of the messages to a workflow, for an agent that works on one of its tasks.
+
+        Args:
+            agent: The agent.
+            team: The team.
+            workflow: The workflow.
+            number: The number of the newest message, from 1.
+
+        Returns:
+            The subject.
+        """
+        token(agent, "agent")
+        token(team, "team")
+        token(workflow, "workflow")
+        return f"{self.namespace}.message.{agent}.{team}.{workflow}.{token(str(number), 'number')}"
+
     def limit(self, id: str) -> str:
         """Build the subject of a shared limit.
 
@@ -655,7 +673,7 @@ class Subjects:
 
     def workflow_messages(
         self,
-        kind: Literal["control", "result", "step", "event", "handoff", "timer", "schedule"],
+        kind: Literal["control", "result", "step", "event", "handoff", "message", "timer", "schedule"],
         team: str,
         workflow: str,
     ) -> str:
@@ -670,7 +688,7 @@ class Subjects:
             The subject filter.
         """
         names = [token(team, "team"), token(workflow, "workflow")]
-        if _WORKFLOW_TOKEN_INDEX[kind] == 2:  # a result has the team first, a step and a handoff the agent
+        if _WORKFLOW_TOKEN_INDEX[kind] == 2:  # a result has the team first, the others have the agent
             names.insert(1 if kind == "result" else 0, "*")
         return f"{self.namespace}.{kind}.{'.'.join(names)}.>"
 
@@ -843,6 +861,20 @@ class Subjects:
             The subject filter.
         """
         return f"{self.namespace}.question.{_one_or_all(team, 'team')}.{_one_or_all(workflow, 'workflow')}.*"
+
+    def agent_messages(self, agent: str, team: str, workflow: str) -> str:
+        """Build the filter of the messages to a workflow, as one agent receives them.
+
+        Args:
+            agent: The agent.
+            team: The team.
+            workflow: The workflow.
+
+        Returns:
+            The subject filter.
+        """
+        names = (token(agent, "agent"), token(team, "team"), token(workflow, "workflow"))
+        return f"{self.namespace}.message.{'.'.join(names)}.*"
 
     def workflow_deltas(self, team: str, workflow: str) -> str:
         """Build the filter of the text that the models of a workflow write.

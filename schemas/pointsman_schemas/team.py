@@ -73,6 +73,9 @@ class Limits(Frozen):
     questions: int = Field(
         default=20, strict=True, ge=0, description="Questions for information in a workflow; approvals do not count."
     )
+    messages: int = Field(
+        default=20, strict=True, ge=0, le=100, description="Messages to a running workflow, each of 4,000 characters."
+    )
     tasks: int = Field(default=1_000, strict=True, ge=1, description="Tasks of all plans.")
     depth: int = Field(default=100, strict=True, ge=1, description="Longest chain of dependencies in a plan.")
     nesting: int = Field(default=5, strict=True, ge=0, le=20, description="Number of teams that may be above a team.")

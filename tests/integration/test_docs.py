@@ -189,6 +189,38 @@ async def test_the_blocks_of_the_threads_run(client: Client, settings: Settings,
     assert (left.turns, left.deleted_by) == ((), left.caller)
 
 
+async def test_the_blocks_of_the_messages_reach_an_agent_at_work(settings: Settings, tmp_path: Path) -> None:
+    (_, command), (_, program), (_, function) = blocks_of((ROOT / "docs" / "messages.md").read_text())
+    (tmp_path / "tell.py").write_text(program)
+    (tmp_path / "page.py").write_text(function)
+    collect = runpy.run_path(str(tmp_path / "page.py"))["collect"]
+    started, told = asyncio.Event(), asyncio.Event()
+
+    @agent(name="a", description="Waits for the messages of the page")
+    async def wait(request: str, context: Context) -> list[str]:
+        started.set()
+        await told.wait()
+        return [message.text for message in await context.messages()]
+
+    team = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"),)))
+    async with factory.team(team, [wait], on=settings) as client:
+        workflow = await client.submit("crew", "invoices")
+        await started.wait()
+        await run(command.replace(" ID ", f" {workflow.id} "), tmp_path, settings)
+        await run(f"python tell.py {workflow.id}", tmp_path, settings)
+        told.set()
+        outcome = await workflow.outcome(30)
+    stopped = await run_agent(collect, Context.for_test("bills", messages=["go on", "stop"]))
+    finished = await run_agent(collect, Context.for_test("bills"))
+
+    assert outcome.answer == ["Only the invoices of March, please.", "And write the answer in French."]
+    assert (stopped, finished) == ([], ["bills of January", "bills of February", "bills of March"])
+
+
+async def run_agent(chosen: Any, context: Context) -> Any:
+    return await chosen.run(context.handoff, context)
+
+
 async def test_the_blocks_of_the_schedules_run(client: Client, settings: Settings, tmp_path: Path) -> None:
     (_, commands), (_, nightly) = blocks_of((ROOT / "docs" / "schedules.md").read_text())
     (tmp_path / "nightly.py").write_text(nightly)
@@ -218,6 +250,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
         "README.md": {"sh", "python"},
         "docs/batches.md": {"sh", "python"},  # run by `test_batch`
         "docs/files.md": {"sh", "python"},  # run by `test_files`
+        "docs/messages.md": {"sh", "python"},
         "docs/questions.md": {"sh", "python"},
         "docs/gateway.md": {"sh", "python", "toml"},
         "docs/guide.md": {"sh", "python", "yaml"},

@@ -183,6 +183,26 @@ async def test_a_workflow_is_cancelled_once(client: httpx2.AsyncClient, tmp_path
     assert (again.status_code, again.json()["code"]) == (409, "already_ended")
 
 
+async def test_a_message_is_recorded_once_under_its_key_and_refused_after_the_end(
+    client: httpx2.AsyncClient, tmp_path: Path
+) -> None:
+    body = {"team": "crew", "input": steps("a", after=str(tmp_path / "open"))}
+    path = (await client.post("/v1/workflows", json=body)).headers["location"]
+    key = {"idempotency-key": "order 17"}
+    told = [await client.post(f"{path}/messages", json={"text": "hurry"}, headers=key) for _ in range(2)]
+    empty = await client.post(f"{path}/messages", json={"text": " "})
+    (tmp_path / "open").touch()
+    events = await events_of(client, path.rpartition("/")[2])
+    late = await client.post(f"{path}/messages", json={"text": "hurry more"})
+
+    assert [(each.status_code, each.json()["number"]) for each in told] == [(202, 1), (202, 1)]
+    assert empty.status_code == 422
+    assert [(each.data["text"], each.data["by"]) for each in events if each.type == "message_received"] == [
+        ("hurry", "local")
+    ]
+    assert (late.status_code, late.json()["code"]) == (409, "message_refused")
+
+
 async def test_a_failed_workflow_is_resumed_and_its_stream_goes_on(client: httpx2.AsyncClient, tmp_path: Path) -> None:
     mended = tmp_path / "mended"
     body = {"team": "crew", "input": steps("a", "b", from_attempt=9, mended_by=str(mended))}

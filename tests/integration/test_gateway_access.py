@@ -113,6 +113,7 @@ async def test_a_caller_sees_its_own_workflows_only_and_an_operator_sees_all(
             await bob.get(path),
             await bob.get(f"{path}/events"),
             await bob.post(f"{path}/cancel", json={}),
+            await bob.post(f"{path}/messages", json={"text": "hurry"}),
             await bob.get("/v1/questions", params={"workflow_id": path.rpartition("/")[2]}),
             await bob.post(f"/v1/questions/{path.rpartition('/')[2]}-1/approve", json={}),
         ]
@@ -132,7 +133,7 @@ async def test_a_caller_sees_its_own_workflows_only_and_an_operator_sees_all(
         }
         by_operator = await operator.get(path)
 
-    assert [response.status_code for response in foreign] == [404] * 5
+    assert [response.status_code for response in foreign] == [404] * 6
     assert ids[0]["id"] != ids[1]["id"]
     assert seen == {"ada": {"ada"}, "bob": {"bob"}, "op": {"ada", "bob"}}
     assert by_operator.json()["caller"] == "ada"

@@ -24,10 +24,12 @@ from pointsman_schemas.subjects import Subjects
 pytestmark = pytest.mark.timeout(400)
 MODES = pytest.mark.parametrize("jwt", [False, True], ids=["config", "jwt"])
 OFFICE = """
+import asyncio
+
 from pointsman import Context, Limits, LLMAgent, RetryPolicy, Team, agent
 from pointsman.errors import TaskError
 
-office = Team(name="office", agents=["crew", "payer", "teller", "failing", "writer", "scribe"],
+office = Team(name="office", agents=["crew", "payer", "teller", "failing", "writer", "scribe", "listener"],
               limits=Limits(deadline=90, task_timeout=60), retry=RetryPolicy(backoff=0.05, attempts=1))
 
 
@@ -44,6 +46,15 @@ async def teller(request: dict[str, str], context: Context) -> str:
     return request["text"]
 
 
+@agent(name="listener", description="Waits for a message")
+async def listener(request: str, context: Context) -> str:
+    for _ in range(600):
+        if messages := await context.messages():
+            return messages[-1].text
+        await asyncio.sleep(0.05)
+    return "nothing"
+
+
 # In the office's worker and in a worker of its own: both use one model.
 scribe = LLMAgent(name="scribe", description="Writes a note", instructions="Write a note.")
 writer = LLMAgent(name="writer", description="Writes a letter", instructions="Write a letter.", stream=True)
@@ -58,15 +69,15 @@ USERS = [
     Grant(GrantRole.SUPERVISOR, "crew-boss", ("crew",)),
     Grant(GrantRole.SUPERVISOR, "office-boss", ("office",)),
     Grant(GrantRole.WORKER, "crew-worker", (), ("planner", "synthesizer", "worker")),
-    Grant(GrantRole.WORKER, "office-worker", (), ("payer", "teller", "failing", "writer")),
+    Grant(GrantRole.WORKER, "office-worker", (), ("payer", "teller", "failing", "writer", "listener")),
     Grant(GrantRole.WORKER, "scribe-worker", (), ("scribe",)),
-    Grant(GrantRole.CALLER, "shop", ("crew", "office"), (), ("cancel",)),
+    Grant(GrantRole.CALLER, "shop", ("crew", "office"), (), ("cancel", "tell")),
     Grant(GrantRole.OPERATOR, "ops", ("*",), (), ACTIONS[GrantRole.OPERATOR]),
     Grant(GrantRole.DASHBOARD, "board", ("*",), (), ACTIONS[GrantRole.DASHBOARD]),
     Grant(GrantRole.OBSERVER, "eye"),
     Grant(GrantRole.GATEWAY, "door", ("*",), (), ACTIONS[GrantRole.GATEWAY]),
 ]
-AGENTS = ("planner", "synthesizer", "worker", "payer", "teller", "failing", "writer", "scribe")
+AGENTS = ("planner", "synthesizer", "worker", "payer", "teller", "failing", "writer", "scribe", "listener")
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -102,6 +113,7 @@ async def run_all(system: GrantedSystem, office: str) -> None:
             f"{office}:teller",
             f"{office}:failing",
             f"{office}:writer",
+            f"{office}:listener",
             event="worker_started",
         ),
         system.start("scribe-worker", "worker", f"{office}:scribe", event="worker_started"),
@@ -201,7 +213,7 @@ async def share_limits_and_circuits(system: GrantedSystem) -> None:
 
 
 async def wait_for_persons(system: GrantedSystem) -> None:
-    """Let a task wait for an approval, and an operator approve it. Let a caller cancel its own workflow."""
+    """Let a task wait for an approval and an operator approve it, and a caller send a message and cancel."""
     paying = {"tasks": [task("pay", "payer", input={"amount": 7})]}
     started = await system.succeed("shop", "submit", "office", "--input-json", json.dumps(paying), "--no-wait")
     workflow = started.output.strip()
@@ -215,9 +227,13 @@ async def wait_for_persons(system: GrantedSystem) -> None:
     assert "paid 7" in shown.output
 
     async with system.client("shop") as client:
+        listening = await client.submit("office", {"tasks": [task("listen", "listener", input="now")]})
+        await listening.tell("hurry")
+        heard = await listening.outcome(60)
         slow = await client.submit("crew", steps("s", seconds=60))
         await slow.cancel("enough")
         found = await slow.outcome(30)
+    assert (heard.status, heard.answer) == ("completed", "hurry")
     assert (found.status, "enough" in (found.reason or "")) == ("cancelled", True)
 
 

@@ -50,6 +50,21 @@ MUTANTS = (
         "            if False:", "unit/engine/log/test_requests.py::test_timer_of_another_schedule_is_refused",
     ),
     _core(
+        "a message counts once", "user_messages.py",
+        "    if received.event_id in state.ignored_events:\n        return  # a redelivery", "    if False:\n        return",
+        "test_user_messages.py::test_message_is_recorded_once_with_its_sender",
+    ),
+    _core(
+        "a message that no task has read is not lost", "user_messages.py",
+        "state.messages[state.messages_read :]", "state.messages[:0]",
+        "test_user_messages.py::test_unread_messages_are_counted_and_become_the_next_turn",
+    ),
+    _runtime(
+        "a continued attempt reads the same messages", "authoring/user_messages.py",
+        "        step = await self._record.recorded_step(name)", "        step = None",
+        "unit/authoring/test_user_messages.py::test_continued_attempt_reads_the_same_messages",
+    ),
+    _core(
         "M2", "planning/acceptance.py", "PlanAccepted(at=decision.now, revision=number, plan=plan)",
         "PlanAccepted(at=decision.now, revision=1, plan=plan)",
         "../test_mechanisms.py::test_plan_and_revisions_are_readable_before_their_tasks_run",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pointsman.core.evolve import apply_commit
 from pointsman.core.model.inputs import RequestRefused
 from pointsman.core.threads.turns import fold_thread
+from pointsman.core.user_messages import next_turn_request_id, next_turn_workflow, unread_turn
 from pointsman.engine.log.reader import read_commit
 from pointsman.engine.log.requests import input_address, read_input, read_request
 from pointsman.engine.log.workflow_log import LogHead
@@ -25,8 +26,10 @@ from pointsman_schemas.events import DeadLetter, Outcome, Result
 from pointsman_schemas.ids import attempt_token, child_id_for, dead_letter_id
 from pointsman_schemas.log import (
     Commit,
+    ControlIgnored,
     Entry,
     LimitReached,
+    MessageReceived,
     PlanAccepted,
     RetryScheduled,
     TaskAbandoned,
@@ -80,6 +83,7 @@ def audit(world: World) -> list[str]:
         _cancellations,
         _letters,
         _threads,
+        _messages,
     )
     return [problem for check in checks for problem in check(rest)]
 
@@ -131,6 +135,48 @@ def _threads(rest: FinalState) -> Iterator[str]:
             same = (begun.thread.thread, begun.caller) == (first.thread.thread, first.caller)
             if same and begins[other] < begins[workflow] and not any(end < begins[workflow] for end in ends[other]):
                 yield f"{workflow} began, while {other} of its thread had not ended"
+
+
+def _messages(rest: FinalState) -> Iterator[str]:
+    """Check that each message counts once: in a log, as the next turn of a thread, or as a dead letter."""
+    world, team = rest.world, rest.world.team.name
+    requests = {workflow: stored for stored, workflow in world.requests()}
+    letters = {letter.subject.rpartition(".")[2]: letter.cause.kind for letter in rest.letters}
+    kept = {workflow for workflow, commits in rest.logs if world.broker.removed_at(commits[-1][0]) is None}
+    counts: Counter[tuple[int, str]] = Counter()
+    ignored: set[str] = set()
+    for place, (workflow, commits) in enumerate(rest.logs):
+        entries = [entry for _, commit in commits for entry in commit.entries]
+        received = [entry for entry in entries if isinstance(entry, MessageReceived)]
+        known = len(entries[0].messages) if isinstance(entries[0], WorkflowStarted) else 0
+        if [entry.number for entry in received] != list(range(known + 1, known + len(received) + 1)):
+            yield f"{workflow} has the messages {[entry.number for entry in received]} after {known} of its parent"
+        for entry in received:
+            counts[place, entry.event_id] += 1
+            told = world.told.get(entry.event_id)
+            if told is not None and told != (workflow, entry.by, entry.text):
+                yield f"{workflow} has recorded {entry.text!r} by {entry.by}; {told} was sent"
+        ignored |= {entry.event_id for entry in entries if isinstance(entry, ControlIgnored)}
+        if (turn := _unread_turn(world, commits)) is not None and turn not in requests:
+            yield f"{workflow} ended with messages that no task has read, and no turn of its thread has them"
+    yield from (f"{name} was recorded {count} times" for (_, name), count in counts.items() if count > 1)
+    recorded = {name for _, name in counts}
+    for name, (workflow, actor, _) in world.told.items():
+        turn = next_turn_workflow(world.subjects, team, actor, next_turn_request_id(workflow, name))
+        if letters.get(name) == "unknown_workflow" and workflow in kept:
+            yield f"{name} to {workflow}, which waited for admission or ran, is a dead letter"
+        if name not in recorded | ignored | letters.keys() and turn not in requests:
+            yield f"{name} to {workflow} is in no log, in no request and in no dead letter"
+
+
+def _unread_turn(world: World, commits: Sequence[tuple[StoredMessage, Commit]]) -> str | None:
+    """Return the workflow of the turn that has the unread messages of a log."""
+    state = None
+    for _, commit in commits:
+        state = apply_commit(state, commit)
+    if state is None or (turn := unread_turn(state)) is None:
+        return None
+    return next_turn_workflow(world.subjects, state.team, turn.place.caller, turn.request_id)
 
 
 def check_head(world: World, workflow: str, head: LogHead) -> str | None:
@@ -350,7 +396,8 @@ def _inputs(rest: FinalState) -> Iterator[str]:
             read_input(stored, world.subjects)
             # A task may be abandoned before its handoff was sent. Then no begin and no cancellation exist.
             workflow = input_address(stored.subject, world.subjects).workflow
-            lost = workflow not in known and not stored.subject.endswith(".parent")
+            own = stored.subject.endswith(".parent") or ".tell.team.message-" in stored.subject
+            lost = workflow not in known and not own
         except ContractError:
             lost = True
         if lost and (world.outside.stream_name(stream), stored.sequence) not in letters:

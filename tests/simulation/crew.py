@@ -46,12 +46,18 @@ WORKERS = tuple(card.name for card in CARDS.values() if card.role is Role.WORK)
 
 class SimulatedAgents:
     """The behaviour of every agent of one world. `crash` may kill the process it is given. With `asks`, some tasks and
-    calls need a person's yes."""
+    calls need a person's yes. Some agents read the messages to their workflow, and an attempt that starts again in
+    another process must read the same ones: `problems` gets each difference."""
 
-    def __init__(self, seed: int, crash: Callable[[SimulatedProcess, str], bool], *, asks: bool) -> None:
+    def __init__(
+        self, seed: int, crash: Callable[[SimulatedProcess, str], bool], problems: list[str], *, asks: bool
+    ) -> None:
         self._seed = seed
         self._crash = crash
         self._asks = asks
+        self._problems = problems
+        self.reads: dict[tuple[str, str, int, int], tuple[str, ...]] = {}
+        """The texts of each read of an attempt."""
         self._attempts_started: Counter[tuple[str, str, int]] = Counter()
 
     async def work(self, handoff: Handoff, context: Context, process: SimulatedProcess) -> JsonValue:
@@ -59,9 +65,14 @@ class SimulatedAgents:
         self._attempts_started[key] += 1
         chance = Random(f"{self._seed}/{key}/{self._attempts_started[key]}")
         context.record_usage(Usage(calls=1, input_tokens=chance.randint(10, 100), output_tokens=10))
+        listens = Random(f"{self._seed}/listens/{key}").random() < 0.3
+        if listens:
+            await self._read(context, key, 1)
         if chance.random() < 0.3 and self._crash(process, f"while it works on {handoff.task_id}"):
             await asyncio.sleep(0)  # dies here
         await asyncio.sleep(self._pause(chance))
+        if listens:
+            await self._read(context, key, 2)
         if chance.random() < (0.25 if handoff.role is Role.WORK else 0.12):
             return self._trouble(chance)
         match handoff.role:
@@ -91,6 +102,14 @@ class SimulatedAgents:
                 if chance.random() < 0.3:
                     await context.emit(chance.choice(["news", "news", "over", "nothing"]), handoff.task_id)
                 return {"done": handoff.task_id, "knowing": [report.task_id for report in handoff.context]}
+
+    async def _read(self, context: Context, key: tuple[str, str, int], number: int) -> None:
+        texts = tuple(message.text for message in await context.messages())
+        first = self.reads.setdefault((*key, number), texts)
+        if texts != first:
+            self._problems.append(
+                f"read {number} of attempt {key} has {len(texts)} messages; the first had {len(first)}"
+            )
 
     def _ask(self, handoff: Handoff) -> None:
         chance = Random(f"{self._seed}/asking/{handoff.workflow_id}/{handoff.task_id}")

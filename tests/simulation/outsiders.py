@@ -59,6 +59,9 @@ class Outsiders:
             yield self._replay(number, chance.uniform(2.0, 19.0))
         if self.world.asks and Random(f"{self.world.seed}/outage").random() < 0.6:
             yield self._outage(Random(f"{self.world.seed}/outage-pause"))
+        tells = Random(f"{self.world.seed}/tells")
+        for number in range(tells.choice([0, 0, 2, 5])):
+            yield self._tell(f"tell-{number}", Random(f"{self.world.seed}/tell-{number}"))
         for number in range(self.world.cuts):
             yield self._power_cut(Random(f"{self.world.seed}/cut-{number}"))
 
@@ -96,6 +99,19 @@ class Outsiders:
         self._inject(subject, dump(control), headers)
         if self.world.chance.random() < 0.3:
             self._inject(subject, dump(control), headers)
+
+    async def _tell(self, name: str, chance: Random) -> None:
+        """Send a message to a workflow, sometimes twice, before its beginning, while it runs, or after its end."""
+        await asyncio.sleep(chance.uniform(0.1, 16.0))
+        known = sorted({workflow for _, workflow in self.world.requests()})
+        workflow = chance.choice(known[-4:]) if known else "wf_nobody"
+        actor, team = chance.choice(["anonymous", "anonymous", "somebody"]), self.world.team.name
+        self.world.told[name] = (workflow, actor, f"message {name}")
+        control = Control(action="tell", text=f"message {name}")
+        subject = self.world.subjects.control(team, workflow, "tell", actor, name)
+        for _ in range(chance.choice([1, 1, 2])):
+            self._inject(subject, dump(control), self._headers(name, Control.event_type))
+            await asyncio.sleep(chance.choice([0.0, 0.0, 3.0]))
 
     async def _publish_stray(self, when: float) -> None:
         """Send a message that no correct agent or caller sends."""

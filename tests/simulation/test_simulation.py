@@ -16,7 +16,7 @@ import pytest
 from pointsman.engine.log.reader import read_commit
 from pointsman_schemas.envelope import decode
 from pointsman_schemas.events import Outcome
-from pointsman_schemas.log import Commit, QuestionAnswered, QuestionAsked
+from pointsman_schemas.log import Commit, MessageReceived, QuestionAnswered, QuestionAsked, WorkflowEnded
 from pointsman_schemas.retry import RetryPolicy
 from pointsman_schemas.strict_json import parse
 from pointsman_schemas.threads import ThreadRecord
@@ -143,6 +143,31 @@ def test_some_worlds_ask_people_about_everything_with_every_answer() -> None:
     assert killed
     assert about == {"task", "tool", "plan", "information"}
     assert verdicts == {"approved", "rejected", "answered", "expired"}
+
+
+def test_some_worlds_send_messages_that_are_read_refused_or_become_turns() -> None:
+    met: set[str] = set()
+
+    for seed in _likely_first(1, 3):
+        world = World(seed)
+        world.run()
+        met |= {"read"} if any(world.crew.reads.values()) else set()
+        entries = [
+            entry
+            for stored in world.broker.all_messages("log", world.subjects.team_logs())
+            for entry in read_commit(stored).entries
+        ]
+        met |= {"recorded"} if any(isinstance(entry, MessageReceived) for entry in entries) else set()
+        ends = [entry.outcome for entry in entries if isinstance(entry, WorkflowEnded)]
+        met |= {"unread"} if any(outcome.unread_messages for outcome in ends) else set()
+        requests = [stored for stored, _ in world.requests()]
+        met |= {"turn"} if any(stored.body.startswith(b'{"input":"message tell') for stored in requests) else set()
+        dead = world.broker.all_messages("dead", "sim.dead.>")
+        met |= {"refused"} if any(b"workflow_ended" in stored.body for stored in dead) else set()
+        if len(met) == 5:
+            break
+
+    assert met == {"read", "recorded", "unread", "turn", "refused"}
 
 
 def _digest_in_another_process(seed: int, hash_seed: str) -> str:

@@ -90,6 +90,8 @@ class World:
     """The simulated time before which no process starts again."""
     answers: dict[str, Control] = field(default_factory=dict)
     """The controls of people by event id."""
+    told: dict[str, tuple[str, str, str]] = field(default_factory=dict)
+    """The messages to workflows by event id: workflow, actor and text."""
 
     def __post_init__(self) -> None:
         chance = self.chance = Random(f"{self.seed}/world")
@@ -139,7 +141,7 @@ class World:
         self.talks = talks.random() < 0.3
         if self.talks:
             self.team = talking(self.team, talks)
-        self.crew = SimulatedAgents(self.seed, self._crash, asks=self.asks)
+        self.crew = SimulatedAgents(self.seed, self._crash, self.problems, asks=self.asks)
         self.leaver = chance.random() < 0.3
         self.skew = chance.choice([0.0, 0.0, 0.02, 1.5])
         self.outsiders = Outsiders(self)

@@ -27,6 +27,8 @@ from pointsman_schemas.events import (
     TaskSummary,
     Timer,
     Usage,
+    UserMessage,
+    UserMessages,
 )
 from pointsman_schemas.log import (
     Commit,
@@ -160,6 +162,9 @@ EVENTS: dict[str, Event] = {
         asked_at=_LATER,
         expires_at=_LATER,
         reply_to="pointsman.control.support.wf_1",
+    ),
+    "messages": UserMessages(
+        workflow_id="wf_1", messages=(UserMessage(number=1, text="Only the charge of May.", by="ann", at=_AT),)
     ),
     "thread": ThreadRecord(
         number=1,

@@ -51,6 +51,7 @@ class AttemptRecord:
         self._loaded = False
         self._replayed_usage: set[str] = set()
         """Names of the steps whose usage and hints are counted: those of this process and the restored ones."""
+        self._steps: Mapping[str, Step] = {}
         self._calls: dict[str, Step] = {}
         """Steps of approved calls from code that have ended, by key."""
         self._approved: dict[str, tuple[str, Mapping[str, JsonValue]]] = {}
@@ -139,8 +140,21 @@ class AttemptRecord:
                 self._apply(step)
             elif step.name.startswith(_EVENT_PREFIX):
                 self._events[step.name.removeprefix(_EVENT_PREFIX)] = EmittedEvent.model_validate(step.data)
-        self._loaded = True
+        self._loaded, self._steps = True, steps
         return steps
+
+    async def recorded_step(self, name: str) -> Step | None:
+        """Return a step that an earlier process of this attempt stored, or None.
+
+        Args:
+            name: Name of the step.
+
+        Returns:
+            The step, or None.
+        """
+        if not self._loaded:
+            await self.load()
+        return self._steps.get(name)
 
     async def recorded_call(self, key: str) -> Step | None:
         """Return the step of an approved call from code, or None if the call has not ended.

@@ -16,11 +16,13 @@ from pointsman.authoring.files import ContextFile, Files, FileTransfer
 from pointsman.authoring.ports import (
     AttemptHandle,
     AttemptUsage,
+    MessageReader,
     RateLimiter,
     ReportedCall,
     Reporter,
     StepJournal,
 )
+from pointsman.authoring.user_messages import ReceivedMessages
 from pointsman.errors import describe_error
 from pointsman.telemetry import metrics, semconv, traces
 from pointsman.telemetry.semconv import Attributes
@@ -54,6 +56,7 @@ class AttemptState:
         handle: Cancellation flag and processes.
         files: Files that the attempt may read, and those that it returns.
         record: Emitted events and approved calls.
+        messages: Messages to the workflow that the attempt has read.
         loop: Event loop that the state was made on, or None.
     """
 
@@ -70,6 +73,7 @@ class AttemptState:
         deps: Iterable[object] = (),
         interceptors: Iterable[Any] = (),
         transfer: FileTransfer | None = None,
+        message_reader: MessageReader | None = None,
     ) -> None:
         self.handoff = handoff
         self.reporter = reporter
@@ -85,6 +89,7 @@ class AttemptState:
         self.usage = self.attempt_usage = AttemptUsage()
         self.handle = AttemptHandle()
         self.record = AttemptRecord(handoff, self.agent, journal, self.now, self.attempt_usage)
+        self.messages = ReceivedMessages(handoff, message_reader, self.record)
         self._worker_deps = tuple(deps)
         self._key_counts: dict[str, int] = {}
         try:

@@ -19,7 +19,7 @@ from pointsman.errors import ConfigurationError, InvalidTokenError
 from pointsman.llm.prices import PRICES, with_named_cost
 from pointsman.telemetry import get_logger
 from pointsman.util.process_groups import CompletedProcess, run_process
-from pointsman_schemas.events import Delta, EmittedEvent, Handoff, History, TaskReport, Usage
+from pointsman_schemas.events import Delta, EmittedEvent, Handoff, History, TaskReport, Usage, UserMessage
 from pointsman_schemas.ids import attempt_token, token
 from pointsman_schemas.strict_json import as_json_value
 from pointsman_schemas.subjects import Subjects
@@ -62,6 +62,7 @@ class Context:
         deps: Iterable[object] = (),
         interceptors: Iterable[Any] = (),
         idempotency_key: str = "wf_test-T1",
+        messages: Sequence[str] = (),
     ) -> Context:
         """Return a context for a test, without a broker. It may be made outside of an event loop.
 
@@ -74,6 +75,7 @@ class Context:
             deps: Dependencies for `dep`. They come before the agent's own.
             interceptors: Interceptors of tool calls and model calls, outermost first.
             idempotency_key: Key of the task.
+            messages: Messages to the workflow, in order, as `messages` returns them.
 
         Returns:
             The context.
@@ -93,6 +95,10 @@ class Context:
             return_to=Subjects().result("test", agent, "wf_test", "T1", 1, attempt_token("test", "T1", 1)),
             deadline=datetime.now(UTC) + timedelta(hours=1),
             idempotency_key=idempotency_key,
+            messages=tuple(
+                UserMessage(number=number, text=text, by="test", at=datetime.now(UTC))
+                for number, text in enumerate(messages, 1)
+            ),
         )
         receiver = RecordingReporter() if reporter is None else reporter
         return cls(AttemptState(handoff, receiver, interceptors=interceptors).with_deps(deps))
@@ -418,6 +424,23 @@ class Context:
             UnansweredError: A person declined to answer, or the question expired without a default.
         """
         return ask(self._state, question, output, choices, timeout, default)
+
+    # Messages
+
+    async def messages(self) -> tuple[UserMessage, ...]:
+        """Return the messages to the workflow: those before the attempt, and all later ones.
+
+        `pointsman tell` and `Client.tell` send messages. Call this between the steps of the work, and compare the
+        numbers of the messages with those of the last call. Each call is recorded: if the attempt continues in another
+        process, or after a question, the same call returns the same messages.
+
+        Returns:
+            The messages, in order.
+
+        Raises:
+            TaskError: The attempt has called this 1,000 times; kind `limit`.
+        """
+        return await self._state.messages.read(self._state.next_key("messages"))
 
     # Tools and processes
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pointsman.authoring.attempt_state import AttemptState
 from pointsman.errors import OversizeEventError, TaskError
 from pointsman.ports.model import ModelReply, ToolCall
-from pointsman_schemas.events import ErrorKind, Step, StepToolCall, Usage
+from pointsman_schemas.events import ErrorKind, Step, StepToolCall, Usage, UserMessage
 
 __all__ = ["DurableSteps"]
 
@@ -92,6 +92,19 @@ class DurableSteps:
             if await state.record.append(own) is not own:
                 self._continued.add(turn)
         return _reply_of_step(step)
+
+    async def new_messages(self, turn: int, *, fetch: bool) -> Sequence[UserMessage]:
+        """Return the messages to the workflow that the model has not received before a turn.
+
+        Args:
+            turn: Number of the turn, from 1.
+            fetch: True to look for messages since the handoff.
+
+        Returns:
+            The messages, in order. Another process of the attempt gets the same messages at the same turn.
+        """
+        step, answered = self._steps.get(f"messages-{turn}"), f"answer-{turn}" in self._steps
+        return await self._state.messages.read_new(turn, step, answered=answered, fetch=fetch)
 
     def lost_calls(self) -> int:
         """Return the number of model calls that crashed workers may have had under way. The next call returns 0."""

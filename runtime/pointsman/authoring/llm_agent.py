@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -30,11 +31,11 @@ from pointsman.errors import ConfigurationError, RefusedError, TaskError
 from pointsman.llm.factory import model_from
 from pointsman.llm.json_extraction import find_json
 from pointsman.llm.json_schemas import object_schema, unwrapped
-from pointsman.llm.prompt import DATA_RULE, write_task
+from pointsman.llm.prompt import DATA_RULE, write_messages, write_task
 from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall, Turn
 from pointsman_schemas.card import AgentCard, Role
-from pointsman_schemas.events import ErrorKind, Handoff
+from pointsman_schemas.events import ErrorKind, Handoff, UserMessage
 from pointsman_schemas.role_schemas import closed_schema
 from pointsman_schemas.strict_json import compact_json, describe
 from pointsman_schemas.unknown_fields import find_unknown_fields
@@ -89,6 +90,8 @@ class LLMAgent(Agent):
             begins again: the model is asked again, and finished tools run again, with the same idempotency keys if the
             model repeats the calls. So without `durable`, a tool that a person must allow has to be `idempotent`.
         stream: Show the text to clients that watch, while the model writes it.
+        listen: Give the model the messages to the workflow that come while it works, before its next call. Without
+            `listen`, the model gets the messages before the attempt only.
         extractor: Tool that returns the text of a file which the model cannot read itself: `extract(name, context)`.
             Images and PDF files are given to models as they are, and text files as text.
         clock: Clock of the pauses between tries and of the deadline; by default the system's clock.
@@ -127,6 +130,7 @@ class LLMAgent(Agent):
         temperature: float | None = None,
         durable: bool = True,
         stream: bool = False,
+        listen: bool = False,
         extractor: Tool[..., Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -174,6 +178,7 @@ class LLMAgent(Agent):
         self._temperature = temperature
         self._durable = durable
         self._stream = stream
+        self._listen = listen
         self._extractor = check_extractor(extractor, name)
         self._deps = _as_list(deps, "deps", name)
         self._clock = clock or SystemClock()
@@ -267,6 +272,8 @@ class LLMAgent(Agent):
         run = ToolTurns(state, await self._tools(), DurableSteps(state))
         await run.steps.load()
         for number in range(1, self._turns + 1):
+            if messages := await run.steps.new_messages(number, fetch=self._listen and number > 1):
+                turns = _with_messages(turns, messages)
             reply = await run.steps.model_reply(number, partial(self._run_turns, run, tuple(turns), schema))
             _check_reply(reply, self._card.name)
             if reply.calls:
@@ -355,6 +362,17 @@ class LLMAgent(Agent):
             kind=ErrorKind.INVALID_OUTPUT,
             unusable_output=truncate(reply.text, MAX_UNUSABLE_CHARS),
         )
+
+
+def _with_messages(turns: Sequence[Turn], messages: Sequence[UserMessage]) -> list[Turn]:
+    """Return the turns with messages at the end: in the last turn, if the user has it, or in a turn of the user.
+
+    Some providers refuse two turns of the user in a row.
+    """
+    text = write_messages(messages)
+    if turns[-1].role == "user":
+        return [*turns[:-1], replace(turns[-1], text=f"{turns[-1].text}\n{text}")]
+    return [*turns, Turn("user", text)]
 
 
 def _misnamed_fields(output: type[BaseModel], answer: dict[str, JsonValue]) -> str:

@@ -15,12 +15,13 @@ from pointsman.telemetry import traces
 from pointsman.telemetry.error_content import content_text
 from pointsman.telemetry.semconv import Attributes
 from pointsman.util.process_groups import CompletedProcess
-from pointsman_schemas.events import Delta, Progress, Step, Usage
+from pointsman_schemas.events import Delta, Progress, Step, Usage, UserMessage
 
 __all__ = [
     "AttemptHandle",
     "AttemptUsage",
     "CallPermit",
+    "MessageReader",
     "RateLimiter",
     "RecordingReporter",
     "ReportedCall",
@@ -231,6 +232,14 @@ class RateLimiter(Protocol):
         Raises:
             ModelError: The wait would be longer than `patience`; kind `rate_limited`.
         """
+        ...
+
+
+class MessageReader(Protocol):
+    """Reader of the messages to the workflow of one attempt."""
+
+    async def read(self) -> tuple[UserMessage, ...]:
+        """Return all messages that the workflow has recorded, in order; none if they cannot be read now."""
         ...
 
 

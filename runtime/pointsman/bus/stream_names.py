@@ -39,6 +39,7 @@ STORED_KINDS: Mapping[str, StoredKind] = {
     "log": StoredKind("log", 2),
     "outcome": StoredKind("log", 2),
     "question": StoredKind("log", 3),
+    "message": StoredKind("log", 4),
     "thread": StoredKind("log", 3),
     "cron": StoredKind("log", 3),
     "dead": StoredKind("dead", 3),

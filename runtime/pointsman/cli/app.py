@@ -86,6 +86,7 @@ COMMANDS: Mapping[str, Entry | Group] = {
     "files": Entry("files:files", "List the files of a workflow, or save them in a folder."),
     "trace": Entry("trace:trace", "Draw the tasks and calls of a workflow on a time axis."),
     "cancel": Entry("workflows:cancel", "Cancel a workflow."),
+    "tell": Entry("workflows:tell", "Send a message to a running workflow."),
     "resume": Entry("workflows:resume", "Do the failed tasks of an ended workflow again."),
     "forget": Entry("forget:forget", "Delete an ended workflow with all its messages."),
     "audit": Entry("forget:audit", "List forgotten workflows, and handled dead letters."),

@@ -30,7 +30,7 @@ from pointsman.authoring.files import FileContent
 from pointsman.bus.file_store import FileStore
 from pointsman.client.batch import BatchInput, BatchRow, run_batch
 from pointsman.client.files import GivenFile, WorkflowFile, list_files, save_files, store_file, store_files
-from pointsman.client.operations import Operations
+from pointsman.client.operations import Operations, TellResult
 from pointsman.client.schedules import Schedules
 from pointsman.client.summaries import (
     QUEUED_STATUS,
@@ -460,6 +460,22 @@ class Client:
             imported_from=found.imported_from,
             round=found.commit.round if found.commit else 1,
         )
+
+    async def tell(
+        self, workflow: str, text: str, *, message_id: str | None = None, timeout: float = 10.0
+    ) -> TellResult:
+        """Send a message to a workflow. See `Operations.tell`.
+
+        Args:
+            workflow: The workflow's id.
+            text: The message, of at most 4,000 characters.
+            message_id: The id of the message: the same id counts once. By default the message has a new id.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The number of the message, or the workflow of the next turn; neither if no supervisor has read it in time.
+        """
+        return await self.operations.tell(workflow, text, message_id=message_id, timeout=timeout)
 
     async def queued_request(self, workflow: str) -> WorkflowSummary | None:
         """Find a request that waits for admission.

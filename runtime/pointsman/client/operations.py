@@ -19,6 +19,7 @@ from pointsman.engine.operations.audit import AuditRecord, read_audit
 from pointsman.engine.operations.circuits import load_circuits
 from pointsman.engine.operations.dead_letters import DeadLetterEntry, DeadLetters, ReplayResult
 from pointsman.engine.operations.forget import ForgetResult, WorkflowRunsError, forget_workflow
+from pointsman.engine.operations.messages import MessageRefusedError, TellResult, tell_workflow
 from pointsman.engine.operations.questions import AnswerResult, answer_question
 from pointsman.engine.operations.resume import NotResumableError, ResumeResult, resume_workflow
 from pointsman.engine.operations.threads import list_threads, remove_thread
@@ -40,10 +41,12 @@ __all__ = [
     "Circuit",
     "DeadLetterEntry",
     "ForgetResult",
+    "MessageRefusedError",
     "NotResumableError",
     "Operations",
     "ReplayResult",
     "ResumeResult",
+    "TellResult",
     "WorkflowRunsError",
 ]
 
@@ -311,6 +314,50 @@ class Operations:
             workflow,
             actor=actor or self._user,
             reason=reason,
+            timeout=timeout,
+        )
+
+    async def tell(
+        self,
+        workflow: str,
+        text: str,
+        *,
+        team: str | None = None,
+        message_id: str | None = None,
+        actor: str | None = None,
+        timeout: float = 10.0,
+    ) -> TellResult:
+        """Send a message to a workflow, and wait until the workflow has recorded the message.
+
+        Tasks that start later, and agents that listen, receive the message. If the workflow has ended, the message is
+        the next turn of its thread, if the workflow is a turn of a thread of this user.
+
+        Args:
+            workflow: The workflow's id.
+            text: The message, of at most 4,000 characters.
+            team: The workflow's team, for a user that may not read the logs of other teams.
+            message_id: The id of the message: the same id counts once. By default the message has a new id.
+            actor: The user who sends it; by default the user of the client. The broker must allow another name.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The number of the message, or the workflow of the next turn; neither if no supervisor has read it in time.
+
+        Raises:
+            ContractError: the message is empty or too long. Nothing was sent.
+            MessageRefusedError: the workflow has ended without a thread of this user, or takes no further message.
+            NotFoundError: there is no such workflow.
+            ImportedLogError: the workflow was imported. Nothing was sent.
+        """
+        return await tell_workflow(
+            self._bus,
+            self._subjects,
+            self._clock,
+            workflow,
+            text,
+            actor=actor or self._user,
+            team=team,
+            message_id=message_id,
             timeout=timeout,
         )
 

@@ -30,6 +30,7 @@ from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
 
 if TYPE_CHECKING:
+    from pointsman.engine.operations.messages import TellResult
     from pointsman.engine.operations.resume import ResumeResult
 
 __all__ = ["FoundWorkflow", "Workflow", "WorkflowEvent", "find_workflow", "read_progress"]
@@ -190,6 +191,40 @@ class Workflow:
         )
         self.round = resumed.round
         return resumed
+
+    async def tell(
+        self, text: str, *, message_id: str | None = None, actor: str | None = None, timeout: float = 10.0
+    ) -> TellResult:
+        """Send a message to the workflow, and wait until the workflow has recorded the message.
+
+        Args:
+            text: The message, of at most 4,000 characters.
+            message_id: The id of the message: the same id counts once. By default the message has a new id.
+            actor: The user who sends it; by default the user of the client. The broker must allow another name.
+            timeout: The longest wait for a supervisor, in seconds.
+
+        Returns:
+            The number of the message, or the workflow of the next turn; neither if no supervisor has read it in time.
+
+        Raises:
+            ContractError: the message is empty or too long. Nothing was sent.
+            MessageRefusedError: the workflow has ended without a thread of this user, or takes no further message.
+            ImportedLogError: the workflow was imported. Nothing was sent.
+        """
+        from pointsman.clock import SystemClock
+        from pointsman.engine.operations.messages import tell_workflow
+
+        return await tell_workflow(
+            self._bus,
+            self._subjects,
+            SystemClock(),
+            self.id,
+            text,
+            actor=actor or self._user,
+            team=self.team,
+            message_id=message_id,
+            timeout=timeout,
+        )
 
     async def cancel(self, reason: str = "", *, actor: str | None = None) -> Outcome | None:
         """Request the end of the workflow. A workflow that waits for admission ends without being admitted.

@@ -6,7 +6,7 @@
 
 Read the spine first; each folder below it is one concern of the protocol.
 
-The spine       decide, evolve, outbox, decision, results, resume, limits
+The spine       decide, evolve, outbox, decision, results, resume, limits, user_messages
 The folders     model, tasks, attempts, planning, strategies, completion, questions, threads, schedules, budget, views,
                 replay
 """

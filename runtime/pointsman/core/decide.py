@@ -34,6 +34,7 @@ from pointsman.core.resume import resume_workflow
 from pointsman.core.strategies.adaptive import plan_next_step
 from pointsman.core.strategies.registry import finish_workflow, start_workflow
 from pointsman.core.tasks.dispatch import start_ready_tasks, start_task
+from pointsman.core.user_messages import record_message
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import ErrorKind
 from pointsman_schemas.files import find_file_fault
@@ -151,6 +152,7 @@ def _on_request(decision: Decision, received: RequestReceived | RequestRefused, 
             thread=admission.thread,
             summarizer=team.threads.summarizer if admission.thread else None,
             history=admission.history,
+            messages=admission.messages,
         )
     )
     if isinstance(received, RequestRefused):
@@ -195,6 +197,8 @@ def _on_control(decision: Decision, received: ControlReceived) -> None:
             apply_answer(decision, received)
         case "resume":
             resume_workflow(decision, received)
+        case "tell":
+            record_message(decision, received)
         case _:
             assert_never(control.action)
 

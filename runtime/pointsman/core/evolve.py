@@ -18,7 +18,7 @@ from pointsman.core.model.state import (
 )
 from pointsman.errors import InvariantError
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Answer, ErrorKind, PlanUsage, Result, Usage
+from pointsman_schemas.events import Answer, ErrorKind, PlanUsage, Result, Usage, UserMessage
 from pointsman_schemas.log import (
     AttemptFailed,
     Commit,
@@ -130,6 +130,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 team=entry.team,
                 rerouted=task.rerouted or entry.fallback_for is not None,
                 budget=entry.budget,
+                messages=len(state.messages),
             )
         case "budget_awaited":
             task = _task(state, entry.task_id)
@@ -161,6 +162,7 @@ def evolve(state: State | None, entry: Entry) -> State:
                 fallback=task.fallback if entry.agent == task.agent else None,
                 team=entry.team,
                 budget=entry.budget,
+                messages=len(state.messages),
             )
         case "task_held":
             return _update_task(state, entry.task_id, TaskStatus.HELD, not_before=entry.until, rerouted=True)
@@ -232,6 +234,13 @@ def evolve(state: State | None, entry: Entry) -> State:
             )
         case "question_answered":
             return _resolve_question(state, entry)
+        case "message_received":
+            message = UserMessage(number=entry.number, text=entry.text, by=entry.by, at=entry.at)
+            return copy_with(
+                state,
+                messages=(*state.messages, message),
+                ignored_events=state.ignored_events | {entry.event_id},
+            )
         case "control_ignored":
             return copy_with(state, ignored_events=state.ignored_events | {entry.event_id})
         case "timer_armed":
@@ -281,6 +290,7 @@ def _on_workflow_started(entry: WorkflowStarted) -> State:
         thread=entry.thread,
         summarizer=entry.summarizer,
         history=entry.history,
+        messages=entry.messages,
         approve_plan=entry.approve_plan,
         refiner=entry.refiner,
         judge=entry.judge,
@@ -382,6 +392,7 @@ def _on_task_added(state: State, entry: TaskAdded) -> State:
         results_seen_by_planner=sum(1 for task in state.plan_tasks() if task.settled)
         if plans
         else state.results_seen_by_planner,
+        messages_seen_by_planner=len(state.messages) if plans else state.messages_seen_by_planner,
         replans=state.replans + (plans if state.phase is Phase.RUNNING else 0),
     )
 
@@ -508,8 +519,9 @@ def _finish_task(state: State, entry: TaskSucceeded | ReviewRequested, status: T
     ended_at = entry.at if status is TaskStatus.SUCCEEDED else None
     if task.status is TaskStatus.IN_REVIEW:
         return _update_task(state, task.id, status, error=None, ended_at=ended_at)
+    read = max(state.messages_read, min(result.messages_read, len(state.messages)))
     return _update_task(
-        copy_with(state, child_plan_usage=_child_plan_usage(state, task, entry.result)),
+        copy_with(state, child_plan_usage=_child_plan_usage(state, task, entry.result), messages_read=read),
         task.id,
         status,
         state.usage + result.usage,

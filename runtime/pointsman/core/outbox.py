@@ -21,13 +21,17 @@ from pointsman.core.tasks.handoff_input import (
     question_subject,
     task_report,
 )
+from pointsman.core.user_messages import INFORMED_ROLES, outbox_messages
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Question, Timer
 from pointsman_schemas.ids import attempt_token, dead_letter_id, delayed_handoff_id, outcome_id, task_key
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["Message", "build_handoff", "outbox", "retry_schedule"]
+__all__ = ["USER_MESSAGES", "Message", "build_handoff", "outbox", "retry_schedule"]
+
+USER_MESSAGES = "> user messages"
+"""The name of the messages to the workflow in the `only` of `outbox`. It is no token, so no task has this name."""
 
 
 def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> Iterator[Message]:
@@ -38,7 +42,8 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
     Args:
         state: The state.
         subjects: The subjects of the namespace.
-        only: Tasks, questions and the timer that the list may contain; None for all. The outcome is always listed.
+        only: Tasks, questions, the timer and `USER_MESSAGES` that the list may contain; None for all. The outcome is
+            always listed.
 
     Yields:
         The messages.
@@ -53,6 +58,8 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
             yield child_cancellation(state, task, subjects)
         if _ended_by_limit(task):
             yield _dead_letter_message(state, task, subjects)
+    if state.messages and (only is None or USER_MESSAGES in only):
+        yield from outbox_messages(state, subjects)
     for pending in state.questions.values():
         if only is None or pending.id in only:
             yield _question_message(state, pending, subjects)
@@ -78,10 +85,6 @@ def outbox(state: State, subjects: Subjects, only: Set[str] | None = None) -> It
             schedule=subjects.schedule(state.team, state.workflow_id, state.timer),
             due=state.timer_due,
         )
-
-
-_HISTORY_ROLES = (Role.WORK, Role.PLAN, Role.CLASSIFY, Role.SYNTHESIZE)
-"""The roles that receive the earlier turns of a thread."""
 
 
 def _handoff_message(state: State, task: Task, subjects: Subjects) -> Message:
@@ -136,7 +139,8 @@ def build_handoff(state: State, task: Task, subjects: Subjects) -> Handoff:
         budget=task.budget,
         depth=state.depth,
         event=task.event,
-        history=conversation(state) if state.history is not None and task.role in _HISTORY_ROLES else None,
+        history=conversation(state) if state.history is not None and task.role in INFORMED_ROLES else None,
+        messages=state.messages[: task.messages] if task.role in INFORMED_ROLES else (),
         answers=task.answers,
         continued_attempts=task.asking_attempts,
         feedback=task.error.message if task.error and task.error.kind == ErrorKind.INSUFFICIENT else "",

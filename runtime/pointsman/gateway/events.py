@@ -11,7 +11,7 @@ from pydantic import AwareDatetime, BaseModel, Field, JsonValue
 from pointsman.gateway.models import OutcomeView, UsageView
 from pointsman.gateway.streams import LogEvent
 from pointsman_schemas.events import AttemptError, Delta, Progress, Result
-from pointsman_schemas.log import Entry, PlanAccepted, WorkflowEnded, WorkflowStarted
+from pointsman_schemas.log import Entry, MessageReceived, PlanAccepted, WorkflowEnded, WorkflowStarted
 
 __all__ = ["WorkflowEvent", "error_view", "event_view", "live_view"]
 
@@ -100,7 +100,8 @@ class WorkflowEvent(BaseModel):
     outcome: OutcomeView | None = Field(default=None, description="The end of the workflow.")
     kind: str | None = Field(default=None, description="For `progress`: `progress`, `tool`, `chat` or an event's name.")
     name: str | None = Field(default=None, description="For `progress`: the tool, the model or the name.")
-    text: str | None = Field(default=None, description="For `text` and `progress`: the text.")
+    text: str | None = Field(default=None, description="For `text`, `progress` and `message_received`: the text.")
+    number: int | None = Field(default=None, description="For `message_received`: the number of the message, from 1.")
 
 
 def event_view(workflow: str, event: LogEvent) -> WorkflowEvent:
@@ -180,6 +181,8 @@ def _special_fields(entry: Entry) -> Mapping[str, Any]:
                 )
                 for task in entry.plan.tasks
             ]
+        case MessageReceived():
+            fields |= {"text": entry.text, "number": entry.number}
         case WorkflowEnded():
             fields["outcome"] = OutcomeView.of(entry.outcome)
     return fields

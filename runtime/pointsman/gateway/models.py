@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from pointsman.engine.process.agent_versions import group_by_name
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.events import MAX_DEADLINE_S, Budget, DeadLetter, Outcome, Question, Usage
+from pointsman_schemas.events import MAX_DEADLINE_S, MAX_MESSAGE_CHARS, Budget, DeadLetter, Outcome, Question, Usage
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TeamName, Token
 
 __all__ = [
@@ -209,6 +209,26 @@ class CancelRequest(Body):
     """A cancellation."""
 
     reason: str = Field(default="", max_length=1_000, description="The reason, for the outcome.")
+
+
+class MessageRequest(Body):
+    """A message to a workflow."""
+
+    text: str = Field(min_length=1, max_length=MAX_MESSAGE_CHARS, description="The message.")
+
+
+class MessageView(BaseModel):
+    """The result of a message to a workflow."""
+
+    workflow_id: str = Field(description="The workflow.")
+    number: int | None = Field(
+        default=None,
+        description="The number of the message in its workflow; null if no supervisor has recorded it yet.",
+    )
+    next_turn: str | None = Field(
+        default=None, description="The workflow of the next turn of the thread, if the message begins that turn."
+    )
+    detail: str = Field(description="The result in one sentence.")
 
 
 class ResumeRequest(Body):

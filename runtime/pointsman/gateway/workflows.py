@@ -24,6 +24,8 @@ from pointsman.gateway.files.uploads import usable_files
 from pointsman.gateway.ledger import WorkflowRow
 from pointsman.gateway.models import (
     CancelRequest,
+    MessageRequest,
+    MessageView,
     OutcomeView,
     ResumeRequest,
     Timestamp,
@@ -239,6 +241,29 @@ async def cancel_workflow(
     if ended is not None:
         raise ProblemError(409, "already_ended", f"the workflow has ended already: {ended.status}")
     return await context.view(caller, workflow_id)
+
+
+@router.post(
+    "/{workflow_id}/messages", status_code=202, summary="Send a message to a workflow", responses=problems(404, 409)
+)
+async def tell_workflow(
+    workflow_id: WorkflowPath,
+    body: MessageRequest,
+    context: ContextArg,
+    caller: CallerArg,
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1,
+            max_length=MAX_CALLER_ID_CHARS,
+            description="Your name for the message. A repeated message under the same key counts once.",
+        ),
+    ] = None,
+) -> MessageView:
+    """Send a message to a running workflow. The message to an ended turn is the next turn of its thread."""
+    workflow = await context.find(caller, workflow_id)
+    told = await workflow.tell(body.text, message_id=idempotency_key, actor=caller.name)
+    return MessageView(workflow_id=workflow_id, number=told.number, next_turn=told.next_turn, detail=told.message)
 
 
 @router.post("/{workflow_id}/resume", status_code=202, summary="Resume a workflow", responses=problems(404, 409))

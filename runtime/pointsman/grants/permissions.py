@@ -53,11 +53,11 @@ TRUSTED_ROLES = frozenset({GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.P
 EDGE_DOMAIN = "edge"
 """The value of POINTSMAN_JETSTREAM_DOMAIN for users of the edge account: their requests to JetStream have this name."""
 
-_WORKFLOWS = ("cancel", "approve", "reject", "answer", "resume")
+_WORKFLOWS = ("cancel", "tell", "approve", "reject", "answer", "resume")
 _SCHEDULES = ("schedule", "schedule-others")
 
 ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
-    GrantRole.CALLER: ("cancel", "schedule"),
+    GrantRole.CALLER: ("cancel", "tell", "schedule"),
     GrantRole.GATEWAY: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "webhooks"),
     GrantRole.DASHBOARD: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "submit"),
     GrantRole.OPERATOR: (
@@ -345,6 +345,7 @@ class _Table:
             *self._last(self.results, f"{ns}.result.*.{_AGENT}.>", f"{ns}.step.{_AGENT}.>"),
             *self._follow(self.results, f"{ns}.step.{_AGENT}.>"),
             *self._last(self.limits, f"{ns}.limit.*"),
+            *self._last(self.log, f"{ns}.message.{_AGENT}.>"),
             *self._read_bodies(),
             *self._write_bodies(),
         ]
@@ -392,7 +393,7 @@ class _Table:
         publish, subscribe = self.observer(actions)
         publish += self._operate(actions)
         if "import" in actions:
-            publish += [f"{self.ns}.{kind}.>" for kind in ("log", "event", "outcome", "question", "dead")]
+            publish += [f"{self.ns}.{kind}.>" for kind in ("log", "event", "outcome", "question", "message", "dead")]
             publish += self._write_bodies()
         if "forget" in actions:
             publish += [f"{self.ns}.audit.*.{_USER}.*", *self._remove("MSG.DELETE")]
@@ -419,9 +420,10 @@ class _Table:
             f"{ns}.log.{_TEAM}.*",
             f"{ns}.outcome.{_TEAM}.*",
             f"{ns}.question.{_TEAM}.>",
+            f"{ns}.message.*.{_TEAM}.>",
             f"{ns}.thread.{_TEAM}.>",
             f"{ns}.cron.{_TEAM}.>",
-            f"{ns}.request.{_TEAM}.*",  # the fires of schedules, for their callers
+            f"{ns}.request.{_TEAM}.*",  # for callers: the fires of schedules, and messages that become turns of threads
             f"{ns}.dead.>",  # of the team, and of agents whose tasks have failed
             f"{ns}.cancelled.{_TEAM}.*",
             f"{ns}.handed.>",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pointsman.engine.log.reader import ImportedLogError
 from pointsman.engine.operations.dead_letters import NotReplayableError
+from pointsman.engine.operations.messages import MessageRefusedError
 from pointsman.engine.operations.resume import NotResumableError
 from pointsman.errors import (
     BodyLostError,
@@ -27,6 +28,7 @@ _STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
     (ContractError, 422),
     (NotReplayableError, 409),
     (NotResumableError, 409),
+    (MessageRefusedError, 409),
     (ImportedLogError, 409),
     (BusyThreadError, 409),
     (ScheduleRefusedError, 409),

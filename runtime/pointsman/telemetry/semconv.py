@@ -176,6 +176,7 @@ _DESTINATIONS: Final = {
     "log": (True, ".{workflow}"),
     "outcome": (True, ".{workflow}"),
     "question": (True, ".{workflow}.{id}"),
+    "message": (True, ".{team}.{workflow}.{number}"),
     "thread": (True, ".{caller}.{thread}"),
     "cron": (True, ".{caller}.{schedule}"),
     "dead": (True, ".{workflow}.{id}"),

@@ -102,6 +102,8 @@ def test_caller_of_two_teams_has_the_rights_on_both_and_cancels_only_if_it_may()
         "ns.control.crew-2.*.cancel.ada.*",
         "ns.control.crew.*.schedule.ada.*",
         "ns.control.crew-2.*.schedule.ada.*",
+        "ns.control.crew.*.tell.ada.*",
+        "ns.control.crew-2.*.tell.ada.*",
     }
 
 

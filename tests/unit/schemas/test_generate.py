@@ -116,6 +116,7 @@ def test_addresses_are_the_subjects_that_the_processes_use() -> None:
             **names,
             id="i",
             name="n",
+            number=1,
             origin="o",
             caller="c",
             action="cancel",

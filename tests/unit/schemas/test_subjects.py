@@ -69,6 +69,7 @@ def test_filter_of_a_kind_selects_the_messages_of_its_workflow_alone() -> None:
             "step": subjects.step("a", "crew", workflow, "t1", 1, "s1"),
             "event": subjects.event("crew", workflow, "a", "t1"),
             "handoff": subjects.handoff("a", "crew", workflow, "t1", 1),
+            "message": subjects.message("a", "crew", workflow, 1),
             "timer": subjects.timer("crew", workflow, "wake-1"),
             "schedule": subjects.retry("crew", workflow, "t1"),
         }

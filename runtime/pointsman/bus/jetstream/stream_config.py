@@ -251,6 +251,7 @@ def stream_configs(subjects: Subjects, settings: Settings, *, apart: bool = Fals
                 f"{ns}.log.*.*",
                 f"{ns}.outcome.*.*",
                 f"{ns}.question.*.*.*",
+                f"{ns}.message.*.*.*.*",
                 f"{ns}.thread.*.*.*",
                 f"{ns}.cron.*.*.*",
             ],

@@ -1,4 +1,4 @@
-"""The commands about workflows: watch, list, show, cancel, resume."""
+"""The commands about workflows: watch, list, show, cancel, `tell`, resume."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from pointsman.cli.arguments import Json, Namespace, Since, Until, Url, WorkflowId, parse_time
+from pointsman.cli.arguments import Json, Namespace, Since, Until, Url, WorkflowId, parse_time, read_stdin
 from pointsman.cli.render.follow import follow, print_outcome
 from pointsman.cli.render.outcome import render_workflow, workflow_table
 from pointsman.cli.render.output import (
@@ -29,7 +29,7 @@ from pointsman.cli.support.session import session
 from pointsman.cli.support.teams import is_admitted
 from pointsman.client.client import WORKFLOW_STATUSES, Client, Workflow
 from pointsman.client.known_teams import known_teams
-from pointsman.client.operations import NotResumableError
+from pointsman.client.operations import MessageRefusedError, NotResumableError
 from pointsman.core.evolve import open_questions
 from pointsman.core.views.trace import build_trace
 from pointsman.core.views.trace_status import at_time, tasks_without_agent
@@ -37,7 +37,7 @@ from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman_schemas.base import closest_match
 from pointsman_schemas.log import PlanAccepted, WorkflowEnded, WorkflowStarted
 
-__all__ = ["cancel", "list_", "resume", "show", "watch"]
+__all__ = ["cancel", "list_", "resume", "show", "tell", "watch"]
 
 _STATUS_WORDS = {status.replace(" ", "-"): status for status in WORKFLOW_STATUSES}
 _MAX_LETTERS = 100  # dead letters of a workflow that `show` counts
@@ -221,6 +221,56 @@ def cancel(
         print_json({"workflow_id": id, "cancelled": True}) if json else print(f"Cancellation of {id} sent.")
         if note:
             print_error(note)
+        return Code.OK
+
+    return asyncio.run(run())
+
+
+def tell(
+    workflow: WorkflowId,
+    text: Annotated[
+        str,
+        typer.Argument(metavar="TEXT", help="The message, of at most 4,000 characters; - reads standard input."),
+    ],
+    message_id: Annotated[
+        str | None,
+        typer.Option(
+            "--id",
+            metavar="ID",
+            help="The id of the message: the same id counts once. Default: a new id.",
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = None,
+    namespace: Namespace = None,
+    json: Json = False,
+) -> Code:
+    """Send a message to a running workflow.
+
+    Tasks that start later, and agents that listen, receive the message. If the workflow has ended, the message is
+    the next turn of its thread, if the workflow has a thread.
+
+    Returns:
+        The exit code.
+    """
+    said = read_stdin().strip() if text == "-" else text
+
+    async def run() -> Code:
+        async with session(url, namespace) as client:
+            id = await resolve_workflow_id(client, workflow)
+            try:
+                told = await client.tell(id, said, message_id=message_id)
+            except MessageRefusedError as error:
+                if json:
+                    print_json({"workflow_id": id, "taken": False, "message": str(error)})
+                print_error(str(error))
+                return Code.FAILED
+        if json:
+            taken = told.number is not None or told.next_turn is not None
+            result = {"number": told.number, "next_turn": told.next_turn, "message": told.message}
+            print_json({"workflow_id": id, "taken": taken or None, **result})
+        else:
+            print(f"{told.message[:1].upper()}{told.message[1:]}.")
         return Code.OK
 
     return asyncio.run(run())

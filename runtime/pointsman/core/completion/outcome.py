@@ -12,6 +12,7 @@ from pointsman.core.decision import Decision
 from pointsman.core.model.lifecycle import Phase, TaskStatus
 from pointsman.core.model.state import State, Task
 from pointsman.core.tasks.dispatch import abandon_task
+from pointsman.core.user_messages import unread_messages
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import AttemptError, Conflict, Gap, Outcome, TaskSummary
 from pointsman_schemas.log import AbandonCause, WorkflowCancellation, WorkflowEnded
@@ -47,6 +48,7 @@ def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValu
             ),
             "usage": state.total_usage,
             "round": state.round,
+            "unread_messages": len(unread_messages(state)),
             "correlation_id": state.correlation_id,
             "trace_id": state.trace.trace_id,
             "started_at": state.started_at,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeAlias
 
-from pointsman_schemas.events import AttemptError, Control, History, Request, Result
+from pointsman_schemas.events import AttemptError, Control, History, Request, Result, UserMessage
 from pointsman_schemas.log import Parent, ThreadTurn, TraceOrigin
 from pointsman_schemas.team import Team
 
@@ -46,6 +46,7 @@ class Admission:
         digest: Digest of the request. A different request with the same id has a different digest. Empty for a handoff.
         thread: The turn of a thread, if the request names a thread and the thread has admitted the turn.
         history: The earlier turns of the thread.
+        messages: For a handoff: the messages to the workflow of the parent before the handoff.
     """
 
     workflow_id: str
@@ -60,6 +61,7 @@ class Admission:
     digest: str = ""
     thread: ThreadTurn | None = None
     history: History | None = None
+    messages: tuple[UserMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class ResultReceived:
 
 @dataclass(frozen=True, slots=True)
 class ControlReceived:
-    """A command of an operator, a caller or a parent: cancel, replay, approve or reject.
+    """A command of an operator, a caller or a parent, such as `cancel`, `approve` or `tell`.
 
     Attributes:
         event_id: The id of the event.

@@ -13,7 +13,17 @@ from pydantic import JsonValue, PlainSerializer, TypeAdapter
 from pointsman.core.model.inputs import ROUND_MARK
 from pointsman.core.model.lifecycle import SETTLED, TERMINAL, Phase, TaskStatus
 from pointsman_schemas.card import Role
-from pointsman_schemas.events import Answer, AttemptError, Budget, History, Outcome, PlanUsage, Result, Usage
+from pointsman_schemas.events import (
+    Answer,
+    AttemptError,
+    Budget,
+    History,
+    Outcome,
+    PlanUsage,
+    Result,
+    Usage,
+    UserMessage,
+)
 from pointsman_schemas.files import File
 from pointsman_schemas.log import AbandonCause, Parent, ThreadTurn, TraceOrigin
 from pointsman_schemas.plan import Plan, PlannedTask
@@ -98,6 +108,8 @@ class Task:
     """True if a judge has returned the output once. A judge may return the output of a task only once."""
     answers: tuple[Answer, ...] = ()
     """The answers of persons to the questions of earlier attempts."""
+    messages: int = 0
+    """Number of messages to the workflow when the current attempt was dispatched. Its handoff has these messages."""
     asking_attempts: tuple[int, ...] = ()
     """The attempts that ended with a question."""
     team: bool = False
@@ -208,6 +220,12 @@ class State:
     """Number of plans requested while a plan was running. Plans that are returned for repair do not count."""
     results_seen_by_planner: int = 0
     """Number of settled tasks that the newest planner received."""
+    messages: tuple[UserMessage, ...] = ()
+    """The messages to the workflow, in order."""
+    messages_read: int = 0
+    """The number of the newest message that a task with a result has read."""
+    messages_seen_by_planner: int = 0
+    """Number of messages that the newest planner received."""
     timer: str = ""
     timer_due: datetime | None = None
     timers: int = 0

@@ -114,6 +114,8 @@ def _inputs_of_entries(state: State | None, entries: Sequence[Entry]) -> Iterato
                     action=_ACTIONS[entry.verdict], question=entry.question, input=entry.input, reason=entry.reason
                 )
                 yield ControlReceived(entry.event_id, answer, entry.by)
+            case "message_received":
+                yield ControlReceived(entry.event_id, Control(action="tell", text=entry.text), entry.by)
             case "control_ignored":
                 ignored = {"action": entry.action, "question": entry.question, "input": entry.input}
                 yield ControlReceived(entry.event_id, Control.model_validate(ignored), "")
@@ -158,6 +160,7 @@ def _request_input(started: WorkflowStarted, entries: Sequence[Entry]) -> Reques
         digest=started.request_digest,
         thread=started.thread,
         history=started.history,
+        messages=started.messages,
     )
     last = entries[-1]
     if isinstance(last, WorkflowEnded) and last.refusal is not None:

@@ -1,4 +1,8 @@
-"""Plan step by step: the planner receives every result and plans the next tasks, until nothing remains to be done."""
+"""Plan step by step: the planner receives every result and plans the next tasks, until nothing remains to be done.
+
+The planner also receives the messages to the workflow. A message that comes after the planner's last plan leads to one
+more plan, before the answer is written.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,8 @@ __all__ = ["plan_next_step"]
 def plan_next_step(decision: Decision) -> bool:
     """Request the next tasks from an adaptive planner, if there are results that the planner has not received.
 
+    A message alone does not interrupt the tasks: the planner receives it with the next result, or when no task is open.
+
     No task of the current plan starts until the planner answers, because the answer may replace the task.
 
     Args:
@@ -25,20 +31,21 @@ def plan_next_step(decision: Decision) -> bool:
     """
     state = decision.state
     strategy = state.strategy
-    if not isinstance(strategy, Adaptive) or state.reached_limit or (state.plan is not None and state.plan.done):
+    if not isinstance(strategy, Adaptive) or state.reached_limit:
         return False
     new = sum(1 for task in state.plan_tasks() if task.settled) - state.results_seen_by_planner
-    if new <= 0:
+    done = new <= 0 or (state.plan is not None and state.plan.done)
+    if done and (state.open_tasks or len(state.messages) <= state.messages_seen_by_planner):
         return False
     if not remaining_tasks(state):  # a planner that may plan nothing would only have its plans rejected
-        if state.open_tasks == 0:
+        if state.open_tasks == 0 and not done:
             detail = f"the limit of {quota(state).tasks} tasks was reached before the planner said that it was done"
             decision.add(LimitReached(at=decision.now, limit="tasks", detail=detail))
         return False
     if state.replans + 1 < strategy.max_plans:
-        request_plan(decision, strategy, reason=_replan_hints(state, new))
+        request_plan(decision, strategy, reason=_replan_hints(state, max(new, 0)))
         return True
-    if state.open_tasks == 0:
+    if state.open_tasks == 0 and not done:
         detail = f"the limit of {strategy.max_plans} plans was reached before the planner said that it was done"
         decision.add(LimitReached(at=decision.now, limit="plans", detail=detail))
     return False
@@ -48,8 +55,11 @@ def _replan_hints(state: State, new: int) -> str:
     """Return the hints of the `new` results that were settled last."""
     settled = [task for task in state.plan_tasks() if task.settled]
     settled.sort(key=lambda task: task.ended_at or state.started_at)
-    return "; ".join(
+    hints = [
         f"{task.agent} suggests it: {task.result.replan_hint}"
-        for task in settled[-new:]
+        for task in settled[len(settled) - new :]
         if task.result and task.result.replan_hint
-    )
+    ]
+    if len(state.messages) > state.messages_seen_by_planner:
+        hints.append("messages came while the work went on")
+    return "; ".join(hints)

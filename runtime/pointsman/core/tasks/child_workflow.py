@@ -79,6 +79,7 @@ def child_result(state: State, parent: Parent, outcome: Outcome) -> Message:
         gaps=outcome.gaps,
         files=outcome.files,
         plan_usage=plan_usage(state),
+        messages_read=state.messages_read,
         started_at=outcome.started_at,
         # Supervisors' clocks differ a little, and a result that ends before its start is refused.
         ended_at=max(outcome.started_at, outcome.ended_at),

@@ -162,6 +162,8 @@ class Timeline:
                 edited = ", edited" if entry.verdict == "approved" and entry.input is not None else ""
                 tone: Tone = "good" if entry.verdict in ("approved", "answered") else "bad"
                 return "?", tone, entry.by or "timer", "answered:", f"{entry.verdict} {entry.question}{edited}{why}"
+            case "message_received":
+                return "✉", "plain", entry.by or "a client", "says:", entry.text
             case "control_ignored":
                 return "-", "warn", entry.action, "is", f"ignored: {entry.reason}"
             case "limit_reached":

@@ -403,7 +403,7 @@ class _TraceBuilder:
             case "task_refined":
                 task = self._task(entry.task_id, "")
                 task.intent = entry.intent or task.intent
-            case "control_ignored" | "workflow_started" | "timer_armed":
+            case "message_received" | "control_ignored" | "workflow_started" | "timer_armed":
                 pass
             case _:
                 assert_never(entry)

@@ -127,6 +127,7 @@ def read_child_request(
         ),
         depth=handoff.depth + 1,
         history=handoff.history,
+        messages=handoff.messages,
     )
     try:
         caller_id(admission.request_id, "event id of the handoff")

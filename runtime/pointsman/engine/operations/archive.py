@@ -74,6 +74,7 @@ def archived_subjects(subjects: Subjects, team: str, workflow: str) -> tuple[tup
     return (
         ("log", subjects.log(team, workflow)),
         ("log", subjects.workflow_questions(workflow, team)),
+        ("log", subjects.workflow_messages("message", team, workflow)),
         ("log", subjects.outcome(team, workflow)),
         ("results", subjects.workflow_messages("event", team, workflow)),
         ("results", subjects.workflow_messages("result", team, workflow)),

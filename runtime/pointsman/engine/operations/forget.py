@@ -147,6 +147,7 @@ def _subjects_of(subjects: Subjects, team: str, workflow: str) -> Sequence[tuple
         ("deliveries", subjects.workflow_deliveries(workflow)),
         ("deliveries", subjects.receipts(workflow=workflow)),
         ("log", subjects.workflow_questions(workflow, team)),
+        ("log", subjects.workflow_messages("message", team, workflow)),
     )
 
 

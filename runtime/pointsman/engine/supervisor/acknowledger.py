@@ -11,7 +11,7 @@ from pointsman.core.model.state import State
 from pointsman.core.tasks.child_workflow import PARENT_CONTROL
 from pointsman.engine.log.workflow_log import CorruptLogError, WorkflowLog
 from pointsman.engine.process.dead_lettering import dead_letter
-from pointsman.engine.supervisor.inbound import InboundInput
+from pointsman.engine.supervisor.inbound import InboundInput, is_message
 from pointsman.engine.supervisor.spans import log_context
 from pointsman.errors import BusUnavailableError, ConflictError, PermissionDeniedError, PointsmanError
 from pointsman.ports.bus import Bus, Delivery
@@ -86,6 +86,9 @@ class Acknowledger:
                     if inbound_input.delivery.delivered < _MAX_DELIVERIES
                     else inbound_input.delivery.ack()
                 )
+                continue
+            if is_message(inbound_input.input) and inbound_input.event_id.startswith(f"{workflow}-"):
+                await inbound_input.delivery.ack()  # of a parent; the child never began
                 continue
             message = "no log of this workflow exists: it was never admitted here, or its log was removed"
             await self.dead_letter(inbound_input.delivery, workflow, "unknown_workflow", message)

@@ -22,7 +22,7 @@ from pointsman.engine.log.requests import (
 from pointsman.engine.process.consumers import request_consumer
 from pointsman.engine.supervisor.inbound import InboundInput, is_cancellation
 from pointsman.errors import ContractError
-from pointsman.ports.bus import Bus, Delivery
+from pointsman.ports.bus import Bus, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.events import AttemptError
@@ -136,16 +136,28 @@ class InboundDecoder:
         """
         for inbound_input in inbound:
             if isinstance(inbound_input.input, ControlReceived) and is_cancellation(workflow, inbound_input.input):
-                requests = request_consumer(self._subjects, self._team.name)
-                depth = await self._bus.depth(requests.name, requests.stream)
-                after = (
-                    depth.settled_through if depth else 0
-                )  # a waiting request is not settled, however long the queue is
-                request = await find_request(self._bus, requests.subject, workflow, after=after)
+                request = await self._queued_request(workflow)
                 if request is not None:
                     inbound_input.related_inputs = (read_request(request, self._team),)
                 return request is not None
         return False
+
+    async def is_queued(self, workflow: str) -> bool:
+        """Check whether the request of a workflow waits for admission.
+
+        Args:
+            workflow: The workflow's id.
+
+        Returns:
+            True if the request waits.
+        """
+        return await self._queued_request(workflow) is not None
+
+    async def _queued_request(self, workflow: str) -> StoredMessage | None:
+        requests = request_consumer(self._subjects, self._team.name)
+        depth = await self._bus.depth(requests.name, requests.stream)
+        after = depth.settled_through if depth else 0  # a waiting request is not settled, however long the queue is
+        return await find_request(self._bus, requests.subject, workflow, after=after)
 
     async def add_parent_cancellation(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
         """Add the cancellation that a parent sent before its child began.

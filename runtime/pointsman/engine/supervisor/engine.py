@@ -42,7 +42,9 @@ from pointsman.engine.supervisor.inbound import (
     all_committed,
     fired_early,
     is_late_timer,
+    is_message,
     is_request,
+    message_refusal,
     request_id_conflict,
     result_forgery,
 )
@@ -92,6 +94,10 @@ _FIRST_TURN_PAUSE_S = 0.1
 """Delay before the first check whether a turn that waits may start. The delay grows with each check."""
 _MAX_TURN_PAUSE_S = 1.0
 """Longest delay between two checks. Each check reads the record of the thread."""
+_MESSAGE_PAUSE_S = 0.5
+"""Delay before a message to a workflow that has not begun is delivered again. The delay grows with each delivery."""
+_MAX_MESSAGE_PAUSE_S = 10.0
+"""Longest delay between two deliveries of such a message."""
 _HEADS_PER_WORKFLOW = 2
 """Cached heads for each slot of admission: other supervisors admit some of the workflows whose inputs arrive here."""
 
@@ -479,10 +485,10 @@ class SupervisorEngine:
             # Another supervisor may have admitted the workflow since this read, and settled its request.
             head = replace(await self._logs.load(workflow), foreign_messages=True)
             if head.state is None:
-                return await self._acknowledger.dead_letter_unknown(workflow, inbound)
+                return await self._settle_unknown(workflow, inbound)
         if head.state is None:
             await self._usage.refuse(inbound)
-            cancelled = any(isinstance(each.input, ControlReceived) for each in inbound)
+            cancelled = any(isinstance(each.input, ControlReceived) and not is_message(each.input) for each in inbound)
             if not cancelled and not await self._threads.admit(inbound):
                 return await self._wait_for_turn(workflow, inbound)
             await self._decoder.add_parent_cancellation(workflow, inbound)
@@ -517,11 +523,23 @@ class SupervisorEngine:
                 inbound_input.refusal
                 or request_id_conflict(head.state, inbound_input.input)
                 or result_forgery(head.state, inbound_input.input)
+                or message_refusal(head.state, inbound_input.input)
             )
         await self._acknowledger.acknowledge(workflow, inbound, head.state)
         fault_point("supervisor.acked")
         self._log_entries(head.state, entries)
         return None
+
+    async def _settle_unknown(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
+        """Return the messages to a workflow that has not begun yet. Dead-letter the other inputs."""
+        early = [each for each in inbound if is_message(each.input)]
+        if early and not await self._decoder.is_queued(workflow):
+            # A parent sends messages to a child whose handoff may still be in the queue.
+            early = [each for each in early if each.delivery.delivered < _MAX_DELIVERIES]
+        for each in early:
+            await each.delivery.nak(min(_MESSAGE_PAUSE_S * each.delivery.delivered, _MAX_MESSAGE_PAUSE_S))
+        if others := [each for each in inbound if all(each is not kept for kept in early)]:
+            await self._acknowledger.dead_letter_unknown(workflow, others)
 
     async def _wait_for_turn(self, workflow: str, inbound: Sequence[InboundInput]) -> None:
         """Return the request of a turn that waits. The broker delivers it again, to any supervisor."""

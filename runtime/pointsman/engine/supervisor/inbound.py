@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeGuard
 
 from pointsman.core.model.inputs import (
     CLOCK_SKEW,
@@ -19,6 +20,7 @@ from pointsman.core.model.inputs import (
 from pointsman.core.model.state import State
 from pointsman.core.results import has_token
 from pointsman.core.tasks.child_workflow import PARENT_CONTROL
+from pointsman.core.user_messages import late_message
 from pointsman.errors import InvariantError, OversizeEventError
 from pointsman.ports.bus import Delivery
 from pointsman_schemas.events import AttemptError, ErrorKind
@@ -30,7 +32,9 @@ __all__ = [
     "fired_early",
     "is_cancellation",
     "is_late_timer",
+    "is_message",
     "is_request",
+    "message_refusal",
     "refuse_oversized",
     "request_id_conflict",
     "result_forgery",
@@ -95,6 +99,18 @@ def result_forgery(state: State, each: Input) -> AttemptError | None:
             "publish a result on the return_to of its handoff; nothing has changed"
         ),
     )
+
+
+def message_refusal(state: State, each: Input) -> AttemptError | None:
+    """Return an error for a message to a workflow that has ended and has no next turn; None for any other input."""
+    if not is_message(each) or not state.ended or not (reason := late_message(state, each)):
+        return None
+    return AttemptError(kind="workflow_ended", message=reason)
+
+
+def is_message(each: Input) -> TypeGuard[ControlReceived]:
+    """Return True if an input is a message to the workflow."""
+    return isinstance(each, ControlReceived) and each.control.action == "tell"
 
 
 def is_cancellation(workflow: str, received: ControlReceived) -> bool:

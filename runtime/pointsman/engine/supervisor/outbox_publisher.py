@@ -16,7 +16,7 @@ from pointsman.core.model.inputs import CLOCK_SKEW
 from pointsman.core.model.lifecycle import TaskStatus
 from pointsman.core.model.messages import Message
 from pointsman.core.model.state import State, Task
-from pointsman.core.outbox import outbox, retry_schedule
+from pointsman.core.outbox import USER_MESSAGES, outbox, retry_schedule
 from pointsman.engine.log.reader import gather_batched, round_of_outcome
 from pointsman.engine.process.dead_lettering import store_dead_letter
 from pointsman.engine.process.fault_injection import fault_point
@@ -333,7 +333,10 @@ def _mark_resent(messages: Iterable[EncodedMessage]) -> None:
 
 
 def _touched_by(entries: Iterable[Entry]) -> Set[str]:
-    """Return the tasks, timers and approvals that entries concern, in order. The outcome concerns its last task."""
+    """Return the tasks, timers, questions and messages that entries concern, in order.
+
+    The outcome concerns its last task.
+    """
     return dict.fromkeys(map(_subject_of_entry, entries)).keys()
 
 
@@ -343,5 +346,7 @@ def _subject_of_entry(entry: Entry) -> str:
             return entry.name
         case "question_asked":
             return entry.question
+        case "message_received":
+            return USER_MESSAGES
         case _:
             return getattr(entry, "task_id", "")

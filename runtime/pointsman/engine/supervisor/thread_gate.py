@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pointsman.core.model.inputs import RequestReceived, RequestRefused
+from pointsman.core.model.inputs import ControlReceived, RequestReceived, RequestRefused
 from pointsman.core.model.state import State
 from pointsman.core.planning.summary import thread_summary
 from pointsman.core.threads.past_turns import bounded_text, history_of
@@ -20,6 +20,7 @@ from pointsman.core.threads.turns import (
     turn_of,
     turns_ahead,
 )
+from pointsman.core.user_messages import NextTurn, late_turn, next_turn_workflow, unread_turn
 from pointsman.engine.log.reader import is_outcome
 from pointsman.engine.log.thread_records import ThreadRecords
 from pointsman.engine.process.consumers import request_consumer
@@ -29,7 +30,7 @@ from pointsman.ports.bus import Bus
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.envelope import Envelope, decode, encode
-from pointsman_schemas.events import AttemptError, Control, ErrorKind, Outcome
+from pointsman_schemas.events import AttemptError, Control, ErrorKind, Outcome, Request
 from pointsman_schemas.ids import derive_id
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import Subjects
@@ -77,10 +78,10 @@ class ThreadGate:
         return True
 
     async def record(self, state: State, inbound: Sequence[InboundInput]) -> None:
-        """Write the end of a turn to its thread. A repeated call changes nothing.
+        """Write the end of a turn to its thread. Then publish the messages that no task has read as the next turn.
 
-        A turn is lost if its workflow is no turn of the thread: it was cancelled or refused before the thread admitted
-        it, or another request with the same id began it.
+        A repeated call changes nothing. A turn is lost if its workflow is no turn of the thread: it was cancelled or
+        refused before the thread admitted it, or another request with the same id began it.
 
         Args:
             state: The state of the workflow after the inputs.
@@ -98,7 +99,12 @@ class ThreadGate:
             text = thread_summary(state)
             summary = (own.overflow[-1].number, text) if text else None
             answer = bounded_text(state.outcome.answer)
-            await self._end(own.caller, own.thread, state.workflow_id, state.outcome.status, answer, summary)
+            thread = await self._end(own.caller, own.thread, state.workflow_id, state.outcome.status, answer, summary)
+            controls = [each.input for each in inbound if isinstance(each.input, ControlReceived)]
+            late = [late_turn(state, each) for each in controls if each.control.action == "tell"]
+            for turn in (unread_turn(state), *late):
+                if turn is not None:
+                    await self._publish_turn(turn, thread)
 
     async def _end(
         self,
@@ -108,13 +114,32 @@ class ThreadGate:
         outcome: str,
         answer: str,
         summary: tuple[int, str] | None = None,
-    ) -> None:
+    ) -> Thread | None:
         def decide(thread: Thread | None) -> tuple[ThreadEntry, ...]:
             if thread is None:
                 return ()
             return end_turn(thread, workflow, outcome, answer, self._clock.now(), summary)
 
-        await self._records.change(self._team.name, caller, thread_id, decide)
+        return await self._records.change(self._team.name, caller, thread_id, decide)
+
+    async def _publish_turn(self, turn: NextTurn, thread: Thread | None) -> None:
+        """Publish a request that continues a thread. Requests that are published again start no further workflow."""
+        subject = self._subjects.request(self._team.name, turn.place.caller)
+        workflow = next_turn_workflow(self._subjects, self._team.name, turn.place.caller, turn.request_id)
+        if thread is None or thread.deleted_at is not None:
+            return
+        if turn_of(thread, workflow) is not None or workflow in thread.earlier:
+            return  # published before
+        envelope = Envelope(
+            id=turn.request_id,
+            type=Request.event_type,
+            source=self._source,
+            time=self._clock.now(),
+            subject=workflow,
+            correlation_id=turn.request_id,
+        )
+        await self._bus.publish(subject, dump(turn.request), encode(envelope))
+        _log.info("message_became_turn", thread=turn.place.thread, turn=workflow)
 
     async def _admit_turn(self, each: InboundInput, received: RequestReceived, thread_id: str) -> bool:
         admission, policy = received.admission, self._team.threads

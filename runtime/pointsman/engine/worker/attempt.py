@@ -18,7 +18,7 @@ from pointsman.authoring.attempt_state import AttemptState
 from pointsman.authoring.context import Context
 from pointsman.authoring.files import FileTransfer
 from pointsman.authoring.interceptor import AttemptInvocation, Interceptor, intercept_attempt
-from pointsman.authoring.ports import RateLimiter, Reporter, StepJournal
+from pointsman.authoring.ports import MessageReader, RateLimiter, Reporter, StepJournal
 from pointsman.engine.worker.executors import Execution, Executor
 from pointsman.engine.worker.loop_watchdog import attribute_current_task
 from pointsman.engine.worker.timeout_scheduler import TimeoutScheduler
@@ -89,13 +89,15 @@ class Attempt:
         interceptors: Interceptors of the attempt, outermost first. Default: none.
         deps: Dependencies of the agent. Default: none.
         transfer: Object store of the attempt's files. Default: none.
+        message_reader: Reader of the messages to the workflow. Default: none.
     """
 
     def __init__(self, agent: Agent, handoff: Handoff, reporter: Reporter, executor: Executor, clock: Clock,
                  timeouts: TimeoutScheduler[Attempt], journal: StepJournal | None = None,
                  rate_limiter: RateLimiter | None = None, deliveries: int = 1,
                  interceptors: Sequence[Interceptor] = (), deps: Sequence[object] = (),
-                 transfer: FileTransfer | None = None) -> None:  # fmt: skip
+                 transfer: FileTransfer | None = None,
+                 message_reader: MessageReader | None = None) -> None:  # fmt: skip
         self.handoff = handoff
         self._agent = agent
         self._name, self._revision = agent.card.name, agent.card.revision
@@ -106,6 +108,7 @@ class Attempt:
         self._interceptors = interceptors
         self._deps = deps
         self._transfer = transfer
+        self._message_reader = message_reader
         self._executor = executor
         self._clock = clock
         self._timeouts = timeouts
@@ -253,6 +256,7 @@ class Attempt:
             deps=self._deps,
             interceptors=self._interceptors,
             transfer=self._transfer,
+            message_reader=self._message_reader,
         )
         context = Context(state)
         try:
@@ -328,6 +332,7 @@ class Attempt:
             replan_hint=state.attempt_usage.replan_hint if state else None,
             files=tuple(state.files.returned) if state and ending.status == "succeeded" else (),
             events=state.record.events if state else (),
+            messages_read=state.messages.last_read if state else 0,
             revision=self._revision,
             started_at=self._started_at or now,
             ended_at=now,

@@ -30,6 +30,7 @@ from pointsman.engine.worker.agent_slots import AgentSlots
 from pointsman.engine.worker.attempt import Attempt
 from pointsman.engine.worker.executors import Executor, InlineExecutor
 from pointsman.engine.worker.file_transfer import WorkerFiles
+from pointsman.engine.worker.message_reader import BusMessageReader
 from pointsman.engine.worker.progress_publisher import BusProgressPublisher
 from pointsman.engine.worker.rate_limiter import BusRateLimiter
 from pointsman.engine.worker.step_journal import BusStepJournal
@@ -249,6 +250,7 @@ class HandoffProcessor:
         in_flight.attempt = attempt = Attempt(
             slots.agent, handoff, reporter, self.executor, self._clock, self.timeouts, journal, self.rate_limiter,
             delivery.delivered, self.interceptors, self.deps, self._files(handoff),
+            BusMessageReader(self._bus, self._subjects, handoff),
         )  # fmt: skip
         if maybe_known and await self._has_result(handoff):
             await in_flight.delivery.ack()

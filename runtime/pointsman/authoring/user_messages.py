@@ -1,0 +1,100 @@
+"""Messages to the workflow, as one attempt reads them. Recorded reads are repeated with the same messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, cast
+
+from pydantic import JsonValue
+
+from pointsman.authoring.attempt_record import AttemptRecord
+from pointsman.authoring.ports import MessageReader
+from pointsman.errors import TaskError
+from pointsman_schemas.events import ErrorKind, Handoff, Step, UserMessage
+
+__all__ = ["MAX_READS", "ReceivedMessages"]
+
+MAX_READS: Final = 1_000
+"""Reads of one attempt. Each read is a message on the bus, so a loop that polls must end."""
+
+
+class ReceivedMessages:
+    """Messages to the workflow that an attempt has read, shared by the copies of its state.
+
+    Args:
+        handoff: Handoff that the attempt works on, with the messages before the attempt.
+        reader: Reader of the messages since then, or None.
+        record: Record of the attempt, which stores each read.
+    """
+
+    def __init__(self, handoff: Handoff, reader: MessageReader | None, record: AttemptRecord) -> None:
+        self._handoff = handoff
+        self._reader = reader
+        self._record = record
+        self._known: tuple[UserMessage, ...] = handoff.messages
+        self._reads = 0
+        self.last_read = 0
+        """The number of the newest message that the attempt has read."""
+
+    async def read(self, key: str) -> tuple[UserMessage, ...]:
+        """Return all messages so far, and record the read.
+
+        Args:
+            key: Key of the read, equal in each process that runs the attempt.
+
+        Returns:
+            The messages, in order. A read that was recorded before returns the same messages.
+
+        Raises:
+            TaskError: The attempt has read messages too often; kind `limit`.
+        """
+        name = f"messages-{key}"
+        step = await self._record.recorded_step(name)
+        if step is None:
+            self._reads += 1
+            if self._reads > MAX_READS:
+                raise TaskError(
+                    f"agent {self._handoff.to_agent} has read the messages {MAX_READS} times in one attempt; read them "
+                    "between the steps of the work, not in a loop that waits",
+                    kind=ErrorKind.LIMIT,
+                )
+            step = await self._store(name, await self._fetch())
+        return self._mark(_messages_of(step))
+
+    async def read_new(self, turn: int, step: Step | None, *, answered: bool, fetch: bool) -> Sequence[UserMessage]:
+        """Return the messages that the model has not received before a turn, and record them.
+
+        Args:
+            turn: Number of the turn, from 1.
+            step: Recorded read of this turn, or None.
+            answered: True if the answer of the turn is recorded: without a recorded read, it was given without
+                messages.
+            fetch: True to look for messages since the handoff.
+
+        Returns:
+            The messages, in order.
+        """
+        if step is None and not answered:
+            known = await self._fetch() if fetch else self._known
+            if new := tuple(each for each in known if each.number > self.last_read):
+                step = await self._store(f"messages-{turn}", new)
+        return self._mark(_messages_of(step)) if step is not None else ()
+
+    async def _fetch(self) -> tuple[UserMessage, ...]:
+        if self._reader is not None:
+            newest = await self._reader.read()
+            if len(newest) > len(self._known):
+                self._known = newest
+        return self._known
+
+    async def _store(self, name: str, messages: Iterable[UserMessage]) -> Step:
+        data = [each.model_dump(mode="json") for each in messages]
+        return await self._record.append(self._record.new_step(name, data=data))
+
+    def _mark(self, messages: tuple[UserMessage, ...]) -> tuple[UserMessage, ...]:
+        self.last_read = max((each.number for each in messages), default=self.last_read)
+        return messages
+
+
+def _messages_of(step: Step) -> tuple[UserMessage, ...]:
+    return tuple(UserMessage.model_validate(each) for each in cast(list[JsonValue], step.data))
