@@ -11,7 +11,7 @@ RUN mkdir -p schemas/pointsman_schemas runtime/pointsman agents/pointsman_agents
     && sed -n '/^uv==/,/[^\\]$/p' constraints.txt >/opt/build/uv.txt \
     && /opt/build/bin/pip install --no-cache-dir --only-binary :all: --require-hashes --requirement /opt/build/uv.txt \
     && /opt/build/bin/uv pip install --no-cache --python /opt/pointsman/bin/python --only-binary :all: \
-        --constraint constraints.txt --build-constraint constraints.txt '.[credentials,dashboard,gateway,websocket]' \
+        --constraint constraints.txt --build-constraint constraints.txt '.[a2a,credentials,dashboard,gateway,websocket]' \
     && /opt/pointsman/bin/pip uninstall --yes pointsman
 COPY schemas schemas
 COPY runtime runtime

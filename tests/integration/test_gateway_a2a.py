@@ -12,7 +12,7 @@ import httpx
 import httpx2
 import jwt
 import pytest
-from a2a.client import ClientConfig, ClientFactory
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.client.client import Client
 from a2a.client.errors import A2AClientError
 from a2a.types import a2a_pb2 as pb
@@ -366,3 +366,31 @@ async def test_the_version_0_3_is_spoken_on_the_same_address(address: str) -> No
     assert streamed.text.count('"final":true') == 1
     assert unknown.json()["error"]["code"] == -32001
     assert newer.status_code == 400
+
+
+@pytest.mark.parametrize("binding", BINDINGS)
+async def test_a_client_of_the_version_0_3_streams_answers_and_cancels(address: str, binding: str) -> None:
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
+        card = await A2ACardResolver(http, f"{address}/a2a/kit").get_agent_card()
+        old = [
+            each
+            for each in card.supported_interfaces
+            if (each.protocol_version, each.protocol_binding) == ("0.3", binding)
+        ]
+        del card.supported_interfaces[:]
+        card.supported_interfaces.extend(old)
+        config = ClientConfig(httpx_client=http, supported_protocol_bindings=[binding])
+        client = ClientFactory(config).create(card)
+        events = [event async for event in client.send_message(message("tck-stream-001"))]
+        asked = [event async for event in client.send_message(message("tck-input-required"))]
+        task = asked[0].task.id
+        answer = message("x", "north", task_id=task)
+        done = [event async for event in client.send_message(answer)]
+        waits, *_ = [event async for event in client.send_message(message("tck-input-required"))]
+        cancelled = await client.cancel_task(pb.CancelTaskRequest(id=waits.task.id))
+
+    assert events[0].HasField("task")
+    assert events[-1].status_update.status.state == COMPLETED
+    assert asked[-1].status_update.status.state == INPUT_REQUIRED
+    assert done[-1].status_update.status.state == COMPLETED
+    assert cancelled.status.state == CANCELED

@@ -17,6 +17,15 @@ from pointsman.settings import Settings
 from pointsman_schemas.team import Limits, RetryPolicy, Team
 
 ASKING = Team(name="asking", approve_plan=True, limits=Limits(deadline=60), retry=RetryPolicy(attempts=1))
+A2A_CALL = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "SendMessage",
+    "params": {
+        "message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"data": steps("d")}]},
+        "configuration": {"taskPushNotificationConfig": {"id": "mine", "url": "https://192.0.2.1/hook"}},
+    },
+}
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -63,6 +72,9 @@ async def test_each_call_of_a_caller_works_with_the_rights_of_the_role(
                 await until(batch_ended, seconds=30)
                 results = (await client.get(f"{batch_path}/results")).text
                 models = await client.get("/v1/models")
+                sent = await client.post("/a2a/crew", json=A2A_CALL, headers={"a2a-version": "1.0"})
+                tasks = await client.get("/a2a/crew/tasks", headers={"a2a-version": "1.0"})
+                card = await client.get("/a2a/crew/.well-known/agent-card.json")
         refused = server.violations("gate")
 
     assert (done.json()["status"], events[-1].type) == ("completed", "workflow_ended")
@@ -72,4 +84,7 @@ async def test_each_call_of_a_caller_works_with_the_rights_of_the_role(
     assert {model["id"] for model in models.json()["data"]} == {"asking", "crew"}
     assert (len(content.content), files.json()) == (200_000, {"files": []})
     assert results.count('"status":"completed"') == 2
+    assert sent.json()["result"]["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
+    assert sent.json()["result"]["task"]["id"] in [task["id"] for task in tasks.json()["tasks"]]
+    assert card.json()["name"] == "crew"
     assert refused == []
