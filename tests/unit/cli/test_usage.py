@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from pointsman.cli.app import COMMANDS as COMMAND_TABLE
 from pointsman.cli.app import Entry, Group, app, load_function
+from pointsman.settings import Settings
 
 COMMANDS = [
     "demo", "up", "supervisor", "worker", "submit", "watch", "list", "show", "trace", "cancel", "agents", "doctor",
@@ -51,6 +52,20 @@ def test_help_describes_each_command_in_full(arguments: tuple[str, ...]) -> None
 
 def test_help_names_the_exit_codes() -> None:
     assert "3 not found" in run("--help")[1]
+
+
+def test_worker_gets_each_team_that_shares_its_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[list[str], list[str]]] = []
+
+    async def work(targets: list[str], settings: Settings, *, teams: list[str]) -> int:
+        seen.append((targets, list(teams)))
+        return 0
+
+    monkeypatch.setattr("pointsman.app.work", work)
+
+    assert run("worker", "a.py", "b.py", "--team", "crew", "--team", "office")[0] == 0
+    assert run("worker", "a.py")[0] == 0
+    assert seen == [(["a.py", "b.py"], ["crew", "office"]), (["a.py"], [])]
 
 
 def test_version_is_the_installed_version() -> None:
