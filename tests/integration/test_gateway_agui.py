@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -11,44 +10,14 @@ import httpx2
 import pytest
 from ag_ui_validate import PatchOk, ValidatorOptions, apply_patch, create_validator
 from support import factory
+from support.agui_teams import AGENTS, TEAMS, fail
 from support.factory import planner_of, synthesizer
 from support.gateway import http_client, served_gateway
 from support.waiting import until
 
-from pointsman import Context, TaskError, agent, tool
 from pointsman.settings import Settings
-from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
 pytestmark = pytest.mark.timeout(120)
-
-LIMITS, ONCE = Limits(deadline=60), RetryPolicy(attempts=1)
-CREW = Team(name="crew", limits=LIMITS, retry=ONCE)
-ALONE = Team(name="alone", limits=LIMITS, retry=ONCE, strategy=PlanAndExecute(synthesizer=None))
-STRICT = Team(name="strict", approve_plan=True, limits=LIMITS, retry=ONCE)
-PLANNER = planner_of({"id": "t", "agent": "a", "intent": "say it"})
-
-
-@tool
-async def look(name: str) -> str:
-    """Look something up."""
-    return name
-
-
-@agent(name="a", description="Says it")
-async def say(request: str, context: Context) -> str:
-    await context.call(look, name="x")
-    context.stream_text("said ")
-    context.stream_text("it")
-    if "wait" in request:
-        await asyncio.sleep(60)
-    if "ask" in request:
-        return str(await context.ask("Which account?", choices=["north", "south"], timeout=60))
-    return "said it"
-
-
-@agent(name="b", description="Fails")
-async def fail(request: str) -> str:
-    raise TaskError("no")
 
 
 def run_input(text: str, *, thread: str = "t-1", run: str = "r-1", **more: Any) -> dict[str, Any]:
@@ -87,7 +56,7 @@ def check(events: list[dict[str, Any]]) -> dict[str, Any]:
 @pytest.fixture
 async def client(settings: Settings) -> AsyncIterator[httpx2.AsyncClient]:
     async with (
-        factory.team([CREW, ALONE, STRICT], [PLANNER, say, fail, synthesizer], on=settings),
+        factory.team(TEAMS, AGENTS, on=settings),
         served_gateway(settings) as address,
         http_client(address) as client,
     ):
@@ -169,7 +138,7 @@ async def test_a_plan_is_approved_or_rejected(client: httpx2.AsyncClient, answer
 async def test_a_failed_attempt_is_an_error_of_its_subagent(settings: Settings) -> None:
     planner = planner_of({"id": "t", "agent": "b", "intent": "fail"})
     async with (
-        factory.team(CREW, [planner, fail, synthesizer], on=settings),
+        factory.team(TEAMS[0], [planner, fail, synthesizer], on=settings),
         served_gateway(settings) as address,
         http_client(address) as client,
     ):

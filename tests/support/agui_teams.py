@@ -1,0 +1,45 @@
+"""Teams for front ends that speak AG-UI: their agents use a tool, write text, ask, wait and fail."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pointsman import Context, TaskError, agent, tool
+from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
+from support.factory import planner_of, synthesizer
+
+__all__ = ["AGENTS", "TEAMS", "fail"]
+
+_LIMITS, _ONCE = Limits(deadline=60), RetryPolicy(attempts=1)
+TEAMS = [
+    Team(name="crew", limits=_LIMITS, retry=_ONCE),
+    Team(name="alone", limits=_LIMITS, retry=_ONCE, strategy=PlanAndExecute(synthesizer=None)),
+    Team(name="strict", approve_plan=True, limits=_LIMITS, retry=_ONCE),
+]
+"""A team with a synthesizer, a team without one, and a team whose plans wait for an approval."""
+
+
+@tool
+async def look(name: str) -> str:
+    """Look something up."""
+    return name
+
+
+@agent(name="a", description="Says it")
+async def say(request: str, context: Context) -> str:
+    await context.call(look, name="x")
+    context.stream_text("said ")
+    context.stream_text("it")
+    if "wait" in request:
+        await asyncio.sleep(60)
+    if "ask" in request:
+        return str(await context.ask("Which account?", choices=["north", "south"], timeout=60))
+    return "said it"
+
+
+@agent(name="b", description="Fails")
+async def fail(request: str) -> str:
+    raise TaskError("no")
+
+
+AGENTS = [planner_of({"id": "t", "agent": "a", "intent": "say it"}), say, fail, synthesizer]
