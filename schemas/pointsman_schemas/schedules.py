@@ -134,9 +134,7 @@ class ScheduleRun(Part):
     status: Literal["queued", "running", "ended"] = Field(description="The status of the run.")
     started_at: AwareDatetime | None = Field(default=None, description="Time at which the request was sent.")
     ended_at: AwareDatetime | None = Field(default=None, description="The end of the workflow.")
-    outcome: str = Field(
-        default="", description="The status of the outcome; `lost` for a run whose workflow never began."
-    )
+    outcome: str = Field(default="", description="The status of the outcome.")
 
 
 class AppliedChange(Part):
@@ -271,7 +269,7 @@ class RunEnded(Part):
     kind: Literal["run_ended"] = Field(default="run_ended", description="The kind of entry.")
     at: AwareDatetime = Field(description="Time of the entry.")
     workflow_id: WorkflowId = Field(description="The workflow.")
-    outcome: str = Field(description="The status of the outcome; `lost` for a run whose workflow never began.")
+    outcome: str = Field(description="The status of the outcome.")
 
 
 class TimerSet(Part):

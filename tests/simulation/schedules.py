@@ -115,7 +115,7 @@ class ScheduleWorld:
                 overlap=self.chance.choice(["skip", "queue", "allow"]),
                 missed=self.chance.choice(["skip", "once"]),
                 grace=self.chance.choice([5.0, 50.0]),
-                timeout=60.0,
+                timeout=200.0,
             )
         return names
 
@@ -136,7 +136,7 @@ class ScheduleWorld:
             except PointsmanError:  # a run by hand is refused while another run has not ended
                 continue
         for name in names:
-            await client.schedules.resume(name, timeout=60.0)
+            await client.schedules.resume(name, timeout=200.0)
 
     async def _keep_running(self, name: str) -> None:
         """Start a process, and start it again after each end, until the world has ended."""

@@ -22,8 +22,8 @@ __all__ = ["MAX_COUNTED", "check_times", "fires_between", "next_fire", "upcoming
 MAX_COUNTED = 1_000
 """Most fires of a time without a supervisor that are counted."""
 _FIELDS = 5
-_WINDOWS = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timedelta(days=366), timedelta(days=366 * 30))
-"""Times before now in which the newest fire is looked for, the shortest first."""
+_RESOLUTION = timedelta(minutes=1)
+"""Shortest time between two fires of a cron expression."""
 
 
 def check_times(spec: ScheduleSpec, now: datetime) -> None:
@@ -109,17 +109,22 @@ def fires_between(spec: ScheduleSpec, after: datetime, until: datetime) -> tuple
         newest, count = fire, count + 1
         if count == MAX_COUNTED:
             break
-    if count < MAX_COUNTED:
-        return newest, count
-    for window in _WINDOWS:  # the fires are many: the newest is near the end
-        latest = None
-        for fire in _fires(spec, max(after, until - window)):
-            if fire > until:
-                break
-            latest = fire
-        if latest is not None:
-            return latest, count
-    return newest, count
+    return (newest if newest is None or count < MAX_COUNTED else _newest_fire(spec, newest, until)), count
+
+
+def _newest_fire(spec: ScheduleSpec, fire: datetime, until: datetime) -> datetime:
+    """Return the newest fire up to `until`, by bisection from an earlier fire: there may be very many."""
+    bound = until  # no fire is between this time and the end
+    while bound - fire > _RESOLUTION:
+        middle = fire + (bound - fire) / 2
+        following = next_fire(spec, middle)
+        if following is not None and following <= until:
+            fire = following
+        else:
+            bound = middle
+    while (following := next_fire(spec, fire)) is not None and following <= until:
+        fire = following
+    return fire
 
 
 def _fires(spec: ScheduleSpec, after: datetime) -> Iterator[datetime]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -25,10 +25,15 @@ from pointsman.core.schedules.runs import (
 from pointsman.core.schedules.state import fold_schedule, is_live, open_runs
 from pointsman.engine.log.reader import gather_batched, is_outcome
 from pointsman.engine.log.schedule_records import ScheduleRecords, read_schedule, read_schedules
-from pointsman.engine.process.consumers import request_consumer
 from pointsman.engine.process.fault_injection import fault_point
 from pointsman.engine.process.retrying import retry_while_unavailable
-from pointsman.errors import ContractError, UndecodableEventError, UnknownEventTypeError
+from pointsman.errors import (
+    BusUnavailableError,
+    ContractError,
+    PermissionDeniedError,
+    UndecodableEventError,
+    UnknownEventTypeError,
+)
 from pointsman.ports.bus import Bus, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
@@ -53,9 +58,6 @@ __all__ = ["Scheduler"]
 
 _SWEEP_INTERVAL_S = 3600.0
 """Interval of checks of all schedules, for timers that a broker has lost."""
-_LOST_AFTER = timedelta(minutes=1)
-"""Time after which a run without a log may be lost: its request was published long before."""
-_LOST = "lost"
 _ID_POSITION = 3  # of the schedule's id among the tokens of a subject
 
 _log = get_logger(__name__)
@@ -146,11 +148,15 @@ class Scheduler:
 
     async def _check_all(self) -> None:
         found = await read_schedules(self._bus, self._subjects.crons(self._team))
-        await gather_batched(
-            self._decide(each.caller, each.name, lambda schedule: (), complete=True)
-            for each in found
-            if is_live(each) or open_runs(each)
-        )
+        await gather_batched(self._check(each) for each in found if is_live(each) or open_runs(each))
+
+    async def _check(self, schedule: Schedule) -> None:
+        try:
+            await self._decide(schedule.caller, schedule.name, lambda schedule: (), complete=True)
+        except (BusUnavailableError, PermissionDeniedError):
+            raise
+        except Exception:  # one schedule, such as one with a time zone that this host lacks, must not stop the others
+            _log.exception("schedule_failed", schedule=schedule.name, caller=schedule.caller, team=self._team)
 
     async def _on_change(self, delivery: Delivery) -> None:
         address = self._subjects.parse_control(delivery.message.subject)
@@ -229,7 +235,7 @@ class Scheduler:
             complete: True to publish all messages of the record: an earlier process may have left some out.
         """
         moment = now or await self._bus.time()
-        ends = await self._find_ends(caller, name, moment) if ended is None else ended
+        ends = await self._find_ends(caller, name) if ended is None else ended
 
         def decide(schedule: Schedule | None) -> Sequence[ScheduleEntry]:
             entries = tuple(first(schedule))
@@ -250,33 +256,29 @@ class Scheduler:
         await self._publish(changed.schedule, changed.entries, moment, complete=complete)
         fault_point("supervisor.emitted")
 
-    async def _find_ends(self, caller: str, name: str, now: datetime) -> Mapping[str, str]:
+    async def _find_ends(self, caller: str, name: str) -> Mapping[str, str]:
         """Return the ends of runs that the record does not have, by workflow."""
         head = await read_schedule(self._bus, self._subjects.cron(self._team, caller, name))
         runs = [each for each in head.schedule.runs if each.status == "running"] if head.schedule else []
-        ends = await gather_batched(self._end_of(each, now) for each in runs)
+        ends = await gather_batched(self._end_of(each) for each in runs)
         return {each.workflow_id: end for each, end in zip(runs, ends, strict=True) if end}
 
-    async def _end_of(self, run: ScheduleRun, now: datetime) -> str:
-        # In this order: a request is settled after the first commit of its workflow.
-        requests = request_consumer(self._subjects, self._team)
-        depth = await self._bus.depth(requests.name, requests.stream)
+    async def _end_of(self, run: ScheduleRun) -> str:
         stored = await self._bus.last("log", self._subjects.outcome(self._team, run.workflow_id))
-        if stored is not None and is_outcome(stored):
-            return parse(Outcome, decode(stored.headers, stored.body)[1]).status
-        settled = depth is not None and not depth.pending and not depth.in_flight
-        old = run.started_at is not None and now - run.started_at > _LOST_AFTER
-        if old and settled and await self._bus.last("log", self._subjects.log(self._team, run.workflow_id)) is None:
-            _log.warning("run_lost", workflow_id=run.workflow_id, hint="its request was settled without a workflow")
-            return _LOST
-        return ""
+        if stored is None or not is_outcome(stored):
+            return ""
+        return parse(Outcome, decode(stored.headers, stored.body)[1]).status
+
+    async def _has_begun(self, run: ScheduleRun) -> bool:
+        return await self._bus.last("log", self._subjects.log(self._team, run.workflow_id)) is not None
 
     async def _publish(
         self, schedule: Schedule, entries: Sequence[ScheduleEntry], now: datetime, *, complete: bool
     ) -> None:
         """Publish the requests of the runs that start, and arm the timer."""
-        begun = {each.workflow_id for each in entries if isinstance(each, RunStarted | RunGranted)}
-        runs = [each for each in schedule.runs if each.status == "running" and (complete or each.workflow_id in begun)]
+        new = {each.workflow_id for each in entries if isinstance(each, RunStarted | RunGranted)}
+        running = [each for each in schedule.runs if each.status == "running"]
+        runs = [each for each in running if each.workflow_id in new or (complete and not await self._has_begun(each))]
         await gather_batched(self._send_request(schedule, run, now) for run in runs)
         if is_live(schedule) and (complete or any(isinstance(each, TimerSet) for each in entries)):
             await self._arm(schedule, now)

@@ -13,12 +13,16 @@ from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.client.client import Client
+from pointsman.core.schedules.runs import fire_id, workflow_of_run
 from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.errors import ContractError, NotFoundError, ScheduleRefusedError
 from pointsman.settings import Settings
 from pointsman.testing.clock import VirtualClock
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Request
 from pointsman_schemas.ids import schedule_id_for
-from pointsman_schemas.schedules import Schedule
+from pointsman_schemas.schedules import Schedule, ScheduleRecord, ScheduleRun, ScheduleSpec
+from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Pipeline, Stage, Team
 
 START = datetime(2030, 1, 1, 8, 30, tzinfo=UTC)
@@ -247,6 +251,65 @@ async def test_timer_that_no_broker_published_is_a_dead_letter() -> None:
 
     assert len(letters) == 2
     assert shown.runs == ()
+
+
+async def store(client: Client, schedule: Schedule) -> None:
+    """Store a schedule as a supervisor that crashed after its commit."""
+    record = ScheduleRecord(number=1, entries=(), state=schedule)
+    envelope = Envelope(id="r-1", type=ScheduleRecord.event_type, source="/test", time=START)
+    subject = client.subjects.cron(schedule.team, schedule.caller, schedule.name)
+    await client.bus.publish(subject, dump(record), encode(envelope))
+
+
+def stored_schedule(name: str, timezone: str = "UTC", runs: tuple[ScheduleRun, ...] = ()) -> Schedule:
+    return Schedule(
+        team="crew",
+        caller="anonymous",
+        name=name,
+        status="active",
+        spec=ScheduleSpec(cron="0 * * * *", timezone=timezone, request=Request(input="the report")),
+        created_at=START - timedelta(hours=1),
+        changed_at=START,
+        through=START,
+        runs=runs,
+        started=len(runs),
+    )
+
+
+async def test_schedule_that_cannot_be_read_stops_no_other() -> None:
+    clock = WallClock(START)
+    broker = MemoryBroker(clock=clock)
+    await store(Client(broker.connect()), stored_schedule("a", timezone="Mars/Olympus"))
+    await store(Client(broker.connect()), stored_schedule("b"))
+
+    async with factory.team(SOLO, [factory.echo("a")], clock=clock, broker=broker, settings=SETTINGS) as client:
+        await clock.advance(HOUR)
+        shown = await client.schedules.get("b")
+
+    assert [each.outcome for each in shown.runs] == ["completed"]
+
+
+async def test_run_whose_request_was_never_sent_is_sent_by_the_next_supervisor() -> None:
+    clock = WallClock(START)
+    broker = MemoryBroker(clock=clock)
+    request_id = fire_id("report", START - timedelta(minutes=30))
+    client = Client(broker.connect())
+    run = ScheduleRun(
+        request_id=request_id,
+        workflow_id=workflow_of_run(client.subjects, "crew", "anonymous", "report", request_id),
+        due=START - timedelta(minutes=30),
+        status="running",
+        started_at=START - timedelta(minutes=30),
+    )
+    await store(client, stored_schedule("report", runs=(run,)))
+
+    async with factory.team(SOLO, [factory.echo("a")], clock=clock, broker=broker, settings=SETTINGS) as client:
+        await clock.advance(MINUTE)
+        shown = await client.schedules.get("report")
+        found = await workflows(client)
+
+    assert [each.outcome for each in shown.runs] == ["completed"]
+    assert found == [run.workflow_id]
 
 
 async def test_one_of_two_teams_must_be_named() -> None:
