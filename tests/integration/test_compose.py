@@ -135,7 +135,15 @@ def test_the_gateway_demands_a_key() -> None:
     assert service["ports"] == ["127.0.0.1:8410:8410"]
 
 
-@pytest.mark.parametrize("name", [name for name in _OURS if name not in ("dashboard", "gateway")])
+def test_webhooks_reach_public_addresses_only() -> None:
+    service = _SERVICES["webhooks"]
+
+    assert service["command"] == ["webhooks", "run"]
+    assert "POINTSMAN_WEBHOOK_PRIVATE_NETWORKS" not in service["environment"]
+    assert "ports" not in service
+
+
+@pytest.mark.parametrize("name", [name for name in _OURS if name not in ("dashboard", "gateway", "webhooks")])
 def test_every_command_names_something_that_exists(name: str) -> None:
     kind, target = _SERVICES[name]["command"]
     module, attribute = target.split(":")

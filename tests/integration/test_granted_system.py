@@ -14,6 +14,8 @@ import pytest
 from support.crew import CREW, steps
 from support.granted_system import GrantedSystem
 from support.processes import Service, wait_for
+from support.receiver import Reply, receiving
+from support.waiting import until
 
 from pointsman.bus.jetstream.bus import connect
 from pointsman.clock import SystemClock
@@ -76,6 +78,7 @@ USERS = [
     Grant(GrantRole.DASHBOARD, "board", ("*",), (), ACTIONS[GrantRole.DASHBOARD]),
     Grant(GrantRole.OBSERVER, "eye"),
     Grant(GrantRole.GATEWAY, "door", ("*",), (), ACTIONS[GrantRole.GATEWAY]),
+    Grant(GrantRole.WEBHOOKS, "sender"),
 ]
 AGENTS = ("planner", "synthesizer", "worker", "payer", "teller", "failing", "writer", "scribe", "listener")
 
@@ -100,7 +103,7 @@ async def outcome(system: GrantedSystem, team: str, request: dict[str, Any], *op
 async def run_all(system: GrantedSystem, office: str) -> None:
     """Start every process that keeps running."""
     agents = [option for name in AGENTS for option in ("--agent", name)]
-    await system.succeed("builder", "provision", "--team", "crew", "--team", "office", *agents)
+    await system.succeed("builder", "provision", "--webhooks", "--team", "crew", "--team", "office", *agents)
     await asyncio.gather(
         system.start("crew-boss", "supervisor", CREW, event="supervisor_started"),
         system.start("crew-boss", "supervisor", CREW, event="supervisor_started"),
@@ -151,6 +154,7 @@ ENVIRONMENT = {
     "POINTSMAN_MODEL_LIMITS": '{"offline": {"requests": 1000, "tokens": 1000000, "concurrency": 4}}',
     "POINTSMAN_DASHBOARD_PORT": "0",
     "POINTSMAN_GATEWAY_PORT": "0",
+    "POINTSMAN_WEBHOOK_PRIVATE_NETWORKS": "true",
 }
 
 
@@ -268,7 +272,7 @@ async def look(system: GrantedSystem, folder: Path) -> None:
     workflow = listed[-1]["id"]
     for command in (["show", workflow], ["trace", workflow], ["agents"], ["watch", workflow], ["questions"]):
         await system.succeed("eye", *command)
-    doctor = await system.command("eye", "doctor", "--json")
+    doctor = await system.command("eye", "doctor", "--role", "observer", "--json")
     assert [check for check in doctor.documents if not check["ok"] and check["name"] in ("rights", "permissions")] == []
     file = str(folder / "archive.json")
     await system.succeed("eye", "export", workflow, file)
@@ -318,6 +322,34 @@ async def use_the_gateway(system: GrantedSystem) -> None:
 
     assert ended.status == "completed"
     assert seen["status"] == "completed"
+    await send_webhooks(system, address)
+
+
+async def send_webhooks(system: GrantedSystem, address: str) -> None:
+    """Make an endpoint through the gateway, receive an event, order it again as an operator, and let it disable."""
+    operator = await system.succeed("ops", "gateway", "keys", "create", "boss", "--operator", "--json")
+    key = operator.documents[0]["key"]
+    await system.start("sender", "webhooks", "run", event="")
+    async with receiving() as receiver:
+        made = json.loads(await call(address, "/v1/webhooks", {"url": receiver.url, "teams": ["crew"]}, key=key))
+        await outcome(system, "crew", {"tasks": [task("large", "worker", input={"say": "x" * 600_000, "times": 2})]})
+        await until(lambda: receiver.received, seconds=30)
+        rotated = json.loads(await call(address, f"/v1/webhooks/{made['id']}/rotate", {"overlap_hours": 1}, key=key))
+        receiver.answer = lambda received: Reply(410)
+        event = receiver.received[0].verify(made["secret"])
+        await system.succeed("ops", "webhooks", "resend", made["id"], event["id"])
+        await until(lambda: len(receiver.received) == 2, seconds=30)
+
+        async def disabled() -> bool:
+            (shown,) = (await system.succeed("ops", "webhooks", "list", "--json")).documents
+            return shown["disabled_at"] is not None
+
+        await wait_for(disabled, "disabled endpoint")
+    listed = json.loads(await call(address, f"/v1/webhooks/{made['id']}/deliveries", key=key))
+    assert event["data"]["truncated"]
+    assert receiver.received[1].verify(rotated["secret"]) == event
+    assert [each["status"] for each in listed["deliveries"]] == ["disabled"]
+    await system.succeed("ops", "webhooks", "delete", made["id"])
 
 
 async def address_in(service: Service) -> str:

@@ -41,7 +41,7 @@ EXTRAS = {
     "mcp": ["mcp"],
     "eval": ["yaml"],
     "dashboard": ["starlette", "uvicorn"],
-    "gateway": ["fastapi", "jwt"],
+    "gateway": ["fastapi", "jwt", "standardwebhooks"],
     "a2a": ["a2a", "sse_starlette"],
     "prometheus": ["opentelemetry.exporter.prometheus", "prometheus_client"],
     "embedded": [],
@@ -72,6 +72,7 @@ def without(missing: list[str], arguments: list[str], folder: Path) -> subproces
         ("grants", ["callout", "policy.toml"], "the callout needs cryptography and jwt"),
         ("gateway", ["gateway"], "the gateway needs fastapi and pyjwt"),
         ("gateway", ["gateway", "keys", "list"], "the gateway needs fastapi and pyjwt"),
+        ("gateway", ["webhooks", "run"], "webhooks need h11 and standardwebhooks"),
     ],
 )
 def test_command_without_its_extra_names_the_package_to_install(

@@ -3,7 +3,7 @@
 Access            callers, keys, oidc, access
 The log           feed, ledger, streams, events
 The REST API      models, problems, views, workflows, questions, schedules, catalog, dead_letters, health, page,
-                  cloud_events, hooks, hook_config, hook_signatures
+                  cloud_events, hooks, hook_config, hook_signatures, webhooks
 OpenAI's API      openai
 AG-UI             agui
 Files             files

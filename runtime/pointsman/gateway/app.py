@@ -17,7 +17,17 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp
 
 from pointsman.errors import PointsmanError
-from pointsman.gateway import catalog, cloud_events, dead_letters, health, hooks, questions, schedules, workflows
+from pointsman.gateway import (
+    catalog,
+    cloud_events,
+    dead_letters,
+    health,
+    hooks,
+    questions,
+    schedules,
+    webhooks,
+    workflows,
+)
 from pointsman.gateway.a2a.door import a2a_mount
 from pointsman.gateway.access import Access, is_openai_path
 from pointsman.gateway.agui import runs
@@ -51,6 +61,7 @@ _ROUTERS: Sequence[APIRouter] = (
     schedules.router,
     cloud_events.router,
     hooks.router,
+    webhooks.router,
     catalog.router,
     dead_letters.router,
     models.router,

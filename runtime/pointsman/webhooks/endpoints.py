@@ -240,12 +240,13 @@ class EndpointStore:
                 await self._secrets.delete(each.id)
         return NewEndpoint(text, after)
 
-    async def disable(self, id: str, reason: str) -> Endpoint:
+    async def disable(self, id: str, reason: str, *, at: datetime | None = None) -> Endpoint:
         """Send nothing more to an endpoint. Events are not kept for it.
 
         Args:
             id: The endpoint.
             reason: The reason.
+            at: The time. Default: that of the broker.
 
         Returns:
             The endpoint.
@@ -254,8 +255,7 @@ class EndpointStore:
             NotFoundError: There is no such endpoint.
             ConflictError: Other processes change the endpoint at this time.
         """
-        now = await self._bus.time()
-        update = {"disabled_at": now, "disabled_reason": reason}
+        update = {"disabled_at": at or await self._bus.time(), "disabled_reason": reason}
         return (await self._change(id, lambda found: found if found.disabled_at else found.model_copy(update=update)))[
             1
         ]
@@ -330,6 +330,7 @@ def _checked_url(url: str, *, plain_http: bool) -> str:
     try:
         address = str(_Url.validate_python(url.strip()))
         parts = urlsplit(address)
+        (parts.hostname or "").encode("idna")  # a label has at most 63 characters
         port = parts.port
     except (ValidationError, ValueError):
         raise ConfigurationError(f"{url[:200]!r} is no URL; expected https://HOST/PATH") from None

@@ -109,10 +109,10 @@ class Sender:
             raise SendError("timeout", f"there was no response within {self._timeout:g} s") from None
         except ssl.SSLError as error:
             raise SendError("tls", f"TLS failed: {str(error)[:200]}") from None
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that no host can have
             raise SendError("unreachable", f"there was no connection: {str(error)[:200]}") from None
-        except h11.RemoteProtocolError as error:
-            raise SendError("protocol", f"the response is not HTTP/1.1: {str(error)[:200]}") from None
+        except h11.ProtocolError as error:
+            raise SendError("protocol", f"the exchange is not HTTP/1.1: {str(error)[:200]}") from None
 
     async def _exchange(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
         parts = urlsplit(url)

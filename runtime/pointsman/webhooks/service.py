@@ -327,13 +327,16 @@ class WebhookService:
     async def _disable(self, endpoint: str) -> None:
         _log.warning("webhook_disabled", endpoint=endpoint, hint=_GONE_HINT)
         with suppress(NotFoundError):
-            await self._store.disable(endpoint, "the endpoint answered 410 Gone")
+            await self._store.disable(endpoint, "the endpoint answered 410 Gone", at=self._clock.now())
         self._known = (-_MAX_PAUSE_S, {})
 
 
 def _type_of(message: StoredMessage) -> EventType:
     given = message.headers.get(_TYPE_HEADER)
-    return next((each for each in EVENT_TYPES if each == given), EVENT_TYPES[0])
+    for each in EVENT_TYPES:
+        if each == given:
+            return each
+    return EVENT_TYPES[0]
 
 
 def _error_of(response: Response | None) -> str:

@@ -173,7 +173,7 @@ async def _start_dashboard(children: ChildProcesses, settings: Settings) -> str 
 
 
 async def _start_gateway(children: ChildProcesses, settings: Settings) -> str | None:
-    """Start the gateway and return its address; None if its packages are not installed."""
+    """Start the gateway and a webhook service. Return the gateway's address; None if packages are not installed."""
     if not app.has_gateway():
         print_error("no gateway: its packages are not installed; install them with pip install 'pointsman[gateway]'")
         return None
@@ -181,6 +181,7 @@ async def _start_gateway(children: ChildProcesses, settings: Settings) -> str | 
     if not port or not _is_port_free(port):
         port = _find_free_port()
     await children.start("gateway", "gateway", "--port", str(port))
+    await children.start("webhooks", "webhooks", "run")
     return f"http://{host}:{port}"
 
 

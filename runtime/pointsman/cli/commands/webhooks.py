@@ -74,7 +74,7 @@ def create(
     Returns:
         The exit code.
     """
-    events = tuple(_event_type(each) for each in event) if event else EVENT_TYPES
+    events: list[EventType] = [_event_type(each) for each in event or EVENT_TYPES]
     plain_http = settings_for(url, namespace).webhook_private_networks
 
     async def change() -> Code:
