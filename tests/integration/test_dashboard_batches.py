@@ -67,6 +67,9 @@ async def test_a_file_is_run_stopped_continued_and_its_results_are_taken(browser
 
         batch = page.locator(".batch")
         await expect(batch).to_contain_text("3 of 4 rows · 1 not completed")
+        async with page.expect_download() as coming:  # while the batch runs
+            await batch.get_by_role("link", name="Results").click()
+        assert len((await asyncio.to_thread(Path(await (await coming.value).path()).read_text)).splitlines()) == 3
         await batch.get_by_text("Rows that did not complete").click()
         await expect(batch.locator(".row-problems")).to_contain_text("Row 2 failed")
         await expect(batch.locator(".row-problems")).to_contain_text("no such order")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response, StreamingResponse
 
 from pointsman.client.client import Client
 from pointsman.client.known_teams import check_team
@@ -18,6 +21,7 @@ __all__ = ["BatchActions"]
 
 _MAX_NAME_CHARS = 255
 _DEFAULT_CONCURRENCY = 10
+_PIECE_BYTES = 131_072
 
 
 class BatchActions:
@@ -81,4 +85,17 @@ class BatchActions:
             A JSON object on each line.
         """
         batch = self._batches.find(request.path_params["id"])
-        return FileResponse(batch.results, media_type="application/x-ndjson", filename=f"{batch.id}.jsonl")
+        size = batch.results.stat().st_size  # the file grows while the batch runs
+        headers = {
+            "content-disposition": f'attachment; filename="{batch.id}.jsonl"',
+            "content-length": str(size),
+        }
+        return StreamingResponse(_beginning(batch.results, size), headers=headers, media_type="application/x-ndjson")
+
+
+async def _beginning(path: Path, size: int) -> AsyncGenerator[bytes, None]:
+    """Yield the first `size` bytes of a file, in pieces."""
+    with await asyncio.to_thread(path.open, "rb") as file:
+        while size > 0 and (piece := await asyncio.to_thread(file.read, min(_PIECE_BYTES, size))):
+            size -= len(piece)
+            yield piece
