@@ -17,6 +17,7 @@ synthesizer = LLMAgent(
     output=Synthesis,
     output_name="synthesis",
     max_tokens=6_000,
+    stream=True,
     turns=2,  # the answer, and one repair of its form
     concurrency=32,
 )

@@ -636,7 +636,9 @@ class Progress(Event):
 class Delta(Event):
     """A piece of text that a model is writing, broadcast on `{ns}.delta.{team}.{workflow}.{agent}`.
 
-    It is not a result: the call may fail and be made again. Correctness does not depend on it.
+    It is not a result: the call may fail and be made again. Correctness does not depend on it. Once a second a piece
+    repeats the whole text of the call, so that a reader that was disconnected gets the pieces that it missed. A reader
+    puts each piece at its `offset`.
     """
 
     event_type: ClassVar[str] = "io.pointsman.delta.v1"
@@ -645,6 +647,14 @@ class Delta(Event):
     task_id: TaskId = Field(description="The task.")
     attempt: int = Field(ge=1, description="The number of the attempt, from 1.")
     agent: AgentName = Field(description="The agent whose model writes.")
+    role: Role = Field(default=Role.WORK, description="The role of the task; `synthesize` for the answer.")
+    call: str = Field(
+        default="",
+        max_length=64,
+        description="The id of the call that writes the text. Another call of the attempt writes another text. Empty "
+        "if pieces are not repeated.",
+    )
+    offset: int = Field(default=0, ge=0, description="Number of characters of the text before this piece.")
     text: str = Field(description="The piece of text.")
 
 

@@ -295,6 +295,8 @@ class Context:
                 task_id=self.task_id,
                 attempt=self.attempt,
                 agent=self.agent,
+                role=self.handoff.role,
+                call=self._state.handle.text_id,
                 text=without_surrogates(text),
             )
         )

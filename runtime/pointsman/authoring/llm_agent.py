@@ -7,7 +7,7 @@ fails, the call is repeated here a few times, and then the supervisor receives t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -31,6 +31,7 @@ from pointsman.errors import ConfigurationError, RefusedError, TaskError
 from pointsman.llm.factory import model_from
 from pointsman.llm.json_extraction import find_json
 from pointsman.llm.json_schemas import object_schema, unwrapped
+from pointsman.llm.json_text_field import JsonTextField
 from pointsman.llm.prompt import DATA_RULE, write_messages, write_task
 from pointsman.ports.clock import Clock
 from pointsman.ports.model import Model, ModelReply, ModelRequest, ToolCall, Turn
@@ -89,7 +90,8 @@ class LLMAgent(Agent):
             `outcome_unknown`. Without `durable`, an attempt that continues after a crash or after a person's answer
             begins again: the model is asked again, and finished tools run again, with the same idempotency keys if the
             model repeats the calls. So without `durable`, a tool that a person must allow has to be `idempotent`.
-        stream: Show the text to clients that watch, while the model writes it.
+        stream: Show the text to clients that watch, while the model writes it. Of an output with a text `answer`, they
+            get the text of this field.
         listen: Give the model the messages to the workflow that come while it works, before its next call. Without
             `listen`, the model gets the messages before the attempt only.
         extractor: Tool that returns the text of a file which the model cannot read itself: `extract(name, context)`.
@@ -315,12 +317,31 @@ class LLMAgent(Agent):
             output_name=self._output_name,
             max_tokens=self._max_tokens,
             temperature=self._temperature,
-            on_text=Context(state).stream_text if self._stream else None,
+            on_text=self._text_receiver(state),
         )
         calls = ModelCalls(self._card.name, self.models, self._tokens, self._clock)
         for _ in range(run.steps.lost_calls()):
             calls.record_lost_call(request, run.state)  # the next worker derives lost calls itself
         return await calls.complete(request, state)
+
+    def _text_receiver(self, state: AttemptState) -> Callable[[str], None] | None:
+        """Return the function that gets the text of a call; None if the agent does not stream.
+
+        Of an output with a text `answer`, clients get the text of this field, and not its JSON.
+        """
+        if not self._stream:
+            return None
+        send = Context(state).stream_text
+        properties = (self._plain_schema or {}).get("properties")
+        answer = properties.get("answer") if isinstance(properties, dict) else None
+        if not isinstance(answer, dict) or answer.get("type") != "string":
+            return send
+        fields: dict[str, JsonTextField] = {}
+
+        def receive(text: str) -> None:  # a call that is made again writes its text from the beginning
+            fields.setdefault(state.handle.text_id, JsonTextField("answer", send)).feed(text)
+
+        return receive
 
     # Reading the answer
 

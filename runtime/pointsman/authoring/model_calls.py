@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from secrets import token_hex
 from typing import Final
 
 from pointsman.authoring.attempt_state import AttemptState, without_surrogates
@@ -159,6 +160,7 @@ class ModelCalls:
         self, model: Model, request: ModelRequest, attempt: int, state: AttemptState, use: Callable[[Usage], None]
     ) -> ModelReply:
         """Return the reply to one call. The usage of each request, failed requests included, goes to `use`."""
+        state.handle.text_id = token_hex(4)  # a repeated call writes its text from the beginning
         started = self.clock.monotonic()
         measured: dict[str, semconv.Value | None] = {
             semconv.OPERATION_NAME: "chat",

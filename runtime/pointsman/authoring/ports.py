@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Any, Protocol
 
 from pydantic import JsonValue
@@ -104,9 +105,11 @@ class AttemptHandle:
     Attributes:
         cancelled: True once the result is not needed any more.
         processes: Commands that run for the attempt.
+        text_id: Id of the text that is being written. Each model call writes a text of its own.
     """
 
     cancelled: bool = False
+    text_id: str = field(default_factory=lambda: token_hex(4))
     processes: set[asyncio.Task[CompletedProcess]] = field(default_factory=set)
 
 

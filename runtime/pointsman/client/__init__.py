@@ -1,4 +1,5 @@
 """The client of callers and operators.
 
-Read in this order: client, summaries, batch, batch_files, files, workflow, thread, schedules, known_teams, operations
+Read in this order: client, summaries, batch, batch_files, files, workflow, streamed_text, thread, schedules,
+known_teams, operations
 """

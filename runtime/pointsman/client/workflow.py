@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from uuid import uuid4
 
+from pointsman.client.streamed_text import StreamedTexts
 from pointsman.engine.log.reader import (
     check_not_imported,
     follow_workflow,
@@ -150,16 +151,21 @@ class Workflow:
     async def stream_text(self, receive: Callable[[Delta], Awaitable[None]]) -> AbstractAsyncContextManager[None]:
         """Receive the text of agents with `stream` while their models write it. Text is not stored.
 
+        A piece at the offset 0 begins a text: a model call that failed is made again, and writes a new text. After the
+        connection was lost, and for a reader that comes late, the pieces that were missed arrive within a second.
+
         Args:
-            receive: Called with each piece of text, in order.
+            receive: Called with each piece of text, in order, each once.
 
         Returns:
             A context manager; pieces of text arrive until the context is left.
         """
+        texts = StreamedTexts()
 
         async def deliver(stored: StoredMessage) -> None:
             with suppress(ContractError):
-                await receive(parse(Delta, decode(stored.headers, stored.body)[1]))
+                if (piece := texts.add(parse(Delta, decode(stored.headers, stored.body)[1]))) is not None:
+                    await receive(piece)
 
         return await self._bus.listen(self._subjects.workflow_deltas(self.team, self.id), deliver)
 

@@ -101,6 +101,10 @@ class WorkflowEvent(BaseModel):
     kind: str | None = Field(default=None, description="For `progress`: `progress`, `tool`, `chat` or an event's name.")
     name: str | None = Field(default=None, description="For `progress`: the tool, the model or the name.")
     text: str | None = Field(default=None, description="For `text`, `progress` and `message_received`: the text.")
+    call: str | None = Field(default=None, description="For `text`: the id of the model call that writes the text.")
+    offset: int | None = Field(
+        default=None, description="For `text`: number of characters of the text before this piece."
+    )
     number: int | None = Field(default=None, description="For `message_received`: the number of the message, from 1.")
 
 
@@ -135,7 +139,7 @@ def live_view(workflow: str, item: Progress | Delta) -> WorkflowEvent:
     if isinstance(item, Delta):
         return WorkflowEvent(
             type="text", workflow_id=workflow, task_id=item.task_id, attempt=item.attempt, agent=item.agent,
-            text=item.text,
+            role=item.role, call=item.call, offset=item.offset, text=item.text,
         )  # fmt: skip
     return WorkflowEvent(
         type="progress",

@@ -75,6 +75,7 @@ class Conversation:
         self._following: dict[str, asyncio.Task[None]] = {}
         self._pending: dict[tuple[str, str], Any] = {}  # the newest data by event and turn, so a slow reader has all
         self._texts: dict[tuple[str, str, int], list[str]] = {}
+        self._restarted: set[tuple[str, str, int]] = set()
         self._agents: dict[tuple[str, str, int], str] = {}
         self._asked: list[dict[str, Any]] = []
         self._arrived = asyncio.Event()
@@ -105,6 +106,7 @@ class Conversation:
                     yield format_event(event, data)
                 if texts:
                     yield format_event("text", {"pieces": [self._piece(key, text) for key, text in texts.items()]})
+                    self._restarted -= texts.keys()
                 yield format_event("status", await self._status())
                 await asyncio.sleep(_BATCH_INTERVAL_S)
         finally:
@@ -220,6 +222,9 @@ class Conversation:
 
     async def _receive_text(self, delta: Delta) -> None:
         key = delta.workflow_id, delta.task_id, delta.attempt
+        if delta.call and delta.offset == 0:  # another text begins: its model call is made again
+            self._texts.pop(key, None)
+            self._restarted.add(key)
         pieces = self._texts.setdefault(key, [])
         if sum(map(len, pieces)) < _MAX_TEXT_CHARS:
             pieces.append(delta.text)
@@ -234,6 +239,7 @@ class Conversation:
             "attempt": attempt,
             "agent": self._agents.pop(key, ""),
             "text": "".join(text),
+            "begins": key in self._restarted,
         }
 
     async def _follow_questions(self) -> None:

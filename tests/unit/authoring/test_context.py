@@ -15,7 +15,8 @@ from pointsman.errors import ConfigurationError
 
 AUTHORS_NAMES = {
     "agent", "ask", "attempt", "call", "cancelled", "chat", "confidence", "deadline", "dep", "emit", "event", "events",
-    "feedback", "files", "for_test", "handoff", "history", "idempotency_key", "intent", "now", "progress",
+    "feedback", "files", "for_test", "handoff", "history", "idempotency_key", "intent", "messages", "now",
+    "progress",
     "record_usage", "replan", "replan_hint", "results", "run_process", "run_sync", "set_confidence", "stream_text",
     "task_id", "tool", "usage", "workflow_id",
 }  # fmt: skip

@@ -66,6 +66,8 @@ class EventPrinter:
     def text_lines(self, delta: Delta) -> Iterator[EventLine]:
         """Yield the lines of streamed text that a piece of text completes."""
         attempt = delta.task_id, delta.attempt
+        if delta.call and delta.offset == 0:  # another text begins: its model call is made again
+            yield from self.rest_of_text(delta.task_id)
         text = self._partial_text.pop(attempt, ("", ""))[1] + delta.text
         while (end := self._line_end(text)) > 0:
             yield _text_line(delta.agent, text[:end])

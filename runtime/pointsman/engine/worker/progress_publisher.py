@@ -22,6 +22,8 @@ __all__ = ["BusProgressPublisher"]
 
 _MAX_OUTSTANDING = 256  # concurrent reports of one attempt; only a loop reports more, too fast for a reader
 _BATCH_DELAY_S = 0.05  # seconds of text in one broadcast: twenty broadcasts a second look like continuous writing
+_REPEAT_INTERVAL_S = 1.0  # seconds between two broadcasts of the whole text, for readers that missed a piece
+_MAX_REPEATED_CHARS = 100_000  # a longer text is not repeated: no answer of a model should be longer
 _FLUSH_TIMEOUT_S = 1.0  # seconds that a result waits for earlier reports
 
 _log = get_logger(__name__)
@@ -51,6 +53,12 @@ class BusProgressPublisher:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pending_text: list[Delta] = []
+        self._call = ""
+        self._written: list[str] = []
+        """The pieces of the text that is being written."""
+        self._length = 0
+        self._repeat_at = 0.0
+        self._last: Delta | None = None
         self._dropped = 0
 
     def report(self, progress: Progress) -> None:
@@ -72,6 +80,7 @@ class BusProgressPublisher:
 
     async def flush(self) -> None:
         """Wait a limited time until the reports are stored, and drop the reports that are late."""
+        self._repeat_at = 0.0  # a reader that missed a piece gets the whole text at its end
         self._broadcast()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_FLUSH_TIMEOUT_S)
@@ -84,15 +93,22 @@ class BusProgressPublisher:
 
     def _broadcast_later(self, delta: Delta) -> None:
         """Add the text to the next broadcast. Models send a few letters at a time; readers need only words."""
+        if self._pending_text and self._pending_text[-1].call != delta.call:
+            self._broadcast()
         if not self._pending_text:
             self._loop.call_later(_BATCH_DELAY_S, self._broadcast)
         self._pending_text.append(delta)
 
     def _broadcast(self) -> None:
-        if not self._pending_text:
-            return
+        """Broadcast the text that is pending, and the text before it if it is time to repeat that."""
         said, self._pending_text = self._pending_text, []
-        whole = said[0].model_copy(update={"text": "".join(delta.text for delta in said)})
+        if said:
+            self._send(self._placed(said[0], "".join(delta.text for delta in said)))
+        elif self._last is not None and self._repeat_at == 0.0 and self._last.offset:
+            self._send(self._placed(self._last, ""))
+
+    def _send(self, whole: Delta) -> None:
+        self._last = whole
         body = dump(whole)
         headers = encode(
             Envelope(
@@ -110,6 +126,19 @@ class BusProgressPublisher:
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _placed(self, first: Delta, text: str) -> Delta:
+        """Return the next piece of the text at its offset; periodically the whole text, which ends with this piece."""
+        if first.call != self._call:
+            self._call, self._written, self._length = first.call, [], 0
+            self._repeat_at = self._loop.time() + _REPEAT_INTERVAL_S
+        offset = self._length
+        self._written.append(text)
+        self._length += len(text)
+        if self._loop.time() >= self._repeat_at and self._length <= _MAX_REPEATED_CHARS:
+            self._repeat_at = self._loop.time() + _REPEAT_INTERVAL_S
+            text, offset = "".join(self._written), 0
+        return first.model_copy(update={"text": text, "offset": offset})
 
     async def _publish_later(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         with suppress(PointsmanError):

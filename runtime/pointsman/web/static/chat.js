@@ -194,10 +194,11 @@ function turnElement(id, say) {
     element,
     record: (next) => { turn = next; update(); },
     work: (next) => { view = next; update(); },
-    write: ({ task, attempt, text }) => {
+    write: ({ task, attempt, text, begins }) => {
       const before = texts.get(task);
       if (before && before.attempt > attempt) return;
-      texts.set(task, { attempt, text: before && before.attempt === attempt ? before.text + text : text });
+      const goesOn = before && before.attempt === attempt && !begins;
+      texts.set(task, { attempt, text: goesOn ? before.text + text : text });
       update();
     },
     ask: (all) => {

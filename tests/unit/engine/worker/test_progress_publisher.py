@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import structlog
 from structlog.testing import capture_logs
+from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.clock import SystemClock
@@ -94,3 +95,45 @@ async def test_streamed_text_is_broadcast_in_pieces_and_not_stored() -> None:
 
     assert heard == ["It was a dark and stormy night"]
     assert [each async for each in bus.read("log", ">")] == []
+
+
+async def test_text_has_offsets_and_is_repeated_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_publisher, "_BATCH_DELAY_S", 0.0)
+    bus, subjects = MemoryBus(), Subjects("pointsman")
+    reporter = BusProgressPublisher(
+        bus, subjects, team="team", source="/test", correlation_id=None, causation_id="c", clock=SystemClock()
+    )
+    heard: list[tuple[str, int, str]] = []
+
+    async def hear(stored: StoredMessage) -> None:
+        piece = parse(Delta, stored.body)
+        heard.append((piece.call, piece.offset, piece.text))
+
+    async def write(call: str, text: str) -> None:
+        count = len(heard)
+        reporter.stream_text(Delta(workflow_id="wf_1", task_id="T1", attempt=1, agent="a", call=call, text=text))
+        await until(lambda: len(heard) > count)
+
+    async with await bus.listen(subjects.workflow_deltas("team", "wf_1"), hear):
+        await write("c1", "one ")
+        await write("c1", "two ")
+        monkeypatch.setattr(progress_publisher, "_REPEAT_INTERVAL_S", 0.0)
+        reporter._repeat_at = 0.0
+        await write("c1", "three")
+        monkeypatch.setattr(progress_publisher, "_MAX_REPEATED_CHARS", 10)
+        await write("c1", "!")
+        monkeypatch.setattr(progress_publisher, "_REPEAT_INTERVAL_S", 60.0)
+        await write("c2", "again")
+        await write("c2", " and")
+        await reporter.flush()
+        await until(lambda: len(heard) == 7)
+
+    assert heard == [
+        ("c1", 0, "one "),
+        ("c1", 4, "two "),
+        ("c1", 0, "one two three"),
+        ("c1", 13, "!"),
+        ("c2", 0, "again"),
+        ("c2", 5, " and"),
+        ("c2", 0, "again and"),
+    ]
