@@ -184,6 +184,8 @@ async def test_a_message_without_waiting_returns_the_task_at_once(address: str) 
             client, "test-resubscribe-message-id", configuration=pb.SendMessageConfiguration(return_immediately=True)
         )
         listed = await client.list_tasks(pb.ListTasksRequest(context_id=begun.context_id))
+        at_once = pb.SendMessageConfiguration(return_immediately=True)
+        told = [await send(client, "", "faster", task_id=begun.id, message_id="m", configuration=at_once) for _ in "ab"]
         cancelled = await client.cancel_task(pb.CancelTaskRequest(id=begun.id))
         with pytest.raises(TaskNotCancelableError):
             await client.cancel_task(pb.CancelTaskRequest(id=begun.id))
@@ -192,6 +194,7 @@ async def test_a_message_without_waiting_returns_the_task_at_once(address: str) 
 
     assert begun.status.state in (pb.TaskState.TASK_STATE_SUBMITTED, WORKING)
     assert [task.id for task in listed.tasks] == [begun.id]
+    assert [each.parts[0].text for each in told[1].history] == ["hello", "faster"]
     assert cancelled.status.state == CANCELED
 
 

@@ -22,6 +22,7 @@ from google.protobuf.json_format import MessageToDict
 from starlette.requests import Request
 
 from pointsman.client.workflow import Workflow
+from pointsman.engine.operations.messages import MessageRefusedError
 from pointsman.errors import BusUnavailableError
 from pointsman.gateway.a2a.calls import Call, translated, translated_stream
 from pointsman.gateway.a2a.cards import CardMaker
@@ -45,6 +46,7 @@ from pointsman.gateway.files.uploads import store_bytes
 from pointsman.gateway.streams import Position
 from pointsman.telemetry import get_logger
 from pointsman_schemas.ids import derive_id, is_token
+from pointsman_schemas.strict_json import compact_json
 
 __all__ = ["TeamHandler"]
 
@@ -233,6 +235,7 @@ class TeamHandler(RequestHandler):
 
         Raises:
             InvalidParamsError: The message does not fit the task.
+            UnsupportedOperationError: The task has ended.
         """
         message = params.message
         check_parts(message)
@@ -253,7 +256,15 @@ class TeamHandler(RequestHandler):
             if wanted:
                 position = str(metadata_of(fold.task, "position") or "")
                 await register(self._context, self._push, call, workflow.id, config, position)
-            question = await self._answer(call, fold, message)
+            if fold.task.status.state in TERMINAL:
+                raise UnsupportedOperationError(
+                    f"task {fold.task.id} has ended; begin another with its contextId and without a taskId"
+                )
+            question = ""
+            if fold.questions or metadata_of(message, "question"):
+                question = await self._answer(call, fold, message)
+            else:
+                workflow = await self._tell(call, reader, workflow, message)
             return workflow, await reader.fold(workflow), question
         workflow, context_id = await self._submit(call, params)
         if wanted:
@@ -293,15 +304,11 @@ class TeamHandler(RequestHandler):
 
     async def _answer(self, call: Call, fold: TaskFold, message: pb.Message) -> str:
         """Answer the question that a message names, or the oldest one. Return its id."""
-        if fold.task.status.state in TERMINAL:
-            raise UnsupportedOperationError(
-                f"task {fold.task.id} has ended; begin another with its contextId and without a taskId"
-            )
         named = str(metadata_of(message, "question") or "")
         question = fold.questions.get(named) if named else next(iter(fold.questions.values()), None)
         if question is None:
             raise UnsupportedOperationError(
-                f"task {fold.task.id} waits for no answer; wait for INPUT_REQUIRED, or begin another task"
+                f"task {fold.task.id} waits for no answer to {named[:100]}; leave io.pointsman/question out"
             )
         given = answer_in(message, question)
         operations, actor = self._context.client.operations, call.caller.name
@@ -313,6 +320,33 @@ class TeamHandler(RequestHandler):
             case "reject":
                 await operations.reject(question.question, reason=given.reason, actor=actor, timeout=_ANSWER_TIMEOUT_S)
         return question.question
+
+    async def _tell(self, call: Call, reader: TaskReader, workflow: Workflow, message: pb.Message) -> Workflow:
+        """Send a message to a running workflow.
+
+        Args:
+            call: The call.
+            reader: The reader of tasks.
+            workflow: The workflow.
+            message: The message.
+
+        Returns:
+            The workflow, or that of the next turn if the message is late.
+
+        Raises:
+            InvalidParamsError: The message has files.
+            UnsupportedOperationError: The workflow takes no message.
+        """
+        given = input_in(message)
+        if given.files:
+            raise InvalidParamsError("a task that runs takes texts; send files with a message that begins a task")
+        text = given.input if isinstance(given.input, str) else compact_json(given.input).decode()
+        key = derived_key("a2a-message", call.team, message.message_id)
+        try:
+            told = await workflow.tell(text, message_id=key, actor=call.caller.name, timeout=_ANSWER_TIMEOUT_S)
+        except MessageRefusedError as error:
+            raise UnsupportedOperationError(str(error)) from None
+        return workflow if told.next_turn is None else await reader.find(told.next_turn)
 
     async def _until_settled(
         self, call: Call, reader: TaskReader, workflow: Workflow, fold: TaskFold, answered: str

@@ -5,7 +5,7 @@
 | request that waits for admission | `SUBMITTED` |
 | running | `WORKING`, with a line about each step |
 | question or approval | `INPUT_REQUIRED`, with the question as the message |
-| answer of a person | a message of the history |
+| answer of a person, message to the workflow | a message of the history |
 | answer and files of the team | artifacts |
 | completed, also with gaps | `COMPLETED` |
 | failed; refused before its first task | `FAILED`; `REJECTED` |
@@ -42,6 +42,7 @@ from pointsman_schemas.events import Outcome
 from pointsman_schemas.files import File
 from pointsman_schemas.log import (
     Entry,
+    MessageReceived,
     QuestionAnswered,
     QuestionAsked,
     TaskAbandoned,
@@ -235,6 +236,9 @@ class TaskFold:
             case TaskAbandoned() if any(each.task_id == entry.task_id for each in self.questions.values()):
                 self.questions = {id: each for id, each in self.questions.items() if each.task_id != entry.task_id}
                 events.append(self._go_on(entry, position, line))
+            case MessageReceived():
+                said = self._say(Role.ROLE_USER, f"{self.task.id}-{position}", parts_of(entry.text))
+                said.metadata.CopyFrom(struct_of({"by": entry.by}))
             case WorkflowResumed():
                 del self.task.artifacts[:]
                 events.append(self._set(TaskState.TASK_STATE_WORKING, entry, position, line))
