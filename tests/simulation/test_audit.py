@@ -81,3 +81,15 @@ async def test_second_outcome_is_excused_if_the_first_is_gone(*, removed: bool, 
     await bus.publish(subject, body, {})
 
     assert len([problem for problem in audit(world) if problem.endswith("has 2 outcomes")]) == reported
+
+
+async def test_removed_outcome_of_an_outsider_is_not_counted() -> None:
+    world = World(POWER)
+    await world.broker.connect().publish("sim.request.team.anonymous", b'{"input": "hello"}', {"ce-id": "r0"})
+    ((_, workflow),) = world.requests()
+    subject = world.subjects.outcome("team", workflow)
+    world.outsiders._inject(subject, b"{}", {})
+    world.broker.trim("log", subject, world.broker.stream("log").end)
+    await world.broker.connect().publish(subject, b'{"status": "completed"}', {})
+
+    assert [problem for problem in audit(world) if problem.endswith("outcomes")] == []

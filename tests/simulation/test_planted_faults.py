@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -125,6 +126,13 @@ def _logs_removed_though_asked_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RetentionJob, "_keep_unsettled_requests", blind)
 
 
+_FITTING: Mapping[object, Callable[[World], bool]] = {
+    _trimmed_though_it_runs: lambda world: world.trim_pause < 3_600,
+    _logs_removed_though_asked_for: lambda world: world.settings.retention_days < 1,
+}
+"""The worlds in which a mistake can show, if it cannot show in each."""
+
+
 @pytest.mark.parametrize(
     ("plant", "expected", "likely"),
     [
@@ -139,8 +147,8 @@ def _logs_removed_though_asked_for(patch: pytest.MonkeyPatch) -> None:
             _handoffs_acknowledged_first, "never answered", 21, id="handoffs acknowledged before their result"
         ),
         pytest.param(_all_that_is_left_for_each_team, "in its tree", 42, id="tasks that each team has for itself"),
-        pytest.param(_trimmed_though_it_runs, "times", 194, id="messages of what runs that are trimmed"),
-        pytest.param(_logs_removed_though_asked_for, "began again", 185, id="logs that are removed though asked for"),
+        pytest.param(_trimmed_though_it_runs, "times", 47, id="messages of what runs that are trimmed"),
+        pytest.param(_logs_removed_though_asked_for, "began again", 219, id="logs that are removed though asked for"),
         pytest.param(_nothing_set_aside, "set aside of", 43, id="budgets that are shared twice"),
     ],
 )
@@ -150,7 +158,9 @@ def test_a_planted_mistake_shows(
     plant(monkeypatch)
 
     others = set[str]()
-    for seed in (likely, *range(1, _ENOUGH + 1)):  # `likely` is tried first: it saves time only
+    fits = _FITTING.get(plant)
+    fitting = (seed for seed in count(1) if fits is None or fits(World(seed)))
+    for seed in (likely, *islice(fitting, _ENOUGH)):  # `likely` is tried first: it saves time only
         problems = World(seed).run().problems
         if any(expected in problem for problem in problems):
             return
