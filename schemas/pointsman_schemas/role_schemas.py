@@ -49,6 +49,8 @@ _MAX_LISTED_IDS: Final = 100  # task ids of one pattern
 _MAX_INPUT_SCHEMA_CHARS: Final = 1_500  # of an agent's input schema that becomes a part of a plan's schema
 _MAX_INPUT_SCHEMAS: Final = 20  # agents whose input schemas become a part of a plan's schema
 _MAX_INPUT_SCHEMAS_CHARS: Final = 6_000  # of all of them: the prompt has them, too
+_MAX_INPUT_NAMES: Final = 100  # fields of an input without a schema
+_MAX_INPUT_NAME_CHARS: Final = 64
 _MAX_QUESTIONS: Final = 5  # of one plan: a person answers all of them before the planner plans
 _MAX_CHOICES: Final = 20  # of one question
 _CHOICE_CHARS: Final = 200
@@ -92,7 +94,8 @@ def plan_schema(given: PlannerInput) -> dict[str, JsonValue]:
         "new_id": _described(new_id, _description(PlannedTask, "id")),
         "intent": _described(_text(_PARAGRAPH_CHARS, _MIN_INTENT_CHARS), _description(PlannedTask, "intent")),
         "known_ids": _list(known_id, _MAX_DEPENDENCIES),
-        "input": _free_input(),
+        "input": _free_input(given),
+        "input_value": _input_value(),
     }
     tasks = [_task(choice) for choice in _choices(given.agents, definitions)]
     properties: _Schema = {
@@ -275,17 +278,24 @@ def _renamed(schema: JsonValue, prefix: str) -> JsonValue:
     return found
 
 
-def _free_input() -> _Schema:
-    """Return the schema of an input for an agent without a schema: an object of bounded values."""
-    text = _text(_PARAGRAPH_CHARS)
-    values: list[JsonValue] = [
-        text,
-        {"type": "number"},
-        {"type": "boolean"},
-        {"type": "null"},
-        _list(_text(_SENTENCE_CHARS), 20),
-    ]
-    return {"type": "object", "properties": {"request": text}, "additionalProperties": {"anyOf": values}}
+def _free_input(given: PlannerInput) -> _Schema:
+    """Return the schema of an input for an agent without a schema of its own here.
+
+    The names are those of the planner's input: of the request, its metadata and the agents' schemas. A small model that
+    may choose names writes one after another without an end.
+    """
+    declared = [agent.input_schema.get("properties") for agent in given.agents]
+    known = [given.request, given.metadata, *declared]
+    names = [name for each in known if isinstance(each, dict) for name in each if len(name) <= _MAX_INPUT_NAME_CHARS]
+    listed = [name for name in dict.fromkeys(names) if name != "request"][:_MAX_INPUT_NAMES]
+    properties: _Schema = {"request": _text(_PARAGRAPH_CHARS), **{name: _reference("input_value") for name in listed}}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _input_value() -> _Schema:
+    """Return the schema of a bounded value."""
+    kinds: list[JsonValue] = [{"type": "number"}, {"type": "boolean"}, {"type": "null"}]
+    return {"anyOf": [_text(_PARAGRAPH_CHARS), *kinds, _list(_text(_SENTENCE_CHARS), 20)]}
 
 
 # Tasks

@@ -25,6 +25,7 @@ from pointsman.util.environment import variable
 from pointsman_agents.classifier import classifier
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
+from pointsman_schemas import role_schemas
 from pointsman_schemas.plan import Plan, Selection
 from pointsman_schemas.role_io import AvailableAgent, ClassifierInput, PlannerInput
 from pointsman_schemas.role_schemas import plan_schema, selection_schema
@@ -37,13 +38,22 @@ pytestmark = [
     pytest.mark.timeout(900),  # on a busy machine the model writes three tokens a second
 ]
 
+
+@pytest.fixture(autouse=True)
+def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lower the bounds of texts: the tests are about form, and the model uses all the room that a text has."""
+    for name, most in (("_SENTENCE_CHARS", 40), ("_PARAGRAPH_CHARS", 60), ("_ANSWER_CHARS", 200)):
+        assert getattr(role_schemas, name) > most
+        monkeypatch.setattr(role_schemas, name, most)
+
+
 REQUESTS = ("I was charged twice for order 18", "The app crashes when I open it", "翻訳してください")
 MENU = (
     AvailableAgent(name="billing", description="Refunds and invoices", skills=("refunds",)),
     AvailableAgent(name="technical", description="Crashes and errors of the app", skills=("debugging", "logs")),
     AvailableAgent(name="front-desk", description="All other questions"),
 )
-BEYOND_A_SCHEMA = ("is used", "depends on", "are the same", "wait for each other", "links", "no tasks")
+BEYOND_A_SCHEMA = ("is used", "depends on", "are the same", "wait for each other", "links", "no tasks", "of this kind")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -91,7 +101,7 @@ async def test_each_selection_is_valid(model: OpenAIModel, request_text: str) ->
     assert time.monotonic() - began < 800
 
 
-@pytest.mark.parametrize("request_text", REQUESTS[:2])
+@pytest.mark.parametrize("request_text", REQUESTS)
 async def test_each_plan_is_valid(model: OpenAIModel, request_text: str) -> None:
     given = PlannerInput(request=request_text, agents=MENU, max_tasks=2)
 

@@ -82,7 +82,8 @@ def _serve(port: int) -> None:
     parameters.hostnames = ["127.0.0.1"]
     parameters.port = port
     parameters.model.path = str(Path(spec.origin).parent / _WEIGHTS)
-    parameters.cpuparams.n_threads = max(1, (os.cpu_count() or 2))
+    # Threads wait for each other in a loop: with as many threads as CPUs, another process slows the model tenfold.
+    parameters.cpuparams.n_threads = max(1, (os.cpu_count() or 2) // 2)
     server = xllamacpp.Server(parameters)
     while server is not None:
         time.sleep(3_600)

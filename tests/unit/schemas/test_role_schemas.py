@@ -198,7 +198,7 @@ def test_a_ruling_is_on_a_contradiction_there_is_and_a_last_review_asks_for_no_m
 
 
 def unbounded(schema: Any, path: str = "") -> Iterator[str]:
-    """Places where a text or a list has no end."""
+    """Places where a text, a list or the fields of an object have no end. An author's schema is not changed."""
     if isinstance(schema, list):
         for place, each in enumerate(schema):
             yield from unbounded(each, f"{path}[{place}]")
@@ -206,6 +206,9 @@ def unbounded(schema: Any, path: str = "") -> Iterator[str]:
         if schema.get("type") == "string" and not {"maxLength", "enum", "pattern"} & schema.keys():
             yield path
         if schema.get("type") == "array" and "maxItems" not in schema:
+            yield path
+        open_ended = schema.get("type") == "object" and schema.get("additionalProperties") is not False
+        if open_ended and "order" not in schema["properties"]:
             yield path
         for name, each in schema.items():
             if not name.startswith("billing__"):
@@ -215,6 +218,21 @@ def unbounded(schema: Any, path: str = "") -> Iterator[str]:
 @pytest.mark.parametrize("name", INPUTS)
 def test_every_text_and_every_list_has_an_end(name: str) -> None:
     assert list(unbounded(closed_schema(*INPUTS[name]))) == []
+
+
+def test_input_without_a_schema_has_the_fields_of_request_metadata_and_agents() -> None:
+    given = PlannerInput(request={"text": "help"}, metadata={"customer": 7, "x" * 65: 1}, agents=AGENTS)
+
+    schema = plan_schema(given)
+
+    definitions = schema["$defs"]
+    assert isinstance(definitions, dict)
+    found = definitions["input"]
+    assert isinstance(found, dict)
+    assert list(found["properties"]) == ["request", "text", "customer", "order", "kind"]  # type: ignore[arg-type]
+    task = {"id": "t1", "agent": "technical", "intent": "look"}
+    assert not invalid(schema, {"tasks": [{**task, "input": {"request": "help", "customer": "7"}}]})
+    assert invalid(schema, {"tasks": [{**task, "input": {"request": "help", "version": "3"}}]})
 
 
 def test_more_agents_than_an_enum_may_have_are_a_pattern() -> None:
