@@ -214,7 +214,12 @@ class CancelRequest(Body):
 class MessageRequest(Body):
     """A message to a workflow."""
 
-    text: str = Field(min_length=1, max_length=MAX_MESSAGE_CHARS, description="The message.")
+    text: str = Field(
+        min_length=1,
+        max_length=MAX_MESSAGE_CHARS,
+        pattern=r"[^\s\x1c-\x1f]",  # white space of Python; a message has another character
+        description="The message, not only white space.",
+    )
 
 
 class MessageView(BaseModel):
