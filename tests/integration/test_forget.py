@@ -20,7 +20,7 @@ SECRET = "the number of the card is 4929 1111"
 LARGE = SECRET + "".join(f"{number:06d}" for number in range(300_000))
 CREW = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(attempts=1))
 PLANNER = planner_of({"id": "t", "agent": "a", "intent": "repeat it"})
-STREAMS = ("REQUESTS", "CONTROLS", "RESULTS", "WORK", "LOG", "DEAD")
+STREAMS = ("REQUESTS", "CONTROLS", "RESULTS", "WORK", "LOG", "DEAD", "DELIVERIES")
 
 
 async def traces_of(settings: Settings, *words: str) -> list[str]:
@@ -46,7 +46,8 @@ async def traces_of(settings: Settings, *words: str) -> list[str]:
 
 
 async def test_nothing_but_the_record_is_left_of_a_forgotten_workflow(settings: Settings) -> None:
-    """The workflow has a large request, a step, an event, a dead letter, a failed task and a neighbour that stays."""
+    """The workflow has a large request, a step, an event, a dead letter, a failed task, a webhook and a neighbour that
+    stays."""
 
     @agent(name="b", description="Fails")
     async def fail(request: str) -> str:
@@ -60,6 +61,8 @@ async def test_nothing_but_the_record_is_left_of_a_forgotten_workflow(settings: 
         await gone.outcome(30)
         stays = await client.submit("crew", LARGE + "!")
         answer = await stays.outcome(30)
+        for subject in (client.subjects.delivery("wh_1", gone.id, "e"), client.subjects.receipt("wh_1", gone.id, "e")):
+            await client.bus.publish(subject, b"{}", {})
         before = await traces_of(settings, gone.id)
         deleted: list[int] = []
         done = await client.operations.forget(gone.id, reason="asked for", actor="anna", progress=deleted.append)
