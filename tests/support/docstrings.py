@@ -11,13 +11,14 @@ import inspect
 import itertools
 import pkgutil
 import re
+import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from pydantic import BaseModel
@@ -46,8 +47,13 @@ _SECTIONS = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Examples?|Notes
 _ENTRY = re.compile(r"^    \*{0,2}([\w.]+)(?: \([^)]*\))?:(?: |$)")
 
 
-def incomplete_docstrings(root: Path) -> Iterator[tuple[str, int, str, str]]:
-    """Yield the path relative to `root`, the line, the rule and what is missing, for each incomplete docstring."""
+@cache
+def incomplete_docstrings(root: Path) -> tuple[tuple[str, int, str, str], ...]:
+    """Return the path relative to `root`, the line, the rule and what is missing, for each incomplete docstring."""
+    return tuple(_incomplete(root))
+
+
+def _incomplete(root: Path) -> Iterator[tuple[str, int, str, str]]:
     seen: set[int] = set()
     for module in PUBLIC:
         exported = import_module(module)
@@ -142,12 +148,33 @@ def _described(cls: type) -> set[str]:
             sections = documented(docstring)
             found |= sections.get("Args", set()) | sections.get("Attributes", set())
         if (base.__module__ + ".").startswith(_OURS):
-            body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-            assert isinstance(body, ast.ClassDef)
-            for field, text in itertools.pairwise(body.body):
-                is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-                if isinstance(field, ast.AnnAssign) and is_text:
-                    found.add(ast.unparse(field.target))
+            found |= _described_attributes(base)
+    return found
+
+
+@cache
+def _described_attributes(cls: type) -> frozenset[str]:
+    """Return the attributes that a text follows in the body of the class."""
+    found = set()
+    for field, text in itertools.pairwise(_classes(sys.modules[cls.__module__])[cls.__qualname__].body):
+        is_text = isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and is_text:
+            found.add(ast.unparse(field.target))
+    return frozenset(found)
+
+
+@cache
+def _classes(module: ModuleType) -> dict[str, ast.ClassDef]:
+    """Return the classes of a module by their qualified names. `inspect.getsource` parses the module for each class."""
+    found: dict[str, ast.ClassDef] = {}
+
+    def visit(body: Iterable[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                found[f"{prefix}{node.name}"] = node
+                visit(node.body, f"{prefix}{node.name}.")
+
+    visit(ast.parse(inspect.getsource(module)).body, "")
     return found
 
 
