@@ -237,7 +237,7 @@ async def test_the_blocks_of_the_schedules_run(client: Client, settings: Setting
 
 
 def test_no_document_has_a_block_that_no_test_runs() -> None:
-    """The tests of the guide, the runbook, the gateway, security and the strategies run the other blocks."""
+    """The tests of the guide, the runbook, the gateway, webhooks, security and the strategies run the other blocks."""
     documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in documents}
 
@@ -248,6 +248,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
     assert unseen == []
     assert {name: found for name, found in languages.items() if found} == {
         "README.md": {"sh", "python"},
+        "docs/a2a.md": {"python"},
         "docs/batches.md": {"sh", "python"},  # run by `test_batch`
         "docs/files.md": {"sh", "python"},  # run by `test_files`
         "docs/messages.md": {"sh", "python"},
@@ -262,6 +263,7 @@ def test_no_document_has_a_block_that_no_test_runs() -> None:
         "docs/teams.md": {"python"},
         "docs/telemetry.md": {"python"},
         "docs/threads.md": {"sh", "python"},
+        "docs/webhooks.md": {"sh", "python"},
     }
 
 
