@@ -14,7 +14,9 @@ from support.cluster import NatsCluster
 from support.permission_server import PermissionServer, Rights, permission_server
 
 from pointsman.bus.jetstream.bus import JetStreamBus, connect
+from pointsman.bus.jetstream.reader import StreamReader
 from pointsman.errors import PermissionDeniedError
+from pointsman.ports.bus import StoredMessage
 from pointsman.settings import Settings
 from pointsman_schemas.card import AgentCard
 
@@ -141,6 +143,31 @@ async def test_a_user_keeps_its_own_card_and_reads_all_cards(tmp_path: Path) -> 
         assert before <= now <= after
         assert names == ["ada", "bob"]
         assert server.violations() == ["Publish $KV.OWN_AGENTS.bob.2"]
+
+
+async def test_a_card_that_is_renewed_during_the_first_read_is_listed(
+    bus: JetStreamBus, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renewed card moves to the end of the stream, behind the end of a read that has begun."""
+    ada, bob = (AgentCard(name=name, instance="1", description="d") for name in ("ada", "bob"))
+    await bus.registry.announce(ada)
+    await bus.registry.announce(bob)
+    last, renewed = StreamReader.last, []
+
+    async def renewing(self: StreamReader, stream: str, subject: str) -> StoredMessage | None:
+        found = await last(self, stream, subject)
+        if "AGENTS" in stream and not renewed:
+            renewed.append(stream)
+            await bus.registry.announce(ada)
+        return found
+
+    reader = await connect(settings, name="reader", wait=TIMEOUT_S, leader_reads=False)
+    monkeypatch.setattr(StreamReader, "last", renewing)
+    names = [card.name for card in await reader.registry.cards()]
+    await reader.close()
+
+    assert renewed
+    assert names == ["ada", "bob"]
 
 
 async def test_a_bound_reader_of_a_cluster_finds_what_was_stored(tmp_path: Path) -> None:

@@ -123,9 +123,10 @@ class KeyValueRegistry:
 
     async def _start(self) -> None:
         after, now = 0, await self.broker_time()
-        async for stored in self._reader.read(self._stream, f"{self._prefix}>", 0):
-            self._apply(stored, max(0.0, (now - stored.at).total_seconds()))
-            after = stored.sequence
+        for _ in range(2):  # a card that is renewed during the first read moves behind the end of this read
+            async for stored in self._reader.read(self._stream, f"{self._prefix}>", after):
+                self._apply(stored, max(0.0, (now - stored.at).total_seconds()))
+                after = stored.sequence
         self._watch = asyncio.create_task(self._follow_bucket(after))
 
     async def _follow_bucket(self, after: int) -> None:
