@@ -173,7 +173,7 @@ def _unread_turn(world: World, commits: Sequence[tuple[StoredMessage, Commit]]) 
     """Return the workflow of the turn that has the unread messages of a log."""
     state = None
     for _, commit in commits:
-        state = apply_commit(state, commit)
+        state = apply_commit(None if commit.number == 1 else state, commit)
     if state is None or (turn := unread_turn(state)) is None:
         return None
     return next_turn_workflow(world.subjects, state.team, turn.place.caller, turn.request_id)

@@ -65,7 +65,7 @@ __all__ = [
 
 CREW = Team(name="crew", limits=Limits(deadline=30), retry=RetryPolicy(backoff=0.05))
 ONE_TASK = {"id": "t1", "agent": "a", "intent": "do the thing"}
-SETTINGS = Settings(ack_wait=2.0)
+SETTINGS = Settings(ack_wait=2.0, shutdown_grace=2.0)
 FAST = Settings(ack_wait=0.3, heartbeat=0.05, shutdown_grace=0.2)
 """Settings of a worker whose unacknowledged messages are redelivered soon."""
 

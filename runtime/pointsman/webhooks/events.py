@@ -58,15 +58,16 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
         max_body: The greatest size of the body in bytes. A larger event has only its ids, and `truncated`.
 
     Returns:
-        The event; None for an imported message, on which nothing acts.
+        The event; None for an imported message, on which nothing acts, and for the place of a removed dead letter.
 
     Raises:
         ContractError: The message cannot be read.
     """
-    if is_imported(stored):
+    kind = subjects.kind_of(stored.subject)
+    if is_imported(stored) or (kind == "dead" and not stored.body):
         return None
     envelope, content = decode(stored.headers, stored.body)
-    type, workflow, teams, at, data = _data_of(subjects.kind_of(stored.subject), stored.subject.split(".")[2], content)
+    type, workflow, teams, at, data = _data_of(kind, stored.subject.split(".")[2], content)
     # The subject is bound to its publisher, and the id of the CloudEvent is the same if the event is published again.
     id = derive_id("webhook", stored.subject, envelope.id if envelope is not None else str(stored.sequence))
     head = {"type": type, "id": f"evt_{id}", "timestamp": _text(at)}

@@ -45,6 +45,7 @@ _FIRST_DURATION_S = 0.1  # seconds that an exchange with an endpoint takes, befo
 _SMOOTHING = 0.3  # weight of the newest exchange in the mean duration of an endpoint
 _EARLY_S = 1.0  # seconds by which an attempt may be early
 _HEADER_BYTES = 4_096  # bytes that the broker's limit for a message leaves for subject and headers
+_RESEND = ".resend"  # the end of the subject of an order: its operator may have changed the endpoint just before
 _TYPE_HEADER = "webhook-type"
 _GONE = 410
 _GONE_HINT = "the endpoint answered 410 Gone; `pointsman webhooks enable` lets it receive again"
@@ -185,7 +186,7 @@ class WebhookService:
         """Settle one delivery: send it, defer it, or drop it."""
         try:
             address = self._subjects.parse_delivery(delivery.message.subject)
-            endpoint = await self._endpoint(address.endpoint)
+            endpoint = await self._endpoint(address.endpoint, newest=delivery.message.subject.endswith(_RESEND))
             if endpoint is None:
                 await delivery.ack()  # the endpoint was deleted
             elif (pause := self._deferral(endpoint.id)) > 0 and endpoint.disabled_at is None:
@@ -206,11 +207,13 @@ class WebhookService:
             await delivery.nak(_UNAVAILABLE_PAUSE_S)
             raise
 
-    async def _endpoint(self, id: str) -> Endpoint | None:
+    async def _endpoint(self, id: str, *, newest: bool) -> Endpoint | None:
+        """Return an endpoint, at most `_ENDPOINTS_TTL_S` old. With `newest` it is read now."""
         read_at, endpoints = self._known
         known = endpoints.get(id)
         # An endpoint that is unknown or disabled may be new, or may have been enabled.
-        if known is None or known.disabled_at is not None or self._clock.monotonic() - read_at > _ENDPOINTS_TTL_S:
+        old = self._clock.monotonic() - read_at > _ENDPOINTS_TTL_S
+        if newest or old or known is None or known.disabled_at is not None:
             endpoints = {each.id: each for each in await self._store.list()}
             self._known = self._clock.monotonic(), endpoints
         return endpoints.get(id)
@@ -274,9 +277,9 @@ class WebhookService:
 
     async def _message(self, stored: StoredMessage) -> StoredMessage | None:
         """Return the event of a delivery, also of an order to send it again."""
-        if not stored.subject.endswith(".resend"):
+        if not stored.subject.endswith(_RESEND):
             return stored
-        return await self._bus.last("deliveries", stored.subject.removesuffix("resend") + "message")
+        return await self._bus.last("deliveries", stored.subject.removesuffix(_RESEND) + ".message")
 
     async def _exchange(self, endpoint: Endpoint, state: DeliveryState, body: bytes) -> tuple[DeliveryState, float]:
         """Send a delivery. Return its state, and the pause before the next attempt."""
