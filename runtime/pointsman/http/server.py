@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from pointsman.errors import ConfigurationError
 from pointsman.http.connections import BoundedConnection, ConnectionBounds
 
-__all__ = ["run_server"]
+__all__ = ["listen", "run_server"]
 
 _SHUTDOWN_TIMEOUT_S = 3  # seconds that open responses get to finish after a stop
 _BACKLOG = 512  # connections that the kernel holds until they are accepted
@@ -46,7 +46,7 @@ async def run_server(
         ConfigurationError: The port is not available.
     """
     connection = type("Connection", (BoundedConnection,), {"bounds": bounds or ConnectionBounds()})
-    with _listen(name, host, port) as listener:
+    with listen(name, host, port) as listener:
         server = _Server(
             uvicorn.Config(
                 app,
@@ -77,10 +77,26 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listen(name: str, host: str, port: int) -> socket.socket:
+def listen(name: str, host: str, port: int) -> socket.socket:
+    """Return a socket that listens. Its connections send small packets at once.
+
+    Args:
+        name: The name of the server, for messages.
+        host: The address to listen on.
+        port: The port to listen on; 0 for any free port.
+
+    Returns:
+        The socket.
+
+    Raises:
+        ConfigurationError: The port is not available.
+    """
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        # Connections inherit the option. asyncio sets the option only for sockets with an explicit protocol.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         raise ConfigurationError(
             f"the {name} cannot listen on {host}:{port}: {error.strerror or error}; choose another --port, or 0 for "
