@@ -152,7 +152,7 @@ async def test_a_card_that_is_renewed_during_the_first_read_is_listed(
     ada, bob = (AgentCard(name=name, instance="1", description="d") for name in ("ada", "bob"))
     await bus.registry.announce(ada)
     await bus.registry.announce(bob)
-    last, renewed = StreamReader.last, []
+    last, renewed = StreamReader.last, list[str]()
 
     async def renewing(self: StreamReader, stream: str, subject: str) -> StoredMessage | None:
         found = await last(self, stream, subject)
