@@ -94,7 +94,7 @@ class Outsiders:
 
     def _inject_cancel(self, name: str, workflow: str) -> None:
         control = Control(action="cancel", reason="no longer wanted")
-        subject = self.world.subjects.control(self.world.team.name, workflow, "cancel", "somebody", name)
+        subject = self.world.subjects.control(self.world.team.name, workflow, "cancel", "operator", name)
         headers = self._headers(name, Control.event_type)
         self._inject(subject, dump(control), headers)
         if self.world.chance.random() < 0.3:
@@ -104,8 +104,8 @@ class Outsiders:
         """Send a message to a workflow, sometimes twice, before its beginning, while it runs, or after its end."""
         await asyncio.sleep(chance.uniform(0.1, 16.0))
         known = sorted({workflow for _, workflow in self.world.requests()})
-        workflow = chance.choice(known[-4:]) if known else "wf_nobody"
-        actor, team = chance.choice(["anonymous", "anonymous", "somebody"]), self.world.team.name
+        workflow = chance.choice(known[-4:]) if known else "wf_unknown"
+        actor, team = chance.choice(["anonymous", "anonymous", "operator"]), self.world.team.name
         self.world.told[name] = (workflow, actor, f"message {name}")
         control = Control(action="tell", text=f"message {name}")
         subject = self.world.subjects.control(team, workflow, "tell", actor, name)
@@ -155,7 +155,7 @@ class Outsiders:
                 subject = f"sim.{odd.format(team, workflow)}"
             case "control":
                 subject = self.world.subjects.control(
-                    team, chance.choice([workflow, "wf_nobody"]), "replay", "somebody", "stray"
+                    team, chance.choice([workflow, "wf_unknown"]), "replay", "operator", "stray"
                 )
                 headers = self._headers("stray", Control.event_type)
                 body = chance.choice([b"{}", dump(Control(action="replay", task_id=task)), b'{"action": "dance"}'])
@@ -225,7 +225,7 @@ class Outsiders:
         bus = FaultyBus(self.world.outside, self.world.faults, process)
 
         async def resume() -> None:
-            done = await resume_workflow(bus, self.world.subjects, self.world.clock, workflow, actor="somebody")
+            done = await resume_workflow(bus, self.world.subjects, self.world.clock, workflow, actor="operator")
             self.world.note(f"{name} resumed {workflow}: round {done.round}, tasks {', '.join(done.tasks)}")
 
         main = process.start(resume())
@@ -309,7 +309,7 @@ class Outsiders:
             await asyncio.sleep(chance.choice([1.0, 13.0]))
         self.world.answers[name] = control
         team = self.world.team_of(workflow)
-        subject = self.world.subjects.control(team, workflow, control.action, "somebody", name)
+        subject = self.world.subjects.control(team, workflow, control.action, "operator", name)
         self._inject(subject, dump(control), self._headers(name, Control.event_type))
 
     def _token_of(self, handoff: StoredMessage) -> str:
@@ -320,7 +320,7 @@ class Outsiders:
 
     def _some_workflow(self) -> str:
         known = sorted({workflow for _, workflow in self.world.requests()})
-        return self.world.chance.choice(known) if known else "wf_nobody"
+        return self.world.chance.choice(known) if known else "wf_unknown"
 
     def _result(self, workflow: str, task: str, attempt: int, agent: str) -> Result:
         now = self.world.clock.now()

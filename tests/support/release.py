@@ -25,7 +25,6 @@ __all__ = ["archive_faults", "build", "tree_faults"]
 ROOT = Path(__file__).parents[2]
 _UNWANTED = re.compile(r"(^|/)(\.git|\.venv[^/]*|__pycache__|\.env|[^/]*\.(pyc|creds|nk|pem|key))(/|$)")
 _NEEDED = ("LICENSE", "README.md", "CHANGELOG.md", "constraints.txt", "pyproject.toml", "Makefile", "docs/README.md")
-_INDEX = re.compile(rb"--(extra-)?index-url|--find-links")
 _DEMO_SECONDS = 120
 
 
@@ -55,13 +54,9 @@ def archive_faults(root: Path, folder: Path) -> Iterator[str]:
         yield f"{folder} has {sorted(found)}; expected {sdist.name} and {wheel.name} alone"
         return
     with tarfile.open(sdist) as archive:
-        members = {each.name.removeprefix(f"{stem}/"): each for each in archive.getmembers() if each.isfile()}
+        members = {each.name.removeprefix(f"{stem}/") for each in archive.getmembers() if each.isfile()}
         yield from _name_faults(sdist.name, members)
         yield from (f"{sdist.name} has no {name}" for name in _NEEDED if name not in members)
-        for name in ("constraints.txt", "pyproject.toml", "Makefile"):
-            text = archive.extractfile(members[name]) if name in members else None
-            if text is not None and _INDEX.search(text.read()):
-                yield f"{name} of {sdist.name} names a package index"
         packed = {name for name in members if name.startswith(("schemas/pointsman", "runtime/", "agents/"))}
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
