@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from pointsman.clock import SystemClock
 from pointsman.core.model.agent_health import Circuit
 from pointsman.engine.log.reader import newest_commit
-from pointsman.engine.log.thread_records import read_thread
+from pointsman.engine.log.records import THREAD
 from pointsman.engine.operations.archive import Archive
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.archive_import import import_workflow
@@ -386,7 +386,7 @@ class Operations:
         Returns:
             The thread; None if there is no such thread.
         """
-        return (await read_thread(self._bus, self._subjects.thread(team, caller or self._user, thread))).thread
+        return (await THREAD.read(self._bus, self._subjects.thread(team, caller or self._user, thread))).state
 
     async def delete_thread(
         self, team: str, thread: str, *, caller: str | None = None, actor: str | None = None, timeout: float = 30.0

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
 
-from pointsman.engine.log.schedule_records import read_schedules, schedule_of
+from pointsman.engine.log.records import SCHEDULE
 from pointsman.engine.process.retrying import publish_with_retry
 from pointsman.errors import ContractError, NotFoundError, ScheduleRefusedError
 from pointsman.ports.bus import Bus, StoredMessage
@@ -132,7 +132,7 @@ class Schedules:
         Returns:
             The schedules, by team, caller and name.
         """
-        found = await read_schedules(self._bus, self._subjects.crons(team, caller))
+        found = await SCHEDULE.read_all(self._bus, self._subjects.crons(team, caller))
         return [each for each in found if each.status not in ("deleted", "refused")]
 
     async def get(self, name: str, team: str | None = None, *, caller: str | None = None) -> Schedule:
@@ -151,7 +151,7 @@ class Schedules:
             ContractError: Several teams have a schedule of this name.
         """
         owner = caller or self._user
-        found = await read_schedules(self._bus, self._subjects.crons(team, owner, name))
+        found = await SCHEDULE.read_all(self._bus, self._subjects.crons(team, owner, name))
         found = [each for each in found if each.status not in ("deleted", "refused")]
         if not found:
             raise NotFoundError(
@@ -348,7 +348,7 @@ class Schedules:
         while True:
             told.clear()
             stored = await self._bus.last("log", record)
-            schedule = schedule_of(stored) if stored else None
+            schedule = SCHEDULE.parse(stored) if stored else None
             applied = next((each for each in schedule.changes if each.id == id), None) if schedule else None
             if schedule is not None and applied is not None:
                 if applied.refusal:

@@ -20,7 +20,7 @@ from pointsman.client.client import Client, WorkflowSummary
 from pointsman.core.threads.turns import LOST
 from pointsman.core.views.formatting import request_text
 from pointsman.engine.log.reader import as_async_generator, gather_batched, read_workflow_started
-from pointsman.engine.log.thread_records import parse_thread_record
+from pointsman.engine.log.records import THREAD
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.http.sse import KEEPALIVE_INTERVAL_S, format_event
 from pointsman.web import views
@@ -141,7 +141,7 @@ class Conversation:
         after = newest.sequence - 1 if newest else 0
         async with aclosing(as_async_generator(bus.follow("log", [subject], after=after))) as messages:
             async for stored in messages:
-                await self._show(parse_thread_record(stored).state)
+                await self._show(THREAD.parse(stored))
 
     async def _show(self, thread: Thread) -> None:
         turns = thread.turns[-_SHOWN_TURNS:]

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from pointsman.core.threads.turns import delete_thread
 from pointsman.engine.log.reader import is_outcome, wait_for_message
-from pointsman.engine.log.thread_records import ThreadRecords, read_thread
+from pointsman.engine.log.records import THREAD, Records
 from pointsman.engine.operations.forget import forget_workflow
 from pointsman.errors import BusyThreadError, ConflictError, ContractError, NotFoundError
 from pointsman.ports.bus import Bus
@@ -28,7 +28,7 @@ async def list_threads(bus: Bus, subjects: Subjects, team: str | None, caller: s
     found: list[Thread] = []
     for subject in await bus.subjects("log", subjects.threads(team, caller)):
         with suppress(ContractError):  # another program published it
-            if (thread := (await read_thread(bus, subject)).thread) is not None:
+            if (thread := (await THREAD.read(bus, subject)).state) is not None:
                 found.append(thread)
     return sorted(found, key=lambda each: each.changed_at, reverse=True)
 
@@ -47,7 +47,8 @@ async def remove_thread(
         NotFoundError: There is no such thread.
         BusyThreadError: A turn did not end in time.
     """
-    records = ThreadRecords(bus, subjects, clock, subjects.source("client", "python"))
+    records = Records(THREAD, bus, clock, subjects.source("client", "python"))
+    subject = subjects.thread(team, caller, thread)
 
     def close(found: Thread | None) -> Sequence[ThreadEntry]:
         if found is None:
@@ -56,7 +57,7 @@ async def remove_thread(
             )
         return delete_thread(found, actor, clock.now(), purged=False)
 
-    closed = await records.change(team, caller, thread, close)
+    closed = (await records.change(subject, close)).state
     assert closed is not None
     workflows = closed.earlier
     try:
@@ -70,9 +71,7 @@ async def remove_thread(
     for workflow in workflows:
         with suppress(NotFoundError):  # an earlier call has deleted it
             await forget_workflow(bus, subjects, workflow, actor=actor, at=clock.now(), reason="its thread is deleted")
-    await records.change(
-        team, caller, thread, lambda found: delete_thread(found, actor, clock.now(), purged=True) if found else ()
-    )
+    await records.change(subject, lambda found: delete_thread(found, actor, clock.now(), purged=True) if found else ())
     return len(workflows)
 
 

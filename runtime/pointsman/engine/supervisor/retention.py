@@ -25,9 +25,8 @@ from pointsman.engine.log.reader import (
     read_workflow_started,
     round_of_outcome,
 )
+from pointsman.engine.log.records import SCHEDULE, THREAD
 from pointsman.engine.log.requests import workflow_of_request
-from pointsman.engine.log.schedule_records import read_schedule
-from pointsman.engine.log.thread_records import read_thread
 from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
@@ -230,7 +229,7 @@ class RetentionJob:
     async def _thread_changed_at(self, subject: str) -> datetime:
         """Return the last change of a thread: never if a turn has not ended, because the record orders its turns."""
         try:
-            thread = (await read_thread(self._bus, subject)).thread
+            thread = (await THREAD.read(self._bus, subject)).state
         except ContractError:  # another program published it
             return _DISTANT_PAST
         if thread is None:
@@ -240,7 +239,7 @@ class RetentionJob:
     async def _schedule_changed_at(self, subject: str) -> datetime:
         """Return the last change of a schedule: never if it may still fire. Its record moves on each day."""
         try:
-            schedule = (await read_schedule(self._bus, subject)).schedule
+            schedule = (await SCHEDULE.read(self._bus, subject)).state
         except ContractError:  # another program published it
             return _DISTANT_PAST
         if schedule is None:
@@ -291,7 +290,7 @@ class RetentionJob:
             if stored is None or stored.at >= until:
                 continue
             with suppress(ContractError):  # another program published it, and the retention of logs removes it
-                thread = (await read_thread(self._bus, subject)).thread
+                thread = (await THREAD.read(self._bus, subject)).state
                 if thread is not None and not open_turns(thread):
                     await self._bus.trim("log", subject, stored.sequence)
                     _log.info("thread_expired", thread=thread.thread, caller=thread.caller, team=thread.team)

@@ -24,7 +24,7 @@ from pointsman.core.schedules.runs import (
 )
 from pointsman.core.schedules.state import fold_schedule, is_live, open_runs
 from pointsman.engine.log.reader import gather_batched, is_outcome
-from pointsman.engine.log.schedule_records import ScheduleRecords, read_schedule, read_schedules
+from pointsman.engine.log.records import SCHEDULE, Records
 from pointsman.engine.process.fault_injection import fault_point
 from pointsman.engine.process.retrying import retry_while_unavailable
 from pointsman.errors import (
@@ -83,7 +83,7 @@ class Scheduler:
         self._clock = clock
         self._team = team
         self._max_schedules = max_schedules
-        self._records = ScheduleRecords(bus, subjects, clock, subjects.source("team", team))
+        self._records = Records(SCHEDULE, bus, clock, subjects.source("team", team))
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         self._sweep = asyncio.Event()
 
@@ -121,8 +121,8 @@ class Scheduler:
         if (name := schedule_of_request(state.request_id)) is None:
             return
         with suppress(ContractError):  # the caller chose an id of this form
-            head = await read_schedule(self._bus, self._subjects.cron(self._team, state.caller, name))
-            if head.schedule is not None and any(each.workflow_id == state.workflow_id for each in head.schedule.runs):
+            head = await SCHEDULE.read(self._bus, self._subjects.cron(self._team, state.caller, name))
+            if head.state is not None and any(each.workflow_id == state.workflow_id for each in head.state.runs):
                 ended = {state.workflow_id: state.outcome.status}
                 await self._decide(state.caller, name, lambda schedule: (), ended=ended)
 
@@ -147,7 +147,7 @@ class Scheduler:
                 await asyncio.gather(*waits, return_exceptions=True)
 
     async def _check_all(self) -> None:
-        found = await read_schedules(self._bus, self._subjects.crons(self._team))
+        found = await SCHEDULE.read_all(self._bus, self._subjects.crons(self._team))
         await gather_batched(self._check(each) for each in found if is_live(each) or open_runs(each))
 
     async def _check(self, schedule: Schedule) -> None:
@@ -204,7 +204,7 @@ class Scheduler:
         filter = self._subjects.crons(self._team)
         if len(await self._bus.subjects("log", filter)) < self._max_schedules:
             return ""
-        live = sum(is_live(each) for each in await read_schedules(self._bus, filter))
+        live = sum(is_live(each) for each in await SCHEDULE.read_all(self._bus, filter))
         if live < self._max_schedules:
             return ""
         return (
@@ -246,20 +246,20 @@ class Scheduler:
             after = fold_schedule(schedule, entries)
             return (*entries, *check_schedule(after, self._subjects, moment, fired=fired))
 
-        changed = await self._records.change(self._team, caller, name, decide)
+        changed = await self._records.change(self._subjects.cron(self._team, caller, name), decide)
         fault_point("supervisor.committed")
-        if changed.schedule is None:
+        if changed.state is None:
             return
         for entry in changed.entries:
             _log.info(entry.kind, schedule=name, caller=caller, team=self._team)
         complete = complete or changed.raced or not changed.entries
-        await self._publish(changed.schedule, changed.entries, moment, complete=complete)
+        await self._publish(changed.state, changed.entries, moment, complete=complete)
         fault_point("supervisor.emitted")
 
     async def _find_ends(self, caller: str, name: str) -> Mapping[str, str]:
         """Return the ends of runs that the record does not have, by workflow."""
-        head = await read_schedule(self._bus, self._subjects.cron(self._team, caller, name))
-        runs = [each for each in head.schedule.runs if each.status == "running"] if head.schedule else []
+        head = await SCHEDULE.read(self._bus, self._subjects.cron(self._team, caller, name))
+        runs = [each for each in head.state.runs if each.status == "running"] if head.state else []
         ends = await gather_batched(self._end_of(each) for each in runs)
         return {each.workflow_id: end for each, end in zip(runs, ends, strict=True) if end}
 

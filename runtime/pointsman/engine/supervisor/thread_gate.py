@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pointsman.core.model.inputs import ControlReceived, RequestReceived, RequestRefused
@@ -22,7 +22,7 @@ from pointsman.core.threads.turns import (
 )
 from pointsman.core.user_messages import NextTurn, late_turn, next_turn_workflow, unread_turn
 from pointsman.engine.log.reader import is_outcome
-from pointsman.engine.log.thread_records import ThreadRecords
+from pointsman.engine.log.records import THREAD, Records
 from pointsman.engine.process.consumers import request_consumer
 from pointsman.engine.supervisor.inbound import InboundInput
 from pointsman.errors import ConflictError
@@ -58,7 +58,7 @@ class ThreadGate:
         self._clock = clock
         self._team = team
         self._source = subjects.source("team", team.name)
-        self._records = ThreadRecords(bus, subjects, clock, self._source)
+        self._records = Records(THREAD, bus, clock, self._source)
 
     async def admit(self, inbound: Sequence[InboundInput]) -> bool:
         """Ask the thread about each request that names one. The inputs of a granted turn get its history.
@@ -120,7 +120,12 @@ class ThreadGate:
                 return ()
             return end_turn(thread, workflow, outcome, answer, self._clock.now(), summary)
 
-        return await self._records.change(self._team.name, caller, thread_id, decide)
+        return await self._change(caller, thread_id, decide)
+
+    async def _change(
+        self, caller: str, thread_id: str, decide: Callable[[Thread | None], tuple[ThreadEntry, ...]]
+    ) -> Thread | None:
+        return (await self._records.change(self._subjects.thread(self._team.name, caller, thread_id), decide)).state
 
     async def _publish_turn(self, turn: NextTurn, thread: Thread | None) -> None:
         """Publish a request that continues a thread. Requests that are published again start no further workflow."""
@@ -158,7 +163,7 @@ class ThreadGate:
             refusals[:] = [refusal] if refusal else []
             return entries
 
-        thread = await self._records.change(asked.team, asked.caller, thread_id, ask)
+        thread = await self._change(asked.caller, thread_id, ask)
         if refusals:
             _log.info("turn_refused", thread=thread_id, reason=refusals[0])
             error = AttemptError(kind=ErrorKind.THREAD, message=refusals[0])
@@ -188,7 +193,7 @@ class ThreadGate:
             after = fold_thread(thread, entries)
             return (*entries, *grant_turn(after, asked.workflow, self._clock.now()))
 
-        after = await self._records.change(asked.team, asked.caller, asked.thread, decide) or thread
+        after = await self._change(asked.caller, asked.thread, decide) or thread
         if self._team.threads.busy == "interrupt":
             for turn in turns_ahead(after, asked.workflow):
                 await self._interrupt(turn, asked)

@@ -10,7 +10,7 @@ from itertools import islice
 
 from pointsman.core.schedules.runs import next_fires
 from pointsman.core.views.formatting import request_text
-from pointsman.engine.log.schedule_records import schedule_of
+from pointsman.engine.log.records import SCHEDULE
 from pointsman.errors import BusUnavailableError, ContractError
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.web.projections.projection import Projection
@@ -49,7 +49,7 @@ class ScheduleIndex(Projection):
     async def apply(self, stored: StoredMessage) -> None:
         self._schedules.pop(stored.subject, None)
         try:
-            schedule = schedule_of(stored)
+            schedule = SCHEDULE.parse(stored)
         except ContractError:  # another program published it
             return
         if schedule.status not in ("deleted", "refused"):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from pointsman.engine.log.thread_records import parse_thread_record
+from pointsman.engine.log.records import THREAD
 from pointsman.errors import BusUnavailableError, ContractError
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.web.projections.projection import Projection
@@ -53,7 +53,7 @@ class ThreadIndex(Projection):
     async def apply(self, stored: StoredMessage) -> None:
         before = self._rows.pop(stored.subject, None)
         try:
-            thread = parse_thread_record(stored).state
+            thread = THREAD.parse(stored)
         except ContractError:  # another program published it
             return
         if thread.deleted_at is None:
