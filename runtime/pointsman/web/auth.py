@@ -33,6 +33,7 @@ __all__ = [
     "SESSION_COOKIE",
     "AccessGuard",
     "LoginThrottle",
+    "actor_of",
     "client_of",
     "is_plain_http",
     "user_of",
@@ -180,6 +181,19 @@ def user_of(scope: Scope) -> User | None:
     """Return the user of a request that the guard has passed; None if the dashboard has no users."""
     user: User | None = scope.get(_USER_KEY)
     return user
+
+
+def actor_of(request: Request) -> str:
+    """Return the name that an action of a request carries; `dashboard` if the dashboard has no users.
+
+    Args:
+        request: A request that the guard has passed.
+
+    Returns:
+        The name.
+    """
+    user = user_of(request.scope)
+    return user.name if user else "dashboard"
 
 
 def client_of(request: Request, client: Client) -> Client:

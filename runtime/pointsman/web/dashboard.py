@@ -15,7 +15,7 @@
 | `/api/workflows/ID/export` | the file that the command `export` writes |
 | `/api/workflows/ID/files/DIGEST`, POST `/api/files` | a file of a workflow, a file for a request |
 | POST `/api/requests`, `/api/workflows/ID/cancel` | the action of the commands `submit` and `cancel` |
-| POST `/api/workflows/ID/resume` | the action of the command `resume` |
+| POST `/api/workflows/ID/resume`, `/api/workflows/ID/messages` | the action of the commands `resume` and `tell` |
 | POST `/api/questions/ID/ACTION` | the action of the commands `answer`, `approve` and `reject` |
 | POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the action of `dead replay` and `dead discard` |
 | POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same for all letters that match a search |
@@ -50,7 +50,15 @@ from pointsman.engine.operations.dead_letters import (
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.web import views
-from pointsman.web.auth import SESSION_COOKIE, AccessGuard, LoginThrottle, client_of, is_plain_http, user_of
+from pointsman.web.auth import (
+    SESSION_COOKIE,
+    AccessGuard,
+    LoginThrottle,
+    actor_of,
+    client_of,
+    is_plain_http,
+    user_of,
+)
 from pointsman.web.batch_actions import BatchActions
 from pointsman.web.batches import MAX_BATCH_ROWS, Batches
 from pointsman.web.files import FileTransfers, read_files
@@ -63,6 +71,7 @@ from pointsman.web.schedule_actions import ScheduleActions
 from pointsman.web.sse import Chunks
 from pointsman.web.streams import EventStreams
 from pointsman.web.users import SESSION_HOURS, Users, new_session
+from pointsman.web.workflow_actions import WorkflowActions
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse_json
 
@@ -115,6 +124,7 @@ class Dashboard:
         self.schedules = ScheduleIndex(client.bus, client.subjects)
         self.batches = Batches(batch_rows)
         self.streams = EventStreams(client, self.index, self.letters, self.threads, self.schedules, self.batches)
+        self._workflow_actions = WorkflowActions(client, self.streams.refresh)
         self._schedule_actions = ScheduleActions(client)
         self._batch_actions = BatchActions(client, self.batches)
         self._files = FileTransfers(client)
@@ -183,8 +193,9 @@ class Dashboard:
             Route("/api/schedules/{team}/{caller}/{name}/{action}", self._schedule_actions.act, methods=["POST"]),
             Route("/api/workflows/{id}/export", self._export),
             Route("/api/workflows/{id}/files/{digest}", self._files.download),
-            Route("/api/workflows/{id}/cancel", self._cancel, methods=["POST"]),
-            Route("/api/workflows/{id}/resume", self._resume, methods=["POST"]),
+            Route("/api/workflows/{id}/cancel", self._workflow_actions.cancel, methods=["POST"]),
+            Route("/api/workflows/{id}/resume", self._workflow_actions.resume, methods=["POST"]),
+            Route("/api/workflows/{id}/messages", self._workflow_actions.tell, methods=["POST"]),
             Route("/api/questions/{id}/{action}", self._decide, methods=["POST"]),
             Route("/api/dead-letters/{id}/replay", self._replay, methods=["POST"]),
             Route("/api/dead-letters/{id}/discard", self._discard, methods=["POST"]),
@@ -243,10 +254,6 @@ class Dashboard:
         name, role = (user.name, user.role) if user else ("", "operate")
         return json_response({"name": name, "role": role, "caller": client_of(request, self.client).user})
 
-    def _actor(self, request: Request) -> str:
-        user = user_of(request.scope)
-        return user.name if user else "dashboard"
-
     def _event_stream(self, chunks: Callable[[Request], Chunks]) -> Callable[[Request], Awaitable[Response]]:
         async def streamed(request: Request) -> Response:
             for name, value in request.path_params.items():
@@ -300,28 +307,9 @@ class Dashboard:
         )
         return json_response({"id": workflow.id, "team": workflow.team})
 
-    async def _cancel(self, request: Request) -> Response:
-        given = await read_json_object(request, ("reason",))
-        workflow = await self.client.workflow(request.path_params["id"])
-        ended = await workflow.cancel(str(given.get("reason", "")), actor=self._actor(request))
-        self.streams.refresh()
-        if ended is not None:
-            return json_response({"error": f"the workflow has ended already: {ended.status}"}, 409)
-        return json_response({"id": workflow.id})
-
-    async def _resume(self, request: Request) -> Response:
-        given = await read_json_object(request, ("reason",))
-        name = request.path_params["id"]
-        token(name, "workflow")
-        resumed = await self.client.operations.resume(
-            name, reason=str(given.get("reason", "")), actor=self._actor(request)
-        )
-        self.streams.refresh()
-        return json_response(resumed)
-
     async def _decide(self, request: Request) -> Response:
         given = await read_json_object(request, ("answer", "input", "reason"), self.client.bus.max_body)
-        question, actor, operations = request.path_params["id"], self._actor(request), self.client.operations
+        question, actor, operations = request.path_params["id"], actor_of(request), self.client.operations
         match request.path_params["action"]:
             case "approve":
                 answer = await operations.approve(question, input=given.get("input"), actor=actor)

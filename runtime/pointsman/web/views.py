@@ -17,10 +17,11 @@ from pointsman.errors import ContractError
 from pointsman.ports.bus import QueueDepth
 from pointsman.web.projections.rows import AgentRecord
 from pointsman_schemas.card import AgentCard, Role
-from pointsman_schemas.events import DeadLetter, Outcome, Progress
+from pointsman_schemas.events import DeadLetter, Outcome, Progress, UserMessage
 from pointsman_schemas.ids import child_id_for
 from pointsman_schemas.log import (
     Entry,
+    MessageReceived,
     PlanAccepted,
     RetryScheduled,
     TaskDispatched,
@@ -91,9 +92,15 @@ def workflow_json(entries: Sequence[Entry], reports: Sequence[Progress], alive: 
             for entry in entries
             if isinstance(entry, TaskDispatched | RetryScheduled) and entry.team
         ],
+        "messages": [_message_json(each) for each in started.messages]
+        + [_message_json(entry) for entry in entries if isinstance(entry, MessageReceived)],
         "outcome": outcome.model_dump(exclude={"tasks", "files"}) if outcome else None,
         "now": now,
     }
+
+
+def _message_json(message: UserMessage | MessageReceived) -> dict[str, Any]:
+    return {"number": message.number, "text": message.text, "by": message.by, "at": message.at}
 
 
 def ended_json(started: WorkflowStarted, outcome: Outcome) -> dict[str, Any]:

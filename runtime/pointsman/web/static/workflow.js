@@ -6,6 +6,7 @@ import { fileLink } from "./files.js";
 import { clock, money, number, readable, seconds, setNow, span, STRATEGY, tone, whose, word } from "./format.js";
 import { planGraph } from "./graph.js";
 import { follow, post } from "./live.js";
+import { messagesPanel } from "./messages.js";
 import { askFor } from "./request.js";
 import { timeline } from "./timeline.js";
 
@@ -43,11 +44,13 @@ export function workflowPage(main, id, go) {
     title: "The whole workflow in a file, for pointsman import and pointsman replay" });
   const files = h("section", { class: "panel", "aria-labelledby": "files", hidden: true });
   const answer = h("section", { class: "panel answer", "aria-labelledby": "answer", hidden: true });
+  const messages = messagesPanel(id);
   const task = h("p", { class: "task-detail", hidden: true });
   const goal = h("span", { class: "muted" });
   const whole = h("div", { hidden: true },
     answer,
     files,
+    messages.element,
     panel("plan", "Plan", [goal], graph.element, task),
     panel("timeline", "Timeline", [], lanes.element),
     panel("events", "Events", [events.tools], events.element));
@@ -98,6 +101,7 @@ export function workflowPage(main, id, go) {
     showTeams();
     showAnswer();
     showFiles();
+    messages.show(view);
     showProgress();
     graph.draw(view.tasks, view.needs);
     lanes.draw(view);

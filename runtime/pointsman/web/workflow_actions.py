@@ -1,0 +1,76 @@
+"""Cancel and resume workflows, and send messages to them, by the same calls as the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pointsman.client.client import Client
+from pointsman.errors import ContractError
+from pointsman.web.auth import actor_of, client_of
+from pointsman.web.responses import json_response, read_json_object
+from pointsman_schemas.events import MAX_MESSAGE_CHARS
+from pointsman_schemas.ids import caller_id, token
+
+__all__ = ["WorkflowActions"]
+
+_MAX_TELL_BYTES = 12 * MAX_MESSAGE_CHARS + 10_000  # a character of JSON has at most 12 bytes
+
+
+class WorkflowActions:
+    """The actions of the page of a workflow.
+
+    Args:
+        client: The client of the dashboard.
+        refresh: Polls the questions and the queued requests after an action.
+    """
+
+    def __init__(self, client: Client, refresh: Callable[[], None]) -> None:
+        self._client = client
+        self._refresh = refresh
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel a workflow.
+
+        Returns:
+            The id; status 409 if the workflow has ended.
+        """
+        given = await read_json_object(request, ("reason",))
+        workflow = await self._client.workflow(request.path_params["id"])
+        ended = await workflow.cancel(str(given.get("reason", "")), actor=actor_of(request))
+        self._refresh()
+        if ended is not None:
+            return json_response({"error": f"the workflow has ended already: {ended.status}"}, 409)
+        return json_response({"id": workflow.id})
+
+    async def resume(self, request: Request) -> Response:
+        """Do the failed tasks of an ended workflow again.
+
+        Returns:
+            The result.
+        """
+        given = await read_json_object(request, ("reason",))
+        name = token(request.path_params["id"], "workflow")
+        reason = str(given.get("reason", ""))
+        resumed = await self._client.operations.resume(name, reason=reason, actor=actor_of(request))
+        self._refresh()
+        return json_response(resumed)
+
+    async def tell(self, request: Request) -> Response:
+        """Send a message to a running workflow, in the name of the user.
+
+        Returns:
+            The number of the message, or the workflow of the next turn, and the result in one sentence.
+
+        Raises:
+            ContractError: The message is no text.
+        """
+        given = await read_json_object(request, ("text", "message_id"), _MAX_TELL_BYTES)
+        name, text, id = token(request.path_params["id"], "workflow"), given.get("text"), given.get("message_id")
+        if not isinstance(text, str):
+            raise ContractError("the body has no text `text`; expected the message")
+        message_id = None if id is None else caller_id(str(id), "message id")
+        told = await client_of(request, self._client).operations.tell(name, text, message_id=message_id)
+        return json_response({"said": told.message, "number": told.number, "next_turn": told.next_turn})
