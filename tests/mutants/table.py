@@ -362,6 +362,96 @@ MUTANTS = (
         "            model=self._base_instructions.models,",
         "unit/authoring/test_agent_factory.py::test_made_agent_has_the_bounds_of_its_factory",
     ),
+    _core(
+        "M25", "schedules/runs.py", "    if any(each.due == newest and not each.by for each in schedule.runs):",
+        "    if False:",
+        "schedules/test_runs.py::test_clock_that_is_set_back_fires_no_time_twice",
+    ),
+    _core(
+        "M25", "schedules/runs.py", "    set_back = schedule.through - now > _CLOCK_SKEW",
+        "    set_back = schedule.through > now",
+        "schedules/test_runs.py::test_clock_that_steps_back_by_a_second_decides_nothing_again",
+    ),
+    _core(
+        "M25", "schedules/runs.py", "        return (TimesPassed(at=now, through=now),) if set_back else ()",
+        "        return ()",
+        "schedules/test_runs.py::test_fires_after_a_wrong_jump_forward_are_made_up_when_the_clock_is_corrected",
+    ),
+    _core(
+        "M25", "schedules/runs.py", '    if now - newest > timedelta(seconds=spec.grace) and spec.missed == "skip":',
+        "    if False:",
+        "schedules/test_runs.py::test_missed_fires_follow_the_policy",
+    ),
+    _core(
+        "M25", "schedules/runs.py", "            return None if open_runs(schedule) else False",
+        "            return False",
+        "schedules/test_runs.py::test_fire_during_a_run_follows_the_overlap_policy",
+    ),
+    _core(
+        "M25", "schedules/runs.py", "            return True if waiting < MAX_QUEUED_RUNS else None",
+        "            return True",
+        "schedules/test_runs.py::test_queued_runs_start_in_their_order_and_are_bounded",
+    ),
+    _core(
+        "M25", "schedules/runs.py", '    if first is None or first.status != "queued":',
+        "    if True:",
+        "schedules/test_runs.py::test_queued_runs_start_in_their_order_and_are_bounded",
+    ),
+    _core(
+        "M25", "schedules/runs.py", " and fired != schedule.timer",
+        "",
+        "schedules/test_runs.py::test_timer_that_fires_early_is_armed_again",
+    ),
+    _core(
+        "M25", "schedules/runs.py", "    wanted = min([now + MAX_WAKE, *fires])",
+        "    wanted = fires[0]",
+        "schedules/test_runs.py::test_timer_is_armed_a_day_ahead_at_most",
+    ),
+    _core(
+        "M25", "schedules/runs.py", "    if asked.actor != schedule.caller and not asked.for_others:",
+        "    if False:",
+        "schedules/test_runs.py::test_schedule_of_another_caller_needs_the_right_to_change_it",
+    ),
+    _core(
+        "M25", "schedules/runs.py", "    if schedule is not None and any(each.id == asked.id for each in schedule.changes):",
+        "    if False:",
+        "schedules/test_runs.py::test_run_by_hand_is_a_run_of_its_own",
+    ),
+    _core(
+        "M25", "schedules/state.py", '            through = max(entry.at, schedule.through) if schedule.status == "active" else entry.at',
+        "            through = schedule.through",
+        "schedules/test_runs.py::test_pause_drops_its_times_and_resume_goes_on",
+    ),
+    _core(
+        "M25", "schedules/state.py", '            left = tuple(each for each in schedule.runs if each.status != "queued")',
+        "            left = schedule.runs",
+        "schedules/test_runs.py::test_deleted_schedule_fires_no_more_and_drops_its_queue",
+    ),
+    _core(
+        "M25", "schedules/state.py", "        timer=before.timer if before else 0,",
+        "        timer=0,",
+        "schedules/test_runs.py::test_name_is_free_after_the_deletion",
+    ),
+    _core(
+        "M25", "schedules/state.py", "    for each in ended[: max(0, len(ended) - MAX_RUNS)]:",
+        "    for each in ended[:0]:",
+        "schedules/test_runs.py::test_record_keeps_the_newest_runs",
+    ),
+    _core(
+        "M25", "schedules/times.py", "        if fire > last:",
+        "        if True:",
+        "schedules/test_times.py::test_second_half_of_the_repeated_hour_fires_no_more",
+    ),
+    _runtime(
+        "M25", "engine/supervisor/scheduler.py", "        if stored.scheduled_by != planned:",
+        "        if False:",
+        "unit/engine/supervisor/test_schedules.py::test_timer_that_no_broker_published_is_a_dead_letter",
+    ),
+    _runtime(
+        "M25", "engine/supervisor/scheduler.py", "or (complete and not await self._has_begun(each))]",
+        "]",
+        "unit/engine/supervisor/test_schedules.py::test_run_whose_request_was_never_sent_is_sent_by_the_next_supervisor",
+    ),
     # The protocol
     _runtime(
         "commit before acknowledgement", "engine/supervisor/engine.py",

@@ -8,7 +8,7 @@ import pytest
 from mutants.__main__ import ROOT, copied, planted
 from mutants.table import MUTANTS, Mutant
 
-MECHANISMS = {f"M{number}" for number in range(1, 25)}
+MECHANISMS = {f"M{number}" for number in range(1, 26)}
 QUICK = ("M3", "a late result counts for nothing")
 
 

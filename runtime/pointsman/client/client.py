@@ -61,6 +61,7 @@ from pointsman.errors import (
     PermissionDeniedError,
 )
 from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.telemetry.bus_metrics import bus_observer
 from pointsman.telemetry.semconv import publish_request
@@ -132,6 +133,7 @@ class Client:
         namespace: The namespace.
         user: The name of the user, in the subjects of requests and controls; default: `anonymous`.
         max_file_bytes: Largest size of a file that this client stores, in bytes.
+        clock: The clock by which the times of schedules are checked and computed. Default: the clock of the system.
     """
 
     def __init__(
@@ -141,16 +143,18 @@ class Client:
         namespace: str = "pointsman",
         user: str = "anonymous",
         max_file_bytes: int = MAX_FILE_BYTES,
+        clock: Clock | None = None,
     ) -> None:
         self.bus = bus
         self.user = user
         self.subjects = Subjects(namespace)
         self._max_file_bytes = max_file_bytes
-        self._files = FileStore(bus, self.subjects.artifacts_bucket, SystemClock(), max_file_bytes)
+        self._clock = clock or SystemClock()
+        self._files = FileStore(bus, self.subjects.artifacts_bucket, self._clock, max_file_bytes)
         self.source = self.subjects.source("client", "python")
         self.operations = Operations(bus, self.subjects, user=user)
         """The calls of an operator of the namespace: questions, dead letters, agents, circuits, archives."""
-        self.schedules = Schedules(bus, self.subjects, user=user)
+        self.schedules = Schedules(bus, self.subjects, user=user, clock=self._clock)
         """The schedules: requests that supervisors send at the times of a cron expression, or once."""
 
     def for_user(self, user: str) -> Client:
@@ -162,7 +166,13 @@ class Client:
         Returns:
             The client.
         """
-        return Client(self.bus, namespace=self.subjects.namespace, user=user, max_file_bytes=self._max_file_bytes)
+        return Client(
+            self.bus,
+            namespace=self.subjects.namespace,
+            user=user,
+            max_file_bytes=self._max_file_bytes,
+            clock=self._clock,
+        )
 
     def workflow_id(self, team: str, request_id: str) -> str:
         """Return the id of the workflow that a request of this client becomes.

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
 
+from pointsman.clock import SystemClock
 from pointsman.engine.log.records import SCHEDULE
 from pointsman.engine.process.retrying import publish_with_retry
 from pointsman.errors import ContractError, NotFoundError, ScheduleRefusedError
 from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Budget, Request
 from pointsman_schemas.ids import schedule_id_for, token
@@ -42,12 +44,14 @@ class Schedules:
         bus: The bus, set up.
         subjects: The subjects of the namespace.
         user: The name of the user, in the subjects of commands; default: `anonymous`.
+        clock: The clock by which times are checked and computed. Default: the clock of the system.
     """
 
-    def __init__(self, bus: Bus, subjects: Subjects, *, user: str = "anonymous") -> None:
+    def __init__(self, bus: Bus, subjects: Subjects, *, user: str = "anonymous", clock: Clock | None = None) -> None:
         self._bus = bus
         self._subjects = subjects
         self._user = user
+        self._clock = clock or SystemClock()
 
     async def create(
         self,
@@ -116,7 +120,7 @@ class Schedules:
         except ValidationError as error:
             raise ContractError(f"the schedule does not fit: {describe(error)}; nothing was sent") from None
         try:
-            check_spec(spec, datetime.now(UTC))
+            check_spec(spec, self._clock.now())
         except ContractError as error:
             raise ContractError(f"{error}; nothing was sent") from None
         change = ScheduleChange(action="create", caller=self._user, schedule=name, spec=spec)
@@ -175,7 +179,7 @@ class Schedules:
         """
         from pointsman.core.schedules.runs import next_fires
 
-        return next_fires(schedule, datetime.now(UTC), min(count, _MAX_FIRES))
+        return next_fires(schedule, self._clock.now(), min(count, _MAX_FIRES))
 
     def workflow_of(self, team: str, name: str, fire: datetime) -> str:
         """Return the workflow of a fire of the user's schedule. The id is known before the fire.
@@ -325,7 +329,7 @@ class Schedules:
             id=id,
             type=ScheduleChange.event_type,
             source=self._subjects.source("client", "python"),
-            time=datetime.now(UTC),
+            time=self._clock.now(),
             subject=schedule_id,
         )
         record = self._subjects.cron(team, change.caller, change.schedule)

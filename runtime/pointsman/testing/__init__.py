@@ -3,7 +3,7 @@
 | Name | Use |
 |---|---|
 | `MemoryBus`, `MemoryBroker` | a bus in memory that passes the same contract tests as JetStream |
-| `VirtualClock` | a clock that moves only when the test moves it |
+| `VirtualClock` | a clock that moves only when the test moves it; of a whole team with `running_team(..., clock=...)` |
 | `ScriptedModel`, `text_reply`, `tool_reply` | a model with prepared replies |
 | `planner.with_model(model)` | the shipped planner, or any `LLMAgent`, with its own prompt on such a model |
 | `RecordingReporter` | the reports, events and texts of `Context.for_test(..., reporter=RecordingReporter())` |

@@ -19,7 +19,9 @@ from pointsman.engine.process.discovery import installed_agents
 from pointsman.engine.supervisor.engine import SupervisorEngine
 from pointsman.engine.worker.engine import Worker
 from pointsman.errors import ConfigurationError
+from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
+from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.team import Team
@@ -27,6 +29,8 @@ from pointsman_schemas.team import Team
 __all__ = ["run_team", "running_team"]
 
 _POLL_INTERVAL_S = 0.005  # between two checks if all agents are registered, which takes a few milliseconds
+_STOP_STEP_S = 0.05  # of virtual time, while the parts stop
+_HEARTBEAT_S, _ACK_WAIT_S = 3_600.0, 12_000.0  # of virtual time: each wake of a part takes real time
 
 
 @asynccontextmanager
@@ -37,15 +41,19 @@ async def running_team(
     settings: Settings | None = None,
     interceptors: Sequence[Interceptor] = (),
     lifespans: Sequence[Lifespan[Any]] = (),
+    clock: Clock | None = None,
 ) -> AsyncIterator[Client]:
     """Run a team and its agents in this process, on a bus in memory, until the block ends.
 
     Args:
         team: Team, or several teams that hand over to each other.
         agents: Agents, including the agents for the roles of the strategy.
-        settings: Settings of all parts. Default: the settings of the environment, without a grace time at the end.
+        settings: Settings of all parts. Default: the settings of the environment, without a grace time at the end. With
+            a `VirtualClock`, heartbeats are rare by default, so that a day of virtual time takes less than a second.
         interceptors: Interceptors of the worker, the outermost first.
         lifespans: Lifespans of the worker.
+        clock: Clock of all parts, the broker included. Default: the clock of the system. With a `VirtualClock`, the
+            test moves time: schedules fire, deadlines pass and retries start while the test calls `advance`.
 
     Yields:
         A client of the team.
@@ -59,11 +67,13 @@ async def running_team(
     names = {each.name for each in cast}
     for each in teams:
         _check_agents(each, cast)
-    chosen = settings or Settings(shutdown_grace=0.0)
-    broker, stop = MemoryBroker(chosen.namespace, max_body=chosen.max_body), asyncio.Event()
-    worker = Worker(broker.connect(), agents, chosen, interceptors=interceptors, lifespans=lifespans)
-    supervisors = [SupervisorEngine(broker.connect(), each, chosen, SystemClock()) for each in teams]
-    client = Client(broker.connect(), namespace=chosen.namespace, user=chosen.user or "anonymous")
+    virtual = clock if isinstance(clock, VirtualClock) else None
+    chosen = settings or _settings(virtual)
+    broker = MemoryBroker(chosen.namespace, clock, heartbeat=chosen.heartbeat, max_body=chosen.max_body)
+    stop = asyncio.Event()
+    worker = Worker(broker.connect(), agents, chosen, interceptors=interceptors, lifespans=lifespans, clock=clock)
+    supervisors = [SupervisorEngine(broker.connect(), each, chosen, clock or SystemClock()) for each in teams]
+    client = Client(broker.connect(), namespace=chosen.namespace, user=chosen.user or "anonymous", clock=clock)
     tasks = [asyncio.create_task(worker.run(stop)), *(asyncio.create_task(each.run(stop)) for each in supervisors)]
     try:
         while not names <= {card.name for card in await client.bus.registry.cards()}:
@@ -75,7 +85,18 @@ async def running_team(
         yield client
     finally:
         stop.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        ending = asyncio.gather(*tasks, return_exceptions=True)
+        while virtual is not None and not ending.done():
+            await virtual.advance(_STOP_STEP_S)
+            await asyncio.sleep(_POLL_INTERVAL_S)  # threads of agents need real time
+        await ending
+
+
+def _settings(clock: VirtualClock | None) -> Settings:
+    """Return the default settings of all parts."""
+    if clock is None:
+        return Settings(shutdown_grace=0.0)
+    return Settings(shutdown_grace=0.0, heartbeat=_HEARTBEAT_S, ack_wait=_ACK_WAIT_S)
 
 
 def _check_agents(team: Team, cast: Sequence[AgentCard | Team]) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import runpy
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.docs import ROOT, blocks_of
 
 from pointsman import testing
 from pointsman.authoring.agent import agent
@@ -23,7 +27,15 @@ from pointsman.llm.anthropic import AnthropicModel
 from pointsman.llm.openai import OpenAIModel
 from pointsman.ports.model import Model, ModelRequest, Turn
 from pointsman.settings import Settings
-from pointsman.testing import ScriptedModel, forbid_real_models, run_team, running_team, text_reply, tool_reply
+from pointsman.testing import (
+    ScriptedModel,
+    VirtualClock,
+    forbid_real_models,
+    run_team,
+    running_team,
+    text_reply,
+    tool_reply,
+)
 from pointsman_agents.planner import planner
 from pointsman_agents.synthesizer import synthesizer
 from pointsman_schemas.team import ANY, FanOut, Limits, Pipeline, PlanAndExecute, Stage, Strategy, Team
@@ -94,6 +106,53 @@ async def test_agent_with_a_test_model_is_otherwise_unchanged() -> None:
     assert (thinks.closed, planner.model.provider) == (True, "offline")
     with pytest.raises(ConfigurationError, match="agent planner has model=42"):
         planner.with_model(42)  # type: ignore[arg-type]
+
+
+def test_the_test_of_the_page_about_schedules_passes(tmp_path: Path) -> None:
+    *_, (_, block) = blocks_of((ROOT / "docs" / "schedules.md").read_text())
+    (tmp_path / "test_report.py").write_text(block)
+
+    runpy.run_path(str(tmp_path / "test_report.py"))["test_the_report_is_written_on_working_days"]()
+
+
+async def test_agents_stay_live_while_the_test_moves_the_clock() -> None:
+    clock = VirtualClock()
+
+    @agent(name="seller", description="Sells tea")
+    def sell(request: str) -> str:  # in a thread, which needs real time
+        return "sold"
+
+    team = Team(name="shop", strategy=Pipeline(stages=(Stage(agent="seller"),)))
+    async with running_team(team, [sell], clock=clock) as client:
+        await clock.advance(12 * 3600)
+        workflow = await client.submit("shop", "tea")
+        outcome = await workflow.outcome(20)
+        agents = [card.name for card in await client.operations.agents()]
+
+    assert (outcome.status, outcome.answer) == ("completed", "sold")
+    assert abs(outcome.ended_at - clock.now()) < timedelta(seconds=60)
+    assert "seller" in agents
+
+
+async def test_deadline_passes_when_the_test_moves_the_clock() -> None:
+    clock = VirtualClock()
+    started = asyncio.Event()
+
+    @agent(name="seller", description="Never answers")
+    async def sell(request: str) -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return "sold"
+
+    team = Team(name="shop", strategy=Pipeline(stages=(Stage(agent="seller"),)), limits=Limits(deadline=600))
+    async with running_team(team, [sell], clock=clock) as client:
+        workflow = await client.submit("shop", "tea")
+        await started.wait()
+        await clock.advance(660)
+        outcome = await workflow.outcome(20)
+
+    assert outcome.status == "failed"
+    assert "deadline" in outcome.reason
 
 
 async def test_a_fault_of_a_model_reaches_the_outcome() -> None:
@@ -272,7 +331,10 @@ def test_the_plugin_guards_every_test_but_those_marked(tmp_path: Path) -> None:
     )
 
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", str(tmp_path)]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=50, check=False)
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ran = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50, check=False
+    )
 
     assert "1 failed, 2 passed" in ran.stdout, ran.stdout
     assert "1 calls of real models were stopped: openai:x" in ran.stdout

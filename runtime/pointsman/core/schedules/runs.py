@@ -210,7 +210,7 @@ def _fire(schedule: Schedule, subjects: Subjects, now: datetime) -> tuple[Schedu
     """Decide about the fires since the last decision. At most the newest of them starts a run."""
     spec = _spec(schedule)
     set_back = schedule.through - now > _CLOCK_SKEW  # then times are repeated, and those with a run stay decided
-    newest, count = fires_between(spec, now if set_back else schedule.through, now)
+    newest, count = fires_between(spec, schedule.through, now)
     if newest is None:
         return (TimesPassed(at=now, through=now),) if set_back else ()
     if any(each.due == newest and not each.by for each in schedule.runs):

@@ -21,7 +21,7 @@ from pointsman.testing.clock import VirtualClock
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Request
 from pointsman_schemas.ids import schedule_id_for
-from pointsman_schemas.schedules import Schedule, ScheduleRecord, ScheduleRun, ScheduleSpec
+from pointsman_schemas.schedules import Schedule, ScheduleRecord, ScheduleRun, ScheduleSpec, ScheduleTimer
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.team import Pipeline, Stage, Team
 
@@ -243,7 +243,9 @@ async def test_timer_that_no_broker_published_is_a_dead_letter() -> None:
         await create(client)
         id = schedule_id_for("crew", "anonymous", "report")
 
-        await client.bus.publish(client.subjects.timer("crew", id, "now"), b"{}", {})
+        timer = ScheduleTimer(caller="anonymous", schedule="report", number=1, due=START)
+        envelope = Envelope(id="t-1", type=ScheduleTimer.event_type, source="/test", time=START)
+        await client.bus.publish(client.subjects.timer("crew", id, "now"), dump(timer), encode(envelope))
         await client.bus.publish(client.subjects.control("crew", id, "cancel", "eve", "c1"), b"{}", {})
         await clock.advance(1.0)
         letters = await client.operations.dead_letters()
