@@ -42,6 +42,7 @@ from pointsman_schemas.log import (
     WorkflowStarted,
 )
 from pointsman_schemas.strict_json import parse
+from pointsman_schemas.subjects import HandoffAddress
 from pointsman_schemas.threads import ThreadRecord
 from simulation.one_log import problems_of
 
@@ -242,7 +243,7 @@ def _restarted_workflows(rest: FinalState) -> Iterator[str]:
     world, kept = rest.world, timedelta(days=rest.world.settings.retention_days)
     asked = {workflow: stored.at for stored, workflow in world.requests()}
     for stored in world.broker.all_messages("handoffs", world.subjects.agent_handoffs("below")):
-        parent = world.subjects.parse_handoff(stored.subject)
+        parent = world.subjects.parse(stored.subject, HandoffAddress)
         asked[child_id_for("below", parent.workflow, parent.task, parent.attempt)] = stored.at
     ended: dict[str, datetime] = {}
     for workflow, commits in rest.logs:
@@ -351,7 +352,7 @@ def _handoffs_and_results(rest: FinalState) -> Iterator[str]:
             counts[stored.subject] += 1
     yield from (f"{subject} was sent {count} times" for subject, count in counts.items() if count > 1)
     for stored in handoffs:
-        address = world.subjects.parse_handoff(stored.subject)
+        address = world.subjects.parse(stored.subject, HandoffAddress)
         attempt = (address.workflow, address.task, address.attempt, address.agent)
         if not world.is_foreign(stored) and attempt not in dispatched:
             yield f"{stored.subject} was sent, but never decided"

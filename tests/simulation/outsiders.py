@@ -19,6 +19,7 @@ from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Control, Handoff, Result
 from pointsman_schemas.log import QuestionAsked, WorkflowEnded
 from pointsman_schemas.strict_json import dump, parse
+from pointsman_schemas.subjects import HandoffAddress
 from simulation.draws import answers, request
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ class Outsiders:
         agent, task, attempt, token = "alpha", "nothing", 1, "forged"
         if handoffs:
             stored = chance.choice(handoffs[-6:])
-            address = self.world.subjects.parse_handoff(stored.subject)
+            address = self.world.subjects.parse(stored.subject, HandoffAddress)
             agent, workflow, task, attempt = address.agent, address.workflow, address.task, address.attempt
             if chance.random() < 0.7:
                 token = self._token_of(stored)
@@ -139,7 +140,7 @@ class Outsiders:
                     case "early":
                         attempt += 1
                     case _:
-                        sent = [self.world.subjects.parse_handoff(stored.subject) for stored in handoffs]
+                        sent = [self.world.subjects.parse(stored.subject, HandoffAddress) for stored in handoffs]
                         again = [address for address in sent if address.attempt > 1]
                         if again:
                             workflow, agent, task = again[-1].workflow, again[-1].agent, again[-1].task

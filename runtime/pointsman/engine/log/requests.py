@@ -41,7 +41,7 @@ from pointsman_schemas.ids import (
 )
 from pointsman_schemas.log import Parent, TraceOrigin
 from pointsman_schemas.strict_json import parse, parse_json, replace_surrogate_escapes
-from pointsman_schemas.subjects import ControlAddress, ResultAddress, Subjects, TimerAddress
+from pointsman_schemas.subjects import ControlAddress, HandoffAddress, ResultAddress, Subjects, TimerAddress
 from pointsman_schemas.team import Team
 from pointsman_schemas.unknown_fields import find_unknown_fields
 
@@ -246,7 +246,7 @@ def workflow_id_of(stored: StoredMessage, team: str, subjects: Subjects) -> str 
             case "request":
                 return workflow_of_request(stored)
             case "handoff":
-                parent = subjects.parse_handoff(stored.subject)
+                parent = subjects.parse(stored.subject, HandoffAddress)
                 return child_id_for(team, parent.workflow, parent.task, parent.attempt)
             case _:
                 return input_address(stored.subject, subjects).workflow
@@ -268,11 +268,11 @@ def input_address(subject: str, subjects: Subjects) -> InputAddress:
     """
     match subjects.kind_of(subject):
         case "result":
-            return subjects.parse_result(subject)
+            return subjects.parse(subject, ResultAddress)
         case "control":
-            return subjects.parse_control(subject)
+            return subjects.parse(subject, ControlAddress)
         case _:
-            return subjects.parse_timer(subject)
+            return subjects.parse(subject, TimerAddress)
 
 
 async def recent_requests(bus: Bus, requests: str) -> AsyncGenerator[StoredMessage, None]:

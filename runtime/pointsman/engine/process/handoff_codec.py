@@ -8,7 +8,7 @@ from pointsman_schemas.errors import ContractError, UndecodableEventError, Unkno
 from pointsman_schemas.events import Cancellation, Handoff
 from pointsman_schemas.ids import delayed_handoff_id
 from pointsman_schemas.strict_json import parse
-from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.subjects import HandoffAddress, ResultAddress, Subjects
 
 __all__ = ["RESENT_HEADER", "decode_handoff", "is_cancellation"]
 
@@ -30,7 +30,7 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
         UndecodableEventError: The message has no CloudEvents headers.
         UnknownEventTypeError: The message is an event of another type.
     """
-    address = subjects.parse_handoff(message.subject)
+    address = subjects.parse(message.subject, HandoffAddress)
     envelope, data = decode(message.headers, message.body)
     if envelope is None:
         raise UndecodableEventError(f"the message on {message.subject} has no ce- headers; a handoff is a CloudEvent")
@@ -49,7 +49,7 @@ def decode_handoff(message: StoredMessage, subjects: Subjects) -> tuple[Envelope
             f"the subject is {message.subject}, but the body is for agent, team, workflow, task and attempt "
             f"{said}; publish a handoff on its own subject"
         )
-    answer = subjects.parse_result(handoff.return_to)
+    answer = subjects.parse(handoff.return_to, ResultAddress)
     if said != (answer.agent, answer.team, answer.workflow, answer.task, answer.attempt):
         raise ContractError(
             f"return_to is {handoff.return_to!r}, which is not where the result of {message.subject} "

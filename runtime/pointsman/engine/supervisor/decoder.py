@@ -26,7 +26,7 @@ from pointsman.ports.bus import Bus, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.events import AttemptError
-from pointsman_schemas.subjects import ResultAddress, Subjects
+from pointsman_schemas.subjects import HandoffAddress, ResultAddress, Subjects
 from pointsman_schemas.team import Team
 
 __all__ = ["InboundDecoder", "UnreadableInput"]
@@ -102,7 +102,7 @@ class InboundDecoder:
     def _parent_workflow(self, delivery: Delivery) -> str | None:
         """Return the parent's workflow that the subject of a handoff names."""
         try:
-            return self._subjects.parse_handoff(delivery.message.subject).workflow
+            return self._subjects.parse(delivery.message.subject, HandoffAddress).workflow
         except ContractError:
             return None
 

@@ -33,7 +33,7 @@ from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.ids import child_id_for, is_token
-from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.subjects import HandoffAddress, Subjects
 
 __all__ = ["RetentionJob", "oldest_message", "retention_of"]
 
@@ -219,7 +219,7 @@ class RetentionJob:
         if self._subjects.kind_of(subject) != "handoff":
             return since
         with suppress(ContractError):  # another program published it
-            asked = self._subjects.parse_handoff(subject)
+            asked = self._subjects.parse(subject, HandoffAddress)
             if not await self._has_logs(asked.agent):
                 return since
             child = child_id_for(asked.agent, asked.workflow, asked.task, asked.attempt)

@@ -52,7 +52,7 @@ from pointsman_schemas.schedules import (
     TimerSet,
 )
 from pointsman_schemas.strict_json import dump, parse
-from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.subjects import ControlAddress, Subjects, TimerAddress
 
 __all__ = ["Scheduler"]
 
@@ -159,7 +159,7 @@ class Scheduler:
             _log.exception("schedule_failed", schedule=schedule.name, caller=schedule.caller, team=self._team)
 
     async def _on_change(self, delivery: Delivery) -> None:
-        address = self._subjects.parse_control(delivery.message.subject)
+        address = self._subjects.parse(delivery.message.subject, ControlAddress)
         change = _read(ScheduleChange, delivery.message)
         if address.action not in SCHEDULE_ACTIONS:
             raise UndecodableEventError(
@@ -180,7 +180,7 @@ class Scheduler:
 
     async def _on_timer(self, delivery: Delivery) -> None:
         stored = delivery.message
-        address = self._subjects.parse_timer(stored.subject)
+        address = self._subjects.parse(stored.subject, TimerAddress)
         planned = self._subjects.schedule(address.team, address.workflow, address.name)
         if stored.scheduled_by != planned:
             raise UndecodableEventError(

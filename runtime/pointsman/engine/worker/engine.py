@@ -55,7 +55,7 @@ from pointsman.util.environment import variable
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import Cancellation
 from pointsman_schemas.strict_json import parse
-from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.subjects import HandoffAddress, Subjects
 
 __all__ = ["Worker"]
 
@@ -301,7 +301,7 @@ class Worker:
         if is_cancellation(delivery.message):  # stored in place of a handoff
             slots.release()
             with suppress(ContractError):
-                address = self._subjects.parse_handoff(delivery.message.subject)
+                address = self._subjects.parse(delivery.message.subject, HandoffAddress)
                 self._cancel_tasks(delivery.message, address.workflow)
             await delivery.ack()
             return

@@ -55,7 +55,7 @@ from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, ErrorKind, Handoff, Result
 from pointsman_schemas.ids import derive_id, span_id_for
 from pointsman_schemas.strict_json import dump
-from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.subjects import HandoffAddress, Subjects
 
 __all__ = ["HandoffProcessor", "InFlightHandoff"]
 
@@ -126,7 +126,7 @@ class HandoffProcessor:
         workflow: str | None = None
         task: str | None = None
         with suppress(ContractError):
-            address = self._subjects.parse_handoff(message.subject)
+            address = self._subjects.parse(message.subject, HandoffAddress)
             workflow, task = address.workflow, address.task
         cause = AttemptError(kind=error.kind, message=describe_error(error))
 

@@ -26,7 +26,7 @@ from pointsman_schemas.envelope import Envelope, encode, encode_structured
 from pointsman_schemas.errors import ContractError, UndecodableEventError, UnknownEventTypeError
 from pointsman_schemas.events import AttemptError, Control, Request, Result, Timer, Usage
 from pointsman_schemas.strict_json import dump
-from pointsman_schemas.subjects import ResultAddress, Subjects
+from pointsman_schemas.subjects import HandoffAddress, ResultAddress, Subjects
 from pointsman_schemas.team import Limits, PlanAndExecute, Team
 
 steady = settings(
@@ -195,7 +195,7 @@ def test_event_of_another_type_or_version_than_its_subject_is_refused(place: int
 @given(st.text(max_size=60) | st.lists(st.sampled_from(("control", "team", "result", "²", "1", "", ">", "*", "timer")))
        .map(lambda parts: ".".join(("pointsman", *parts))))  # fmt: skip
 def test_any_subject_is_an_address_or_a_contract_error(subject: str) -> None:
-    for parse in (partial(input_address, subjects=SUBJECTS), SUBJECTS.parse_handoff):
+    for parse in (partial(input_address, subjects=SUBJECTS), partial(SUBJECTS.parse, form=HandoffAddress)):
         try:
             parse(subject)
         except ContractError:
@@ -226,7 +226,7 @@ def test_examples_are_valid_before_their_mutation(body: bytes) -> None:
 )
 def test_result_with_impossible_numbers_fails_the_attempt(change: dict[str, Any], problem: str) -> None:
     body = json.dumps({**RESULT.model_dump(mode="json"), **change}).encode()
-    message, address = stored(INPUTS[0], headers_of("result"), body), SUBJECTS.parse_result(INPUTS[0])
+    message, address = stored(INPUTS[0], headers_of("result"), body), SUBJECTS.parse(INPUTS[0], ResultAddress)
 
     with pytest.raises(UndecodableEventError) as refused:
         read_input(message, SUBJECTS)

@@ -1,0 +1,60 @@
+"""The subjects of the bus. Only this module builds and parses them, and it validates every token.
+
+A stream has one kind of writer. So the broker's permissions can bind each part of a subject that names its publisher.
+
+| Subject | Carries | Writer |
+|---|---|---|
+| `{ns}.request.{team}.{caller}` | requests | callers |
+| `{ns}.control.{team}.{workflow}.{action}.{actor}.{id}` | commands, such as `cancel`, `answer` and `tell` | operators |
+| `{ns}.audit.{action}.{actor}.{id}` | records of operations | operators |
+| `{ns}.result.{team}.{agent}.{workflow}.{task}.{attempt}.{token}` | results | agents |
+| `{ns}.step.{agent}.{team}.{workflow}.{task}.{attempt}.{name}` | steps of a running attempt | agents |
+| `{ns}.event.{team}.{workflow}.{agent}.{name}` | progress and domain events | agents |
+| `{ns}.handoff.{agent}.{team}.{workflow}.{task}.{attempt}` | handoffs | supervisors |
+| `{ns}.timer.{team}.{workflow}.{name}` | timers that fired | supervisors |
+| `{ns}.schedule.{team}.{workflow}.timer.{name}` | timers for later | supervisors |
+| `{ns}.schedule.{team}.{workflow}.handoff.{name}` | handoffs for later | supervisors |
+| `{ns}.log.{team}.{workflow}` | commits | supervisors |
+| `{ns}.outcome.{team}.{workflow}` | the one outcome | supervisors |
+| `{ns}.question.{team}.{workflow}.{id}` | questions to a person | supervisors |
+| `{ns}.message.{agent}.{team}.{workflow}.{number}` | messages to a running workflow, for an agent | supervisors |
+| `{ns}.thread.{team}.{caller}.{thread}` | the record of a thread: the order of its turns | supervisors |
+| `{ns}.cron.{team}.{caller}.{schedule}` | the record of a schedule: its times and its runs | supervisors |
+| `{ns}.dead.{origin}.{workflow or "none"}.{id}` | dead letters | agents, supervisors |
+| `{ns}.delivery.{endpoint}.{workflow or "none"}.{event}.message` | an event for a webhook | webhook services |
+| `{ns}.delivery.{endpoint}.{workflow or "none"}.{event}.resend` | an order to send the event again | operators |
+| `{ns}.receipt.{endpoint}.{workflow or "none"}.{event}` | the state of a delivery | webhook services |
+| `{ns}.limit.{id}` | the rest of a model provider's limits | agents |
+| `{ns}.circuits` | the open circuits | supervisors |
+| `{ns}.cancelled.{team}.{workflow}` | cancellations, not stored | supervisors |
+| `{ns}.delta.{team}.{workflow}.{agent}` | text that models are writing, not stored | agents |
+| `{ns}.handed.{supervisor}.>` | messages forwarded to a supervisor, not stored | supervisors |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pointsman_schemas.subjects.addresses import (
+    AddressParser,
+    ControlAddress,
+    DeliveryAddress,
+    HandoffAddress,
+    ResultAddress,
+    TimerAddress,
+)
+from pointsman_schemas.subjects.filters import SubjectFilters
+from pointsman_schemas.subjects.messages import MessageSubjects
+
+__all__ = ["ControlAddress", "DeliveryAddress", "HandoffAddress", "ResultAddress", "Subjects", "TimerAddress"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects(MessageSubjects, SubjectFilters, AddressParser):
+    """The subjects, streams and buckets of one namespace.
+
+    Every method raises `InvalidTokenError` for an argument that is not a token of a subject.
+
+    Args:
+        namespace: The tenant; default: `pointsman`.
+    """

@@ -1,0 +1,216 @@
+"""Parse subjects into their parts."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pointsman_schemas.errors import ContractError
+from pointsman_schemas.ids import is_token, token
+from pointsman_schemas.subjects.namespace import Namespace
+
+__all__ = [
+    "WORKFLOW_TOKEN_INDEX",
+    "AddressParser",
+    "ControlAddress",
+    "DeliveryAddress",
+    "HandoffAddress",
+    "ResultAddress",
+    "TimerAddress",
+]
+
+WORKFLOW_TOKEN_INDEX = {
+    "control": 1, "event": 1, "timer": 1, "schedule": 1, "log": 1, "outcome": 1, "question": 1, "dead": 1,
+    "delivery": 1, "receipt": 1,
+    "result": 2, "step": 2, "handoff": 2, "message": 2,
+}  # fmt: skip
+"""The position of the workflow among the tokens after the kind of a subject."""
+
+_TOKENS_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.[A-Za-z0-9_-]{1,64})*")  # each is valid for `token`
+_ATTEMPT_PATTERN = re.compile(r"[1-9][0-9]{0,8}")  # no leading zero, so that each attempt has one address
+
+AddressT = TypeVar("AddressT")
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffAddress:
+    """The parts of the subject of a handoff.
+
+    Attributes:
+        agent: The agent.
+        team: The team that sends the handoff.
+        workflow: The workflow.
+        task: The task.
+        attempt: The number of the attempt, from 1.
+    """
+
+    agent: str
+    team: str
+    workflow: str
+    task: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultAddress:
+    """The parts of the subject of a result.
+
+    Attributes:
+        team: The team that receives the result.
+        agent: The agent.
+        workflow: The workflow.
+        task: The task.
+        attempt: The number of the attempt, from 1.
+        token: The token of the attempt, from the handoff.
+    """
+
+    team: str
+    agent: str
+    workflow: str
+    task: str
+    attempt: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAddress:
+    """The parts of the subject of a control event.
+
+    Attributes:
+        team: The team.
+        workflow: The workflow.
+        action: The command, such as `cancel` or `answer`.
+        actor: The user, or the team of a parent workflow. A grant of the broker binds this token to a user.
+        id: The id of the control event.
+    """
+
+    team: str
+    workflow: str
+    action: str
+    actor: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerAddress:
+    """The parts of the subject of a timer that fired.
+
+    Attributes:
+        team: The team.
+        workflow: The workflow.
+        name: The name of the timer.
+    """
+
+    team: str
+    workflow: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryAddress:
+    """The parts of the subject of a delivery to a webhook.
+
+    Attributes:
+        endpoint: The endpoint.
+        workflow: The workflow; None if the event belongs to no workflow.
+        event: The id of the event.
+    """
+
+    endpoint: str
+    workflow: str | None
+    event: str
+
+
+_FORMS: dict[type, tuple[str, ...]] = {
+    HandoffAddress: ("handoff", "AGENT", "TEAM", "WORKFLOW", "TASK", "ATTEMPT"),
+    ResultAddress: ("result", "TEAM", "AGENT", "WORKFLOW", "TASK", "ATTEMPT", "TOKEN"),
+    ControlAddress: ("control", "TEAM", "WORKFLOW", "ACTION", "ACTOR", "ID"),
+    TimerAddress: ("timer", "TEAM", "WORKFLOW", "NAME"),
+}
+"""The kind of a subject and its tokens. The fields of its address have the same order."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddressParser(Namespace):
+    """The parsers of the subjects of one namespace."""
+
+    def kind_of(self, subject: str) -> str:
+        """Return the kind of a subject: the token after the namespace.
+
+        Args:
+            subject: A subject.
+
+        Returns:
+            The kind, such as `request`; empty for a subject outside the namespace.
+        """
+        prefix = self.namespace + "."
+        return subject[len(prefix) :].split(".", 1)[0] if subject.startswith(prefix) else ""
+
+    def workflow_of(self, subject: str) -> str:
+        """Return the workflow that a subject names.
+
+        Args:
+            subject: A subject, of any publisher.
+
+        Returns:
+            The workflow; empty for a subject that names no workflow.
+        """
+        tokens = subject.removeprefix(self.namespace + ".").split(".")
+        position = WORKFLOW_TOKEN_INDEX.get(self.kind_of(subject), len(tokens)) + 1
+        return tokens[position] if position < len(tokens) and is_token(tokens[position]) else ""
+
+    def parse(self, subject: str, form: type[AddressT]) -> AddressT:
+        """Parse the subject of one kind of message.
+
+        Args:
+            subject: A subject.
+            form: The class of its address: `HandoffAddress`, `ResultAddress`, `ControlAddress` or `TimerAddress`.
+
+        Returns:
+            The parts of the subject.
+
+        Raises:
+            ContractError: The subject is not of this form, or not of this namespace.
+        """
+        expected = _FORMS[form]
+        parts: list[Any] = self._split(subject)
+        if parts[0] != expected[0] or len(parts) != len(expected):
+            raise self._unexpected(subject, ".".join(expected))
+        if "ATTEMPT" in expected:
+            position = expected.index("ATTEMPT")
+            if not _ATTEMPT_PATTERN.fullmatch(parts[position]):
+                raise self._unexpected(subject, ".".join(expected))
+            parts[position] = int(parts[position])
+        return form(*parts[1:])
+
+    def parse_delivery(self, subject: str) -> DeliveryAddress:
+        """Parse the subject of a delivery, or of its state.
+
+        Args:
+            subject: A subject.
+
+        Returns:
+            The parts of the subject.
+
+        Raises:
+            ContractError: The subject is not that of a delivery of this namespace.
+        """
+        match self._split(subject):
+            case ["delivery", endpoint, workflow, event, "message" | "resend"] | ["receipt", endpoint, workflow, event]:
+                return DeliveryAddress(endpoint, None if workflow == "none" else workflow, event)
+        raise self._unexpected(subject, "delivery.ENDPOINT.WORKFLOW.EVENT.message")
+
+    def _unexpected(self, subject: str, form: str) -> ContractError:
+        return ContractError(f"subject is {subject!r}; expected {self.namespace}.{form}")
+
+    def _split(self, subject: str) -> list[str]:
+        prefix = self.namespace + "."
+        if not subject.startswith(prefix):
+            raise ContractError(f"subject is {subject!r}; expected it to begin with {prefix!r}")
+        rest = subject[len(prefix) :]
+        tokens = rest.split(".")
+        if not _TOKENS_PATTERN.fullmatch(rest):
+            for part in tokens:
+                token(part, "a token of the subject")
+        return tokens
