@@ -32,8 +32,8 @@ from support.a2a_teams import AGENTS, TEAMS
 from support.factory import RunningTeam
 from support.gateway import http_client, served_gateway
 
-from pointsman.gateway.callers import CallerLimits
 from pointsman.gateway.keys import KeyStore
+from pointsman.index.callers import CallerLimits
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(120)

@@ -20,8 +20,8 @@ from support.issuer import CONFIGURATION, issuing, new_key
 from support.waiting import until
 
 from pointsman.errors import ConfigurationError
-from pointsman.gateway.callers import CallerLimits
 from pointsman.gateway.keys import KeyStore
+from pointsman.index.callers import CallerLimits
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(120)

@@ -20,8 +20,8 @@ from support.waiting import until
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman.errors import TaskError
-from pointsman.gateway.callers import CallerLimits
 from pointsman.gateway.keys import KeyStore
+from pointsman.index.callers import CallerLimits
 from pointsman.settings import Settings
 from pointsman_schemas.team import Limits, Pipeline, RetryPolicy, Stage, Team
 

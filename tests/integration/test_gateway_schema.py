@@ -13,8 +13,8 @@ from support.crew import planner, synthesizer, team, worker
 from support.gateway import served_gateway
 
 from pointsman.gateway import catalog, schedules
-from pointsman.gateway.callers import CallerLimits
 from pointsman.gateway.keys import KeyStore
+from pointsman.index.callers import CallerLimits
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(600)

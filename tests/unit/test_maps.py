@@ -12,8 +12,8 @@ PACKAGES = (
     "authoring", "bus", "bus.jetstream", "bus.memory", "client", "core", "core.questions", "core.attempts",
     "core.budget", "core.completion", "core.model", "core.planning", "core.replay", "core.strategies", "core.tasks",
     "core.views", "engine", "engine.log", "engine.operations", "engine.process", "engine.supervisor", "engine.worker",
-    "evaluation", "gateway", "gateway.openai", "grants", "http", "llm.offline", "ports", "telemetry.fast", "util",
-    "web.projections", "webhooks",
+    "evaluation", "gateway", "gateway.openai", "grants", "http", "index", "llm.offline", "ports", "telemetry.fast",
+    "util", "web.projections", "webhooks",
 )  # fmt: skip
 
 

@@ -11,12 +11,13 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pointsman.errors import PeerError
-from pointsman.gateway.callers import LOCAL_CALLER, Caller, CallerLimits
+from pointsman.gateway.callers import LOCAL_CALLER, Caller
 from pointsman.gateway.context import Context
 from pointsman.gateway.keys import KEY_PREFIX, ApiKey
 from pointsman.gateway.problems import ProblemError, problem_response
 from pointsman.gateway.protected_resource import MCP_PATH, METADATA_PATHS, metadata_url
 from pointsman.http.hosts import KnownHosts
+from pointsman.index.callers import CallerLimits
 
 __all__ = ["Access", "is_openai_path"]
 

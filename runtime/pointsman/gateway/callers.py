@@ -5,41 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from pointsman.gateway.problems import ProblemError
-from pointsman.settings import Settings
+from pointsman.index.callers import CallerLimits
 
-__all__ = ["LOCAL_CALLER", "Caller", "CallerLimits"]
+__all__ = ["LOCAL_CALLER", "Caller"]
 
 LOCAL_CALLER = "local"
 """The name of the caller on loopback that sends no key."""
-
-
-class CallerLimits(BaseModel):
-    """The limits of a caller. None stands for the default of the gateway."""
-
-    model_config = ConfigDict(frozen=True)
-
-    requests_per_minute: int | None = Field(default=None, ge=1, description="Requests in a minute at one gateway.")
-    running: int | None = Field(default=None, ge=1, description="Running workflows.")
-    daily_calls: int | None = Field(default=None, ge=0, description="Model calls of workflows in a day (UTC).")
-    daily_tokens: int | None = Field(default=None, ge=0, description="Tokens of workflows in a day (UTC).")
-    daily_cost: float | None = Field(default=None, ge=0, description="Cost of workflows in a day (UTC), in US dollars.")
-
-    def over(self, settings: Settings) -> CallerLimits:
-        """Return the limits with the defaults of the settings in place of None.
-
-        Args:
-            settings: The settings.
-        """
-        return CallerLimits(
-            requests_per_minute=self.requests_per_minute or settings.gateway_requests_per_minute,
-            running=self.running or settings.gateway_running,
-            daily_calls=settings.gateway_daily_calls if self.daily_calls is None else self.daily_calls,
-            daily_tokens=settings.gateway_daily_tokens if self.daily_tokens is None else self.daily_tokens,
-            daily_cost=settings.gateway_daily_cost if self.daily_cost is None else self.daily_cost,
-        )
 
 
 @dataclass(frozen=True, slots=True)

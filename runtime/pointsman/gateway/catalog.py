@@ -97,7 +97,7 @@ async def is_known_team(context: Context, team: str) -> bool:
         team: The team.
     """
     until = monotonic() + _RESTART_S
-    while team not in context.ledger.teams:
+    while team not in context.index.teams:
         if any(card.name == team for card in await context.client.operations.teams()):
             return True
         if monotonic() >= until:

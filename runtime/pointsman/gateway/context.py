@@ -21,7 +21,6 @@ from pointsman.gateway.callers import Caller
 from pointsman.gateway.feed import LogFeed, StreamResetError
 from pointsman.gateway.hook_config import load_hooks
 from pointsman.gateway.keys import KeyCache
-from pointsman.gateway.ledger import Ledger
 from pointsman.gateway.models import WorkflowView
 from pointsman.gateway.oidc import TokenVerifier
 from pointsman.gateway.problems import ProblemError
@@ -79,15 +78,14 @@ class Context:
             client.bus, client.subjects.artifacts_bucket, SystemClock(), settings.max_file_bytes
         )  # fmt: skip
         self.hooks = load_hooks(settings.gateway_hooks)
-        self.ledger = Ledger()
-        self.feed = LogFeed(client.bus, client.subjects, self.ledger.observe, self.ledger.reset)
-        self.streams = WorkflowStreams(client, self.feed)
+        self.index = LogFeed(client.bus, client.subjects)
+        self.streams = WorkflowStreams(client, self.index)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Keep keys and ledger current, until cancelled."""
+        """Keep keys and index current, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.feed.run())
+            group.create_task(self.index.run())
             group.create_task(self.keys.run())
 
     def cancel_later(self, caller: Caller, workflow: Workflow) -> None:
@@ -111,7 +109,7 @@ class Context:
     @property
     def ready(self) -> bool:
         """True if the broker is connected and the history of the log has been read."""
-        return self.client.bus.connected and self.feed.current.is_set()
+        return self.client.bus.connected and self.index.current.is_set()
 
     async def submit(
         self,
@@ -152,7 +150,7 @@ class Context:
         """
         caller.require_team(team)
         check_metadata(metadata or {})
-        self.ledger.check(caller)
+        self.index.callers.check(caller.name, caller.limits)
         workflow = await self.client.for_user(caller.name).submit(
             team,
             input,
@@ -164,8 +162,8 @@ class Context:
             thread=thread,
             files=files,
         )
-        if key is None or self.ledger.find(workflow.id) is None:
-            self.ledger.submitted(caller.name, workflow.id)
+        if self.index.find(workflow.id) is None:
+            self.index.callers.submitted(caller.name, workflow.id)
         return Submitted(workflow, key is not None)
 
     async def outcome(self, submitted: Submitted, timeout: float | None = None) -> Outcome:
@@ -185,9 +183,9 @@ class Context:
         """
         workflow = submitted.workflow
         async with asyncio.timeout(timeout):
-            if not submitted.known and self.feed.current.is_set():
-                with self.feed.subscribe(workflow.id) as arriving, suppress(StreamResetError):
-                    row = self.ledger.find(workflow.id)
+            if not submitted.known and self.index.current.is_set():
+                with self.index.subscribe(workflow.id) as arriving, suppress(StreamResetError):
+                    row = self.index.find(workflow.id)
                     while row is None or row.ended_at is None:
                         try:
                             stored = await arriving.next(_FEED_WAIT_S)
@@ -213,10 +211,10 @@ class Context:
             NotFoundError: There is no such workflow, or it belongs to another caller.
             ProblemError: The workflow was imported, and no process acts on it.
         """
-        if (row := self.ledger.find(workflow)) is not None:
+        if (row := self.index.find(workflow)) is not None:
             if not (caller.operator or row.caller == caller.name):
                 raise NotFoundError(_not_found(workflow))
-            if row.status != "imported":
+            if not row.imported:
                 return self._workflow(workflow, row.team)
         view = await self.view(caller, workflow)
         if view.status == "imported":

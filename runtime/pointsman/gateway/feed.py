@@ -7,12 +7,11 @@ subscribers of its workflow. A subscriber that is behind has a bounded queue, an
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager
-from time import monotonic
 
-from pointsman.engine.log.follower import StreamFollower
+from pointsman.index.workflows import WorkflowIndex
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman_schemas.events import Delta, Progress
 from pointsman_schemas.subjects import Subjects
@@ -20,9 +19,6 @@ from pointsman_schemas.subjects import Subjects
 __all__ = ["LogFeed", "StreamResetError", "Subscription"]
 
 _MAX_QUEUED = 32  # messages that wait for one subscriber; the log has the rest
-_CATCH_UP_PAUSE_S = 0.02
-_MAX_NEWEST = 20_000  # workflows whose newest sequence is kept
-_MAX_HISTORY = 300_000  # messages of the log read at the start
 
 
 class StreamResetError(Exception):
@@ -81,53 +77,22 @@ class Subscription:
         self._arrived.set()
 
 
-class LogFeed(StreamFollower):
-    """The new messages of all logs of a namespace.
+class LogFeed(WorkflowIndex):
+    """The index of the workflows, which also hands each new message of the log to the subscribers of its workflow.
 
     Args:
         bus: The bus.
         subjects: The subjects of the namespace.
-        observe: Called with each message of the log, also with those of its recent history at the start.
-        reset: Called when the broker has lost the end of the log; the history is read again.
     """
 
-    def __init__(
-        self, bus: Bus, subjects: Subjects, observe: Callable[[StoredMessage], None], reset: Callable[[], None]
-    ) -> None:
-        super().__init__(bus, "log", subjects.team_logs(), history=_MAX_HISTORY)
-        self._observe = observe
-        self._on_reset = reset
+    def __init__(self, bus: Bus, subjects: Subjects) -> None:
+        super().__init__(bus, subjects)
         self._subscribers: dict[str, set[Subscription]] = {}
-        self._newest: OrderedDict[str, int] = OrderedDict()
-        self.current = asyncio.Event()
-        """Set once the history has been read."""
 
     @property
     def streams(self) -> int:
         """The number of open subscriptions."""
         return sum(map(len, self._subscribers.values()))
-
-    def newest(self, workflow: str) -> int:
-        """Return the sequence of the newest message of a workflow that was handed out.
-
-        Args:
-            workflow: The workflow.
-
-        Returns:
-            The sequence; 0 for a workflow without a recent message.
-        """
-        return self._newest.get(workflow, 0)
-
-    async def catch_up(self, timeout: float) -> None:
-        """Wait until the messages that the log has now were handed out.
-
-        Args:
-            timeout: The longest wait, in seconds. The call then returns, too.
-        """
-        newest = await self._bus.last("log", self._subject)
-        until = monotonic() + timeout
-        while newest is not None and self.sequence < newest.sequence and monotonic() < until:  # noqa: ASYNC110
-            await asyncio.sleep(_CATCH_UP_PAUSE_S)
 
     @contextmanager
     def subscribe(self, workflow: str) -> Iterator[Subscription]:
@@ -150,26 +115,15 @@ class LogFeed(StreamFollower):
                 del self._subscribers[workflow]
 
     async def apply(self, stored: StoredMessage) -> None:
-        """Hand a message to the observer, and to the subscribers of its workflow."""
-        self._observe(stored)
-        workflow = stored.subject.rpartition(".")[2]
-        self._newest[workflow] = stored.sequence
-        self._newest.move_to_end(workflow)
-        if len(self._newest) > _MAX_NEWEST:
-            self._newest.popitem(last=False)
-        for subscription in self._subscribers.get(workflow, ()):
+        """Apply a message to the index, and hand it to the subscribers of its workflow."""
+        await super().apply(stored)
+        for subscription in self._subscribers.get(stored.subject.rpartition(".")[2], ()):
             subscription.post(stored)
 
     def reset(self) -> None:
-        """Forget the positions, and end the streams: their clients open them again."""
-        self._newest.clear()
-        self._on_reset()
+        """Forget the workflows, and end the streams: their clients open them again."""
+        super().reset()
         self.stop()
-
-    def moved(self) -> None:
-        """Set `current` when the history has been read."""
-        if self.sequence >= self._end:
-            self.current.set()
 
     def stop(self) -> None:
         """End all subscriptions."""

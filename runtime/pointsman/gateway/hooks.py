@@ -11,11 +11,12 @@ from pydantic import JsonValue
 from starlette.responses import JSONResponse
 
 from pointsman.errors import ContractError
-from pointsman.gateway.callers import Caller, CallerLimits
+from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import ContextArg, derived_key
 from pointsman.gateway.hook_config import Hook
 from pointsman.gateway.hook_signatures import MAX_AGE_S, is_stale, is_verified, missing_header
 from pointsman.gateway.problems import ProblemError, problems
+from pointsman.index.callers import CallerLimits
 from pointsman_schemas.ids import TOKEN_PATTERN, stable_digest
 from pointsman_schemas.strict_json import parse_json
 

@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from pointsman.engine.log.reader import as_async_generator
 from pointsman.errors import BusUnavailableError, ConfigurationError, NotFoundError
-from pointsman.gateway.callers import CallerLimits
+from pointsman.index.callers import CallerLimits
 from pointsman.ports.bus import Bus
 from pointsman.ports.key_value import KeyValue, KeyValueEntry
 from pointsman.telemetry import get_logger

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pointsman.gateway.callers import Caller, CallerLimits
+from pointsman.gateway.callers import Caller
 from pointsman.gateway.keys import RESERVED_PREFIX
+from pointsman.index.callers import CallerLimits
 from pointsman.settings import Settings
 from pointsman.telemetry import get_logger
 from pointsman.util.oidc import IssuerKeys, TokenRefusedError

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from pointsman.errors import PointsmanError
 from pointsman.http.statuses import status_of
+from pointsman.index.callers import CallerLimitError
 
 __all__ = [
     "PROBLEM_TYPE",
@@ -84,6 +85,8 @@ def problem_of(error: PointsmanError) -> ProblemError:
     if status == 500:
         detail = "the gateway could not serve the request; its log has the reason"
     headers = {"retry-after": "1"} if status == 503 else {}
+    if isinstance(error, CallerLimitError):
+        headers = {"retry-after": str(error.retry_after)}
     return ProblemError(status, error.kind, detail, headers=headers)
 
 

@@ -76,5 +76,5 @@ async def _check(context: Context, caller: Caller, question: str) -> None:
 def _may_see(context: Context, caller: Caller, workflow: str) -> bool:
     if caller.operator:
         return True
-    row = context.ledger.find(workflow)
+    row = context.index.find(workflow)
     return row is not None and row.caller == caller.name

@@ -149,7 +149,8 @@ class WorkflowStreams:
     async def _stored(self, workflow: str, subject: str, after: Position) -> AsyncGenerator[StoredMessage | None, None]:
         """Yield the present messages of a log. While the broker is unavailable, yield None periodically."""
         waited = 0.0
-        known = self._feed.newest(workflow)  # the feed does not repeat earlier messages
+        row = self._feed.find(workflow)
+        known = row.sequence if row else 0  # the feed does not repeat earlier messages
         until = monotonic() + _REPLICA_LAG_S
         sequence = after.sequence - 1 if after.part >= 0 else after.sequence
         while True:

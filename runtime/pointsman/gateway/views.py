@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pointsman.client.client import Client
 from pointsman.client.summaries import (
@@ -11,9 +11,10 @@ from pointsman.client.summaries import (
     WORKFLOW_STATUSES,
     WorkflowDetails,
 )
-from pointsman.gateway.models import OutcomeView, WorkflowStatus, WorkflowView
+from pointsman.gateway.models import OutcomeView, WorkflowItem, WorkflowStatus, WorkflowView
+from pointsman.index.rows import WorkflowRow
 
-__all__ = ["read_view", "view_of"]
+__all__ = ["item_of", "read_view", "statuses_of", "view_of"]
 
 _STATUSES: Mapping[str, WorkflowStatus] = {
     QUEUED_STATUS: "queued",
@@ -27,6 +28,32 @@ _STATUSES: Mapping[str, WorkflowStatus] = {
     "cancelled": "cancelled",
 }
 assert _STATUSES.keys() == set(WORKFLOW_STATUSES)
+
+
+def statuses_of(shown: Collection[WorkflowStatus]) -> set[str]:
+    """Return the statuses of rows that callers see under these names.
+
+    Args:
+        shown: The names.
+    """
+    return {status for status, name in _STATUSES.items() if name in shown}
+
+
+def item_of(row: WorkflowRow) -> WorkflowItem:
+    """Return the item of a list for a row of the index.
+
+    Args:
+        row: The row.
+    """
+    return WorkflowItem(
+        id=row.id,
+        team=row.team,
+        status=_STATUSES[row.status],
+        correlation_id=row.correlation_id,
+        caller=row.caller,
+        created_at=row.started_at,
+        ended_at=row.ended_at,
+    )
 
 
 async def read_view(client: Client, workflow: str) -> WorkflowView | None:

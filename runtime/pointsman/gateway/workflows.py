@@ -6,13 +6,13 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
-from pointsman.client.summaries import WorkflowDetails
 from pointsman.client.workflow import Workflow
 from pointsman.engine.log.reader import read_commit
 from pointsman.errors import ContractError
@@ -21,7 +21,6 @@ from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.events import WorkflowEvent, event_view, live_view
 from pointsman.gateway.feed import StreamResetError
 from pointsman.gateway.files.uploads import usable_files
-from pointsman.gateway.ledger import WorkflowRow
 from pointsman.gateway.models import (
     CancelRequest,
     MessageRequest,
@@ -29,7 +28,6 @@ from pointsman.gateway.models import (
     OutcomeView,
     ResumeRequest,
     Timestamp,
-    WorkflowItem,
     WorkflowPage,
     WorkflowRequest,
     WorkflowStatus,
@@ -37,8 +35,9 @@ from pointsman.gateway.models import (
 )
 from pointsman.gateway.problems import ProblemError, problems
 from pointsman.gateway.streams import LogEvent, Position
-from pointsman.gateway.views import view_of
+from pointsman.gateway.views import item_of, statuses_of
 from pointsman.http.sse import KEEPALIVE_COMMENT, format_event
+from pointsman.index.rows import Search, WorkflowRow, queued_row
 from pointsman_schemas.events import Outcome
 from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TOKEN_PATTERN
 from pointsman_schemas.log import WorkflowEnded
@@ -165,64 +164,29 @@ def _ended_view(body: WorkflowRequest, caller: Caller, outcome: Outcome) -> Work
 )
 async def list_workflows(context: ContextArg, caller: CallerArg, query: Annotated[ListQuery, Query()]) -> WorkflowPage:
     """List your workflows, the newest first."""
-    found: list[WorkflowItem] = []
+    search = Search(
+        team=query.team or "",
+        statuses=statuses_of(query.status),
+        since=query.since,
+        until=query.until,
+        caller="" if caller.operator else caller.name,
+        correlation_id=query.correlation_id or "",
+    )
     before = int(query.cursor) if query.cursor else None
-    if before is None:
-        found += await _queued(context, caller, query)
+    found = [] if before is not None else await _queued(context, search, query.limit)
     room = query.limit - len(found)
-    rows = _take(context, caller, query, before, room + 1)
+    rows = list(islice(context.index.matching(search, before=before), room + 1))
     cursor = None
     if len(rows) > room:
-        cursor = str(rows[room - 1].sequence if room else rows[0].sequence + 1)
-    return WorkflowPage(workflows=[*found, *map(_item, rows[:room])], next_cursor=cursor)
+        cursor = str(rows[room - 1].first_sequence if room else rows[0].first_sequence + 1)
+    return WorkflowPage(workflows=[item_of(row) for row in [*found, *rows[:room]]], next_cursor=cursor)
 
 
-def _take(context: Context, caller: Caller, query: ListQuery, before: int | None, most: int) -> list[WorkflowRow]:
-    rows: list[WorkflowRow] = []
-    for row in context.ledger.newest_first(before=before):
-        if len(rows) >= most:
-            break
-        if _may_see(caller, row.caller) and _fits(query, _item(row)):
-            rows.append(row)
-    return rows
-
-
-async def _queued(context: Context, caller: Caller, query: ListQuery) -> list[WorkflowItem]:
-    client = context.client
-    waiting = [
-        view_of(WorkflowDetails(each))
-        for each in await client.queued_requests(query.team, limit=_MAX_QUEUED)
-        if context.ledger.find(each.id) is None
-    ]
-    shown = [view for view in waiting if _may_see(caller, view.caller) and _fits(query, view)]
-    newest = sorted(shown, key=lambda view: view.created_at, reverse=True)[: query.limit]
-    return [WorkflowItem(**view.model_dump(include=set(WorkflowItem.model_fields))) for view in newest]
-
-
-def _may_see(caller: Caller, owner: str) -> bool:
-    return caller.operator or owner == caller.name
-
-
-def _fits(query: ListQuery, item: WorkflowItem) -> bool:
-    return (
-        query.team in (None, item.team)
-        and (not query.status or item.status in query.status)
-        and (query.since is None or item.created_at >= query.since)
-        and (query.until is None or item.created_at < query.until)
-        and query.correlation_id in (None, item.correlation_id)
-    )
-
-
-def _item(row: WorkflowRow) -> WorkflowItem:
-    return WorkflowItem(
-        id=row.id,
-        team=row.team,
-        status=row.status,
-        correlation_id=row.correlation_id,
-        caller=row.caller,
-        created_at=row.started_at,
-        ended_at=row.ended_at,
-    )
+async def _queued(context: Context, search: Search, limit: int) -> list[WorkflowRow]:
+    requests = await context.client.queued_requests(search.team or None, limit=_MAX_QUEUED)
+    rows = [queued_row(each) for each in requests if context.index.find(each.id) is None]
+    shown = [row for row in rows if search.matches(row)]
+    return sorted(shown, key=lambda row: row.started_at, reverse=True)[:limit]
 
 
 @router.get("/{workflow_id}", summary="Read a workflow", responses=problems(404))
@@ -272,7 +236,7 @@ async def resume_workflow(
 ) -> WorkflowView:
     """Do the failed tasks of a workflow that ended as `failed` or `partial` again, in a new round."""
     workflow = await context.find(caller, workflow_id)
-    context.ledger.check(caller)
+    context.index.callers.check(caller.name, caller.limits)
     await workflow.resume(body.reason, actor=caller.name)
     return await context.view(caller, workflow_id)
 

@@ -18,6 +18,7 @@ from pointsman.errors import (
     PointsmanError,
     ScheduleRefusedError,
 )
+from pointsman.index.callers import CallerLimitError
 
 __all__ = ["status_of"]
 
@@ -32,6 +33,7 @@ _STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
     (ImportedLogError, 409),
     (BusyThreadError, 409),
     (ScheduleRefusedError, 409),
+    (CallerLimitError, 429),
     (BusUnavailableError, 503),
 )
 

@@ -23,7 +23,7 @@ from pointsman.client.batch_files import BatchRecord, Mapper, RequestFile
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError, ContractError, NotFoundError, PointsmanError
 from pointsman.telemetry import get_logger
-from pointsman.web.sse import Signal
+from pointsman.util.signal import Signal
 
 __all__ = ["MAX_BATCH_ROWS", "Batch", "Batches", "BusyError"]
 

@@ -48,6 +48,7 @@ from pointsman.engine.operations.dead_letters import (
     NotReplayableError,
 )
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
+from pointsman.index.workflows import WorkflowIndex
 from pointsman.ports.bus import StoredMessage, StreamKind
 from pointsman.web import views
 from pointsman.web.auth import (
@@ -63,7 +64,6 @@ from pointsman.web.batch_actions import BatchActions
 from pointsman.web.batches import MAX_BATCH_ROWS, Batches
 from pointsman.web.files import FileTransfers, read_files
 from pointsman.web.projections.dead_letters import LetterIndex
-from pointsman.web.projections.index import WorkflowIndex
 from pointsman.web.projections.schedules import ScheduleIndex
 from pointsman.web.projections.threads import ThreadIndex
 from pointsman.web.responses import error_response, json_response, read_json_object
@@ -118,7 +118,7 @@ class Dashboard:
         batch_rows: int = MAX_BATCH_ROWS,
     ) -> None:
         self.client = client
-        self.index = WorkflowIndex(client.bus, client.subjects)
+        self.index = WorkflowIndex(client.bus, client.subjects, details=True)
         self.letters = LetterIndex(client.bus, client.subjects)
         self.threads = ThreadIndex(client.bus, client.subjects)
         self.schedules = ScheduleIndex(client.bus, client.subjects)

@@ -12,7 +12,7 @@ from pointsman.errors import PointsmanError
 from pointsman.http.sse import KEEPALIVE_INTERVAL_S
 from pointsman.telemetry import get_logger
 
-__all__ = ["Chunks", "Polled", "Signal", "batches"]
+__all__ = ["Chunks", "Polled", "batches"]
 
 T = TypeVar("T")
 
@@ -76,25 +76,6 @@ async def batches(
         pumping.cancel()
         with suppress(asyncio.CancelledError, Exception):
             await pumping
-
-
-class Signal:
-    """Counts the changes of something, and wakes the streams that wait for the next change."""
-
-    def __init__(self) -> None:
-        self.changes = 0
-        self._changed_event = asyncio.Event()
-
-    async def wait_for_change(self, seen: int) -> None:
-        """Return when `changes` differs from `seen`."""
-        while self.changes == seen:
-            await self._changed_event.wait()
-
-    def notify(self) -> None:
-        """Wake all callers of `wait_for_change`."""
-        self.changes += 1
-        news, self._changed_event = self._changed_event, asyncio.Event()
-        news.set()
 
 
 class Polled(Generic[T]):

@@ -19,20 +19,21 @@ from pointsman.client.client import Client
 from pointsman.core.model.agent_health import open_circuits
 from pointsman.errors import ContractError, PointsmanError
 from pointsman.http.sse import KEEPALIVE_INTERVAL_S, format_event
+from pointsman.index.rows import Search, WorkflowRow
+from pointsman.index.workflows import WorkflowIndex
 from pointsman.ports.bus import QueueDepth
 from pointsman.telemetry import get_logger
+from pointsman.util.signal import Signal
 from pointsman.web import views
 from pointsman.web.batches import Batches
 from pointsman.web.conversation import Conversation
 from pointsman.web.live_workflow import LiveWorkflow
 from pointsman.web.projections.dead_letters import LetterIndex
-from pointsman.web.projections.index import WorkflowIndex
 from pointsman.web.projections.queued import queued_rows
-from pointsman.web.projections.rows import Search, WorkflowRow
 from pointsman.web.projections.schedules import ScheduleIndex
 from pointsman.web.projections.threads import ThreadIndex
 from pointsman.web.responses import parse_number
-from pointsman.web.sse import Chunks, Polled, Signal, batches
+from pointsman.web.sse import Chunks, Polled, batches
 
 __all__ = ["EventStreams"]
 
@@ -120,7 +121,7 @@ class EventStreams:
         sent: list[dict[str, object]] | None = None
         while True:
             looked = self._queued.value
-            waiting = [row.as_json() for row in looked or () if row.id not in index and search.matches(row)]
+            waiting = [row.as_json() for row in looked or () if index.find(row.id) is None and search.matches(row)]
             changes, until = index.changes, index.sequence
             changed = [] if seen < 0 else _limit_rows(index.changed_since(seen), _MAX_CHANGED_ROWS)
             if seen < 0 or changed is None or epoch != index.epoch:
@@ -260,7 +261,7 @@ class EventStreams:
             "live": {
                 "namespace": self._client.subjects.namespace,
                 "broker": self._client.bus.connected,
-                "teams": [*sorted(supervised), *(name for name in self._index.teams if name not in supervised)],
+                "teams": [*sorted(supervised), *(name for name in sorted(self._index.teams) if name not in supervised)],
                 "read": round(self._index.progress, 3),
                 "questions": len(self._questions.value or ()),
                 "letters": len(self._letters),
@@ -306,7 +307,8 @@ def _search(request: Request) -> Search:
     asked = request.query_params
     minutes = asked.get("minutes", "")
     since = datetime.now(UTC) - timedelta(minutes=int(minutes)) if minutes.isdigit() and len(minutes) < 8 else None
-    return Search(asked.get("team", ""), asked.get("status", ""), _text(request), since)
+    statuses = (asked["status"],) if asked.get("status") else ()
+    return Search(asked.get("team", ""), statuses, _text(request), since)
 
 
 def _text(request: Request) -> str:

@@ -14,8 +14,8 @@ from pointsman.core.views.trace_status import at_time
 from pointsman.engine.operations.dead_letters import DeadLetterEntry
 from pointsman.engine.process.agent_versions import group_by_name, live_revisions, mixed_queue, team_definitions
 from pointsman.errors import ContractError
+from pointsman.index.rows import AgentRecord
 from pointsman.ports.bus import QueueDepth
-from pointsman.web.projections.rows import AgentRecord
 from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.events import DeadLetter, Outcome, Progress, UserMessage
 from pointsman_schemas.ids import child_id_for

@@ -27,7 +27,7 @@ async def running_context() -> AsyncIterator[Context]:
         settings = Settings(namespace=client.subjects.namespace)
         context = Context(client, settings, keys=KeyCache(await client.bus.key_value(client.subjects.gateway_bucket)))
         running = asyncio.create_task(context.run())
-        await context.feed.current.wait()
+        await context.index.current.wait()
         yield context
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
@@ -58,7 +58,7 @@ async def test_an_end_that_the_feed_does_not_bring_is_read_from_the_broker(
             monkeypatch.setattr(Subscription, "next", dropped)
         else:
             await submitted.workflow.outcome(20)
-            while (row := context.ledger.find(submitted.workflow.id)) is None or row.ended_at is None:
+            while (row := context.index.find(submitted.workflow.id)) is None or row.ended_at is None:
                 await asyncio.sleep(0)
         outcome = await context.outcome(submitted, 20)
 

@@ -23,7 +23,7 @@ WAIT_S = 10.0  # seconds by which what must happen has happened, on a busy machi
 @asynccontextmanager
 async def following(bus: MemoryBus) -> AsyncIterator[tuple[WorkflowStreams, Workflow, LogFeed]]:
     client = Client(bus)
-    feed = LogFeed(bus, client.subjects, lambda stored: None, lambda: None)
+    feed = LogFeed(bus, client.subjects)
     running = asyncio.create_task(feed.run())
     workflow = Workflow(bus, client.subjects, WORKFLOW, TEAM, source=client.source)
     try:

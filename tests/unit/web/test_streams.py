@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Sequence
-
 import pytest
 from starlette.requests import Request as HttpRequest
 from support.asgi import event_stream
 from support.dashboard import letter, publish, until_read, watching
 from support.history import TEAM, WORKFLOW, completed, started, store
-from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
-from pointsman.client.client import Client
-from pointsman.errors import BusUnavailableError
-from pointsman.ports.bus import StoredMessage, StreamKind
-from pointsman.web.projections.index import WorkflowIndex
-from pointsman.web.projections.rows import Search
 
 
 async def test_list_is_sent_whole_and_then_by_changes() -> None:
@@ -65,42 +56,6 @@ async def test_change_during_a_send_is_in_the_next_message() -> None:
 
     assert first.startswith(b"id: 1\nevent: page")
     assert second.startswith(b"id: 2\nevent: rows")
-
-
-async def test_recreated_log_is_read_from_its_start() -> None:
-    old, new = MemoryBus(), MemoryBus()
-    for number in range(1, 4):
-        await store(old, started(f"wf_{number}"), workflow=f"wf_{number}")
-    await store(new, started("wf_9"), workflow="wf_9")
-
-    class Restored(MemoryBus):
-        """A bus whose log was replaced during an outage."""
-
-        here = old
-
-        async def last(self, stream: StreamKind, subject: str) -> StoredMessage | None:
-            return await self.here.last(stream, subject)
-
-        async def follow(
-            self, stream: StreamKind, subjects: Sequence[str], *, after: int = 0
-        ) -> AsyncGenerator[StoredMessage, None]:
-            async for stored in self.here.follow(stream, subjects, after=after):
-                yield stored
-                if self.here is old and stored.sequence == 3:
-                    self.here = new
-                    raise BusUnavailableError("away")
-
-    bus = Restored()
-    index = WorkflowIndex(bus, Client(bus).subjects)
-    folding = asyncio.create_task(index.run())
-
-    async def anew() -> bool:
-        return index.epoch == 1 and index.sequence == 1
-
-    await until(anew)
-    folding.cancel()
-
-    assert [row.id for row in index.page(Search()).rows] == ["wf_9"]
 
 
 async def test_position_in_another_log_is_ignored() -> None:

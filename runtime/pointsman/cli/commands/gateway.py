@@ -101,7 +101,7 @@ def create(
 
     async def run() -> Code:
         async with _store(url, namespace) as store:
-            from pointsman.gateway.callers import CallerLimits
+            from pointsman.index.callers import CallerLimits
 
             made = await store.create(
                 caller,

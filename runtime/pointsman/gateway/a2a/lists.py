@@ -1,4 +1,4 @@
-"""List the tasks of one team and one caller from the ledger, the ones changed last first."""
+"""List the tasks of one team and one caller from the index, the ones changed last first."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from pointsman.gateway.a2a.reading import TaskReader, queued_task
 from pointsman.gateway.a2a.tasks import new_task, state_of
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import Context
+from pointsman.gateway.views import item_of
+from pointsman.index.rows import Search
 
 __all__ = ["list_tasks"]
 
 _MAX_QUEUED = 100  # requests that wait for admission, in a list
-_CATCH_UP_S = 1.0  # seconds to wait until the ledger has what the log has
+_CATCH_UP_S = 1.0  # seconds to wait until the index has what the log has
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +80,16 @@ async def list_tasks(
 
 async def _items(context: Context, caller: Caller, team: str) -> list[_Item]:
     client = context.client
-    # Requests first: a request that is admitted meanwhile is then in the ledger.
+    # Requests first: a request that is admitted meanwhile is then in the index.
     waiting = await list_queued_requests(client.bus, client.subjects, team, _MAX_QUEUED)
-    await context.feed.catch_up(_CATCH_UP_S)
+    await context.index.catch_up(_CATCH_UP_S)
     found = {
         row.id: _Item(
-            new_task(row.id, row.thread or row.id, state_of(row.status, refused=row.refused), row.updated_at),
+            new_task(row.id, row.thread or row.id, state_of(item_of(row).status, refused=row.refused), row.updated_at),
             row.updated_at,
         )
-        for row in context.ledger.newest_first()
-        if row.caller == caller.name and row.team == team and row.status != "imported"
+        for row in context.index.matching(Search(team=team, caller=caller.name))
+        if not row.imported
     }
     for each in waiting:
         if each.request.subject.rpartition(".")[2] == caller.name:

@@ -13,9 +13,8 @@ from pointsman.client.workflow import Workflow
 from pointsman.errors import BodyLostError, ConflictError, NotFoundError
 from pointsman.gateway.batches.records import BatchRecord, StoredRecord, read_record, store_record
 from pointsman.gateway.batches.rows import read_rows
-from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import Context
-from pointsman.gateway.problems import ProblemError
+from pointsman.index.callers import CallerLimitError
 from pointsman.ports.key_value import KeyValue
 from pointsman_schemas.events import Budget, Usage
 from pointsman_schemas.subjects import Subjects
@@ -50,7 +49,6 @@ class BatchFeed:
         self._cancelled = asyncio.Event()
         self._ended: dict[int, tuple[str, Usage]] = {}  # rows that ended before a row with a smaller number
         record = stored.record
-        self._caller = Caller(record.caller, limits=record.limits)
         self._client = context.client.for_user(record.caller)
 
     @property
@@ -117,17 +115,17 @@ class BatchFeed:
         row = int(request_id.rpartition("-")[2])
         if row > self._stored.record.sent:
             await self._write(lambda record: {"sent": max(record.sent, min(record.total, row + _RESERVED_ROWS - 1))})
-        workflow = self._client.workflow_id(team, request_id)
-        while self._context.ledger.find(workflow) is None:
+        record, workflow = self._stored.record, self._client.workflow_id(team, request_id)
+        while self._context.index.find(workflow) is None:
             try:
-                self._context.ledger.check(self._caller)
+                self._context.index.callers.check(record.caller, record.limits)
                 break
-            except ProblemError:  # running workflows, or tokens or cost of the day
+            except CallerLimitError:  # running workflows, or tokens or cost of the day
                 await asyncio.sleep(_LIMIT_PAUSE_S)
-        if self._context.ledger.find(workflow) is None:
-            self._context.ledger.submitted(self._caller.name, workflow)
+        if self._context.index.find(workflow) is None:
+            self._context.index.callers.submitted(record.caller, workflow)
         return await self._client.submit(
-            team, input, request_id=request_id, correlation_id=self._stored.record.id, deadline=deadline, budget=budget
+            team, input, request_id=request_id, correlation_id=record.id, deadline=deadline, budget=budget
         )
 
     async def _feed(self) -> str:
@@ -174,13 +172,13 @@ class BatchFeed:
 
     async def _settle(self) -> None:
         """Count each row that has no end yet. Rows that were cancelled have some time to end."""
-        record, ledger = self._stored.record, self._context.ledger
+        record, index = self._stored.record, self._context.index
         left = [row for row in range(record.next, record.total + 1) if row not in self._ended]
         until = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
         while left:
             rest: list[int] = []
             for row in left:
-                found = ledger.find(self._workflow_id(row)) if row <= record.sent else None
+                found = index.find(self._workflow_id(row)) if row <= record.sent else None
                 if found is None:
                     self._ended[row] = "not_sent", Usage()
                 elif found.ended_at is not None:

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BaseModel, Field, JsonValue
 
 from pointsman.gateway.batches.records import BatchRecord
-from pointsman.gateway.ledger import Ledger
 from pointsman.gateway.models import FILE_ID_PATTERN, Body, BudgetRequest, OutcomeView, UsageView
+from pointsman.index.workflows import WorkflowIndex
 from pointsman_schemas.events import MAX_DEADLINE_S
 from pointsman_schemas.ids import TeamName
 
@@ -80,17 +80,17 @@ class BatchView(BaseModel):
     reason: str = Field(default="", description="The reason why the batch ended before all rows were done.")
 
     @classmethod
-    def of(cls, record: BatchRecord, ledger: Ledger, workflow_ids: list[str]) -> BatchView:
-        """Return the view of a batch: the rows that the record counts, and the others from the ledger.
+    def of(cls, record: BatchRecord, index: WorkflowIndex, workflow_ids: list[str]) -> BatchView:
+        """Return the view of a batch: the rows that the record counts, and the others from the index.
 
         Args:
             record: The record.
-            ledger: The ledger.
+            index: The index.
             workflow_ids: The workflows of the rows from `record.next` to `record.sent`.
         """
         counts, usage = dict(record.counts), record.usage
         for id in workflow_ids:
-            row = ledger.find(id)
+            row = index.find(id)
             status = "waiting" if row is None else "running" if row.ended_at is None else row.status
             counts[status] = counts.get(status, 0) + 1
             if row is not None and row.ended_at is not None:

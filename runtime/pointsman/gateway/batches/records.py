@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from pointsman.errors import ConflictError, ContractError
-from pointsman.gateway.callers import CallerLimits
+from pointsman.index.callers import CallerLimits
 from pointsman.ports.key_value import KeyValue, KeyValueEntry
 from pointsman_schemas.events import Budget, Usage
 from pointsman_schemas.files import File

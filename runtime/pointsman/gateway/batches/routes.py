@@ -286,7 +286,7 @@ def _workflow_ids(context: Context, record: BatchRecord, rows: Sequence[int] | r
 
 def _view(context: Context, record: BatchRecord) -> BatchView:
     rows = range(record.next, record.sent + 1) if record.ended_at is None else range(0)
-    return BatchView.of(record, context.ledger, _workflow_ids(context, record, rows))
+    return BatchView.of(record, context.index, _workflow_ids(context, record, rows))
 
 
 async def _results(context: Context, record: BatchRecord, after: int) -> AsyncIterator[bytes]:

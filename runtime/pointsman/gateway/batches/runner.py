@@ -87,7 +87,7 @@ class BatchRunner:
 
     async def _look(self) -> None:
         silence = _SILENT_BEATS * self._context.settings.heartbeat
-        await self._context.feed.current.wait()
+        await self._context.index.current.wait()
         while True:
             try:
                 for id, (stored, seen) in list(self._records.items()):

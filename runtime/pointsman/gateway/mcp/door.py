@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from itertools import islice
 from typing import Any
 
 from mcp.server.context import ServerRequestContext
@@ -28,6 +29,8 @@ from pointsman.gateway.models import WorkflowItem, WorkflowView
 from pointsman.gateway.problems import ProblemError
 from pointsman.gateway.protected_resource import MCP_PATH, METADATA_PATHS, protected_resource
 from pointsman.gateway.streams import LogEvent, Position
+from pointsman.gateway.views import item_of
+from pointsman.index.rows import Search
 from pointsman_schemas.events import Delta, Outcome
 from pointsman_schemas.log import WorkflowEnded
 
@@ -170,26 +173,10 @@ class GatewayBackend:
         Returns:
             The workflows, and the cursor of the next page.
         """
-        found: list[WorkflowItem] = []
-        last = 0
-        for row in self._context.ledger.newest_first(before=int(before) if before else None):
-            if row.status not in _ENDED or not (self._caller.operator or row.caller == self._caller.name):
-                continue
-            if len(found) == most:
-                return found, str(last)
-            last = row.sequence
-            found.append(
-                WorkflowItem(
-                    id=row.id,
-                    team=row.team,
-                    status=row.status,
-                    correlation_id=row.correlation_id,
-                    caller=row.caller,
-                    created_at=row.started_at,
-                    ended_at=row.ended_at,
-                )
-            )
-        return found, None
+        search = Search(statuses=_ENDED, caller="" if self._caller.operator else self._caller.name)
+        rows = list(islice(self._context.index.matching(search, before=int(before) if before else None), most + 1))
+        cursor = str(rows[most - 1].first_sequence) if len(rows) > most else None
+        return [item_of(row) for row in rows[:most]], cursor
 
     async def follow(self, workflow: Workflow) -> AsyncGenerator[StreamItem, None]:
         """Yield the entries and reports of a workflow, and its outcome unless the gateway stops before.

@@ -1,4 +1,4 @@
-"""Projections of the log and the streams that the dashboard shows.
+"""Projections of the streams that only the dashboard shows.
 
-Read in this order: projection, index, rows, queued, dead_letters, threads, schedules, activity, timeline
+Read in this order: queued, dead_letters, threads, schedules, timeline
 """

@@ -11,9 +11,9 @@ from itertools import islice
 from pointsman.engine.log.reader import as_async_generator
 from pointsman.engine.operations.dead_letters import read_dead_letter
 from pointsman.errors import BusUnavailableError, ContractError
+from pointsman.index.projection import Projection
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.web import views
-from pointsman.web.projections.projection import Projection
 from pointsman_schemas.subjects import Subjects
 
 __all__ = ["LetterIndex", "LetterRow"]

@@ -12,8 +12,8 @@ from pointsman.core.schedules.runs import next_fires
 from pointsman.core.views.formatting import request_text
 from pointsman.engine.log.records import SCHEDULE
 from pointsman.errors import BusUnavailableError, ContractError
+from pointsman.index.projection import Projection
 from pointsman.ports.bus import Bus, StoredMessage
-from pointsman.web.projections.projection import Projection
 from pointsman_schemas.schedules import Schedule
 from pointsman_schemas.subjects import Subjects
 

@@ -10,8 +10,8 @@ from itertools import islice
 
 from pointsman.engine.log.records import THREAD
 from pointsman.errors import BusUnavailableError, ContractError
+from pointsman.index.projection import Projection
 from pointsman.ports.bus import Bus, StoredMessage
-from pointsman.web.projections.projection import Projection
 from pointsman_schemas.subjects import Subjects
 from pointsman_schemas.threads import Thread
 

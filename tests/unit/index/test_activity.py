@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.web.projections.activity import Activity, activity_of
+from pointsman.index.activity import Activity, activity_of
 
 
 def test_each_workflow_is_in_the_column_of_its_start_and_part_of_its_end() -> None:

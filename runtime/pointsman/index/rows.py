@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pointsman.web.projections.activity import Activity
+from pointsman.client.summaries import WorkflowSummary
+from pointsman.core.views.formatting import request_text
+from pointsman.index.activity import Activity
 from pointsman_schemas.card import Role
 from pointsman_schemas.events import Usage
 from pointsman_schemas.log import (
     Entry,
-    QuestionAsked,
     RetryScheduled,
     TaskDispatched,
 )
 
-__all__ = ["SEARCHED_CHARS", "SHOWN_CHARS", "AgentRecord", "Page", "Search", "Totals", "WorkflowRow", "percentile"]
+__all__ = [
+    "SHOWN_CHARS",
+    "AgentRecord",
+    "Page",
+    "Search",
+    "Totals",
+    "WorkflowRow",
+    "percentile",
+    "queued_row",
+    "search_text",
+]
 
-SEARCHED_CHARS = 1_000  # characters of a request that are searched
+_SEARCHED_CHARS = 1_000  # characters of a request that are searched
 SHOWN_CHARS = 200  # characters of a request in the list
 
 _MAX_SAMPLES = 200  # newest attempts of an agent from which its latencies are computed
@@ -35,12 +46,25 @@ class WorkflowRow:
     sequence: int
     started_at: datetime
     input: str
-    search_text: str
+    """The beginning of the request; empty without details."""
+    caller: str = ""
+    correlation_id: str = ""
+    thread: str = ""
+    """The thread of which the request is a turn."""
+    search_text: str = ""
     """Case-folded text for searches: the id, the correlation id, the request, and the agents that took part."""
+    imported: bool = False
     status: str = "running"
+    """A status of `WORKFLOW_STATUSES`."""
     reason: str = ""
+    refused: bool = False
+    """True for a workflow that failed without a task."""
+    updated_at: datetime = field(init=False)
+    """Time of the end; before the end, time of the last message."""
     ended_at: datetime | None = None
     usage: Usage = field(default_factory=Usage)
+    earlier_usage: Usage = field(default_factory=Usage)
+    """Usage of the rounds that have ended."""
     work: dict[str, str] = field(default_factory=dict)
     """States of the planned tasks: open, succeeded or failed. Emptied at the end of the workflow; the counts stay."""
     earlier_done: int = 0
@@ -51,17 +75,30 @@ class WorkflowRow:
     dispatched: dict[tuple[str, int], datetime] = field(default_factory=dict)
     delegated: set[tuple[str, int]] = field(default_factory=set)
     """Attempts that teams handle in workflows of their own."""
-    open_questions: set[str] = field(default_factory=set)
-    """Questions that the workflow waits for."""
-    started_tasks: float = field(init=False)
+    started_seconds: float = field(init=False)
     """Start of the workflow in seconds since 1970."""
     elapsed: float | None = None
     """Duration in seconds of a workflow that has ended."""
 
     def __post_init__(self) -> None:
-        self.started_tasks = self.started_at.timestamp()
+        self.updated_at, self.started_seconds = self.started_at, self.started_at.timestamp()
 
     def apply(self, entry: Entry) -> None:
+        """Apply the start, the end or the resumption of the workflow."""
+        match entry.kind:
+            case "workflow_resumed":
+                self.reason, self.refused, self.ended_at, self.elapsed = "", False, None, None
+            case "workflow_ended":
+                outcome = entry.outcome
+                self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
+                self.refused = outcome.status == "failed" and not outcome.tasks
+                self.ended_at = self.updated_at = entry.at
+                self.elapsed = entry.at.timestamp() - self.started_seconds
+            case _:
+                return
+
+    def count(self, entry: Entry) -> None:
+        """Apply an entry to the tasks of the workflow, and to its usage before the end."""
         match entry.kind:
             case "plan_accepted":
                 for task in entry.plan.tasks:
@@ -85,22 +122,14 @@ class WorkflowRow:
                 self._set_task_state(entry.task_id, "failed")
             case "task_reopened":
                 self._set_task_state(entry.task_id, "open")
-            case "question_asked" | "question_answered":
-                wanted = isinstance(entry, QuestionAsked)
-                self.open_questions.add(entry.question) if wanted else self.open_questions.discard(entry.question)
-                self.status = "waiting for an answer" if self.open_questions else "running"
             case "timer_armed":
                 self.reason = entry.reason  # the agents that must be live before the workflow can begin
                 return
             case "workflow_resumed":
-                self.status, self.reason, self.ended_at, self.elapsed = "running", "", None, None
                 self.earlier_done = max(0, self.total - len(entry.tasks))
                 self.work = dict.fromkeys(entry.tasks, "open")
             case "workflow_ended":
-                outcome = entry.outcome
-                self.status, self.reason, self.usage = outcome.status, outcome.reason, outcome.usage
-                self.ended_at, self.elapsed = entry.at, entry.at.timestamp() - self.started_tasks
-                for kept in (self.work, self.dispatched, self.delegated, self.open_questions):
+                for kept in (self.work, self.dispatched, self.delegated):
                     kept.clear()
                 return
             case _:
@@ -169,19 +198,39 @@ class AgentRecord:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The search of a page. The case-folded `text` is searched in the `search_text` of each row."""
+    """The search of a list. Empty fields match each row. The case-folded `text` is searched in `search_text`.
+
+    Attributes:
+        team: The team.
+        statuses: The statuses.
+        text: The text.
+        since: The earliest time of the start.
+        until: The time before which the workflow began.
+        caller: The caller.
+        correlation_id: The correlation id.
+    """
 
     team: str = ""
-    status: str = ""
+    statuses: Collection[str] = ()
     text: str = ""
     since: datetime | None = None
+    until: datetime | None = None
+    caller: str = ""
+    correlation_id: str = ""
 
     def matches(self, row: WorkflowRow) -> bool:
+        """Return True if a row matches."""
         if self.team and row.team != self.team:
             return False
-        if self.status and row.status != self.status:
+        if self.statuses and row.status not in self.statuses:
+            return False
+        if self.caller and row.caller != self.caller:
+            return False
+        if self.correlation_id and row.correlation_id != self.correlation_id:
             return False
         if self.since is not None and row.started_at < self.since:
+            return False
+        if self.until is not None and row.started_at >= self.until:
             return False
         return self.text in row.search_text
 
@@ -218,3 +267,38 @@ def percentile(values: Sequence[float] | deque[float], share: float) -> float | 
         return None
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def queued_row(request: WorkflowSummary, reason: str = "") -> WorkflowRow:
+    """Return the row of a request that waits for admission.
+
+    Args:
+        request: The request.
+        reason: The reason of the wait.
+    """
+    asked = request_text(request.input)
+    return WorkflowRow(
+        id=request.id,
+        team=request.team,
+        first_sequence=0,
+        sequence=0,
+        started_at=request.started_at,
+        input=asked[:SHOWN_CHARS],
+        caller=request.caller,
+        correlation_id=request.correlation_id,
+        thread=request.thread,
+        search_text=search_text(request.id, request.correlation_id, asked),
+        status=request.status,
+        reason=reason,
+    )
+
+
+def search_text(workflow: str, correlation_id: str, asked: str) -> str:
+    """Return the case-folded text in which searches look.
+
+    Args:
+        workflow: The workflow.
+        correlation_id: The correlation id.
+        asked: The request.
+    """
+    return f"{workflow} {correlation_id} {asked[:_SEARCHED_CHARS]}".casefold()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pointsman.engine.log.follower import StreamFollower
 from pointsman.ports.bus import Bus, StreamKind
-from pointsman.web.sse import Signal
+from pointsman.util.signal import Signal
 
 __all__ = ["Projection"]
 

@@ -14,9 +14,9 @@ from support.history import TEAM, WORKFLOW, at, completed, dispatched, started, 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.core.model.agent_health import Circuit, Circuits
 from pointsman.engine.process.heartbeat import team_card
+from pointsman.index.rows import AgentRecord
 from pointsman.ports.bus import QueueDepth
 from pointsman.web import views
-from pointsman.web.projections.rows import AgentRecord
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.events import AttemptError, Result
 from pointsman_schemas.log import AttemptFailed, RetryScheduled

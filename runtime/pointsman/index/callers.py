@@ -1,0 +1,186 @@
+"""Count the running workflows of each caller and their usage today, and refuse requests over the caller's limits."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from time import monotonic
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pointsman.errors import PointsmanError
+from pointsman.index.rows import WorkflowRow
+from pointsman.settings import Settings
+from pointsman_schemas.events import Usage
+from pointsman_schemas.log import Entry
+
+__all__ = ["CallerLimitError", "CallerLimits", "CallerUsage"]
+
+_MAX_UNSEEN_S = 3_600.0  # seconds after which a request without a log does not count as running any more
+_RUNNING_RETRY_S = 5  # seconds after which a caller with too many running workflows may try again
+
+
+class CallerLimits(BaseModel):
+    """The limits of a caller. None stands for the default of the gateway."""
+
+    model_config = ConfigDict(frozen=True)
+
+    requests_per_minute: int | None = Field(default=None, ge=1, description="Requests in a minute at one gateway.")
+    running: int | None = Field(default=None, ge=1, description="Running workflows.")
+    daily_calls: int | None = Field(default=None, ge=0, description="Model calls of workflows in a day (UTC).")
+    daily_tokens: int | None = Field(default=None, ge=0, description="Tokens of workflows in a day (UTC).")
+    daily_cost: float | None = Field(default=None, ge=0, description="Cost of workflows in a day (UTC), in US dollars.")
+
+    def over(self, settings: Settings) -> CallerLimits:
+        """Return the limits with the defaults of the settings in place of None.
+
+        Args:
+            settings: The settings.
+        """
+        return CallerLimits(
+            requests_per_minute=self.requests_per_minute or settings.gateway_requests_per_minute,
+            running=self.running or settings.gateway_running,
+            daily_calls=settings.gateway_daily_calls if self.daily_calls is None else self.daily_calls,
+            daily_tokens=settings.gateway_daily_tokens if self.daily_tokens is None else self.daily_tokens,
+            daily_cost=settings.gateway_daily_cost if self.daily_cost is None else self.daily_cost,
+        )
+
+
+class CallerLimitError(PointsmanError):
+    """A limit of the caller is reached. Nothing was sent.
+
+    Args:
+        kind: The limit.
+        message: The cause, and the change that helps.
+        retry_after: Seconds after which another try may succeed.
+    """
+
+    def __init__(self, kind: str, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.retry_after = retry_after
+
+
+class CallerUsage:
+    """The running workflows of each caller, and the usage of its workflows that ended today (UTC)."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, set[str]] = {}
+        self._unseen: dict[str, tuple[str, float]] = {}  # requests of this process without a log: caller and time
+        self._day = date.min
+        self._used: dict[str, Usage] = {}
+
+    def running(self, caller: str) -> int:
+        """Count the running workflows of a caller, and the requests of this process that have not begun.
+
+        Args:
+            caller: The caller.
+
+        Returns:
+            The number.
+        """
+        limit = monotonic() - _MAX_UNSEEN_S
+        self._unseen = {id: seen for id, seen in self._unseen.items() if seen[1] > limit}
+        unseen = sum(1 for name, _ in self._unseen.values() if name == caller)
+        return len(self._running.get(caller, ())) + unseen
+
+    def used_today(self, caller: str) -> Usage:
+        """Return the usage of the workflows of a caller that ended today (UTC).
+
+        Args:
+            caller: The caller.
+
+        Returns:
+            The usage.
+        """
+        return self._used.get(caller, Usage()) if self._day == datetime.now(UTC).date() else Usage()
+
+    def check(self, caller: str, limits: CallerLimits) -> None:
+        """Refuse a request for a new workflow that exceeds a limit of the caller.
+
+        Args:
+            caller: The caller.
+            limits: The limits.
+
+        Raises:
+            CallerLimitError: A limit is reached.
+        """
+        if limits.running is not None and (running := self.running(caller)) >= limits.running:
+            raise CallerLimitError(
+                "too_many_running",
+                f"{running} workflows of {caller} run, and {limits.running} may; wait for one to end, or cancel one",
+                _RUNNING_RETRY_S,
+            )
+        used = self.used_today(caller)
+        for name, amount, limit in (
+            ("calls", used.calls, limits.daily_calls),
+            ("tokens", used.tokens, limits.daily_tokens),
+            ("cost", used.cost, limits.daily_cost),
+        ):
+            if limit is not None and amount >= limit:
+                raise CallerLimitError(
+                    f"daily_{name}_used",
+                    f"{caller} has used {amount:g} of {limit:g} {name} today (UTC); the limit begins again at midnight",
+                    _seconds_to_midnight(),
+                )
+
+    def submitted(self, caller: str, workflow: str) -> None:
+        """Count a request of this process as running until its log is seen.
+
+        Args:
+            caller: The caller.
+            workflow: The workflow of the request.
+        """
+        self._unseen[workflow] = caller, monotonic()
+
+    def began(self, row: WorkflowRow) -> None:
+        """Count a workflow as running.
+
+        Args:
+            row: The workflow.
+        """
+        self._unseen.pop(row.id, None)
+        if not row.imported:
+            self._running.setdefault(row.caller, set()).add(row.id)
+
+    def stopped(self, row: WorkflowRow) -> None:
+        """Count a workflow as running no more.
+
+        Args:
+            row: The workflow.
+        """
+        if (ids := self._running.get(row.caller)) is not None:
+            ids.discard(row.id)
+            if not ids:
+                del self._running[row.caller]
+
+    def apply(self, row: WorkflowRow, entry: Entry) -> None:
+        """Apply an entry of the log of a workflow, after the workflow's row.
+
+        Args:
+            row: The workflow.
+            entry: The entry.
+        """
+        match entry.kind:
+            case "workflow_resumed":
+                self.began(row)
+            case "workflow_ended":
+                self.stopped(row)
+                before, row.earlier_usage = row.earlier_usage, row.usage
+                today = datetime.now(UTC).date()
+                if today != self._day:
+                    self._day = today
+                    self._used.clear()
+                if entry.at.astimezone(UTC).date() == today and not row.imported:
+                    self._used[row.caller] = self._used.get(row.caller, Usage()) + (row.usage - before)
+            case _:
+                return
+
+    def reset(self) -> None:
+        """Forget all workflows: the log is read again."""
+        self._running.clear()
+        self._used.clear()
+
+
+def _seconds_to_midnight() -> int:
+    now = datetime.now(UTC)
+    return int((datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC) - now).total_seconds()) + 1

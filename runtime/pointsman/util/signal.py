@@ -1,0 +1,26 @@
+"""Wake the tasks that wait for a change of something."""
+
+from __future__ import annotations
+
+import asyncio
+
+__all__ = ["Signal"]
+
+
+class Signal:
+    """Counts the changes of something, and wakes the tasks that wait for the next change."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self._changed_event = asyncio.Event()
+
+    async def wait_for_change(self, seen: int) -> None:
+        """Return when `changes` differs from `seen`."""
+        while self.changes == seen:
+            await self._changed_event.wait()
+
+    def notify(self) -> None:
+        """Wake all callers of `wait_for_change`."""
+        self.changes += 1
+        news, self._changed_event = self._changed_event, asyncio.Event()
+        news.set()
