@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
-    BaseModel,
     ConfigDict,
     Field,
     ValidationError,
@@ -54,7 +53,7 @@ _MAX_EVENT_BYTES = 1 << 30
 _MAX_STREAM_BYTES = (1 << 63) - 1  # the broker's integers
 
 
-class Settings(Options, BaseModel):
+class Settings(Options):
     """Settings of a process: the address of its broker, limits, intervals and output.
 
     A value given in code or on the command line replaces the value of the environment. Times are in seconds.
@@ -139,7 +138,7 @@ class Settings(Options, BaseModel):
     stream_bytes: Annotated[int, Field(ge=1_048_576, le=_MAX_STREAM_BYTES)] | None = None
     """Maximum size in bytes of each stream that this process creates, for accounts that require one. Unset: no limit
     but the account's. The object store takes `artifacts_bytes` instead, if `artifacts_bytes` is set."""
-    model_limits: dict[str, ModelLimits] = {}
+    model_limits: dict[str, ModelLimits] = Field(default_factory=dict)
     """Rate limits of the model providers, as JSON: `{"openai:gpt-4.1-mini": {"requests": 500, "tokens": 200000,
     "concurrency": 16}}`, by `provider:model`, or by `provider` for each of its models. All workers of a namespace with
     the same API key share the limits. If the provider asks one worker to wait, all of them wait."""

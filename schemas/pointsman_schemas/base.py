@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict
 
-from pointsman_schemas.unknown_fields import closest_match, find_unknown_fields, unknown_name_message
+from pointsman_schemas.unknown_fields import (
+    closest_match,
+    fields_with_models,
+    find_unknown_fields,
+    unknown_name_message,
+)
 
 __all__ = ["Frozen", "Options", "closest_match", "unknown_name_message"]
 
 
-class Options:
+class Options(BaseModel):
     """A base of models that people write in code.
 
     An unknown keyword argument of the constructor is a `TypeError`, as with any function, also within a dict that is
     given for a model. Models that pydantic reads from data still ignore unknown fields.
     """
 
+    model_config = ConfigDict(defer_build=True)
+
     if not TYPE_CHECKING:  # type checkers derive the signature from the fields
 
-        def __new__(cls, *_: Any, **given: Any) -> Self:
-            fields = cls.model_fields
-            for name, value in given.items():
-                if name not in fields:
-                    raise TypeError(f"{cls.__name__} {unknown_name_message(name, fields)}")
-                if type(value) in _CONTAINERS:
-                    _check_within(cls, name, value)
-            return super().__new__(cls)
+        def __init__(self, /, **given: Any) -> None:
+            model = type(self)
+            fields = model.__pydantic_fields__
+            if not given.keys() <= fields.keys():
+                unknown = next(name for name in given if name not in fields)
+                raise TypeError(f"{model.__name__} {unknown_name_message(unknown, fields)}")
+            for name in fields_with_models(model):
+                if type(given.get(name)) in _CONTAINERS:
+                    _check_within(model, name, given[name])
+            self.__pydantic_validator__.validate_python(given, self_instance=self)
+
+        # pydantic reads data without a call of a constructor that has this mark.
+        __init__.__pydantic_base_init__ = True
 
 
-class Frozen(Options, BaseModel):
+class Frozen(Options):
     """The base of wire models: immutable, compared by value; unknown fields are ignored when data is read."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)
@@ -41,7 +52,7 @@ _CONTAINERS = (dict, list, tuple)
 
 
 def _check_within(model: type[BaseModel], name: str, value: Any) -> None:
-    if not isinstance(value, Mapping) and not any(isinstance(each, Mapping) for each in value):
+    if type(value) is not dict and not any(type(each) is dict for each in value):
         return
     for unknown in find_unknown_fields(model, {name: value}):
         within = unknown.path.rpartition(".")[0]

@@ -10,7 +10,7 @@ from enum import StrEnum
 from operator import not_
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AwareDatetime, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from pointsman_schemas.base import Options
@@ -82,7 +82,7 @@ Verdict: TypeAlias = Literal["approved", "rejected", "answered", "expired"]
 Text = Annotated[str, Field(max_length=200_000)]
 
 
-class Event(Options, BaseModel):
+class Event(Options):
     """The base of bodies that travel as a message of their own.
 
     NaN and Infinity are refused when an event is made, because they would be written as null.
@@ -107,7 +107,7 @@ class Event(Options, BaseModel):
         return cls.event_type.split(".")[-2]
 
 
-class Part(Options, BaseModel):
+class Part(Options):
     """The base of parts of a body."""
 
     model_config = ConfigDict(frozen=True, defer_build=True, allow_inf_nan=False)

@@ -195,6 +195,7 @@ def schedule_id_for(team: str, caller: str, name: str) -> Token:
     return "sc_" + derive_id("schedule", team, caller, name)
 
 
+@lru_cache(maxsize=10_000)  # three parts of a supervisor ask for each token within 1 ms
 def attempt_token(secret: str, task: str, attempt: int) -> str:
     """Compute the last token of the subject of a result. Only a process that was handed the attempt has the token.
 

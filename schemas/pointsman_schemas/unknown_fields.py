@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-__all__ = ["UnknownField", "closest_match", "find_unknown_fields", "unknown_name_message"]
+__all__ = ["UnknownField", "closest_match", "fields_with_models", "find_unknown_fields", "unknown_name_message"]
 
 _MISNOMERS: Mapping[str, str] = {
     "dependencies": "depends_on",
@@ -26,6 +26,9 @@ _MISNOMERS: Mapping[str, str] = {
     "limits": "budget",
 }
 """Names that writers use for a field of another name that is not similar."""
+
+
+_CONTAINERS = (dict, list, tuple, Mapping)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +65,13 @@ def find_unknown_fields(model: type[BaseModel], data: Mapping[Any, Any]) -> list
 def _find(model: type[BaseModel], data: Mapping[Any, Any], path: str) -> Iterator[UnknownField]:
     if model.model_config.get("extra") == "allow":
         return
-    names = _names(model)
+    names, within = _names(model), fields_with_models(model)
     for name, value in data.items():
-        place = f"{path}.{name}" if path else str(name)
         if name in names:
-            if isinstance(value, Mapping | list | tuple):
-                yield from _find_within(names[name], value, place)
+            if name in within and isinstance(value, _CONTAINERS):
+                yield from _find_within(within[name], value, f"{path}.{name}" if path else str(name))
             continue
+        place = f"{path}.{name}" if path else str(name)
         missing = [each for each in names if each not in data]
         yield UnknownField(place, unknown_name_message(str(name), names), closest_match(str(name), missing))
 
@@ -86,13 +89,13 @@ def _find_within(annotation: Any, value: Any, path: str) -> Iterator[UnknownFiel
             yield from _find_within(each, value, path)
     elif isinstance(value, list | tuple):
         for place, item in enumerate(value):
-            if arguments and isinstance(item, Mapping | list | tuple):
+            if arguments and isinstance(item, _CONTAINERS):
                 yield from _find_within(arguments[0], item, f"{path}.{place}")
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield from _find(annotation, value, path)
     elif len(arguments) == 2 and isinstance(value, Mapping):
         for name, item in value.items():
-            if isinstance(item, Mapping | list | tuple):
+            if isinstance(item, _CONTAINERS):
                 yield from _find_within(arguments[1], item, f"{path}.{name}")
 
 
@@ -114,12 +117,31 @@ def _kind(model: type[BaseModel]) -> Any:
 
 @lru_cache(maxsize=1_000)
 def _names(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the annotations of a model's fields, by their names and aliases."""
+    """Return the annotations of a model's fields, by their names or aliases."""
     names: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         alias = field.validation_alias if isinstance(field.validation_alias, str) else field.alias
         names[alias or name] = field.annotation
     return names
+
+
+@lru_cache(maxsize=1_000)
+def fields_with_models(model: type[BaseModel]) -> dict[str, Any]:
+    """Select the fields of a model whose values may be or contain models.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The annotations of the fields, by the names that the fields have in data.
+    """
+    return {name: annotation for name, annotation in _names(model).items() if _may_hold_model(annotation)}
+
+
+def _may_hold_model(annotation: Any) -> bool:
+    if get_origin(annotation) is not None:
+        return any(map(_may_hold_model, get_args(annotation)))
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def unknown_name_message(name: str, names: Iterable[str]) -> str:
