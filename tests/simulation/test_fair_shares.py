@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import NamedTuple
 
+from structlog.testing import capture_logs
 from support import factory
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.team_agent import TeamAgent
 from pointsman.bus.memory.bus import MemoryBroker
+from pointsman.cli.support.shared_queues import describe_shared_queues
+from pointsman.engine.process.agent_versions import group_by_name
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.testing.simulation import SimulatedClock, simulate
@@ -17,9 +21,9 @@ from pointsman_schemas.team import Limits, Pipeline, Stage, Team
 
 WORK_S = 1.0
 CHANCE = Random(1)
+TEAMS = ("big", "small")
 SLOTS = 4
 QUEUED = 30
-SAMPLES = 12
 STEPS = 2_000_000
 SETTINGS = Settings(ack_wait=20.0)
 
@@ -30,14 +34,21 @@ async def clerk(request: str) -> str:
     return request
 
 
-def p95_ratio() -> float:
-    """Return the p95 of a small team beside a big team, relative to its p95 alone."""
-    agents = [TeamAgent(clerk, "big"), TeamAgent(clerk, "small")]
-    strategy, limits = Pipeline(stages=(Stage(agent="a"),)), Limits(deadline=600)
-    teams = [
-        Team(name=name, agents=("a",), own_agents=("a",), strategy=strategy, limits=limits) for name in ("big", "small")
-    ]
+class Measured(NamedTuple):
+    """The p95 of a small team beside a big team, relative to its p95 alone, and what doctor and the worker found."""
+
+    ratio: float
+    findings: list[str]
+    warned: list[list[str]]
+
+
+def measure(samples: int, *, own_queues: bool) -> Measured:
+    """Measure the small team beside the big team, with queues of their own at the agent or with one queue."""
+    strategy, limits, own = Pipeline(stages=(Stage(agent="a"),)), Limits(deadline=600), ("a",) if own_queues else ()
+    agents = [TeamAgent(clerk, "big"), TeamAgent(clerk, "small")] if own_queues else [clerk]
+    teams = [Team(name=name, agents=("a",), own_agents=own, strategy=strategy, limits=limits) for name in TEAMS]
     found: list[float] = []
+    findings: list[str] = []
 
     async def main() -> None:
         clock: Clock = SimulatedClock()
@@ -54,20 +65,37 @@ def p95_ratio() -> float:
                     await elapsed("big")
 
             async def p95() -> float:
-                times = sorted([await elapsed("small") for _ in range(SAMPLES)])
-                return times[round(0.95 * SAMPLES) - 1]
+                times = sorted([await elapsed("small") for _ in range(samples)])
+                return times[round(0.95 * samples) - 1]
 
             alone = await p95()
             loads = [asyncio.create_task(load()) for _ in range(QUEUED)]
             await asyncio.sleep(3 * WORK_S)
             found.append(await p95() / alone)
+            await client.submit("small", "hello")
+            await asyncio.sleep(0.1 * WORK_S)
+            findings.extend(await describe_shared_queues(client, group_by_name(await client.operations.agents())))
             for each in loads:
                 each.cancel()
 
-    simulate(main, steps=STEPS)
-    return found[0]
+    with capture_logs() as lines:
+        simulate(main, steps=STEPS)
+    return Measured(found[0], findings, [each["teams"] for each in lines if each["event"] == "queue_shared_by_teams"])
 
 
 def test_team_gets_its_share_of_an_agent_with_queues_of_teams() -> None:
-    """In one queue the ratio is above 7: 30 handoffs before each of the small team, at 4 at a time."""
-    assert p95_ratio() <= 2.0
+    measured = measure(12, own_queues=True)
+
+    assert measured.ratio <= 2.0
+    assert not measured.findings
+    assert not measured.warned
+
+
+def test_worker_and_doctor_name_the_teams_that_wait_in_one_queue() -> None:
+    """30 handoffs are before each of the small team, and 4 of them run at a time."""
+    measured = measure(1, own_queues=False)
+
+    assert measured.ratio > 5
+    assert measured.warned == [["big", "small"]]
+    assert [each.partition(":")[0] for each in measured.findings] == ["a"]
+    assert "of big and small wait in one queue" in measured.findings[0]

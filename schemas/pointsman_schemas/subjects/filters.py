@@ -102,16 +102,18 @@ class SubjectFilters(Namespace):
         """
         return f"{self._subject('timer', team=team)}.>"
 
-    def agent_handoffs(self, agent: str) -> str:
+    def agent_handoffs(self, agent: str, team: str | None = None) -> str:
         """Build the filter of the handoffs of an agent.
 
         Args:
             agent: The agent.
+            team: The team that hands over; None for all teams.
 
         Returns:
             The subject filter.
         """
-        return f"{self._subject('handoff', agent=agent)}.>"
+        names = {"agent": agent} if team is None else {"agent": agent, "team": team}
+        return f"{self._subject('handoff', **names)}.>"
 
     def threads(self, team: str | None = None, caller: str | None = None) -> str:
         """Build the filter of the records of threads.

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from urllib.parse import urlsplit
 
 from pointsman.cli.support.session import session
+from pointsman.cli.support.shared_queues import describe_shared_queues
 from pointsman.cli.support.teams import (
     circuit_state,
     definition_difference,
@@ -105,6 +106,7 @@ async def run_checks(
             yield await _check_ack_waits(client, alive)
             yield await check_requests(client)
             yield await check_tasks(client, team)
+            yield await _check_shares(client, alive)
             yield await _check_circuits(client)
             yield await _check_dead_letters(client)
     except PointsmanError as error:
@@ -498,6 +500,16 @@ async def _check_ack_waits(client: Client, alive: Mapping[str, Sequence[AgentCar
     ]
     advice = "the longest one applies; start all processes that share a queue with the same POINTSMAN_ACK_WAIT"
     return Check("ack deadlines", not found, "; ".join(found) or "the same for all processes of a queue", advice)
+
+
+async def _check_shares(client: Client, alive: Mapping[str, Sequence[AgentCard]]) -> Check:
+    """Check that no handoffs of several teams wait behind each other in the queue of an agent without a team."""
+    found = await describe_shared_queues(client, alive)
+    advice = (
+        "the queue is first in, first out: for fair shares, list the agent in own_agents of each team, and start its "
+        "workers with --team for each of them; or start more workers"
+    )
+    return Check("fair shares", not found, "; ".join(found) or "no team waits in a queue behind another", advice)
 
 
 async def _check_circuits(client: Client) -> Check:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pointsman.authoring.agent import Agent
 from pointsman.engine.worker.attempt import Attempt
+from pointsman.engine.worker.queue_sharing import QueueSharing
 from pointsman.ports.bus import Consumer, Delivery, Service
 from pointsman.telemetry import metrics, semconv
 from pointsman_schemas.card import AgentCard
@@ -28,7 +29,9 @@ def create_slots(agent: Agent, instance: str, subjects: Subjects, pool: SlotPool
         {"role": card.role, "skills": ", ".join(card.skills)},
     )
     pool = pool or SlotPool(card.concurrency)
-    return AgentSlots(agent, card.name, pool, service, subjects.source("agent", card.name))
+    slots = AgentSlots(agent, card.name, pool, service, subjects.source("agent", card.name))
+    slots.sharing = QueueSharing() if card.owner is None else None
+    return slots
 
 
 class SlotPool:
@@ -72,6 +75,7 @@ class AgentSlots:
         problems: Problems that the worker found at its start, for the card.
         unfinished: Attempts that have a result, but whose threads or handlers still run.
         waiting: Deliveries that wait for a slot that the agent shares with agents of other teams.
+        sharing: The teams that the agent's queue has handoffs of; None for an agent of one team.
     """
 
     agent: Agent
@@ -84,6 +88,7 @@ class AgentSlots:
     problems: tuple[str, ...] = ()
     unfinished: list[Attempt] = field(default_factory=list)
     waiting: deque[Delivery] = field(default_factory=deque)
+    sharing: QueueSharing | None = None
 
     def __post_init__(self) -> None:
         self.service.orphaned_handlers = self.orphaned_handlers

@@ -71,6 +71,10 @@ _MIXED_QUEUE_HINT = (
     "tasks go to any of them; after an update, stop the old workers; for two different agents, rename one, or run each "
     "for its team with --team"
 )
+_SHARED_QUEUE_HINT = (
+    "the queue is first in, first out, so a team with many handoffs delays the others; for fair shares, list the agent "
+    "in own_agents of each team, and start the worker with --team for each of them"
+)
 _NO_KEY_PROBLEM = "no API key is set for the worker, so the agent answers with the offline model"
 _NO_KEY_HINT = "set OPENAI_API_KEY or ANTHROPIC_API_KEY for the worker, or choose with POINTSMAN_MODEL=offline"
 _MAX_CANCELLED = 10_000  # cancelled tasks whose handoffs may still wait in the queue: some 1 MB
@@ -316,6 +320,7 @@ class Worker:
                 hint="its attempt still runs and is not started twice; this process extended the ack deadline too late",
             )
             return
+        self._warn_about_shared_queue(slots, delivery)
         in_flight = InFlightHandoff(slots, delivery, asyncio.current_task())
         self._in_flight[name] = in_flight
         try:
@@ -337,6 +342,19 @@ class Worker:
         finally:
             del self._in_flight[name]
             slots.release()
+
+    def _warn_about_shared_queue(self, slots: AgentSlots, delivery: Delivery) -> None:
+        """Log the teams whose handoffs wait behind each other, once for each team."""
+        if slots.sharing is None or delivery.delivered > 1:  # the age of a redelivered handoff is no wait for a slot
+            return
+        message = delivery.message
+        with suppress(ContractError):  # another program published it
+            team = self._subjects.parse(message.subject, HandoffAddress).team
+            waited = (self._clock.now() - message.at).total_seconds()
+            if teams := slots.sharing.record(team, waited, self._clock.monotonic()):
+                _log.warning(
+                    "queue_shared_by_teams", agent=slots.name, teams=teams, waited=waited, hint=_SHARED_QUEUE_HINT
+                )
 
     def _handoff_key(self, handoff: StoredMessage) -> object:
         """Return a key that is equal for all deliveries of this handoff, and different for every other handoff.
