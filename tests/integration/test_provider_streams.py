@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support.adapters import WEATHER_TOOL, Connect, anthropic, asking, every, openai, responses, talking
+from support.contexts import recorded
 from support.providers import Answer
 
 from pointsman.authoring.context import Context
@@ -14,6 +15,7 @@ from pointsman.authoring.tools import tool
 from pointsman.errors import ModelError
 from pointsman.llm.json_extraction import parse_strict_json
 from pointsman_schemas.events import Usage
+from pointsman_schemas.role_io import Synthesis
 
 
 @every
@@ -32,6 +34,33 @@ async def test_streamed_answer_arrives_in_pieces_and_equals_the_whole_one(connec
         whole.text, whole.finish, whole.usage, whole.model,
     )  # fmt: skip
     assert [call.body.get("stream", False) for call in provider.calls] == [False, True]
+
+
+@every
+async def test_structured_answer_is_streamed_as_the_text_of_its_answer(connect: Connect) -> None:
+    text = 'It is "mild",\nand 12 °C. 😀'
+    wanted = Answer(data={"answer": text})
+    first = Answer(text="Let me look.", calls=(("weather", {"city": "Oslo"}),))
+
+    @tool
+    async def weather(city: str) -> str:
+        """The weather of a city."""
+        return "mild"
+
+    async with talking(connect, first, wanted) as (_, model):
+        agent = LLMAgent(
+            name="a", description="d", instructions="i", model=model, output=Synthesis, tools=[weather], stream=True
+        )
+        context = Context.for_test("hello")
+        answer = await agent.run(context.handoff, context)
+
+    calls: dict[str, list[str]] = {}
+    for piece in recorded(context).deltas:
+        calls.setdefault(piece.call, []).append(piece.text)
+    *_, pieces = calls.values()
+    assert answer == {"answer": text}
+    assert "".join(pieces) == text
+    assert len(pieces) > 3
 
 
 @every

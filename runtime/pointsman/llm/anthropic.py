@@ -181,9 +181,10 @@ def _without_nulls(value: dict[str, Any]) -> dict[str, JsonValue]:
 
 
 class _StreamedMessage:
-    """A message put together from its events."""
+    """A message put together from its events. Its text is that of the text blocks, and the JSON of the answer tool."""
 
-    def __init__(self, _: ModelRequest) -> None:
+    def __init__(self, request: ModelRequest) -> None:
+        self._answer_tool = request.output_name if request.output_schema is not None else None
         self._message: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
         self._blocks: dict[int, dict[str, Any]] = {}
@@ -227,13 +228,19 @@ class _StreamedMessage:
         index = event.get("index").value
         return index if isinstance(index, int) and not isinstance(index, bool) else default
 
+    def _is_answer(self, place: int) -> bool:
+        """Return True if a block is the call of the tool whose input is the structured answer."""
+        block = self._blocks.get(place, {})
+        return block.get("type") == "tool_use" and block.get("name") == self._answer_tool is not None
+
     def _add_delta(self, place: int, delta: Field) -> str:
         kind = delta.get("type").label()
         block = self._blocks.setdefault(place, {"type": _BLOCK_BY_DELTA.get(kind, "text")})
         self._last = place
         if kind == "input_json_delta" or "partial_json" in delta.value:
-            self._inputs.setdefault(place, []).append(delta.get("partial_json").text(""))
-            return ""
+            piece = delta.get("partial_json").text("")
+            self._inputs.setdefault(place, []).append(piece)
+            return piece if self._is_answer(place) else ""
         for name, value in delta.value.items():
             if name == "type" or value is None:
                 continue

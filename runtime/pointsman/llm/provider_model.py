@@ -153,8 +153,8 @@ class ProviderModel:
         except ModelError as error:
             raise self._counted(error, answer) from None
         reply = self.reply(whole, request)
-        if request.on_text is not None and answer.is_whole and reply.text:
-            request.on_text(reply.text)  # a server that does not stream
+        if request.on_text is not None and not answer.has_shown and reply.text:
+            request.on_text(reply.text)  # a server that does not stream, or streams no text
         return reply
 
     def reply(self, whole: Field, request: ModelRequest) -> ModelReply:
@@ -303,7 +303,9 @@ class _Answer:
     def __init__(
         self, stream: Stream, on_text: Callable[[str], None] | None, raise_error: Callable[[Field], None]
     ) -> None:
-        self.is_whole = False
+        self.has_shown = False
+        """True once a piece of the text was passed on."""
+        self._is_whole = False
         self._stream = stream
         self._on_text = on_text
         self._raise_error = raise_error
@@ -313,15 +315,15 @@ class _Answer:
         self._count = 0
 
     def feed(self, chunk: bytes, *, is_events: bool) -> None:
-        if self._events is None and not self.is_whole:
+        if self._events is None and not self._is_whole:
             chunk = bytes(self._bytes) + chunk
             self._bytes.clear()
             begin = chunk.removeprefix(b"\xef\xbb\xbf").lstrip()
             if not begin:
                 self._bytes += chunk
                 return
-            self.is_whole = not (is_events or begin.startswith((b"data:", b"event:", b"id:", b":", b"retry:")))
-            self._events = None if self.is_whole else EventDecoder()
+            self._is_whole = not (is_events or begin.startswith((b"data:", b"event:", b"id:", b":", b"retry:")))
+            self._events = None if self._is_whole else EventDecoder()
         if self._events is None:
             self._bytes += chunk
             return
@@ -330,7 +332,6 @@ class _Answer:
 
     def finish(self) -> Field:
         if self._events is None:
-            self.is_whole = True
             return parse_foreign(self._bytes.decode("utf-8", "replace"))
         for data in self._events.close():
             self._take(data)
@@ -350,6 +351,7 @@ class _Answer:
 
     def _show(self, text: str) -> None:
         if text and self._on_text is not None:
+            self.has_shown = True
             self._on_text(text)
 
 

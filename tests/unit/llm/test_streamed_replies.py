@@ -213,6 +213,16 @@ async def test_non_streaming_server_and_streaming_only_server_both_work(
     assert (reply.text, heard) == ("Good day.", ["Good day."])
 
 
+async def test_stream_with_the_text_in_its_last_event_alone_shows_the_text() -> None:
+    heard: list[str] = []
+    item = {"type": "message", "content": [{"type": "output_text", "text": "Good day."}]}
+    last = {"type": "response.completed", "response": {"id": "r", "status": "completed", "output": [item]}}
+    async with talking(responses, Answer(body=events(last))) as (_, model):
+        await model.complete(asking(on_text=heard.append))
+
+    assert heard == ["Good day."]
+
+
 @pytest.mark.parametrize("end", ["completed", "incomplete", "failed"])
 def test_streamed_response_equals_its_last_event(end: str) -> None:
     from pointsman.llm.openai_responses import RESPONSES
