@@ -122,6 +122,25 @@ async def test_progress_is_reported_while_the_workflow_runs(address: str, tmp_pa
     assert any(message == "computer: Computes for some time" for _, message in seen)
 
 
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_text_is_reported_while_an_agent_writes_it(address: str, mode: Any, tmp_path: Path) -> None:
+    go, seen = tmp_path / "go", list[tuple[float, str]]()
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, message or ""))
+        if (message or "").startswith("writer: The sky"):
+            go.touch()  # the agent goes on after this report
+
+    async with mcp_client(address, mode=mode) as client:
+        answer = await client.call_tool("write", {"after": str(go)}, progress_callback=report)
+
+    texts = [message.removeprefix("writer: ") for _, message in seen if message.startswith("writer: The")]
+    assert len(texts) > 1
+    assert texts[-1] == text_of(answer)
+    assert all(text_of(answer).startswith(text) for text in texts)
+    assert [progress for progress, _ in seen] == sorted({progress for progress, _ in seen})
+
+
 async def test_a_cancelled_call_cancels_its_workflow(address: str, running: RunningTeam, tmp_path: Path) -> None:
     async with mcp_client(address) as client:
         calling = asyncio.create_task(client.call_tool("slow_compute", {"after": str(tmp_path / "never")}))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -146,11 +147,15 @@ async def all_tools(client: Any) -> bool:
     return {tool.name for tool in await client.list_tools()} == {team.name for team in TEAMS}
 
 
-async def test_the_client_of_fastmcp_calls_tools_answers_questions_and_reads_resources(address: str) -> None:
-    reports: list[str] = []
+async def test_the_client_of_fastmcp_calls_tools_answers_questions_and_reads_resources(
+    address: str, tmp_path: Path
+) -> None:
+    reports, go = list[str](), tmp_path / "go"
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
         reports.append(message or "")
+        if (message or "").startswith("writer: The sky"):
+            go.touch()  # the agent goes on after this report
 
     async def confirm(message: str, response_type: Any, params: Any, context: Any) -> Any:
         return ElicitResult(action="accept", content=response_type(confirm=True))
@@ -159,6 +164,7 @@ async def test_the_client_of_fastmcp_calls_tools_answers_questions_and_reads_res
         async with Client(f"{address}/mcp", elicitation_handler=confirm, progress_handler=report) as client:
             await until(lambda: all_tools(client), seconds=30)
             answer = await client.call_tool("greet", {"name": "Ada"})
+            written = await client.call_tool("write", {"after": str(go)})
             asked = await client.call_tool("confirm_delete", {"filename": "a"})
             await client.call_tool("letters", {"name": "Ada"})
             resources = await client.list_resources()
@@ -166,6 +172,7 @@ async def test_the_client_of_fastmcp_calls_tools_answers_questions_and_reads_res
 
     assert answer.content[0].text == "Hello, Ada!"
     assert asked.content[0].text == "deleted a"
-    assert reports
-    assert len(resources) == 3
+    assert written.content[0].text.endswith("is blue.")
+    assert f"writer: {written.content[0].text}" in reports
+    assert len(resources) == 4
     assert '"status":"completed"' in outcome[0].text

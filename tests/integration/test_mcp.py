@@ -11,11 +11,12 @@ import pytest
 from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
 from support import factory
 from support.contexts import new_context
-from support.factory import echo, planner_of, synthesizer
+from support.factory import planner_of, synthesizer
 from support.lines import lines_of
 from support.processes import wait_for
 from support.waiting import until
 
+from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman.authoring.llm_agent import LLMAgent
 from pointsman.authoring.mcp import McpTools, mcp_tools
@@ -81,14 +82,14 @@ async def ended(pid: int) -> None:
     await wait_for(gone, "the end of the server")
 
 
-def agent(source: McpTools, *script: object) -> tuple[LLMAgent, ScriptedModel]:
+def llm_agent(source: McpTools, *script: object) -> tuple[LLMAgent, ScriptedModel]:
     model = ScriptedModel(*script)  # type: ignore[arg-type]
     return LLMAgent(name="a", description="d", instructions="i", tools=[source], model=model), model
 
 
 async def test_an_agent_uses_the_tools_of_a_server_and_closes_it(command: list[str], tmp_path: Path) -> None:
     calls = tool_reply(("add", {"a": 2, "b": 3}), ("add", {"a": "x"}), ("fail", {}))
-    adding, model = agent(mcp_tools(command, only=["add", "fail"]), calls, text_reply("5"))
+    adding, model = llm_agent(mcp_tools(command, only=["add", "fail"]), calls, text_reply("5"))
     context = Context.for_test("2 and 3")
 
     output = await adding.run(context.handoff, context)
@@ -138,7 +139,7 @@ async def test_a_call_is_bounded_and_a_server_that_died_is_started_again(command
         tool_reply(("slow", {})),
         text_reply("done"),
     )
-    dying, model = agent(mcp_tools(command, timeout=2, env={"SLOW": "2"}), *calls)  # its start is not a call's time
+    dying, model = llm_agent(mcp_tools(command, timeout=2, env={"SLOW": "2"}), *calls)  # its start is not a call's time
     context = Context.for_test("die")
 
     await dying.run(context.handoff, context)
@@ -209,15 +210,31 @@ async def test_a_team_is_a_tool_of_a_server(settings: Settings, tmp_path: Path) 
     team = Team(name="shop", description="Sells tea", agents=ANY, strategy=PlanAndExecute(), limits=Limits(deadline=30))
     plan = planner_of({"id": "t1", "agent": "worker", "intent": "sell"})
     environment = {**os.environ, "POINTSMAN_URL": settings.url, "POINTSMAN_NAMESPACE": settings.namespace}
+    half, seen = asyncio.Event(), list[str]()
+
+    @agent(name="worker", description="Writes")
+    async def worker(request: str, context: Context) -> str:
+        while not half.is_set():
+            context.stream_text("Green, ")
+            await asyncio.sleep(0.05)
+        context.stream_text("and tea.")
+        return "Green, and tea."
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        seen.append(message or "")
+        if seen[-1].startswith("worker: Green, "):
+            half.set()
+
     served = StdioServerParameters(command=sys.executable, args=["-m", "pointsman", "mcp", "shop"], env=environment)
 
-    async with factory.team(team, [plan, synthesizer, echo("worker")], on=settings), Client(served) as client:
+    async with factory.team(team, [plan, synthesizer, worker], on=settings), Client(served) as client:
         (offered,) = (await client.list_tools()).tools
-        result = await client.call_tool("shop", {"request": "tea, please"})
+        result = await client.call_tool("shop", {"request": "tea, please"}, progress_callback=report)
 
     assert (offered.name, "Sells tea" in (offered.description or "")) == ("shop", True)
     assert not result.is_error
     assert result.content[0].text == "joined"  # type: ignore[union-attr]
+    assert any(line.startswith("worker: Green, ") and line.endswith(", and tea.") for line in seen)
 
 
 async def test_approval_of_a_server_tool_survives_the_end_of_all_processes(

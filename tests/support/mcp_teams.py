@@ -67,6 +67,23 @@ async def computer(asked: Computation) -> dict[str, Any]:
     return {"label": asked.label, "done": True}
 
 
+@agent(name="writer", description="Writes a sentence, with dots in the middle while it waits", concurrency=16)
+async def writer(asked: Computation, context: Context) -> str:
+    written = ""
+
+    def write(text: str) -> None:
+        nonlocal written
+        written += text
+        context.stream_text(text)
+
+    write("The sky ")
+    while asked.after and not _exists(asked.after):
+        write(".")
+        await asyncio.sleep(0.05)
+    write("is blue.")
+    return written
+
+
 def _exists(name: str) -> bool:
     return Path(name).exists()
 
@@ -114,7 +131,7 @@ def _team(name: str, agent: str, description: str, given: type[BaseModel], **fie
     )
 
 
-AGENTS: Sequence[Agent] = [greeter, computer, failer, deleter, asker, namer, clerk]
+AGENTS: Sequence[Agent] = [greeter, computer, writer, failer, deleter, asker, namer, clerk]
 """The agents of all teams."""
 
 TEAMS: Sequence[Team] = (
@@ -122,6 +139,7 @@ TEAMS: Sequence[Team] = (
     _team("test_simple_text", "greeter", "Answers with a text", Greeting),
     _team("slow_compute", "computer", "Computes for some time", Computation),
     _team("test_tool_with_progress", "computer", "Reports its progress", Computation),
+    _team("write", "writer", "Writes a sentence", Computation),
     _team("failing_job", "failer", "Fails after a second", Computation),
     _team("test_error_handling", "failer", "Fails", Computation),
     _team("confirm_delete", "deleter", "Deletes a file once a person confirms", Deletion),

@@ -15,13 +15,14 @@ from pointsman.errors import NotFoundError, PeerError, PointsmanError
 from pointsman.gateway.mcp.tools import TeamTool
 from pointsman.gateway.models import WorkflowItem, WorkflowStatus, WorkflowView
 from pointsman.gateway.views import read_view
-from pointsman_schemas.events import Outcome, Progress
+from pointsman_schemas.events import Delta, Outcome, Progress
 from pointsman_schemas.log import Entry
 
 __all__ = ["Backend", "CallRefusedError", "ClientBackend", "StreamItem", "find_tool"]
 
-StreamItem: TypeAlias = Entry | Progress | Outcome | None
-"""An entry of the log, a report of an agent, the outcome, or None if nothing has happened for some seconds."""
+StreamItem: TypeAlias = Entry | Progress | Delta | Outcome | None
+"""An entry of the log, a report of an agent, a piece of the text that an agent writes, the outcome, or None if nothing
+has happened for some seconds."""
 
 ANSWER_GRACE_S = 5.0  # seconds after the deadline in which a team answers with the results that the team has
 _ENDED = ("completed", "partial", "failed", "cancelled")
@@ -71,7 +72,7 @@ class Backend(Protocol):
         ...
 
     def follow(self, workflow: Workflow) -> AsyncGenerator[StreamItem, None]:
-        """Yield the entries and reports of a workflow, and its outcome unless this process stops before."""
+        """Yield the entries, reports and texts of a workflow, and its outcome unless this process stops before."""
         ...
 
 
@@ -177,7 +178,7 @@ class ClientBackend:
         ], None
 
     async def follow(self, workflow: Workflow) -> AsyncGenerator[StreamItem, None]:
-        """Yield the entries and reports of a workflow as far as the user may read the log, and then the outcome.
+        """Yield the entries, reports and texts of a workflow as far as the user may read them, and then the outcome.
 
         Args:
             workflow: The workflow.
@@ -196,10 +197,19 @@ class ClientBackend:
                 async for event in workflow.events():
                     await items.put(event)
 
+        async def read_texts() -> None:
+            with suppress(PointsmanError):
+                async with await workflow.stream_text(add_text):
+                    await asyncio.Event().wait()
+
+        async def add_text(piece: Delta) -> None:
+            with suppress(asyncio.QueueFull):  # the outcome has the whole text
+                items.put_nowait(piece)
+
         async def read_outcome() -> None:
             await items.put(await workflow.outcome(limit))
 
-        reading = [asyncio.create_task(read_events()), asyncio.create_task(read_outcome())]
+        reading = [asyncio.create_task(each()) for each in (read_events, read_outcome, read_texts)]
         try:
             while True:
                 taking = asyncio.create_task(items.get())

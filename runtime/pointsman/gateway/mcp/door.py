@@ -31,7 +31,7 @@ from pointsman.gateway.protected_resource import MCP_PATH, METADATA_PATHS, prote
 from pointsman.gateway.streams import LogEvent, Position
 from pointsman.gateway.views import item_of
 from pointsman.index.rows import Search
-from pointsman_schemas.events import Delta, Outcome
+from pointsman_schemas.events import Outcome
 from pointsman_schemas.log import WorkflowEnded
 
 __all__ = ["mcp_routes"]
@@ -179,7 +179,7 @@ class GatewayBackend:
         return [item_of(row) for row in rows[:most]], cursor
 
     async def follow(self, workflow: Workflow) -> AsyncGenerator[StreamItem, None]:
-        """Yield the entries and reports of a workflow, and its outcome unless the gateway stops before.
+        """Yield the entries, reports and texts of a workflow, and its outcome unless the gateway stops before.
 
         Args:
             workflow: The workflow.
@@ -199,7 +199,7 @@ class GatewayBackend:
                             if isinstance(item.entry, WorkflowEnded):
                                 outcome = item.entry.outcome
                             yield item.entry
-                        elif not isinstance(item, Delta):
+                        else:
                             yield item
             except StreamResetError:
                 continue

@@ -13,7 +13,7 @@ from pointsman.errors import ContractError
 from pointsman.gateway.models import OutcomeView
 from pointsman.gateway.openai.commentary import Commentary
 from pointsman_schemas.card import AgentCard
-from pointsman_schemas.events import Progress
+from pointsman_schemas.events import Delta, Progress
 from pointsman_schemas.files import File
 from pointsman_schemas.log import Entry
 from pointsman_schemas.strict_json import compact_json
@@ -23,6 +23,9 @@ __all__ = ["META_PREFIX", "Narrator", "TeamTool", "error_result", "file_uri", "o
 META_PREFIX = "io.pointsman/"
 """The prefix of Pointsman's own keys in `_meta`."""
 _REQUEST = "request"
+_MAX_TEXT_CHARS = 4_000
+"""Characters of a text in a progress notification. Each notification repeats the text so far, so a longer text is cut
+at its beginning."""
 _TEXT_SCHEMA = {
     "type": "object",
     "properties": {_REQUEST: {"type": "string", "description": "The whole request as text."}},
@@ -92,19 +95,34 @@ class Narrator:
 
     def __init__(self) -> None:
         self._commentary = Commentary()
+        self._texts: dict[str, str] = {}
+        """The newest characters of the text that each task writes."""
 
-    def line(self, item: Entry | Progress) -> str:
-        """Return the line for an entry of the log or a report of an agent.
+    def line(self, item: Entry | Progress | Delta) -> str:
+        """Return the line for an entry of the log, for a report of an agent, or for a piece of its text.
 
         Args:
-            item: The entry or the report.
+            item: The entry, the report or the piece.
 
         Returns:
-            The line; empty for what does not concern a caller.
+            The line; for a piece, the agent and its text so far; empty for what does not concern a caller.
         """
         if isinstance(item, Progress):
             return f"{item.agent}: {item.message or item.name}" if item.kind != "chat" else ""
+        if isinstance(item, Delta):
+            return f"{item.agent}: {self._text(item)}"
+        if item.kind in ("task_succeeded", "attempt_failed"):
+            self._texts.pop(item.task_id, None)
         return self._commentary.line(item)
+
+    def _text(self, piece: Delta) -> str:
+        """Return the text so far with a piece at its end. A model call that is made again begins another text."""
+        begins = bool(piece.call) and piece.offset == 0
+        text = ("" if begins else self._texts.get(piece.task_id, "")) + piece.text
+        if len(text) > _MAX_TEXT_CHARS:
+            text = f"…{text[1 - _MAX_TEXT_CHARS :]}"
+        self._texts[piece.task_id] = text
+        return text
 
 
 def outcome_result(workflow: str, outcome: OutcomeView, files: Sequence[File] = ()) -> types.CallToolResult:
