@@ -6,17 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from support.commands import use_client
 
 from pointsman.bus.memory.bus import MemoryBroker
-from pointsman.cli.commands import (
-    agents,
-    archive,
-    dead_letters,
-    questions,
-    submit,
-    trace,
-    workflows,
-)
 from pointsman.cli.support import checks
 from pointsman.client.client import Client
 
@@ -30,6 +22,6 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Client:
     async def session(*_: object, **__: object) -> AsyncIterator[Client]:
         yield found
 
-    for module in (agents, questions, archive, checks, dead_letters, submit, trace, workflows):
-        monkeypatch.setattr(module, "session", session)
+    use_client(monkeypatch, found)
+    monkeypatch.setattr(checks, "session", session)
     return found

@@ -11,10 +11,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from pointsman.cli.arguments import Json, Namespace, Url, check_seconds
+from pointsman.cli.arguments import Json, check_seconds
 from pointsman.cli.render.outcome import NARROW_WIDTH, set_no_wrap
-from pointsman.cli.render.output import Code, console, one_line, print_error, print_hint, print_json, print_table
-from pointsman.cli.support.session import session
+from pointsman.cli.render.output import console, one_line, print_error, print_hint, print_json, print_table
+from pointsman.cli.support.session import Session, broker_command
 from pointsman.cli.support.teams import (
     circuit_state,
     definition_difference,
@@ -36,7 +36,9 @@ _COUNT_COLUMNS_WIDTH = 36  # columns of the numbers of instances, waiting and ru
 _MIN_DESCRIPTION_WIDTH = 10  # columns below which the description is left out
 
 
-def agents(
+@broker_command
+async def agents(
+    session: Session,
     wait: Annotated[
         list[str] | None,
         typer.Option(
@@ -49,60 +51,49 @@ def agents(
             metavar="SECONDS", help="With --wait: stop waiting after this many seconds.", callback=check_seconds
         ),
     ] = _WAIT_TIMEOUT_S,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """List the live agents and teams with their queues.
-
-    Returns:
-        The exit code.
-    """
-
-    async def run() -> Code:
-        # An agent that starts creates the namespace, so the namespace of an awaited agent may not exist yet.
-        async with session(url, namespace, create=bool(wait)) as client:
-            await _wait_for_agents(client, wait or (), timeout)
-            grouped = group_by_name(await client.operations.agents())
-            queues = await asyncio.gather(*(client.operations.queue_depth(name) for name in grouped))
-            circuits, now = await client.operations.circuits(), await client.bus.time()
-            teams = group_by_name(await client.operations.teams())
-            requests = await asyncio.gather(*(client.bus.depth(f"request-{name}", "requests") for name in teams))
-        if json:
-            for (name, cards), queue in zip(grouped.items(), queues, strict=True):
-                orphaned = sum(card.orphaned_handlers for card in cards)
-                state = {
-                    "queue": queue,
-                    "circuit": circuits.get(name),
-                    "orphaned_handlers": orphaned,
-                    "revisions": live_revisions(cards),
-                    "mixed": mixed_queue(cards, now) or None,
-                    "problems": reported_problems(cards) or None,
-                }
-                print_json({"name": name, "instances": len(cards), **state, "card": cards[0]})
-            for (name, cards), queue in zip(teams.items(), requests, strict=True):
-                definitions = team_definitions(cards)
-                state = {"supervisors": len(cards), "queue": queue, "definitions": definitions}
-                print_json({"team": name, **state, "card": cards[0]})
-            return Code.OK
-        terminal = console()
-        if grouped:
-            states = {name: circuit_state(circuit, now) for name, circuit in circuits.items()}
-            print_table(terminal, _agent_table(grouped, queues, states, terminal.width, now))
-        else:
-            print("No agents are live. Start one with `pointsman worker module:name`, or a team with `pointsman up`.")
-        notes: dict[str, list[str]] = {}
-        for name, cards in grouped.items():
-            if problem := reported_problems(cards):
-                notes.setdefault(problem, []).append(name)
-        for problem, names in notes.items():
-            print_hint(terminal, f"{', '.join(names)}: {problem}", "yellow")
-        if teams:
-            print()
-            print_table(terminal, _team_table(teams, requests))
-        return Code.OK
-
-    return asyncio.run(run())
+) -> None:
+    """List the live agents and teams with their queues."""
+    # An agent that starts creates the namespace, so the namespace of an awaited agent may not exist yet.
+    async with session(create=bool(wait)) as client:
+        await _wait_for_agents(client, wait or (), timeout)
+        grouped = group_by_name(await client.operations.agents())
+        queues = await asyncio.gather(*(client.operations.queue_depth(name) for name in grouped))
+        circuits, now = await client.operations.circuits(), await client.bus.time()
+        teams = group_by_name(await client.operations.teams())
+        requests = await asyncio.gather(*(client.bus.depth(f"request-{name}", "requests") for name in teams))
+    if json:
+        for (name, cards), queue in zip(grouped.items(), queues, strict=True):
+            orphaned = sum(card.orphaned_handlers for card in cards)
+            state = {
+                "queue": queue,
+                "circuit": circuits.get(name),
+                "orphaned_handlers": orphaned,
+                "revisions": live_revisions(cards),
+                "mixed": mixed_queue(cards, now) or None,
+                "problems": reported_problems(cards) or None,
+            }
+            print_json({"name": name, "instances": len(cards), **state, "card": cards[0]})
+        for (name, cards), queue in zip(teams.items(), requests, strict=True):
+            definitions = team_definitions(cards)
+            state = {"supervisors": len(cards), "queue": queue, "definitions": definitions}
+            print_json({"team": name, **state, "card": cards[0]})
+        return
+    terminal = console()
+    if grouped:
+        states = {name: circuit_state(circuit, now) for name, circuit in circuits.items()}
+        print_table(terminal, _agent_table(grouped, queues, states, terminal.width, now))
+    else:
+        print("No agents are live. Start one with `pointsman worker module:name`, or a team with `pointsman up`.")
+    notes: dict[str, list[str]] = {}
+    for name, cards in grouped.items():
+        if problem := reported_problems(cards):
+            notes.setdefault(problem, []).append(name)
+    for problem, names in notes.items():
+        print_hint(terminal, f"{', '.join(names)}: {problem}", "yellow")
+    if teams:
+        print()
+        print_table(terminal, _team_table(teams, requests))
 
 
 async def _wait_for_agents(client: Client, names: Sequence[str], timeout: float) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,10 +10,10 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from pointsman.cli.arguments import Json, Namespace, Url, WorkflowId
+from pointsman.cli.arguments import Json, WorkflowId
 from pointsman.cli.render.output import Code, one_line, print_json, write_json
 from pointsman.cli.support.ids import resolve_workflow_id
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Execution, Session, broker_command
 from pointsman.core.replay.replayer import Difference, replay_log
 from pointsman.engine.operations.archive import Archive, flatten
 from pointsman.engine.operations.archive_export import export_workflow
@@ -26,11 +25,11 @@ from pointsman_schemas.log import Commit, Entry
 __all__ = ["export", "import_", "replay"]
 
 
-def export(
+@broker_command
+async def export(
+    session: Session,
     workflow: WorkflowId,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write; - for standard output.")],
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
     """Write a workflow and its child workflows to a file.
@@ -40,52 +39,48 @@ def export(
     Returns:
         The exit code.
     """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            id = await resolve_workflow_id(client, workflow)
-            archive = await export_workflow(client.bus, client.subjects, id, datetime.now(UTC))
-        messages, children = sum(len(each.records) for each in flatten(archive)), len(list(flatten(archive))) - 1
-        write_json(str(file), archive.model_dump_json(indent=1) + "\n")
-        if str(file) == "-":
-            return Code.OK  # standard output has the archive and nothing else
-        if json:
-            print_json({"workflow_id": id, "file": str(file), "messages": messages, "children": children})
-        else:
-            others = f" and its {children} child workflow{'' if children == 1 else 's'}" if children else ""
-            print(
-                f"Wrote {messages} messages of {id}{others} to {file}. Compare them with the installed code: "
-                f"`pointsman replay {file}`. Load them into another namespace: `pointsman import {file}`."
-            )
-        return Code.OK
-
-    return asyncio.run(run())
+    async with session() as client:
+        id = await resolve_workflow_id(client, workflow)
+        archive = await export_workflow(client.bus, client.subjects, id, datetime.now(UTC))
+    messages, children = sum(len(each.records) for each in flatten(archive)), len(list(flatten(archive))) - 1
+    write_json(str(file), archive.model_dump_json(indent=1) + "\n")
+    if str(file) == "-":
+        return Code.OK  # standard output has the archive and nothing else
+    if json:
+        print_json({"workflow_id": id, "file": str(file), "messages": messages, "children": children})
+    else:
+        others = f" and its {children} child workflow{'' if children == 1 else 's'}" if children else ""
+        print(
+            f"Wrote {messages} messages of {id}{others} to {file}. Compare them with the installed code: "
+            f"`pointsman replay {file}`. Load them into another namespace: `pointsman import {file}`."
+        )
+    return Code.OK
 
 
+@broker_command
 def import_(
+    session: Session,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A file that `pointsman export` wrote; - for standard input.")
     ],
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> Execution:
     """Load an exported workflow into a namespace, for reading.
 
     The workflow keeps its id. No supervisor continues it.
 
-    Returns:
-        The exit code.
-
     Raises:
         ConfigurationError: The file is a log without its workflow.
+
+    Returns:
+        The execution of the command.
     """
     archive = read_archive(_read_file(file))
     if not isinstance(archive, Archive):
         raise ConfigurationError(f"{file} is a log without its workflow; give a file that `pointsman export` wrote")
 
-    async def run() -> Code:
-        async with session(url, namespace, create=True) as client:
+    async def run() -> None:
+        async with session(create=True) as client:
             count = await import_workflow(client.bus, client.subjects, archive)
             target = client.subjects.namespace
         if json:
@@ -95,9 +90,8 @@ def import_(
                 f"Loaded {archive.workflow_id} into the namespace {target}, for reading: "
                 f"`pointsman show {archive.workflow_id} --namespace {target}`."
             )
-        return Code.OK
 
-    return asyncio.run(run())
+    return run()
 
 
 def replay(

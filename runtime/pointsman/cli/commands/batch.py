@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from pathlib import Path
@@ -10,9 +9,9 @@ from typing import Annotated, Protocol
 
 import typer
 
-from pointsman.cli.arguments import Deadline, Namespace, Url
+from pointsman.cli.arguments import Deadline
 from pointsman.cli.render.output import Code, console, one_line, print_error
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Session, broker_command
 from pointsman.client.batch import BatchRow, run_batch
 from pointsman.client.batch_files import BatchRecord, Mapper, RequestFile
 from pointsman.client.known_teams import unknown_team_hint
@@ -20,7 +19,9 @@ from pointsman.client.known_teams import unknown_team_hint
 __all__ = ["batch"]
 
 
-def batch(
+@broker_command
+async def batch(
+    session: Session,
     team: Annotated[str, typer.Argument(help="The name of the team.")],
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The requests: a .csv file with a header, or a .jsonl file.")
@@ -46,8 +47,6 @@ def batch(
         ),
     ] = None,
     deadline: Deadline = None,
-    url: Url = None,
-    namespace: Namespace = None,
 ) -> Code:
     """Send the rows of a file to a team, and write the results.
 
@@ -58,9 +57,8 @@ def batch(
     """
     requests = RequestFile.open(file, Mapper.from_options(map or []))
     record = BatchRecord(out, requests.batch_id(team))
-
-    async def run() -> Code:
-        async with session(url, namespace, create=True) as client:
+    try:
+        async with session(create=True) as client:
             if hint := await unknown_team_hint(client, team):
                 print_error(f"the requests wait for a supervisor: {hint}")
             rows = run_batch(
@@ -78,9 +76,6 @@ def batch(
                         record.add(row)
                         shown.on_row(row)
         return Code.OK if record.completed == requests.rows else Code.FAILED
-
-    try:
-        return asyncio.run(run())
     finally:
         record.close()
         print_error(_summary(requests, record))

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pointsman.cli.arguments import Json, Namespace, OfWorkflow, Since, Until, Url, parse_time
+from pointsman.cli.arguments import Json, OfWorkflow, Since, Until, parse_time
 from pointsman.cli.render.outcome import body_text, dead_letter_table
 from pointsman.cli.render.output import (
     Code,
@@ -25,7 +25,7 @@ from pointsman.cli.render.output import (
     print_table,
 )
 from pointsman.cli.support.ids import resolve_dead_letter, resolve_workflow_id
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Session, broker_command
 from pointsman.client.client import Client
 from pointsman.client.operations import Operations
 from pointsman.engine.log.reader import newest_commit
@@ -109,33 +109,25 @@ class LetterFilter:
         )
 
 
-def list_(
+@broker_command
+async def list_(
+    session: Session,
     origin: _Origin = None,
     workflow: OfWorkflow = None,
     cause: _Cause = None,
     since: Since = None,
     until: Until = None,
     limit: Annotated[int, typer.Option(min=1, help="The maximum number of dead letters.")] = 100,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """List dead letters, oldest first.
-
-    Returns:
-        The exit code.
-    """
+) -> None:
+    """List dead letters, oldest first."""
     letters = LetterFilter((), True, origin, workflow, cause, since, until, limit)
 
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            found = await letters.find(client)
-            explanation = "" if found else await _explain_no_letters(letters, client)
-        documents = [letter.content for letter in found]
-        print_list(documents, lambda terminal: dead_letter_table(found, terminal.width), explanation, json=json)
-        return Code.OK
-
-    return asyncio.run(run())
+    async with session() as client:
+        found = await letters.find(client)
+        explanation = "" if found else await _explain_no_letters(letters, client)
+    documents = [letter.content for letter in found]
+    print_list(documents, lambda terminal: dead_letter_table(found, terminal.width), explanation, json=json)
 
 
 async def _explain_no_letters(letters: LetterFilter, client: Client) -> str:
@@ -149,39 +141,32 @@ async def _explain_no_letters(letters: LetterFilter, client: Client) -> str:
     return "No dead letters."
 
 
-def show(
+@broker_command
+async def show(
+    session: Session,
     id: Annotated[str, typer.Argument(metavar="ID", help="Id of a dead letter, or its beginning.")],
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """Show the cause and the message of a dead letter.
-
-    Returns:
-        The exit code.
-    """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            letter = await resolve_dead_letter(client.operations, id)
-            suggestion = "" if json else await _suggested_command(client, letter)
-        if json:
-            print_json(_letter_as_json(letter))
-            return Code.OK
-        terminal, content = console(), letter.content
-        print_table(terminal, dead_letter_table([letter], terminal.width))
-        print_prose(terminal, f"\n{content.cause.kind}: {escape_control(content.cause.for_operators)}", style="red")
-        print_prose(terminal, f"\nSubject  {escape_control(content.subject)}")
-        for header, value in content.headers.items():
-            print_prose(terminal, f"{escape_control(header)}: {escape_control(value)}", style="dim")
-        print_prose(terminal, "\n" + body_text(letter.decoded))
-        print_hint(terminal, f"\n{suggestion}")
-        return Code.OK
-
-    return asyncio.run(run())
+) -> None:
+    """Show the cause and the message of a dead letter."""
+    async with session() as client:
+        letter = await resolve_dead_letter(client.operations, id)
+        suggestion = "" if json else await _suggested_command(client, letter)
+    if json:
+        print_json(_letter_as_json(letter))
+        return
+    terminal, content = console(), letter.content
+    print_table(terminal, dead_letter_table([letter], terminal.width))
+    print_prose(terminal, f"\n{content.cause.kind}: {escape_control(content.cause.for_operators)}", style="red")
+    print_prose(terminal, f"\nSubject  {escape_control(content.subject)}")
+    for header, value in content.headers.items():
+        print_prose(terminal, f"{escape_control(header)}: {escape_control(value)}", style="dim")
+    print_prose(terminal, "\n" + body_text(letter.decoded))
+    print_hint(terminal, f"\n{suggestion}")
 
 
-def replay(
+@broker_command
+async def replay(
+    session: Session,
     ids: _Ids = None,
     all: _All = False,
     origin: _Origin = None,
@@ -198,8 +183,6 @@ def replay(
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the dead letter after the replay.")] = False,
     yes: _Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
     """Process the messages of dead letters again.
@@ -221,10 +204,12 @@ def replay(
         line = f"{done.letter}: {done_texts[done.action]} {done.workflow}; `pointsman watch {done.workflow}`"
         return _LetterResult("replayed", asdict(done), line)
 
-    return asyncio.run(_apply("Replay", letters, replay_letter, yes=yes, url=url, namespace=namespace, json=json))
+    return await _apply(session, "Replay", letters, replay_letter, yes=yes, json=json)
 
 
-def discard(
+@broker_command
+async def discard(
+    session: Session,
     ids: _Ids = None,
     all: _All = False,
     origin: _Origin = None,
@@ -234,8 +219,6 @@ def discard(
     until: Until = None,
     limit: _Limit = None,
     yes: _Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
     """Delete dead letters permanently.
@@ -252,9 +235,7 @@ def discard(
         result = "discarded" if deleted else "already deleted"
         return _LetterResult(result, {"letter": id, "discarded": deleted}, f"{id}: {result}")
 
-    return asyncio.run(
-        _apply("Discard", letters, discard_letter, yes=yes, ask=True, url=url, namespace=namespace, json=json)
-    )
+    return await _apply(session, "Discard", letters, discard_letter, yes=yes, ask=True, json=json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,14 +249,13 @@ class _LetterResult:
 
 
 async def _apply(
+    session: Session,
     verb: str,
     letters: LetterFilter,
     function: Callable[[Operations, DeadLetterEntry], Awaitable[_LetterResult]],
     *,
     yes: bool,
     ask: bool = False,
-    url: str | None,
-    namespace: str | None,
     json: bool,
 ) -> Code:
     """Apply a function to all chosen dead letters, in batches. Print each result, and the totals at the end."""
@@ -285,7 +265,7 @@ async def _apply(
         )
     totals: Counter[str] = Counter()
     worst = Code.OK
-    async with session(url, namespace) as client:
+    async with session() as client:
         store = client.operations
         chosen = await letters.find(client)
         if not chosen:

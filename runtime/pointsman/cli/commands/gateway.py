@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,7 +12,7 @@ import typer
 from pointsman import app
 from pointsman.cli.arguments import Json, Namespace, Url, WithParent, address_option, exit_with_parent_if, port_option
 from pointsman.cli.render.output import Code, print_json, print_list
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Session, broker_command
 from pointsman.errors import ConfigurationError
 from pointsman.settings import Settings
 
@@ -57,7 +56,9 @@ def gateway(
     return Code(app.run(app.gateway(settings, hosts=allow_host or [], ready=print_address)))
 
 
-def create(
+@broker_command
+async def create(
+    session: Session,
     caller: Annotated[str, typer.Argument(help="The caller: a name of 1 to 64 letters, digits, - and _.")],
     team: Annotated[
         list[str] | None,
@@ -87,89 +88,62 @@ def create(
         float | None,
         typer.Option(min=0.001, max=36_500, help="Days until the key expires. Default: never.", show_default=False),
     ] = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> None:
     """Create an API key and print it once.
 
     The broker stores a digest of the key, so the key cannot be read again.
-
-    Returns:
-        The exit code.
     """
+    async with _store(session) as store:
+        from pointsman.index.callers import CallerLimits
 
-    async def run() -> Code:
-        async with _store(url, namespace) as store:
-            from pointsman.index.callers import CallerLimits
-
-            made = await store.create(
-                caller,
-                teams=team,
-                operator=operator,
-                limits=CallerLimits(
-                    requests_per_minute=requests,
-                    running=running,
-                    daily_calls=calls,
-                    daily_tokens=tokens,
-                    daily_cost=cost,
-                ),
-                expires_at=datetime.now(UTC) + timedelta(days=days) if days is not None else None,
-            )
-        if json:
-            print_json({"id": made.key.id, "caller": caller, "key": made.text})
-        else:
-            print(made.text)
-        return Code.OK
-
-    return asyncio.run(run())
+        made = await store.create(
+            caller,
+            teams=team,
+            operator=operator,
+            limits=CallerLimits(
+                requests_per_minute=requests,
+                running=running,
+                daily_calls=calls,
+                daily_tokens=tokens,
+                daily_cost=cost,
+            ),
+            expires_at=datetime.now(UTC) + timedelta(days=days) if days is not None else None,
+        )
+    if json:
+        print_json({"id": made.key.id, "caller": caller, "key": made.text})
+    else:
+        print(made.text)
 
 
-def list_(url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
-    """List the API keys, oldest first.
-
-    Returns:
-        The exit code.
-    """
-
-    async def run() -> Code:
-        async with _store(url, namespace) as store:
-            keys = await store.list()
-        documents = [key.model_dump(mode="json", exclude={"digest"}) for key in keys]
-        print_list(documents, lambda _: _key_table(keys), "There is no key.", json=json)
-        return Code.OK
-
-    return asyncio.run(run())
+@broker_command
+async def list_(session: Session, json: Json = False) -> None:
+    """List the API keys, oldest first."""
+    async with _store(session) as store:
+        keys = await store.list()
+    documents = [key.model_dump(mode="json", exclude={"digest"}) for key in keys]
+    print_list(documents, lambda _: _key_table(keys), "There is no key.", json=json)
 
 
-def revoke(
+@broker_command
+async def revoke(
+    session: Session,
     id: Annotated[str, typer.Argument(help="The id that `pointsman gateway keys list` shows.")],
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """Revoke an API key. Each gateway refuses the key as soon as it has read the change.
-
-    Returns:
-        The exit code.
-    """
-
-    async def run() -> Code:
-        async with _store(url, namespace) as store:
-            await store.revoke(id)
-        print_json({"id": id, "revoked": True}) if json else print(f"The key {id} is revoked.")
-        return Code.OK
-
-    return asyncio.run(run())
+) -> None:
+    """Revoke an API key. Each gateway refuses the key as soon as it has read the change."""
+    async with _store(session) as store:
+        await store.revoke(id)
+    print_json({"id": id, "revoked": True}) if json else print(f"The key {id} is revoked.")
 
 
 @asynccontextmanager
-async def _store(url: str | None, namespace: str | None) -> AsyncIterator[KeyStore]:
+async def _store(session: Session) -> AsyncIterator[KeyStore]:
     if not app.has_gateway():
         raise ConfigurationError("the gateway needs fastapi and pyjwt: pip install 'pointsman[gateway]'")
     from pointsman.gateway.keys import KeyStore
 
-    async with session(url, namespace, create=True) as client:
+    async with session(create=True) as client:
         yield await KeyStore.open(client.bus, client.subjects)
 
 

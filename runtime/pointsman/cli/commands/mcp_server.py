@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
 
-from pointsman.cli.arguments import Namespace, Url, check_seconds
-from pointsman.cli.render.output import Code
-from pointsman.cli.support.session import session
+from pointsman.cli.arguments import check_seconds
+from pointsman.cli.support.session import Session, broker_command
 from pointsman.errors import ConfigurationError
 from pointsman_schemas.ids import token
 
 __all__ = ["mcp"]
 
 
-def mcp(
+@broker_command
+async def mcp(
+    session: Session,
     team: Annotated[str, typer.Argument(help="The name of the team.")],
     timeout: Annotated[
         float,
         typer.Option(metavar="SECONDS", help="Time limit of an answer, in seconds.", callback=check_seconds),
     ] = 120.0,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> Code:
+) -> None:
     """Offer a team as an MCP tool on standard input and output.
 
     MCP clients, such as assistants and editors, call the tool with a request. The gateway offers all teams over HTTP.
 
-    Returns:
-        The exit code.
+    Raises:
+        ConfigurationError: The MCP SDK is not installed.
     """
     token(team, "team")
 
-    async def serve() -> Code:
-        try:
-            from mcp.server.stdio import stdio_server
+    try:
+        from mcp.server.stdio import stdio_server
 
-            from pointsman.gateway.mcp.backend import ClientBackend
-            from pointsman.gateway.mcp.server import make_server
-        except ModuleNotFoundError:
-            raise ConfigurationError("the command mcp needs the MCP SDK: pip install 'pointsman[mcp]'") from None
-        async with session(url, namespace, create=True) as client:
-            backend = ClientBackend(client, team, timeout)
-            server = make_server(lambda ctx: backend)
-            async with stdio_server() as (reading, writing):
-                await server.run(reading, writing, server.create_initialization_options())
-        return Code.OK
-
-    return asyncio.run(serve())
+        from pointsman.gateway.mcp.backend import ClientBackend
+        from pointsman.gateway.mcp.server import make_server
+    except ModuleNotFoundError:
+        raise ConfigurationError("the command mcp needs the MCP SDK: pip install 'pointsman[mcp]'") from None
+    async with session(create=True) as client:
+        backend = ClientBackend(client, team, timeout)
+        server = make_server(lambda ctx: backend)
+        async with stdio_server() as (reading, writing):
+            await server.run(reading, writing, server.create_initialization_options())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated
@@ -10,11 +9,11 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from pointsman.cli.arguments import Json, Namespace, OfWorkflow, QuestionId, Url, read_stdin
+from pointsman.cli.arguments import Json, OfWorkflow, QuestionId, read_stdin
 from pointsman.cli.render.outcome import question_table
 from pointsman.cli.render.output import Code, print_error, print_json, print_list
 from pointsman.cli.support.ids import resolve_question_id, resolve_workflow_id
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Execution, Session, broker_command
 from pointsman.client.client import Client
 from pointsman.client.operations import AnswerResult
 from pointsman.core.questions.answer_schema import answer_problem
@@ -24,23 +23,17 @@ from pointsman_schemas.strict_json import parse_json
 __all__ = ["answer", "approve", "questions", "reject"]
 
 
-def questions(workflow: OfWorkflow = None, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
-    """List the questions that wait for a person, oldest first.
-
-    Returns:
-        The exit code.
-    """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            found = await client.operations.questions(await resolve_workflow_id(client, workflow) if workflow else None)
-        print_list(found, lambda _: question_table(found, datetime.now(UTC)), "No question is open.", json=json)
-        return Code.OK
-
-    return asyncio.run(run())
+@broker_command
+async def questions(session: Session, workflow: OfWorkflow = None, json: Json = False) -> None:
+    """List the questions that wait for a person, oldest first."""
+    async with session() as client:
+        found = await client.operations.questions(await resolve_workflow_id(client, workflow) if workflow else None)
+    print_list(found, lambda _: question_table(found, datetime.now(UTC)), "No question is open.", json=json)
 
 
+@broker_command
 def answer(
+    session: Session,
     question: QuestionId,
     answer: Annotated[
         str,
@@ -48,14 +41,12 @@ def answer(
             metavar="ANSWER", help="The answer: a text, or JSON where the question asks for it; - reads standard input."
         ),
     ],
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> Execution:
     """Answer a question of an agent or a planner.
 
     Returns:
-        The exit code.
+        The execution of the command.
     """
     text = read_stdin().strip() if answer == "-" else answer
 
@@ -63,10 +54,12 @@ def answer(
         value = _value(text, await _schema(client, id))
         return await client.operations.answer(id, value)
 
-    return asyncio.run(_send(question, send, url, namespace, json=json))
+    return _send(session, question, send, json=json)
 
 
+@broker_command
 def approve(
+    session: Session,
     question: QuestionId,
     input_json: Annotated[
         str | None,
@@ -78,14 +71,12 @@ def approve(
             show_default=False,
         ),
     ] = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> Execution:
     """Approve a task, a tool call or a plan.
 
     Returns:
-        The exit code.
+        The execution of the command.
     """
     text = read_stdin() if input_json == "-" else input_json
     replacement = None if text is None else parse_json(text.encode())
@@ -93,16 +84,16 @@ def approve(
     async def send(client: Client, id: str) -> AnswerResult:
         return await client.operations.approve(id, input=replacement)
 
-    return asyncio.run(_send(question, send, url, namespace, json=json))
+    return _send(session, question, send, json=json)
 
 
-def reject(
+@broker_command
+async def reject(
+    session: Session,
     question: QuestionId,
     reason: Annotated[
         str, typer.Option(metavar="TEXT", help="The reason, for the planner or the agent and for the log.")
     ] = "",
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
     """Reject a task, a tool call or a plan, or decline to answer.
@@ -114,7 +105,7 @@ def reject(
     async def send(client: Client, id: str) -> AnswerResult:
         return await client.operations.reject(id, reason=reason)
 
-    return asyncio.run(_send(question, send, url, namespace, json=json))
+    return await _send(session, question, send, json=json)
 
 
 async def _schema(client: Client, question: str) -> dict[str, JsonValue]:
@@ -134,14 +125,9 @@ def _value(text: str, schema: dict[str, JsonValue]) -> JsonValue:
 
 
 async def _send(
-    given: str,
-    send: Callable[[Client, str], Awaitable[AnswerResult]],
-    url: str | None,
-    namespace: str | None,
-    *,
-    json: bool,
+    session: Session, given: str, send: Callable[[Client, str], Awaitable[AnswerResult]], *, json: bool
 ) -> Code:
-    async with session(url, namespace) as client:
+    async with session() as client:
         question = await resolve_question_id(client, given)
         result = await send(client, question)
     if json:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Literal
 
 import typer
 
-from pointsman.cli.arguments import Deadline, Json, Namespace, Url, parse_request, parse_start
-from pointsman.cli.render.output import Code, console, print_error, print_json, print_list
+from pointsman.cli.arguments import Deadline, Json, parse_request, parse_start
+from pointsman.cli.render.output import console, print_error, print_json, print_list
 from pointsman.cli.render.schedules import schedule_table, schedule_view
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Execution, Session, broker_command
 from pointsman.client.client import Client
 from pointsman.client.known_teams import unknown_team_hint
 from pointsman_schemas.schedules import Schedule
@@ -31,7 +30,9 @@ Caller = Annotated[
 ]
 
 
+@broker_command
 def create(
+    session: Session,
     name: Name,
     team: Annotated[str, typer.Argument(metavar="TEAM", help="The name of the team.")],
     text: Annotated[
@@ -78,20 +79,18 @@ def create(
             metavar="ID", help="The thread of which each run is the next turn. Default: none.", show_default=False
         ),
     ] = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> Execution:
     """Create a schedule: a request that supervisors send at the times of a cron expression, or once.
 
     Returns:
-        The exit code.
+        The execution of the command.
     """
     request = parse_request(f"schedules create {name}", team, text or (), input_json)
     start = parse_start(at)
 
-    async def run() -> Code:
-        async with session(url, namespace, create=True) as client:
+    async def run() -> None:
+        async with session(create=True) as client:
             made = await client.schedules.create(
                 name,
                 team,
@@ -108,181 +107,114 @@ def create(
             if made is None:
                 hint = await unknown_team_hint(client, team) or "no supervisor has answered."
                 print_error(f"the schedule {name} is stored, and waits for a supervisor: {hint}")
-                return Code.OK
+                return
             if json:
                 print_json(made)
             else:
                 console().print(schedule_view(made, client.schedules.next_fires(made, 3)))
-        return Code.OK
 
-    return asyncio.run(run())
+    return run()
 
 
-def list_(
+@broker_command
+async def list_(
+    session: Session,
     team: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only schedules of this team.", show_default=False)
     ] = None,
     caller: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only schedules of this caller.", show_default=False)
     ] = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """List the schedules with their next times.
-
-    Returns:
-        The exit code.
-    """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            found = await client.schedules.list(team, caller=caller)
-            following = [next(iter(client.schedules.next_fires(each, 1)), None) for each in found]
-        rows = list(zip(found, following, strict=True))
-        print_list(found, lambda _: schedule_table(rows), "There are no schedules.", json=json)
-        return Code.OK
-
-    return asyncio.run(run())
+) -> None:
+    """List the schedules with their next times."""
+    async with session() as client:
+        found = await client.schedules.list(team, caller=caller)
+        following = [next(iter(client.schedules.next_fires(each, 1)), None) for each in found]
+    rows = list(zip(found, following, strict=True))
+    print_list(found, lambda _: schedule_table(rows), "There are no schedules.", json=json)
 
 
-def show(
+@broker_command
+async def show(
+    session: Session,
     name: Name,
     team: TeamOption = None,
     caller: Caller = None,
     count: Annotated[
         int, typer.Option("--next", metavar="N", min=0, max=100, help="The number of next times to show.")
     ] = 5,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """Show a schedule with its next times and its last runs.
-
-    Returns:
-        The exit code.
-    """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            found = await client.schedules.get(name, team, caller=caller)
-            fires = client.schedules.next_fires(found, count)
-        if json:
-            print_json({**found.model_dump(mode="json"), "next": [fire.isoformat() for fire in fires]})
-        else:
-            console().print(schedule_view(found, fires))
-        return Code.OK
-
-    return asyncio.run(run())
+) -> None:
+    """Show a schedule with its next times and its last runs."""
+    async with session() as client:
+        found = await client.schedules.get(name, team, caller=caller)
+        fires = client.schedules.next_fires(found, count)
+    if json:
+        print_json({**found.model_dump(mode="json"), "next": [fire.isoformat() for fire in fires]})
+    else:
+        console().print(schedule_view(found, fires))
 
 
-def pause(
-    name: Name,
-    team: TeamOption = None,
-    caller: Caller = None,
-    url: Url = None,
-    namespace: Namespace = None,
-    json: Json = False,
-) -> Code:
-    """Pause a schedule: its times pass without a run.
-
-    Returns:
-        The exit code.
-    """
-    return _change(
+@broker_command
+async def pause(
+    session: Session, name: Name, team: TeamOption = None, caller: Caller = None, json: Json = False
+) -> None:
+    """Pause a schedule: its times pass without a run."""
+    await _change(
+        session,
         lambda client: client.schedules.pause(name, team, caller=caller),
         f"The schedule {name} is paused.",
-        url,
-        namespace,
         json=json,
     )
 
 
-def resume(
-    name: Name,
-    team: TeamOption = None,
-    caller: Caller = None,
-    url: Url = None,
-    namespace: Namespace = None,
-    json: Json = False,
-) -> Code:
-    """Let a paused schedule go on.
-
-    Returns:
-        The exit code.
-    """
-    return _change(
+@broker_command
+async def resume(
+    session: Session, name: Name, team: TeamOption = None, caller: Caller = None, json: Json = False
+) -> None:
+    """Let a paused schedule go on."""
+    await _change(
+        session,
         lambda client: client.schedules.resume(name, team, caller=caller),
         f"The schedule {name} is active.",
-        url,
-        namespace,
         json=json,
     )
 
 
-def run(
-    name: Name,
-    team: TeamOption = None,
-    caller: Caller = None,
-    url: Url = None,
-    namespace: Namespace = None,
-    json: Json = False,
-) -> Code:
-    """Start a run now. The overlap policy holds for it, too.
-
-    Returns:
-        The exit code.
-    """
-    return _change(
+@broker_command
+async def run(session: Session, name: Name, team: TeamOption = None, caller: Caller = None, json: Json = False) -> None:
+    """Start a run now. The overlap policy holds for it, too."""
+    await _change(
+        session,
         lambda client: client.schedules.run(name, team, caller=caller),
         None,
-        url,
-        namespace,
         json=json,
     )
 
 
-def delete(
-    name: Name,
-    team: TeamOption = None,
-    caller: Caller = None,
-    url: Url = None,
-    namespace: Namespace = None,
-    json: Json = False,
-) -> Code:
-    """Delete a schedule. Its runs that have started go on.
-
-    Returns:
-        The exit code.
-    """
-    return _change(
+@broker_command
+async def delete(
+    session: Session, name: Name, team: TeamOption = None, caller: Caller = None, json: Json = False
+) -> None:
+    """Delete a schedule. Its runs that have started go on."""
+    await _change(
+        session,
         lambda client: client.schedules.delete(name, team, caller=caller),
         f"The schedule {name} is deleted.",
-        url,
-        namespace,
         json=json,
     )
 
 
-def _change(
-    call: Callable[[Client], Awaitable[Schedule | None]],
-    message: str | None,
-    url: str | None,
-    namespace: str | None,
-    *,
-    json: bool,
-) -> Code:
+async def _change(
+    session: Session, call: Callable[[Client], Awaitable[Schedule | None]], message: str | None, *, json: bool
+) -> None:
     """Carry out a command. Without a message, the workflow of the newest run is printed."""
-
-    async def execute() -> Code:
-        async with session(url, namespace) as client:
-            changed = await call(client)
-        if changed is None:
-            print_error("the command is stored, and waits for a supervisor of the team")
-        elif json:
-            print_json(changed)
-        else:
-            print(message or changed.runs[-1].workflow_id)
-        return Code.OK
-
-    return asyncio.run(execute())
+    async with session() as client:
+        changed = await call(client)
+    if changed is None:
+        print_error("the command is stored, and waits for a supervisor of the team")
+    elif json:
+        print_json(changed)
+    else:
+        print(message or changed.runs[-1].workflow_id)

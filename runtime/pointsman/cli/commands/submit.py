@@ -12,11 +12,11 @@ from uuid import uuid4
 import typer
 from pydantic import JsonValue
 
-from pointsman.cli.arguments import Deadline, Json, Namespace, Timeout, Url, parse_request, parse_start
+from pointsman.cli.arguments import Deadline, Json, Timeout, parse_request, parse_start
 from pointsman.cli.render.follow import follow, print_outcome, print_streamed_text
 from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_json
 from pointsman.cli.render.wait_notices import NOTICE_AFTER_S, notices, report_missing_agents, report_outages
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Execution, Session, broker_command
 from pointsman.cli.support.teams import is_admitted
 from pointsman.client.client import QUEUED_STATUS, Client, Workflow
 from pointsman.client.known_teams import unknown_team_hint
@@ -26,7 +26,9 @@ from pointsman_schemas.events import Outcome
 __all__ = ["submit"]
 
 
+@broker_command
 def submit(
+    session: Session,
     team: Annotated[str, typer.Argument(help="The name of the team.")],
     text: Annotated[
         list[str] | None,
@@ -77,16 +79,14 @@ def submit(
     ] = True,
     watch: Annotated[bool, typer.Option("--watch", help="Print the events of the workflow while waiting.")] = False,
     timeout: Timeout = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> Execution:
     """Send a request to a team and print the answer.
 
     The gaps of a partial answer are printed on standard error.
 
     Returns:
-        The exit code.
+        The execution of the command.
 
     Raises:
         ConfigurationError: The request or the request id is missing or wrong.
@@ -99,7 +99,7 @@ def submit(
         raise ConfigurationError("--at takes no --request-id, --correlation-id, --file or --watch; leave them out")
 
     async def run() -> Code:
-        async with session(url, namespace, create=True) as client:
+        async with session(create=True) as client:
             if start is not None:
                 return await _submit_later(client, team, request, start, deadline, thread, json=json)
             workflow = await client.submit(
@@ -134,7 +134,7 @@ def submit(
                 print_json(outcome)
             return outcome_code(outcome)
 
-    return asyncio.run(run())
+    return run()
 
 
 async def _submit_later(

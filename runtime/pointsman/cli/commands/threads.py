@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
-from pointsman.cli.arguments import Json, Namespace, Url
+from pointsman.cli.arguments import Json
 from pointsman.cli.render.follow import print_streamed_text
 from pointsman.cli.render.outcome import render_answer
-from pointsman.cli.render.output import Code, console, print_error, print_hint, print_json, print_list, print_prose
+from pointsman.cli.render.output import console, print_error, print_hint, print_json, print_list, print_prose
 from pointsman.cli.render.threads import thread_table, thread_view
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Session, broker_command
 from pointsman.client.thread import Thread
 from pointsman.client.workflow import Workflow
 from pointsman.errors import NotFoundError
@@ -34,7 +34,9 @@ Caller = Annotated[
 ]
 
 
-def chat(
+@broker_command
+async def chat(
+    session: Session,
     team: TeamName,
     thread: Annotated[
         str | None,
@@ -43,110 +45,73 @@ def chat(
             show_default=False,
         ),
     ] = None,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> Code:  # fmt: skip
+) -> None:  # fmt: skip
     """Talk with a team in the terminal, turn by turn.
 
     The team's agents receive the earlier turns. Ctrl-C cancels the turn that runs. Ctrl-D, or Ctrl-C at the prompt,
     ends the chat, and `--thread ID` continues it later.
-
-    Returns:
-        The exit code.
     """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            talk = client.thread(team, thread)
-            await _Chat(talk).run()
-            print_hint(console(stderr=True), f"`pointsman chat {team} --thread {talk.id}` continues this thread.")
-        return Code.OK
-
-    return asyncio.run(run())
+    async with session() as client:
+        talk = client.thread(team, thread)
+        await _Chat(talk).run()
+        print_hint(console(stderr=True), f"`pointsman chat {team} --thread {talk.id}` continues this thread.")
 
 
-def list_(
+@broker_command
+async def list_(
+    session: Session,
     team: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only threads with this team.", show_default=False)
     ] = None,
     caller: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only threads of this caller.", show_default=False)
     ] = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """List the threads, the newest change first.
-
-    Returns:
-        The exit code.
-    """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            found = await client.operations.threads(team, caller=caller)
-        print_list(found, lambda _: thread_table(found), "There are no threads.", json=json)
-        return Code.OK
-
-    return asyncio.run(run())
+) -> None:
+    """List the threads, the newest change first."""
+    async with session() as client:
+        found = await client.operations.threads(team, caller=caller)
+    print_list(found, lambda _: thread_table(found), "There are no threads.", json=json)
 
 
-def show(
+@broker_command
+async def show(
+    session: Session,
     team: TeamName,
     thread: ThreadId,
     caller: Caller = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> None:
     """Show the turns of a thread, and the summary of the older ones.
-
-    Returns:
-        The exit code.
 
     Raises:
         NotFoundError: There is no such thread.
     """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            found = await client.operations.thread(team, thread, caller=caller)
-            owner = caller or client.user
-        if found is None:
-            raise NotFoundError(
-                f"{owner} has no thread {thread!r} with {team}; `pointsman threads list` shows the threads"
-            )
-        print_json(found) if json else console().print(thread_view(found))
-        return Code.OK
-
-    return asyncio.run(run())
+    async with session() as client:
+        found = await client.operations.thread(team, thread, caller=caller)
+        owner = caller or client.user
+    if found is None:
+        raise NotFoundError(f"{owner} has no thread {thread!r} with {team}; `pointsman threads list` shows the threads")
+    print_json(found) if json else console().print(thread_view(found))
 
 
-def delete(
+@broker_command
+async def delete(
+    session: Session,
     team: TeamName,
     thread: ThreadId,
     caller: Caller = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> None:
     """Delete a thread with all messages of its turns.
 
     A turn that runs is cancelled.
-
-    Returns:
-        The exit code.
     """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            turns = await client.operations.delete_thread(team, thread, caller=caller)
-        print_json({"thread": thread, "turns": turns}) if json else print(
-            f"The thread {thread} and its {turns} turns are deleted."
-        )
-        return Code.OK
-
-    return asyncio.run(run())
+    async with session() as client:
+        turns = await client.operations.delete_thread(team, thread, caller=caller)
+    print_json({"thread": thread, "turns": turns}) if json else print(
+        f"The thread {thread} and its {turns} turns are deleted."
+    )
 
 
 class _Chat:

@@ -13,14 +13,14 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from pointsman.cli.arguments import Json, Namespace, Url, WorkflowId
+from pointsman.cli.arguments import Json, WorkflowId
 from pointsman.cli.render.live_trace import LiveTrace
-from pointsman.cli.render.output import Code, console, print_error, print_json, print_table, write_json
+from pointsman.cli.render.output import console, print_error, print_json, print_table, write_json
 from pointsman.cli.render.tree import render_tree
 from pointsman.cli.render.viewport import fit_to_lines
 from pointsman.cli.render.wait_notices import notices, report_outages
 from pointsman.cli.support.ids import resolve_workflow_id
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Session, broker_command
 from pointsman.client.client import Client, Workflow
 from pointsman.core.views.trace_status import at_time
 from pointsman.errors import BusUnavailableError
@@ -33,7 +33,9 @@ _REDRAW_PAUSE_FACTOR = 9  # a frame of hundreds of tasks takes longer: pause nin
 _RESERVED_LINES = 4  # lines of the terminal for the header, the command above the tree and a failure below it
 
 
-def trace(
+@broker_command
+async def trace(
+    session: Session,
     workflow: WorkflowId,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Draw the tree while the workflow runs, until it has ended.")
@@ -46,41 +48,31 @@ def trace(
             show_default=False,
         ),
     ] = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> None:
     """Draw the tasks and calls of a workflow on a time axis.
 
     The tree is built from the log of the workflow and shows durations, tokens and costs.
-
-    Returns:
-        The exit code.
     """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            id = await resolve_workflow_id(client, workflow)
-            terminal = console()
-            if follow:
-                async with notices(report_outages(client.bus)):
-                    await _draw_live_trace(client, await client.workflow(id), terminal)
-            now = datetime.now(UTC)
-            root = at_time(await client.trace(id), now, await client.operations.live_names())
-            prefix = client.subjects.namespace
-        if otlp is not None:
-            request = to_otlp(root, namespace=prefix, workflow_id=id, now=now)
-            write_json(otlp, json_module.dumps(request) + "\n")
-            if otlp != "-":
-                (spans,) = (scope["spans"] for scope in request["resourceSpans"][0]["scopeSpans"])
-                print_error(f"wrote the trace of {id} to {otlp} as OTLP/JSON; spans: {len(spans)}")
-        if json:
-            print_json(root)
-        elif otlp != "-":
-            print_table(terminal, render_tree(root, now, terminal.width))
-        return Code.OK
-
-    return asyncio.run(run())
+    async with session() as client:
+        id = await resolve_workflow_id(client, workflow)
+        terminal = console()
+        if follow:
+            async with notices(report_outages(client.bus)):
+                await _draw_live_trace(client, await client.workflow(id), terminal)
+        now = datetime.now(UTC)
+        root = at_time(await client.trace(id), now, await client.operations.live_names())
+        prefix = client.subjects.namespace
+    if otlp is not None:
+        request = to_otlp(root, namespace=prefix, workflow_id=id, now=now)
+        write_json(otlp, json_module.dumps(request) + "\n")
+        if otlp != "-":
+            (spans,) = (scope["spans"] for scope in request["resourceSpans"][0]["scopeSpans"])
+            print_error(f"wrote the trace of {id} to {otlp} as OTLP/JSON; spans: {len(spans)}")
+    if json:
+        print_json(root)
+    elif otlp != "-":
+        print_table(terminal, render_tree(root, now, terminal.width))
 
 
 async def _draw_live_trace(client: Client, workflow: Workflow, terminal: Console) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pointsman.cli.arguments import Json, Namespace, Since, Until, Url, WorkflowId, parse_time, read_stdin
+from pointsman.cli.arguments import Json, Since, Until, WorkflowId, parse_time, read_stdin
 from pointsman.cli.render.follow import follow, print_outcome
 from pointsman.cli.render.outcome import render_workflow, workflow_table
 from pointsman.cli.render.output import (
@@ -25,7 +24,7 @@ from pointsman.cli.render.output import (
 )
 from pointsman.cli.render.wait_notices import notices, report_missing_agents, report_outages
 from pointsman.cli.support.ids import resolve_workflow_id
-from pointsman.cli.support.session import session
+from pointsman.cli.support.session import Execution, Session, broker_command
 from pointsman.cli.support.teams import is_admitted
 from pointsman.client.client import WORKFLOW_STATUSES, Client, Workflow
 from pointsman.client.known_teams import known_teams
@@ -44,29 +43,28 @@ _MAX_LETTERS = 100  # dead letters of a workflow that `show` counts
 _QUEUED_REASON = "no supervisor is running, or each has as many workflows as it may; check with `pointsman doctor`"
 
 
-def watch(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
+@broker_command
+async def watch(session: Session, workflow: WorkflowId, json: Json = False) -> Code:
     """Print the events of a workflow, from its start to its end.
 
     Returns:
         The exit code.
     """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            id = await resolve_workflow_id(client, workflow)
-            found = await client.workflow(id)
-            if not await is_admitted(client, found):
-                print_error(f"waiting for admission by team {found.team}: {_QUEUED_REASON}")
-            async with notices(report_missing_agents(client, found), report_outages(client.bus)):
-                outcome = await follow(found, json=json)
-            if not json:
-                await print_outcome(client, outcome, id)
-            return outcome_code(outcome)
-
-    return asyncio.run(run())
+    async with session() as client:
+        id = await resolve_workflow_id(client, workflow)
+        found = await client.workflow(id)
+        if not await is_admitted(client, found):
+            print_error(f"waiting for admission by team {found.team}: {_QUEUED_REASON}")
+        async with notices(report_missing_agents(client, found), report_outages(client.bus)):
+            outcome = await follow(found, json=json)
+        if not json:
+            await print_outcome(client, outcome, id)
+        return outcome_code(outcome)
 
 
-def list_(
+@broker_command
+async def list_(
+    session: Session,
     team: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only of this team. Default: of all.", show_default=False)
     ] = None,
@@ -85,31 +83,21 @@ def list_(
         typer.Option(metavar="ID", help="Only with this correlation id. Default: all.", show_default=False),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="The maximum number of workflows.")] = 20,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
-    """List the workflows that were active last, newest first.
-
-    Returns:
-        The exit code.
-    """
+) -> None:
+    """List the workflows that were active last, newest first."""
     statuses = [_parse_status(each) for each in status or ()]
     first, last = parse_time(since), parse_time(until)
     filtered = any((statuses, first, last, correlation_id))
 
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            found = await client.list(
-                team, status=statuses, since=first, until=last, correlation_id=correlation_id, limit=limit
-            )
-            explanation = "" if found else await _explain_no_workflows(client, team, filtered=filtered)
-        documents = [{"workflow_id": summary.id, **asdict(summary)} for summary in found]
-        now = datetime.now(UTC)
-        print_list(documents, lambda terminal: workflow_table(found, now, terminal.width), explanation, json=json)
-        return Code.OK
-
-    return asyncio.run(run())
+    async with session() as client:
+        found = await client.list(
+            team, status=statuses, since=first, until=last, correlation_id=correlation_id, limit=limit
+        )
+        explanation = "" if found else await _explain_no_workflows(client, team, filtered=filtered)
+    documents = [{"workflow_id": summary.id, **asdict(summary)} for summary in found]
+    now = datetime.now(UTC)
+    print_list(documents, lambda terminal: workflow_table(found, now, terminal.width), explanation, json=json)
 
 
 def _parse_status(text: str) -> str:
@@ -138,65 +126,55 @@ async def _explain_no_workflows(client: Client, team: str | None, *, filtered: b
     return f"No workflows of {team}, and no supervisor. Known teams: {', '.join(sorted(known)) or 'none'}."
 
 
-def show(workflow: WorkflowId, url: Url = None, namespace: Namespace = None, json: Json = False) -> Code:
-    """Show a workflow: request, plans, tasks, results, outcome.
-
-    Returns:
-        The exit code.
-    """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            id = await resolve_workflow_id(client, workflow)
-            try:
-                entries = await client.entries(id)
-            except NotFoundError:
-                if (queued := await client.queued_request(id)) is None:
-                    raise
-                if json:
-                    print_json({"workflow_id": id, "team": queued.team, "status": queued.status})
-                else:
-                    print(f"{id} is waiting for admission by team {queued.team}: {_QUEUED_REASON}.")
-                return Code.OK
-            reports, alive, now = await client.progress(id), await client.operations.live_names(), datetime.now(UTC)
-            letters = len(await client.operations.dead_letters(workflow=id, limit=_MAX_LETTERS))
-        if json:
-            started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
-            root = at_time(build_trace(entries, reports), now, alive) if started else None
-            ended = last if isinstance(last := entries[-1], WorkflowEnded) else None
-            plans = [entry.plan for entry in entries if isinstance(entry, PlanAccepted)]
-            print_json(
-                {
-                    "workflow_id": id,
-                    "team": started.team if started else None,
-                    "status": root.status if root else "running",
-                    "waiting_for": sorted(open_questions(entries)) if not ended else [],
-                    "waiting_for_agents": sorted({str(task.agent) for task in tasks_without_agent(root)})
-                    if root
-                    else [],
-                    "request": started.input if started else None,
-                    "plan": plans[-1] if plans else None,
-                    "plans": plans,
-                    "outcome": ended.outcome if ended else None,
-                    "entries": entries,
-                }
-            )
-        else:
-            print_table(console(), render_workflow(entries, reports, now, alive))
-            if letters:
-                count = f"{letters}{' or more' if letters == _MAX_LETTERS else ''}"
-                noun = "dead letter" if letters == 1 else "dead letters"
-                print_hint(console(), f"{count} {noun}: `pointsman dead list --workflow {id}`", "yellow")
-        return Code.OK
-
-    return asyncio.run(run())
+@broker_command
+async def show(session: Session, workflow: WorkflowId, json: Json = False) -> None:
+    """Show a workflow: request, plans, tasks, results, outcome."""
+    async with session() as client:
+        id = await resolve_workflow_id(client, workflow)
+        try:
+            entries = await client.entries(id)
+        except NotFoundError:
+            if (queued := await client.queued_request(id)) is None:
+                raise
+            if json:
+                print_json({"workflow_id": id, "team": queued.team, "status": queued.status})
+            else:
+                print(f"{id} is waiting for admission by team {queued.team}: {_QUEUED_REASON}.")
+            return
+        reports, alive, now = await client.progress(id), await client.operations.live_names(), datetime.now(UTC)
+        letters = len(await client.operations.dead_letters(workflow=id, limit=_MAX_LETTERS))
+    if json:
+        started = next((entry for entry in entries if isinstance(entry, WorkflowStarted)), None)
+        root = at_time(build_trace(entries, reports), now, alive) if started else None
+        ended = last if isinstance(last := entries[-1], WorkflowEnded) else None
+        plans = [entry.plan for entry in entries if isinstance(entry, PlanAccepted)]
+        print_json(
+            {
+                "workflow_id": id,
+                "team": started.team if started else None,
+                "status": root.status if root else "running",
+                "waiting_for": sorted(open_questions(entries)) if not ended else [],
+                "waiting_for_agents": sorted({str(task.agent) for task in tasks_without_agent(root)}) if root else [],
+                "request": started.input if started else None,
+                "plan": plans[-1] if plans else None,
+                "plans": plans,
+                "outcome": ended.outcome if ended else None,
+                "entries": entries,
+            }
+        )
+    else:
+        print_table(console(), render_workflow(entries, reports, now, alive))
+        if letters:
+            count = f"{letters}{' or more' if letters == _MAX_LETTERS else ''}"
+            noun = "dead letter" if letters == 1 else "dead letters"
+            print_hint(console(), f"{count} {noun}: `pointsman dead list --workflow {id}`", "yellow")
 
 
-def cancel(
+@broker_command
+async def cancel(
+    session: Session,
     workflow: WorkflowId,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the log.")] = "",
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
     """Cancel a workflow.
@@ -206,27 +184,25 @@ def cancel(
     Returns:
         The exit code.
     """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            id = await resolve_workflow_id(client, workflow)
-            found = await client.workflow(id)
-            outcome = await found.cancel(reason)
-            note = "" if outcome or await is_admitted(client, found) else await _queued_cancel_note(client, found)
-        if outcome is not None:
-            if json:
-                print_json({"workflow_id": id, "cancelled": False, "status": outcome.status})
-            print_error(f"workflow {id} has already ended: {outcome.status}; nothing was sent")
-            return Code.FAILED
-        print_json({"workflow_id": id, "cancelled": True}) if json else print(f"Cancellation of {id} sent.")
-        if note:
-            print_error(note)
-        return Code.OK
-
-    return asyncio.run(run())
+    async with session() as client:
+        id = await resolve_workflow_id(client, workflow)
+        found = await client.workflow(id)
+        outcome = await found.cancel(reason)
+        note = "" if outcome or await is_admitted(client, found) else await _queued_cancel_note(client, found)
+    if outcome is not None:
+        if json:
+            print_json({"workflow_id": id, "cancelled": False, "status": outcome.status})
+        print_error(f"workflow {id} has already ended: {outcome.status}; nothing was sent")
+        return Code.FAILED
+    print_json({"workflow_id": id, "cancelled": True}) if json else print(f"Cancellation of {id} sent.")
+    if note:
+        print_error(note)
+    return Code.OK
 
 
+@broker_command
 def tell(
+    session: Session,
     workflow: WorkflowId,
     text: Annotated[
         str,
@@ -241,22 +217,20 @@ def tell(
             show_default=False,
         ),
     ] = None,
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
-) -> Code:
+) -> Execution:
     """Send a message to a running workflow.
 
     Tasks that start later, and agents that listen, receive the message. If the workflow has ended, the message is
     the next turn of its thread, if the workflow has a thread.
 
     Returns:
-        The exit code.
+        The execution of the command.
     """
     said = read_stdin().strip() if text == "-" else text
 
     async def run() -> Code:
-        async with session(url, namespace) as client:
+        async with session() as client:
             id = await resolve_workflow_id(client, workflow)
             try:
                 told = await client.tell(id, said, message_id=message_id)
@@ -273,14 +247,14 @@ def tell(
             print(f"{told.message[:1].upper()}{told.message[1:]}.")
         return Code.OK
 
-    return asyncio.run(run())
+    return run()
 
 
-def resume(
+@broker_command
+async def resume(
+    session: Session,
     workflow: WorkflowId,
     reason: Annotated[str, typer.Option(metavar="TEXT", help="The reason, for the log.")] = "",
-    url: Url = None,
-    namespace: Namespace = None,
     json: Json = False,
 ) -> Code:
     """Do the failed tasks of an ended workflow again.
@@ -291,26 +265,22 @@ def resume(
     Returns:
         The exit code.
     """
-
-    async def run() -> Code:
-        async with session(url, namespace) as client:
-            id = await resolve_workflow_id(client, workflow)
-            try:
-                resumed = await client.operations.resume(id, reason=reason)
-            except NotResumableError as error:
-                if json:
-                    print_json({"workflow_id": id, "resumed": False, "reason": str(error)})
-                print_error(str(error))
-                return Code.FAILED
-        if json:
-            print_json({"workflow_id": id, "resumed": True, "round": resumed.round, "tasks": resumed.tasks})
-        else:
-            again = ", ".join(resumed.tasks) or "the plan or the answer"
-            print(f"Workflow {id} goes on in round {resumed.round}; done again: {again}.")
-            print(f"`pointsman watch {id}` shows its events.")
-        return Code.OK
-
-    return asyncio.run(run())
+    async with session() as client:
+        id = await resolve_workflow_id(client, workflow)
+        try:
+            resumed = await client.operations.resume(id, reason=reason)
+        except NotResumableError as error:
+            if json:
+                print_json({"workflow_id": id, "resumed": False, "reason": str(error)})
+            print_error(str(error))
+            return Code.FAILED
+    if json:
+        print_json({"workflow_id": id, "resumed": True, "round": resumed.round, "tasks": resumed.tasks})
+    else:
+        again = ", ".join(resumed.tasks) or "the plan or the answer"
+        print(f"Workflow {id} goes on in round {resumed.round}; done again: {again}.")
+        print(f"`pointsman watch {id}` shows its events.")
+    return Code.OK
 
 
 async def _queued_cancel_note(client: Client, workflow: Workflow) -> str:

@@ -2,15 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial, wraps
+from inspect import Parameter
+from typing import Any, TypeAlias
 
 from pointsman import telemetry
-from pointsman.cli.render.output import print_error
+from pointsman.cli.arguments import Namespace, Url
+from pointsman.cli.render.output import Code, print_error
 from pointsman.client.client import Client, connect
 from pointsman.settings import Settings, misspelled_variables
 
-__all__ = ["session", "settings_for"]
+__all__ = ["Execution", "Session", "broker_command", "session", "settings_for"]
+
+Session: TypeAlias = Callable[..., AbstractAsyncContextManager[Client]]
+"""The parameter by which a command connects: `async with session() as client`, with the options of `session`."""
+
+Execution: TypeAlias = Coroutine[Any, Any, Code | None]
+"""The execution of a command in an event loop, with the exit code; None stands for success."""
+
+_OPTIONS = (
+    Parameter("url", Parameter.KEYWORD_ONLY, default=None, annotation=Url),
+    Parameter("namespace", Parameter.KEYWORD_ONLY, default=None, annotation=Namespace),
+)
+
+
+def broker_command(function: Callable[..., Execution]) -> Callable[..., Code]:
+    """Make a command of a coroutine function: the command has the options `--url` and `--namespace`.
+
+    Args:
+        function: The function. Its first parameter is a `Session`. A function that reads standard input is a plain
+            function that returns the coroutine: Ctrl-C does not interrupt a read within an event loop.
+
+    Returns:
+        The command. It runs the coroutine in an event loop of its own.
+    """
+    own = inspect.signature(function, eval_str=True)
+    first = [each for name, each in own.parameters.items() if name not in ("session", "json")]
+    last = [each.replace(kind=Parameter.KEYWORD_ONLY) for name, each in own.parameters.items() if name == "json"]
+
+    @wraps(function)
+    def command(*given: Any, url: str | None = None, namespace: str | None = None, **options: Any) -> Code:
+        return asyncio.run(function(partial(session, url, namespace), *given, **options)) or Code.OK
+
+    command.__signature__ = own.replace(parameters=[*first, *_OPTIONS, *last])  # type: ignore[attr-defined]
+    return command
 
 
 def settings_for(url: str | None, namespace: str | None, *, log_level: str | None = None) -> Settings:

@@ -90,7 +90,7 @@ def test_doctor_fails_on_agents_of_one_name_with_different_schemas(
         update = {"instance": instance, "output_schema": {"type": kind}}
         asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
 
-    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    agents.agents(**NOWHERE)
     assert ("2 versions with different schemas" in capsys.readouterr().out) is told
 
     doctor.doctor(None, url=None, namespace=None, json=True)
@@ -109,7 +109,7 @@ def test_doctor_and_agents_name_two_versions_of_one_queue(
         update = {"instance": instance, "digest": digest, "started_at": started}
         asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
 
-    agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    agents.agents(**{**NOWHERE, "json": True})
     (listed,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     doctor.doctor(None, url=None, namespace=None, json=True)
     [versions] = [
@@ -132,7 +132,7 @@ def test_doctor_reads_the_models_that_live_workers_announce(
     doctor.doctor(None, url=None, namespace=None, json=True)
     checks_found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     [model] = [check for check in checks_found if check["name"] == "model"]
-    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    agents.agents(**NOWHERE)
 
     assert model["ok"]
     assert model["finding"] == "live workers use anthropic:c (tea); offline (milk); no API key is set"
@@ -157,7 +157,7 @@ def test_doctor_fails_on_supervisors_with_different_team_definitions(
     for card in (team_card(SHOP, NOW, "s1"), second):
         asyncio.run(client.bus.registry.announce(card))
 
-    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    agents.agents(**NOWHERE)
     assert ("2 different definitions: " in capsys.readouterr().out) is told
 
     doctor.doctor(None, url=None, namespace=None, json=True)
@@ -176,11 +176,11 @@ def test_doctor_fails_on_handlers_that_ignore_their_stop(
         update = {"instance": instance, "orphaned_handlers": amount}
         asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update=update)))
 
-    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    agents.agents(**NOWHERE)
     assert ("still running" in (shown := capsys.readouterr().out)) is bool(told)
     assert told in shown
 
-    agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    agents.agents(**{**NOWHERE, "json": True})
     assert json.loads(capsys.readouterr().out)["orphaned_handlers"] == sum(left)
 
     doctor.doctor(None, url=None, namespace=None, json=True)
@@ -211,7 +211,7 @@ def test_doctor_fails_on_an_open_circuit_of_a_live_agent(
 
     doctor.doctor(None, url=None, namespace=None, json=True)
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    agents.agents(**NOWHERE)  # type: ignore[arg-type]
+    agents.agents(**NOWHERE)
 
     [circuits] = [check for check in found if check["name"] == "circuits"]
     assert circuits["ok"] is ok

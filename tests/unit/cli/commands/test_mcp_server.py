@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pointsman.cli.commands import mcp_server
+from pointsman.cli.support import session as sessions
 from pointsman.errors import ContractError
 
 
 def test_invalid_name_is_refused_before_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_server, "session", None)
+    monkeypatch.setattr(sessions, "session", pytest.fail)
 
     with pytest.raises(ContractError, match="no team"):
-        mcp_server.mcp("no team", timeout=1.0, url=None, namespace=None)
+        mcp_server.mcp("no team", timeout=1.0)

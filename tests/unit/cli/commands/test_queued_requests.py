@@ -88,7 +88,7 @@ def test_doctor_counts_queued_requests_of_a_team_without_a_supervisor(client: Cl
 def test_queued_request_with_a_cancel_passes_doctor(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     workflow = asked(client)
 
-    code = workflows.cancel(workflow.id, reason="", **HERE)  # type: ignore[arg-type]
+    code = workflows.cancel(workflow.id, reason="", **HERE)
 
     told = capsys.readouterr()
     assert code == Code.OK
@@ -161,7 +161,7 @@ def test_interrupted_wait_says_that_the_work_continues(
     with pytest.raises(asyncio.CancelledError):
         submit.submit(
             "shop", ["hello"], input_json=None, request_id="r-1", correlation_id=None, deadline=None, wait=True,
-            watch=False, timeout=None, **HERE,  # type: ignore[arg-type]
+            watch=False, timeout=None, **HERE,
         )  # fmt: skip
 
     workflow = asyncio.run(client.list())[0].id

@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from support import factory
+from support.commands import command, use_client
 
 from pointsman.cli.arguments import parse_start
 from pointsman.cli.commands import schedules, submit
-from pointsman.cli.render.output import Code
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError, ContractError, NotFoundError
 from pointsman_schemas.team import Pipeline, Stage, Team
 
 TEAM = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"),)))
-NOWHERE: dict[str, Any] = {"url": None, "namespace": None}
 
 
 @asynccontextmanager
 async def scheduled(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
     """Run a team whose client the commands use, on the loop of the test."""
     async with factory.team(TEAM, [factory.echo("a")]) as client:
-
-        @asynccontextmanager
-        async def session(*_: object, **__: object) -> AsyncIterator[Client]:
-            yield client
-
-        for module in (schedules, submit):
-            monkeypatch.setattr(module, "session", session)
+        use_client(monkeypatch, client)
         yield client
-
-
-async def command(call: Any, *given: Any, **options: Any) -> Code:
-    """Run a command, which has its own `asyncio.run`, on the loop of the test."""
-    runs: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asyncio, "run", runs.append)
-        call(*given, **NOWHERE, **options)
-    code: Code = await runs[0]
-    return code
 
 
 async def test_schedule_is_created_listed_shown_and_changed(
@@ -105,7 +86,7 @@ async def test_request_of_a_later_time_is_sent_then(
 
 def test_option_that_a_later_request_cannot_have_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="--at takes no --request-id"):
-        submit.submit("crew", ["hello"], at="2h", request_id="r-1", **NOWHERE)
+        submit.submit("crew", ["hello"], at="2h", request_id="r-1")
 
 
 async def test_wrong_times_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,37 +5,18 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from support import factory
+from support.commands import command, use_client
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
 from pointsman.cli.commands import workflows
 from pointsman.cli.render.output import Code
-from pointsman.client.client import Client
 from pointsman_schemas.team import Pipeline, Stage, Team
 
 TEAM = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"),)))
-
-
-async def command(client: Client, monkeypatch: pytest.MonkeyPatch, workflow: str, text: str, **options: Any) -> Code:
-    """Run the command, which has its own `asyncio.run`, on the loop of the test."""
-    runs: list[Any] = []
-
-    @asynccontextmanager
-    async def session(*_: object) -> AsyncIterator[Client]:
-        yield client
-
-    with monkeypatch.context() as patch:
-        patch.setattr(workflows, "session", session)
-        patch.setattr(asyncio, "run", runs.append)
-        workflows.tell(workflow, text, url=None, namespace=None, **options)
-        code: Code = await runs[0]
-    return code
 
 
 async def test_messages_are_taken_until_the_workflow_has_ended(
@@ -50,14 +31,15 @@ async def test_messages_are_taken_until_the_workflow_has_ended(
         return [message.text for message in await context.messages()]
 
     async with factory.team(TEAM, [wait]) as client:
+        use_client(monkeypatch, client)
         workflow = await client.submit("crew", "work")
         await started.wait()
-        plain = await command(client, monkeypatch, workflow.id, "hurry")
+        plain = await command(workflows.tell, workflow.id, "hurry")
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"in French\n")))
-        piped = await command(client, monkeypatch, workflow.id, "-", json=True, message_id="m")
+        piped = await command(workflows.tell, workflow.id, "-", json=True, message_id="m")
         told.set()
         outcome = await workflow.outcome(10)
-        late = await command(client, monkeypatch, workflow.id, "too late", json=True)
+        late = await command(workflows.tell, workflow.id, "too late", json=True)
 
     first, *lines = capsys.readouterr().out.splitlines()
     assert (plain, piped, late) == (Code.OK, Code.OK, Code.FAILED)

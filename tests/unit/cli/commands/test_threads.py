@@ -9,21 +9,19 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from support import factory
+from support.commands import command, use_client
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
 from pointsman.cli.commands import threads
-from pointsman.cli.render.output import Code
 from pointsman.client.client import Client
 from pointsman.errors import NotFoundError
 from pointsman_schemas.team import Pipeline, Stage, Team
 
 TEAM = Team(name="crew", strategy=Pipeline(stages=(Stage(agent="a"),)))
-NOWHERE: dict[str, Any] = {"url": None, "namespace": None}
 
 
 @agent(name="a", description="Repeats the conversation")
@@ -35,27 +33,8 @@ async def recall(request: str, context: Context) -> str:
 async def talked(monkeypatch: pytest.MonkeyPatch, *agents: Agent) -> AsyncIterator[Client]:
     """Run a team whose client the commands use, on the loop of the test."""
     async with factory.team(TEAM, list(agents or [recall])) as client:
-
-        @asynccontextmanager
-        async def session(*_: object, **__: object) -> AsyncIterator[Client]:
-            yield client
-
-        monkeypatch.setattr(threads, "session", session)
+        use_client(monkeypatch, client)
         yield client
-
-
-async def command(call: Any, *given: Any, **options: Any) -> Code:
-    """Run a command, which has its own `asyncio.run`, on the loop of the test."""
-    runs: list[Any] = []
-
-    def keep(coroutine: Any) -> None:
-        runs.append(coroutine)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(asyncio, "run", keep)
-        call(*given, **NOWHERE, **options)
-    code: Code = await runs[0]
-    return code
 
 
 async def test_threads_are_listed_shown_and_deleted(

@@ -55,7 +55,7 @@ def test_known_dead_letter_causes_are_offered(client: Client, capsys: pytest.Cap
 
 
 def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
-    dead_letters.list_(**which, **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.list_(**which, **NOWHERE)
     return capsys.readouterr().out.strip()
 
 
@@ -77,7 +77,7 @@ def test_cause_is_whole_in_a_pipe(client: Client, capsys: pytest.CaptureFixture[
 
 
 def listed(capsys: pytest.CaptureFixture[str], team: str | None) -> str:
-    workflows.list_(team, limit=20, **NOWHERE)  # type: ignore[arg-type]
+    workflows.list_(team, limit=20, **NOWHERE)
     return capsys.readouterr().out.strip()
 
 
@@ -105,7 +105,7 @@ def test_show_has_the_plan_and_all_earlier_plans(client: Client, capsys: pytest.
 def test_live_agent_is_not_waited_for(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(client.bus.registry.announce(echo("tea").card.model_copy(update={"instance": "i1"})))
 
-    agents.agents(["tea"], **NOWHERE)  # type: ignore[arg-type]
+    agents.agents(["tea"], **NOWHERE)
 
     told = capsys.readouterr()
     assert told.err == ""
@@ -141,7 +141,7 @@ def test_id_is_printed_unchanged(
 
     monkeypatch.setattr(client.operations, "approve", approve)
 
-    questions.approve("wf_83a2-q1", **NOWHERE)  # type: ignore[arg-type]
+    questions.approve("wf_83a2-q1", **NOWHERE)
 
     assert capsys.readouterr().out == "wf_83a2-q1 is approved.\n"
 
@@ -166,8 +166,8 @@ def test_teams_are_listed_with_their_supervisors_below_the_agents(
     for card in (*tea, team_card(Team(name="shop"), NOW, "s1"), team_card(Team(name="shop"), NOW, "s2")):
         asyncio.run(client.bus.registry.announce(card))
 
-    agents.agents(**NOWHERE)  # type: ignore[arg-type]
-    agents.agents(**{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    agents.agents(**NOWHERE)
+    agents.agents(**{**NOWHERE, "json": True})
 
     first, rest = capsys.readouterr().out.split("\n\n")
     head, shop, *lines = rest.splitlines()
@@ -209,14 +209,14 @@ def test_task_with_a_missing_agent_is_waiting_in_every_view(client: Client, caps
     asyncio.run(store(client.bus, *log, team="shop"))
     said = "waiting for an agent named fitter: none is alive"
 
-    workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
+    workflows.show(WORKFLOW, **NOWHERE)
     shown = capsys.readouterr().out
-    trace.trace(WORKFLOW, follow=False, otlp=None, **NOWHERE)  # type: ignore[arg-type]
+    trace.trace(WORKFLOW, follow=False, otlp=None, **NOWHERE)
     drawn = capsys.readouterr().out
     gone = asyncio.run(checks.check_tasks(client, "shop"))
     asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
     there = asyncio.run(checks.check_tasks(client, "shop"))
-    workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
+    workflows.show(WORKFLOW, **NOWHERE)
 
     assert f"t1 is {said}" in shown
     assert said in " ".join(drawn.split())
@@ -247,9 +247,9 @@ def test_show_and_trace_use_one_term_for_a_waiting_task(
     asyncio.run(store(client.bus, *log, *more))
     asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
 
-    workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
+    workflows.show(WORKFLOW, **NOWHERE)
     shown = capsys.readouterr().out
-    trace.trace(WORKFLOW, follow=False, otlp=None, **{**NOWHERE, "json": True})  # type: ignore[arg-type]
+    trace.trace(WORKFLOW, follow=False, otlp=None, **{**NOWHERE, "json": True})
     traced = json.loads(capsys.readouterr().out)["children"][0]["children"][1]
 
     row = next(line for line in shown.split("\nTasks\n")[1].splitlines() if line.startswith("t1"))
@@ -264,7 +264,7 @@ def test_otlp_file_is_announced_on_standard_error(
     file = tmp_path / "spans.json"
     asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))
 
-    trace.trace(WORKFLOW, follow=False, otlp=str(file), **{**NOWHERE, "json": as_json})  # type: ignore[arg-type]
+    trace.trace(WORKFLOW, follow=False, otlp=str(file), **{**NOWHERE, "json": as_json})
 
     out, err = capsys.readouterr()
     spans = json.loads(file.read_text())["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -275,7 +275,7 @@ def test_otlp_file_is_announced_on_standard_error(
 def test_otlp_on_standard_output_is_the_only_output(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(store(client.bus, started(), *planned(), dispatched("t1", "fitter", 1)))
 
-    trace.trace(WORKFLOW, follow=False, otlp="-", **NOWHERE)  # type: ignore[arg-type]
+    trace.trace(WORKFLOW, follow=False, otlp="-", **NOWHERE)
 
     out, err = capsys.readouterr()
     assert list(json.loads(out)) == ["resourceSpans"]
@@ -291,7 +291,7 @@ def test_task_is_running_in_show_once_its_worker_began(client: Client, capsys: p
     )
     asyncio.run(client.bus.registry.announce(echo("fitter").card.model_copy(update={"instance": "i1"})))
 
-    workflows.show(WORKFLOW, **NOWHERE)  # type: ignore[arg-type]
+    workflows.show(WORKFLOW, **NOWHERE)
 
     assert "t1 fitter running" in " ".join(capsys.readouterr().out.split())
 

@@ -22,7 +22,7 @@ HERE = {"url": None, "namespace": None, "json": True}
 def ask(*, watch: bool) -> None:
     submit.submit(
         "shop", ["hello"], input_json=None, request_id=None, correlation_id=None, deadline=None, wait=True, watch=watch,
-        timeout=0.1, **HERE,  # type: ignore[arg-type]
+        timeout=0.1, **HERE,
     )  # fmt: skip
 
 
@@ -31,8 +31,8 @@ def ask(*, watch: bool) -> None:
     [
         lambda: ask(watch=False),
         lambda: ask(watch=True),
-        lambda: workflows.watch(WORKFLOW, **HERE),  # type: ignore[arg-type]
-        lambda: trace.trace(WORKFLOW, follow=True, otlp=None, **HERE),  # type: ignore[arg-type]
+        lambda: workflows.watch(WORKFLOW, **HERE),
+        lambda: trace.trace(WORKFLOW, follow=True, otlp=None, **HERE),
     ],
     ids=["submit", "submit --watch", "watch", "trace --follow"],
 )

@@ -20,7 +20,7 @@ NOWHERE = {"url": None, "namespace": None, "json": False}
 
 
 def dead(capsys: pytest.CaptureFixture[str], **which: str) -> str:
-    dead_letters.list_(**which, **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.list_(**which, **NOWHERE)
     return capsys.readouterr().out.strip()
 
 
@@ -44,7 +44,7 @@ def test_beginning_of_several_ids_is_refused_with_the_ids(client: Client) -> Non
 def test_workflow_is_shown_by_the_beginning_of_its_id(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     workflow = asyncio.run(client.submit("shop", "hello"))
 
-    workflows.show(workflow.id[:12], **NOWHERE)  # type: ignore[arg-type]
+    workflows.show(workflow.id[:12], **NOWHERE)
 
     assert f"{workflow.id} is waiting for admission" in capsys.readouterr().out
 
@@ -54,7 +54,7 @@ def test_id_prefix_works_for_export_and_cancel(client: Client, capsys: pytest.Ca
 
     archive.export(WORKFLOW[:9], Path("-"), url=None, namespace=None, json=False)
     exported = capsys.readouterr().out
-    code = workflows.cancel(WORKFLOW[:9], reason="", **NOWHERE)  # type: ignore[arg-type]
+    code = workflows.cancel(WORKFLOW[:9], reason="", **NOWHERE)
 
     assert json.loads(exported)["workflow_id"] == WORKFLOW
     assert (code, capsys.readouterr().out) == (0, f"Cancellation of {WORKFLOW} sent.\n")
@@ -67,7 +67,7 @@ def test_beginning_of_several_ids_cancels_no_workflow(client: Client) -> None:
     digit = next(each[3] for each in ids if sum(other[3] == each[3] for other in ids) > 1)  # of 16 there are
 
     with pytest.raises(ConfigurationError, match="give more of the id"):
-        workflows.cancel(f"wf_{digit}", reason="", **NOWHERE)  # type: ignore[arg-type]
+        workflows.cancel(f"wf_{digit}", reason="", **NOWHERE)
 
     assert {each.status for each in asyncio.run(client.list())} == {"waiting for admission"}
 
@@ -83,7 +83,7 @@ def test_approval_is_found_by_the_beginning_of_its_workflow(client: Client, monk
     monkeypatch.setattr(client.operations, "reject", reject)
 
     for given in (f"{WORKFLOW[:9]}-q1", f"{WORKFLOW}-q1"):
-        questions.reject(given, **NOWHERE)  # type: ignore[arg-type]
+        questions.reject(given, **NOWHERE)
 
     assert answered == [f"{WORKFLOW}-q1"] * 2
 
@@ -91,7 +91,7 @@ def test_approval_is_found_by_the_beginning_of_its_workflow(client: Client, monk
 def test_dead_letter_is_shown_with_the_names_of_its_fields(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
     asyncio.run(store_dead_letter(client, "c0ffee", "undecodable", body=b'{"inputt": "hello"}'))
 
-    dead_letters.show("c0ffee", **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.show("c0ffee", **NOWHERE)
 
     assert '"inputt": "hello"' in capsys.readouterr().out
 
@@ -103,13 +103,13 @@ def test_dead_letters_are_selected_by_prefixes_of_their_ids_or_workflows(
     for name, workflow in (("c0ffee", WORKFLOW), ("c0fa11", "wf_2")):
         asyncio.run(store_dead_letter(client, name, "undecodable", workflow))
 
-    dead_letters.show("c0ff", **NOWHERE)  # type: ignore[arg-type]
+    dead_letters.show("c0ff", **NOWHERE)
     assert "c0ffee" in capsys.readouterr().out
     assert "c0fa11" not in dead(capsys, workflow=WORKFLOW[:9])
     with pytest.raises(ConfigurationError, match="2 dead letters begin with c0f: c0ffee, c0fa11; give more of the id"):
-        dead_letters.discard(["c0f"], yes=True, **NOWHERE)  # type: ignore[arg-type]
-    dead_letters.discard(["c0fa"], yes=True, **NOWHERE)  # type: ignore[arg-type]
+        dead_letters.discard(["c0f"], yes=True, **NOWHERE)
+    dead_letters.discard(["c0fa"], yes=True, **NOWHERE)
 
     assert capsys.readouterr().out == "c0fa11: discarded\n"
     with pytest.raises(NotFoundError, match="no dead letter 'c0fa'"):
-        dead_letters.show("c0fa", **NOWHERE)  # type: ignore[arg-type]
+        dead_letters.show("c0fa", **NOWHERE)
