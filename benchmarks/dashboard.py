@@ -160,7 +160,7 @@ async def _in_a_browser(client: Client, chromium: str) -> None:
     stop: asyncio.Event = asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
-        serve(client, host="127.0.0.1", port=0, users=Users(()), hosts=(), stop=stop, ready=address.set_result)
+        serve(client, Settings(dashboard_port=0), users=Users(()), hosts=(), stop=stop, ready=address.set_result)
     )
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

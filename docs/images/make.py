@@ -123,8 +123,7 @@ async def office(port: int = 0) -> AsyncIterator[tuple[str, Client]]:
     parts.append(
         serve(
             Client(broker.connect()),
-            host="127.0.0.1",
-            port=port,
+            Settings(dashboard_port=port),
             users=Users(()),
             hosts=(),
             stop=stop,

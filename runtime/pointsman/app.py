@@ -154,17 +154,7 @@ async def dashboard(settings: Settings, *, hosts: Sequence[str], ready: Callable
         )
 
         async def run(stop: asyncio.Event) -> None:
-            await serve(
-                client,
-                host=settings.dashboard_host,
-                port=settings.dashboard_port,
-                users=users,
-                plain_http=settings.dashboard_plain_http,
-                batch_rows=settings.dashboard_batch_rows,
-                hosts=hosts,
-                stop=stop,
-                ready=ready,
-            )
+            await serve(client, settings, users=users, hosts=hosts, stop=stop, ready=ready)
 
         return await run_until_signal(run)
 

@@ -159,8 +159,10 @@ class Settings(Options):
     """Path of the JSON file with the users of the dashboard and their roles; `pointsman dashboard-user` writes it."""
     dashboard_plain_http: bool = False
     """Let users of other machines log in over plain HTTP, where others can read the token."""
-    dashboard_batch_rows: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 10_000
-    """Largest number of rows of a batch that a dashboard runs."""
+    batch_rows: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 10_000
+    """Rows of one batch of the dashboard or the gateway."""
+    batch_bytes: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 33_554_432
+    """Maximum size in bytes of the rows of one batch of the dashboard or the gateway."""
     gateway_host: str = "127.0.0.1"
     """Address of the gateway. An address that other hosts can reach requires an API key or `gateway_oidc_issuer`."""
     gateway_port: Annotated[int, Field(ge=0, le=65_535)] = 8410
@@ -174,10 +176,6 @@ class Settings(Options):
     """Maximum size in bytes of the body of a request to the gateway."""
     gateway_upload_timeout: Annotated[float, Field(ge=_MIN_S, le=_MAX_S)] = 600.0
     """Seconds in which a client of the gateway must send a file. Each piece must arrive within 30 seconds."""
-    gateway_batch_rows: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 10_000
-    """Rows of one batch of the gateway."""
-    gateway_batch_bytes: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 33_554_432
-    """Maximum size in bytes of the rows of one batch."""
     gateway_max_requests: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 2_000
     """Requests and streams that one gateway serves at a time."""
     gateway_requests_per_minute: Annotated[int, Field(ge=1, le=_MAX_COUNT)] = 600

@@ -356,7 +356,7 @@ async def test_stream_survives_the_broker_and_reports_the_outage(tmp_path: Path)
         settings = Settings(url=broker.url, ack_wait=2.0, heartbeat=0.5, shutdown_grace=2.0)
         async with factory.team(TEAM, crew.agents, on=settings) as client:
             bus = await connect(settings, name="dashboard", wait=5.0)
-            server = Dashboard(Client(bus))
+            server = await Dashboard.open(Client(bus), settings)
             folding = asyncio.create_task(server.run_projections())
             async with event_stream(server.app, "/api/live/workflows") as page:
                 while not (await page.next()).data["live"]["broker"]:

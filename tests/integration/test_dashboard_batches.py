@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 from support import factory
-from support.asgi import request
+from support.asgi import Answer, request
 from support.browser import page_of, served, wait_for_text
 from support.dashboard import watching
+from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
+from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.errors import RefusedError
+from pointsman_schemas.events import Usage
 from pointsman_schemas.plan import Plan
 from pointsman_schemas.team import Fixed, Limits, Team
 
@@ -29,8 +31,9 @@ BYTES = {"content_type": "application/octet-stream"}
 
 def clerk(asked: list[str], go: asyncio.Event) -> Agent:
     @agent(name="clerk", description="Answers", concurrency=64)
-    async def answer(request: str) -> str:
+    async def answer(request: str, context: Context) -> str:
         asked.append(request)
+        context.record_usage(Usage(calls=1, input_tokens=1_000, output_tokens=200, cost=0.25))
         if request.startswith("bad"):
             raise RefusedError("no such order")
         if request.startswith("slow"):
@@ -45,7 +48,7 @@ async def choose(page: Page, path: Path) -> None:
     await page.get_by_label("File").set_input_files(path)
 
 
-async def test_a_file_is_run_stopped_continued_and_its_results_are_taken(browser: Browser, tmp_path: Path) -> None:
+async def test_a_file_is_run_paused_resumed_and_its_results_are_taken(browser: Browser, tmp_path: Path) -> None:
     asked: list[str] = []
     go = asyncio.Event()
     file = tmp_path / "orders.csv"
@@ -57,7 +60,7 @@ async def test_a_file_is_run_stopped_continued_and_its_results_are_taken(browser
         page_of(browser, address, complains="422", viewport=view) as page,
     ):
         await page.goto("/batches")
-        await wait_for_text(page, "No batches in this dashboard.").to_be_visible()
+        await wait_for_text(page, "No batches.").to_be_visible()
         await choose(page, file)
         await page.get_by_label("Columns").fill("quest")
         await page.get_by_role("button", name="Start").click()
@@ -66,7 +69,7 @@ async def test_a_file_is_run_stopped_continued_and_its_results_are_taken(browser
         await page.get_by_role("button", name="Start").click()
 
         batch = page.locator(".batch")
-        await expect(batch).to_contain_text("3 of 4 rows · 1 not completed")
+        await expect(batch).to_contain_text("3 of 4 rows · 1 not completed · 3,600 tokens · $0.75")
         async with page.expect_download() as coming:  # while the batch runs
             await batch.get_by_role("link", name="Results").click()
         assert len((await asyncio.to_thread(Path(await (await coming.value).path()).read_text)).splitlines()) == 3
@@ -74,12 +77,13 @@ async def test_a_file_is_run_stopped_continued_and_its_results_are_taken(browser
         await expect(batch.locator(".row-problems")).to_contain_text("Row 2 failed")
         await expect(batch.locator(".row-problems")).to_contain_text("no such order")
         assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        await batch.get_by_role("button", name="Stop").click()
-        await expect(batch.locator(".status")).to_have_text("Stopped")
-        await batch.get_by_role("button", name="Go on").click()
+        await batch.get_by_role("button", name="Pause").click()
+        await expect(batch.locator(".status")).to_have_text("Paused")
+        await batch.get_by_role("button", name="Resume").click()
         await expect(batch.locator(".status")).to_have_text("Running")
         go.set()
         await expect(batch.locator(".status")).to_have_text("Ended")
+        await expect(batch).to_contain_text("4 of 4 rows · 1 not completed · 4,800 tokens · $1.00")
         async with page.expect_download() as coming:
             await batch.get_by_role("link", name="Results").click()
         lines = (await asyncio.to_thread(Path(await (await coming.value).path()).read_text)).splitlines()
@@ -92,28 +96,35 @@ async def test_a_file_is_run_stopped_continued_and_its_results_are_taken(browser
     assert sorted(asked) == ["a", "b", "bad", "slow"]  # no row twice
 
 
-async def test_another_dashboard_does_no_row_of_a_batch_twice() -> None:
+async def test_a_batch_goes_on_in_another_dashboard_and_no_row_is_done_twice() -> None:
     asked: list[str] = []
-    rows = b'"one"\n"two"\n7\n'
-    results: list[Any] = []
-    async with factory.team(TEAM, [clerk(asked, asyncio.Event())]) as client:
+    go = asyncio.Event()
+    rows = b'"one"\n"slow"\n"bad"\n'
+    path = "/api/batches?team=clerks&name=r.jsonl"
+    async with factory.team(TEAM, [clerk(asked, go)]) as client:
         bus = client.bus
         assert isinstance(bus, MemoryBus)
-        for _ in range(2):
-            async with watching(bus) as dashboard:
-                path = "/api/batches?team=clerks&name=r.jsonl"
-                started = await request(dashboard.app, "POST", path, rows, **BYTES)
-                batch = dashboard.batches.find(started.json["id"])
-                if batch.task is not None:
-                    await batch.task
-                answer = await request(dashboard.app, "GET", f"/api/batches/{batch.id}/results")
-                lines = [json.loads(line) for line in answer.body.splitlines()]
-                results.append(sorted(lines, key=lambda one: one["row"]))
-            assert not batch.folder.exists()
+        async with watching(bus) as dashboard:
+            started = await request(dashboard.app, "POST", path, rows, **BYTES)
+            await until(lambda: len(asked) == 3)
+        go.set()
+        async with watching(bus) as dashboard:
+            id = started.json["id"]
+            await until(lambda: [record.id for record in dashboard.batches.listed()] == [id])
+            await until(lambda: dashboard.batches.listed()[0].ended_at)
+            again = await request(dashboard.app, "POST", path, rows, **BYTES)
+            answer = await request(dashboard.app, "GET", f"/api/batches/{id}/results")
 
-    assert [one["status"] for one in results[0]] == ["completed", "completed", "not_sent"]
-    assert results[0] == results[1]
-    assert sorted(asked) == ["one", "two"]
+    results = [json.loads(line) for line in answer.body.splitlines()]
+    assert [(one["row"], one["status"], one.get("answer")) for one in results] == [
+        (1, "completed", "re one"),
+        (2, "completed", "re slow"),
+        (3, "failed", ""),
+    ]
+    assert (again.json["id"], again.json["status"], again.json["done"]) == (id, "completed", 3)
+    assert (again.json["tokens"], again.json["cost"]) == (3_600, 0.75)
+    assert [(problem["row"], problem["reason"]) for problem in again.json["problems"]] == [(3, "no such order")]
+    assert sorted(asked) == ["bad", "one", "slow"]
 
 
 @pytest.mark.parametrize(
@@ -121,34 +132,46 @@ async def test_another_dashboard_does_no_row_of_a_batch_twice() -> None:
     [
         ("team=clerks&name=r.txt", b"x", 422, "'r.txt' is not one of .csv"),
         ("team=clerks&name=r.csv", b"a,a\n1,2\n", 422, "r.csv has a column twice"),
-        ("team=clerks&name=r.csv", b"a\n", 422, "r.csv has 0 rows; 1 to 3"),
-        ("team=clerks&name=r.csv", b"a\n1\n2\n3\n4\n", 422, "POINTSMAN_DASHBOARD_BATCH_ROWS"),
+        ("team=clerks&name=r.csv", b"a\n", 422, "the batch has no row"),
+        ("team=clerks&name=r.csv", b"a,b\n1,2\n3\n", 422, "row 2 is no request: the row has 1 values"),
+        ("team=clerks&name=r.jsonl", b'"one"\n7\n', 422, "row 2 is no request: the request is 7"),
+        ("team=clerks&name=r.csv", b"a\n1\n2\n3\n4\n", 413, "POINTSMAN_BATCH_ROWS"),
+        ("team=clerks&name=r.csv", b"a\n" + 2_000 * b"1", 413, "POINTSMAN_BATCH_BYTES"),
         ("team=clerks&name=r.csv&concurrency=0", b"a\n1\n", 422, "0 workflows at a time"),
         ("team=clerks&name=r.csv&map=a&map=b", b"a,b\n1,2\n", 422, "--map is either one COLUMN"),
         ("team=*&name=r.csv", b"a\n1\n", 422, "team"),
     ],
 )
 async def test_a_file_that_is_no_batch_is_refused(query: str, body: bytes, status: int, said: str) -> None:
-    async with watching(MemoryBus(), batch_rows=3) as dashboard:
+    async with watching(MemoryBus(), batch_rows=3, batch_bytes=1_024) as dashboard:
         answer = await request(dashboard.app, "POST", f"/api/batches?{query}", body, **BYTES)
-        listed = dashboard.batches.as_json()
+        listed = dashboard.batches.listed()
 
-    assert (answer.status, listed) == (status, [])
+    assert (answer.status, list(listed)) == (status, [])
     assert said in answer.json["error"]
     assert "/tmp" not in answer.json["error"]
 
 
-async def test_more_batches_than_the_bound_wait_for_a_place() -> None:
+async def test_more_batches_than_the_bound_are_refused_until_one_is_cancelled() -> None:
+    path = "/api/batches?team=none&name=r.csv"
     async with watching(MemoryBus()) as dashboard:
-        answers = [
-            await request(
-                dashboard.app, "POST", "/api/batches?team=none&name=r.csv", f"a\n{number}\n".encode(), **BYTES
-            )
-            for number in range(5)
-        ]
-        stopped = await request(dashboard.app, "POST", f"/api/batches/{answers[0].json['id']}/stop", {})
-        unknown = await request(dashboard.app, "POST", "/api/batches/none/stop", {})
 
-    assert [answer.status for answer in answers] == [200] * 4 + [503]
-    assert "the most that it may" in answers[4].json["error"]
-    assert (stopped.json["status"], unknown.status) == ("stopped", 404)
+        async def start(number: int) -> Answer:
+            return await request(dashboard.app, "POST", path, f"a\n{number}\n".encode(), **BYTES)
+
+        begun = [await start(number) for number in range(10)]
+        await until(lambda: len(dashboard.batches.listed()) == 10)
+        refused = await start(10)
+        first = begun[0].json["id"]
+        cancelled = await request(dashboard.app, "POST", f"/api/batches/{first}/cancel", {})
+        ended = await until(lambda: [one for one in dashboard.batches.listed() if one.ended_at])
+        late = await request(dashboard.app, "POST", f"/api/batches/{first}/pause", {})
+        other = await start(0)
+        unknown = await request(dashboard.app, "POST", "/api/batches/none/pause", {})
+        odd = await request(dashboard.app, "POST", f"/api/batches/{first}/stop", {})
+
+    assert [answer.status for answer in begun] == [200] * 10
+    assert (refused.status, "10 may" in refused.json["error"]) == (429, True)
+    assert (cancelled.json["status"], [one.id for one in ended]) == ("cancelling", [first])
+    assert (late.status, unknown.status, odd.status) == (409, 404, 404)
+    assert (other.status, other.json["id"] == first) == (200, False)  # a cancelled batch is not continued

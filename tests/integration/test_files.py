@@ -83,7 +83,7 @@ async def test_files_travel_from_the_command_line_to_agents_and_back(
         shown = await _run(settings, "show", summary.id)
         outcome = await (await client.workflow(summary.id)).outcome(20)
 
-        app = Dashboard(client).app
+        app = (await Dashboard.open(client, settings)).app
         (page,) = outcome.files
         download = await request(app, "GET", f"/api/workflows/{summary.id}/files/{page.sha256}?name=page.txt")
         absent = await request(app, "GET", f"/api/workflows/{summary.id}/files/{'0' * 64}")

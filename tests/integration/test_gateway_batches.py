@@ -19,6 +19,7 @@ from support.waiting import until
 
 from pointsman.authoring.agent import agent
 from pointsman.authoring.context import Context
+from pointsman.batches.records import BATCH_GROUP, read_record
 from pointsman.errors import TaskError
 from pointsman.gateway.keys import KeyStore
 from pointsman.index.callers import CallerLimits
@@ -123,7 +124,7 @@ async def test_lines_and_uploads_are_rows_and_an_invalid_row_refuses_the_batch(
 ) -> None:
     lines = b'"one"\n\n  "two" \r\n"three"'
     kind = {"content-type": "application/jsonl"}
-    async with served_gateway(settings, gateway_batch_rows=3) as address, http_client(address) as client:
+    async with served_gateway(settings, batch_rows=3) as address, http_client(address) as client:
         sent = await client.post("/v1/batches", params={"team": "desk"}, content=lines, headers=kind)
         file = (await client.post("/v1/files", content=lines, headers=kind)).json()["id"]
         uploaded = await client.post("/v1/batches", json={"team": "desk", "inputs": file})
@@ -142,6 +143,37 @@ async def test_lines_and_uploads_are_rows_and_an_invalid_row_refuses_the_batch(
     assert (many.status_code, many.json()["code"]) == (413, "too_many_rows")
     assert (empty.json()["code"], text.status_code) == ("no_rows", 415)
     assert sum(desk.done.values()) == 6
+
+
+async def test_a_paused_batch_sends_no_row_until_it_is_resumed(
+    client: httpx2.AsyncClient, crew: RunningTeam, desk: Desk
+) -> None:
+    desk.gate.clear()
+    inputs = [f"row {number}" for number in range(6)]
+    created = await client.post("/v1/batches", json={"team": "desk", "inputs": inputs, "concurrency": 2})
+    path = created.headers["location"]
+    await until(lambda: desk.running == 2, seconds=30)
+    paused = await client.post(f"{path}/pause", json={})
+
+    bucket = await crew.bus.key_value(crew.subjects.gateway_bucket, BATCH_GROUP)
+
+    async def released() -> bool:
+        stored = await read_record(bucket, paused.json()["id"])
+        return stored is not None and not stored.record.feeder
+
+    async def counts_of_two() -> Any:
+        counts = (await client.get(path)).json()["counts"]
+        return counts if counts["completed"] == 2 else None
+
+    await until(released, seconds=30)
+    desk.gate.set()
+    counts = await until(counts_of_two, seconds=30)
+    resumed = await client.post(f"{path}/resume", json={})
+    batch = await ended(client, path)
+
+    assert (paused.status_code, paused.json()["status"], resumed.json()["status"]) == (202, "paused", "running")
+    assert (counts["completed"], counts["waiting"]) == (2, 4)
+    assert (batch["counts"]["completed"], desk.done) == (6, Counter(inputs))
 
 
 async def test_a_cancelled_batch_sends_no_more_rows_and_ends_those_that_run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -300,6 +301,9 @@ async def use_the_dashboard(system: GrantedSystem) -> None:
     created = json.loads(await call(address, "/api/schedules", times))
     deleted = json.loads(await call(address, "/api/schedules/crew/board/daily/delete", {}))
 
+    batch = await call(address, "/api/batches?team=crew&name=rows.jsonl", json.dumps(steps("row")).encode())
+    await wait_for(partial(_has_ended, address, json.loads(batch)["id"]), "end of the batch")
+
     assert "<html" in page
     assert "wf_" in workflows
     assert submitted["id"] in thread
@@ -307,6 +311,10 @@ async def use_the_dashboard(system: GrantedSystem) -> None:
     assert "worker" in agents
     assert submitted["id"] in cancelled
     assert "cancelled" in shown.output
+
+
+async def _has_ended(address: str, batch: str) -> bool:
+    return '"status":"completed"' in await call(address, f"/api/batches/{batch}/results")
 
 
 async def use_the_gateway(system: GrantedSystem) -> None:

@@ -12,6 +12,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from pointsman.client.client import Client
+from pointsman.settings import Settings
 from pointsman.web.server import serve
 from pointsman.web.users import Users
 
@@ -28,8 +29,7 @@ async def served(client: Client, *, port: int = 0, users: Users | None = None) -
     serving = asyncio.create_task(
         serve(
             client,
-            host="127.0.0.1",
-            port=port,
+            Settings(dashboard_port=port),
             users=users or Users(()),
             hosts=(),
             stop=stop,

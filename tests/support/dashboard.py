@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.ports.bus import Bus
+from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard
 from pointsman.web.users import Users
 from pointsman_schemas.envelope import Envelope, encode
@@ -21,8 +23,8 @@ NASTY = "<img src=x onerror=alert(1)>\u2028</script>\n\ndata: forged\nid: 99"
 
 
 @asynccontextmanager
-async def watching(bus: MemoryBus, users: Users | None = None, batch_rows: int = 10_000) -> AsyncIterator[Dashboard]:
-    dashboard = Dashboard(Client(bus), users=users, batch_rows=batch_rows)
+async def watching(bus: MemoryBus, users: Users | None = None, **settings: Any) -> AsyncIterator[Dashboard]:
+    dashboard = await Dashboard.open(Client(bus), Settings(**settings), users=users)
     folding = asyncio.create_task(dashboard.run_projections())
     try:
         yield dashboard

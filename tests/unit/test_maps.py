@@ -9,7 +9,7 @@ from importlib import import_module
 import pytest
 
 PACKAGES = (
-    "authoring", "bus", "bus.jetstream", "bus.memory", "client", "core", "core.questions", "core.attempts",
+    "authoring", "batches", "bus", "bus.jetstream", "bus.memory", "client", "core", "core.questions", "core.attempts",
     "core.budget", "core.completion", "core.model", "core.planning", "core.replay", "core.strategies", "core.tasks",
     "core.views", "engine", "engine.log", "engine.operations", "engine.process", "engine.supervisor", "engine.worker",
     "evaluation", "gateway", "gateway.openai", "grants", "http", "index", "llm.offline", "ports", "telemetry.fast",

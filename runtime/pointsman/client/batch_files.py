@@ -24,8 +24,10 @@ from pointsman.errors import ConfigurationError, ContractError
 from pointsman_schemas.expressions import parse_path, read_path
 from pointsman_schemas.strict_json import parse_json
 
-__all__ = ["BatchRecord", "Mapper", "RequestFile"]
+__all__ = ["FILE_SUFFIXES", "BatchRecord", "Mapper", "RequestFile", "result_data"]
 
+FILE_SUFFIXES = (".csv", ".jsonl", ".ndjson")
+"""The ends of the names of files of requests."""
 _MAX_LINE_BYTES = 8 * 1024 * 1024
 """Longest line of a file of requests. A longer line is not read into memory, and is an error of its row."""
 _CHUNK_BYTES = 1024 * 1024
@@ -140,7 +142,7 @@ class RequestFile:
         Raises:
             ConfigurationError: The file cannot be read, has another format, or lacks a column.
         """
-        if path.suffix.lower() not in (".csv", ".jsonl", ".ndjson"):
+        if path.suffix.lower() not in FILE_SUFFIXES:
             raise ConfigurationError(f"{path} is not .csv, .jsonl or .ndjson; give the file in one of these formats")
         try:
             digest = hashlib.sha256()
@@ -281,8 +283,8 @@ class BatchRecord:
         Args:
             row: The row.
         """
-        line = to_json(_as_data(row), exclude_none=True)
-        self._count(row.row, _as_data(row))
+        line = to_json(data := result_data(row), exclude_none=True)
+        self._count(row.row, data)
         if self.path is None:
             sys.stdout.write(line.decode() + "\n")
             sys.stdout.flush()
@@ -329,7 +331,12 @@ class BatchRecord:
             self.tokens += int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))
 
 
-def _as_data(row: BatchRow) -> dict[str, object]:
+def result_data(row: BatchRow) -> dict[str, object]:
+    """Return the result of a row as data. A field that is None is left out of the results.
+
+    Args:
+        row: The row.
+    """
     data: dict[str, object] = {"row": row.row, "request_id": row.request_id}
     if row.outcome is None:
         return {**data, "status": row.status, "reason": row.error}

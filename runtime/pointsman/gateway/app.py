@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp
 
+from pointsman.batches.service import Batches
 from pointsman.errors import PointsmanError
 from pointsman.gateway import (
     catalog,
@@ -33,7 +34,6 @@ from pointsman.gateway.access import Access, is_openai_path
 from pointsman.gateway.agui import runs
 from pointsman.gateway.batches import routes as batch_routes
 from pointsman.gateway.batches.models import BatchRequest, BatchResult
-from pointsman.gateway.batches.runner import BatchRunner
 from pointsman.gateway.cloud_events import CloudEvent
 from pointsman.gateway.context import Context
 from pointsman.gateway.events import WorkflowEvent
@@ -87,7 +87,7 @@ _CORS_EXPOSED = (
 _MAX_ERRORS = 5  # invalid parts of a request that a problem lists
 
 
-def make_app(context: Context, batches: BatchRunner, *, hosts: Sequence[str] = (), open: bool) -> ASGIApp:
+def make_app(context: Context, batches: Batches, *, hosts: Sequence[str] = (), open: bool) -> ASGIApp:
     """Assemble the application of a gateway.
 
     Args:

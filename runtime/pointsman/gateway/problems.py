@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import Response
 
+from pointsman.batches.rows import RowsRefusedError
 from pointsman.errors import PointsmanError
 from pointsman.http.statuses import status_of
 from pointsman.index.callers import CallerLimitError
@@ -85,9 +86,12 @@ def problem_of(error: PointsmanError) -> ProblemError:
     if status == 500:
         detail = "the gateway could not serve the request; its log has the reason"
     headers = {"retry-after": "1"} if status == 503 else {}
+    errors: list[dict[str, Any]] | None = None
     if isinstance(error, CallerLimitError):
         headers = {"retry-after": str(error.retry_after)}
-    return ProblemError(status, error.kind, detail, headers=headers)
+    if isinstance(error, RowsRefusedError):  # the body may not have been read to its end
+        headers, errors = {"connection": "close"}, [dict(each) for each in error.errors] or None
+    return ProblemError(status, error.kind, detail, headers=headers, errors=errors)
 
 
 def problem_response(problem: ProblemError, shape: Literal["problem", "openai"] = "problem") -> Response:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from pointsman.batches.service import open_batches
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
 from pointsman.gateway.a2a.door import has_a2a, send_push_notifications
 from pointsman.gateway.a2a.push_store import PUSH_GROUP, PushStore
 from pointsman.gateway.app import make_app
-from pointsman.gateway.batches.records import BATCH_GROUP
-from pointsman.gateway.batches.runner import BatchRunner
 from pointsman.gateway.context import Context
 from pointsman.gateway.keys import KeyCache
 from pointsman.gateway.oidc import TokenVerifier
@@ -62,7 +61,7 @@ async def serve(
         _log.warning("gateway_without_keys", hint=f"each request is refused until there is a key; {advice}")
     push = PushStore(await client.bus.key_value(client.subjects.gateway_bucket, PUSH_GROUP)) if has_a2a() else None
     context = Context(client, settings, keys=keys, verifier=verifier, push=push)
-    batches = BatchRunner(context, await client.bus.key_value(client.subjects.gateway_bucket, BATCH_GROUP))
+    batches = await open_batches(client, context.index, context.files, settings)
     bounds = ConnectionBounds(connections=settings.gateway_max_requests + _SPARE_CONNECTIONS)
     async with asyncio.TaskGroup() as group:
         parts = (context.run(), batches.run(), send_push_notifications(context))

@@ -385,7 +385,14 @@ class _Table:
 
     def dashboard(self, actions: Sequence[str]) -> _Rights:
         publish, subscribe = self.observer(actions)
-        return [*publish, *self._operate(actions, "*")], subscribe  # the dashboard has verified its users
+        publish += [
+            *self._operate(actions, "*"),  # the dashboard has verified its users
+            f"$JS.API.STREAM.INFO.{self.keys}",
+            *self._follow(self.keys, f"{self.key_values}.batch.*"),
+        ]
+        if "submit" in actions:
+            publish += [f"{self.key_values}.batch.*", f"{self.ns}.request.{_TEAM}.*"]
+        return publish, subscribe
 
     # Roles of the account that holds the streams
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pointsman.batches.rows import TooLargeRowsError
+from pointsman.batches.service import BatchConflictError
 from pointsman.engine.log.reader import ImportedLogError
 from pointsman.engine.operations.dead_letters import NotReplayableError
 from pointsman.engine.operations.messages import MessageRefusedError
@@ -25,6 +27,7 @@ __all__ = ["status_of"]
 _STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
     (NotFoundError, 404),
     (OversizeEventError, 413),
+    (TooLargeRowsError, 413),
     (BodyLostError, 410),
     (ContractError, 422),
     (NotReplayableError, 409),
@@ -33,6 +36,7 @@ _STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
     (ImportedLogError, 409),
     (BusyThreadError, 409),
     (ScheduleRefusedError, 409),
+    (BatchConflictError, 409),
     (CallerLimitError, 429),
     (BusUnavailableError, 503),
 )

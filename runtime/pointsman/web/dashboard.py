@@ -4,12 +4,12 @@
 |---|---|
 | `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page, which is drawn from the streams |
 | `/threads`, `/threads/TEAM/CALLER/THREAD` | the conversations, one of them |
-| `/batches`, `/schedules` | the batches of this dashboard, the schedules of all callers |
+| `/batches`, `/schedules` | the batches and the schedules of all callers |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
 | `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
 | `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD` | the same for conversations |
 | `/api/live/batches`, `/api/live/schedules` | the same for batches and schedules |
-| POST `/api/batches`, `/api/batches/ID/stop`, `/api/batches/ID/resume` | send, stop, continue the rows of a file |
+| POST `/api/batches`, `/api/batches/ID/ACTION` | send the rows of a file; pause, resume or cancel them |
 | `/api/batches/ID/results` | the results that the command `batch` writes |
 | `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
 | `/api/workflows/ID/export` | the file that the command `export` writes |
@@ -39,8 +39,11 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from pointsman.batches.service import Batches, open_batches
+from pointsman.bus.file_store import FileStore
 from pointsman.client.client import Client
 from pointsman.client.known_teams import check_team
+from pointsman.clock import SystemClock
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.dead_letters import (
     MAX_CONCURRENT_REPLAYS,
@@ -50,6 +53,7 @@ from pointsman.engine.operations.dead_letters import (
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.index.workflows import WorkflowIndex
 from pointsman.ports.bus import StoredMessage, StreamKind
+from pointsman.settings import Settings
 from pointsman.web import views
 from pointsman.web.auth import (
     SESSION_COOKIE,
@@ -61,7 +65,6 @@ from pointsman.web.auth import (
     user_of,
 )
 from pointsman.web.batch_actions import BatchActions
-from pointsman.web.batches import MAX_BATCH_ROWS, Batches
 from pointsman.web.files import FileTransfers, read_files
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman.web.projections.schedules import ScheduleIndex
@@ -102,35 +105,37 @@ class Dashboard:
 
     Args:
         client: A connected client.
+        settings: The settings.
+        index: The index of the workflows, with details.
+        batches: The batches of the namespace.
         users: The users that may log in; without users, there is no login.
         hosts: Host names that requests may use, beside addresses and `localhost`.
-        plain_http: Let users log in over plain HTTP from other machines; default False.
-        batch_rows: Largest number of rows of a batch; default 10,000.
     """
 
     def __init__(
         self,
         client: Client,
+        settings: Settings,
+        index: WorkflowIndex,
+        batches: Batches,
         *,
         users: Users | None = None,
         hosts: Sequence[str] = (),
-        plain_http: bool = False,
-        batch_rows: int = MAX_BATCH_ROWS,
     ) -> None:
         self.client = client
-        self.index = WorkflowIndex(client.bus, client.subjects, details=True)
+        self.index = index
+        self.batches = batches
         self.letters = LetterIndex(client.bus, client.subjects)
         self.threads = ThreadIndex(client.bus, client.subjects)
         self.schedules = ScheduleIndex(client.bus, client.subjects)
-        self.batches = Batches(batch_rows)
         self.streams = EventStreams(client, self.index, self.letters, self.threads, self.schedules, self.batches)
         self._workflow_actions = WorkflowActions(client, self.streams.refresh)
         self._schedule_actions = ScheduleActions(client)
-        self._batch_actions = BatchActions(client, self.batches)
+        self._batch_actions = BatchActions(client, self.batches, settings.batch_bytes)
         self._files = FileTransfers(client)
         self._users = users or Users(())
         self._throttle = LoginThrottle()
-        self._plain_http = plain_http
+        self._plain_http = settings.dashboard_plain_http
         self._store = client.operations
         self.app: ASGIApp = AccessGuard(
             Starlette(routes=self._routes(), exception_handlers={PointsmanError: error_response, 404: self._not_found}),
@@ -138,6 +143,26 @@ class Dashboard:
             hosts=hosts,
             throttle=self._throttle,
         )
+
+    @classmethod
+    async def open(
+        cls, client: Client, settings: Settings, *, users: Users | None = None, hosts: Sequence[str] = ()
+    ) -> Dashboard:
+        """Return a dashboard of a namespace.
+
+        Args:
+            client: A connected client.
+            settings: The settings.
+            users: The users that may log in; without users, there is no login.
+            hosts: Host names that requests may use, beside addresses and `localhost`.
+
+        Returns:
+            The dashboard.
+        """
+        index = WorkflowIndex(client.bus, client.subjects, details=True)
+        files = FileStore(client.bus, client.subjects.artifacts_bucket, SystemClock(), settings.max_file_bytes)
+        batches = await open_batches(client, index, files, settings)
+        return cls(client, settings, index, batches, users=users, hosts=hosts)
 
     async def run_projections(self) -> None:
         """Keep the data of the pages current, and batches running, until cancelled."""
@@ -186,9 +211,8 @@ class Dashboard:
             Route("/api/requests", self._submit, methods=["POST"]),
             Route("/api/files", self._files.upload, methods=["POST"]),
             Route("/api/batches", self._batch_actions.start, methods=["POST"]),
-            Route("/api/batches/{id}/stop", self._batch_actions.stop, methods=["POST"]),
-            Route("/api/batches/{id}/resume", self._batch_actions.resume, methods=["POST"]),
             Route("/api/batches/{id}/results", self._batch_actions.results),
+            Route("/api/batches/{id}/{action}", self._batch_actions.change, methods=["POST"]),
             Route("/api/schedules", self._schedule_actions.create, methods=["POST"]),
             Route("/api/schedules/{team}/{caller}/{name}/{action}", self._schedule_actions.act, methods=["POST"]),
             Route("/api/workflows/{id}/export", self._export),

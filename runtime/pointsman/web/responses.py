@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from pointsman.errors import ContractError, PointsmanError
 from pointsman.http.statuses import status_of
-from pointsman.web.batches import BusyError
 from pointsman_schemas.base import unknown_name_message
 from pointsman_schemas.strict_json import parse_json
 
@@ -89,8 +88,7 @@ def json_response(content: Any, status: int = 200) -> Response:
 async def error_response(request: Request, error: Exception) -> Response:
     """Return a JSON response for a Pointsman error: the message as `error`, the `kind`, and the error's HTTP status."""
     assert isinstance(error, PointsmanError)
-    status = 503 if isinstance(error, BusyError) else status_of(error)
-    return json_response({"error": str(error), "kind": error.kind}, status)
+    return json_response({"error": str(error), "kind": error.kind}, status_of(error))
 
 
 def parse_number(given: str) -> int:

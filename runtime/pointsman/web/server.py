@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
 from pointsman.http.server import run_server
+from pointsman.settings import Settings
 from pointsman.util.network import is_loopback
-from pointsman.web.batches import MAX_BATCH_ROWS
 from pointsman.web.dashboard import Dashboard
 from pointsman.web.users import Users
 
@@ -49,12 +49,9 @@ def check_access(host: str, token: str | None, users_file: str | None = None) ->
 
 async def serve(
     client: Client,
+    settings: Settings,
     *,
-    host: str,
-    port: int,
     users: Users,
-    plain_http: bool = False,
-    batch_rows: int = MAX_BATCH_ROWS,
     hosts: Sequence[str],
     stop: asyncio.Event,
     ready: Callable[[str], None],
@@ -63,11 +60,8 @@ async def serve(
 
     Args:
         client: A connected client.
-        host: The address to listen on.
-        port: The port to listen on; 0 for any free port.
+        settings: The settings.
         users: The users, as `check_access` returns them.
-        plain_http: Let users log in over plain HTTP from other machines.
-        batch_rows: Largest number of rows of a batch; default 10,000.
         hosts: More host names that requests may use.
         stop: Ends the server.
         ready: Called with the URL when the server listens.
@@ -75,11 +69,18 @@ async def serve(
     Raises:
         ConfigurationError: The port is not available.
     """
+    host = settings.dashboard_host
     named = [] if is_loopback(host) else [host]
-    dashboard = Dashboard(client, users=users, hosts=[*hosts, *named], plain_http=plain_http, batch_rows=batch_rows)
+    dashboard = await Dashboard.open(client, settings, users=users, hosts=[*hosts, *named])
     async with asyncio.TaskGroup() as group:
         folding = group.create_task(dashboard.run_projections())
         await run_server(
-            dashboard.app, name="dashboard", host=host, port=port, stop=stop, ready=ready, on_stop=dashboard.stop
+            dashboard.app,
+            name="dashboard",
+            host=host,
+            port=settings.dashboard_port,
+            stop=stop,
+            ready=ready,
+            on_stop=dashboard.stop,
         )
         folding.cancel()

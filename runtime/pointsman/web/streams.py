@@ -15,6 +15,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from pointsman.batches.service import Batches
 from pointsman.client.client import Client
 from pointsman.core.model.agent_health import open_circuits
 from pointsman.errors import ContractError, PointsmanError
@@ -25,7 +26,7 @@ from pointsman.ports.bus import QueueDepth
 from pointsman.telemetry import get_logger
 from pointsman.util.signal import Signal
 from pointsman.web import views
-from pointsman.web.batches import Batches
+from pointsman.web.batch_actions import batch_json
 from pointsman.web.conversation import Conversation
 from pointsman.web.live_workflow import LiveWorkflow
 from pointsman.web.projections.dead_letters import LetterIndex
@@ -189,7 +190,7 @@ class EventStreams:
             rows, count = letters.page(text, offset=offset, limit=_PAGE_SIZE)
             return {"letters": [row.data for row in rows], "count": count, "until": letters.sequence}
 
-        async for chunk in self._paged("letters", letters, page):
+        async for chunk in self._paged("letters", page, letters):
             yield chunk
 
     async def threads(self, request: Request) -> Chunks:
@@ -200,7 +201,7 @@ class EventStreams:
             rows, count = threads.page(text, offset=offset, limit=_PAGE_SIZE)
             return {"threads": [row.data for row in rows], "count": count}
 
-        async for chunk in self._paged("threads", threads, page):
+        async for chunk in self._paged("threads", page, threads):
             yield chunk
 
     async def thread(self, request: Request) -> Chunks:
@@ -218,12 +219,17 @@ class EventStreams:
             rows, count = schedules.page(text, offset=offset, limit=_PAGE_SIZE)
             return {"schedules": rows, "count": count}
 
-        async for chunk in self._paged("schedules", schedules, page):
+        async for chunk in self._paged("schedules", page, schedules):
             yield chunk
 
     async def batches(self, request: Request) -> Chunks:
-        """Yield the batches of this dashboard, again after each change."""
-        async for chunk in self._paged("batches", self._batches, lambda: {"batches": self._batches.as_json()}):
+        """Yield the newest batches, again after each change of a batch or of its rows."""
+        known = self._batches
+
+        def page() -> dict[str, Any]:
+            return {"batches": [batch_json(known, record) for record in known.listed()]}
+
+        async for chunk in self._paged("batches", page, known, self._index):
             yield chunk
 
     def refresh(self) -> None:
@@ -231,17 +237,17 @@ class EventStreams:
         self._questions.refresh()
         self._queued.refresh()
 
-    async def _paged(self, event: str, index: Signal, page: Callable[[], dict[str, Any]]) -> Chunks:
-        """Yield a page of an index, again after each change."""
+    async def _paged(self, event: str, page: Callable[[], dict[str, Any]], *signals: Signal) -> Chunks:
+        """Yield a page, again after each change of the page, which the signals announce."""
+        sent: dict[str, Any] | None = None
         while True:
-            changes = index.changes
-            yield format_event(event, {**page(), "size": _PAGE_SIZE, **await self._status()})
-            while index.changes == changes:
-                try:
-                    async with asyncio.timeout(KEEPALIVE_INTERVAL_S):
-                        await index.wait_for_change(changes)
-                except TimeoutError:
-                    yield format_event("status", await self._status())
+            changes = [signal.changes for signal in signals]
+            if (content := page()) != sent:
+                sent = content
+                yield format_event(event, {**content, "size": _PAGE_SIZE, **await self._status()})
+            else:
+                yield format_event("status", await self._status())
+            await _wait_for_any(*(each.wait_for_change(seen) for each, seen in zip(signals, changes, strict=True)))
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
     async def _polled(self, event: str, seen: Polled[Any]) -> Chunks:

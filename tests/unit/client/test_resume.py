@@ -21,6 +21,7 @@ from pointsman.engine.operations.resume import NotResumableError
 from pointsman.engine.supervisor import retention
 from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.errors import NotFoundError, TaskError
+from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard
 from pointsman_schemas.card import Role
 from pointsman_schemas.envelope import Envelope, encode
@@ -238,7 +239,7 @@ async def test_dashboard_resumes_a_workflow_and_refuses_one_that_is_done() -> No
     async with factory.team(ONCE, crew(bad.agent), settled=True) as client:
         workflow = await ended(client)
         bad.repaired = True
-        dashboard = Dashboard(client)
+        dashboard = await Dashboard.open(client, Settings())
         action = f"/api/workflows/{workflow.id}/resume"
 
         resumed = await request(dashboard.app, "POST", action, {"reason": "repaired"})

@@ -11,6 +11,7 @@ from support.asgi import HOST, request
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.errors import ConfigurationError
+from pointsman.settings import Settings
 from pointsman.util.network import is_loopback
 from pointsman.web import responses
 from pointsman.web.auth import SESSION_COOKIE, LoginThrottle
@@ -26,12 +27,12 @@ PATHS = ["/", "/workflows/wf_1", "/agents", "/dead-letters", "/login", "/static/
 
 @pytest.fixture
 async def dashboard() -> Dashboard:
-    return Dashboard(Client(MemoryBus()))
+    return await Dashboard.open(Client(MemoryBus()), Settings())
 
 
 @pytest.fixture
 async def locked() -> Dashboard:
-    return Dashboard(Client(MemoryBus()), users=USERS, hosts=["ops.example"])
+    return await Dashboard.open(Client(MemoryBus()), Settings(), users=USERS, hosts=["ops.example"])
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -255,7 +256,8 @@ def test_failures_are_forgotten_after_a_minute_and_addresses_are_bounded() -> No
 async def test_over_plain_http_no_token_is_taken_from_another_machine(
     scheme: str, host: str, plain_http: bool, status: int, is_secure: bool
 ) -> None:
-    app = Dashboard(Client(MemoryBus()), users=USERS, hosts=["ops.example"], plain_http=plain_http).app
+    settings = Settings(dashboard_plain_http=plain_http)
+    app = (await Dashboard.open(Client(MemoryBus()), settings, users=USERS, hosts=["ops.example"])).app
 
     async def over(scope: Any, receive: Any, send: Any) -> None:
         await app({**scope, "scheme": scheme}, receive, send)

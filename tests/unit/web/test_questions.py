@@ -12,6 +12,7 @@ from support.waiting import until
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
+from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard
 from pointsman_schemas.team import PlanAndExecute, Team
 
@@ -31,7 +32,7 @@ async def test_approval_is_listed_and_an_edited_answer_continues_the_workflow() 
     paid: list[Any] = []
     agents = [planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill"}), payer(paid)]
     async with factory.team(TEAM, agents) as client:
-        dashboard = Dashboard(client)
+        dashboard = await Dashboard.open(client, Settings())
         folding = asyncio.create_task(dashboard.run_projections())
         workflow = await client.submit("bank", {"amount": 900})
         await until(client.operations.questions)
@@ -65,7 +66,7 @@ async def test_question_is_listed_with_what_is_known_and_a_wrong_answer_is_refus
 
     agents = [planner_of({"id": "pay", "agent": "payer", "intent": "pay the bill"}), pay]
     async with factory.team(TEAM, agents) as client:
-        dashboard = Dashboard(client)
+        dashboard = await Dashboard.open(client, Settings())
         workflow = await client.submit("bank", {"amount": 900})
         await until(client.operations.questions)
         async with event_stream(dashboard.app, "/api/live/questions") as page:

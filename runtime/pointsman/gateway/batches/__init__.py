@@ -1,4 +1,1 @@
-"""Batches over HTTP: many requests of one caller to a team, sent by whichever gateway has the batch.
-
-Read in this order: records, rows, feed, runner, models, routes
-"""
+"""Batches over HTTP. Read in this order: models, routes."""

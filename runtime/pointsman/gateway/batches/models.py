@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AwareDatetime, BaseModel, Field, JsonValue
 
-from pointsman.gateway.batches.records import BatchRecord
+from pointsman.batches.records import BatchRecord, BatchStatus
+from pointsman.batches.service import MAX_CONCURRENCY, BatchProgress
 from pointsman.gateway.models import FILE_ID_PATTERN, Body, BudgetRequest, OutcomeView, UsageView
-from pointsman.index.workflows import WorkflowIndex
 from pointsman_schemas.events import MAX_DEADLINE_S
 from pointsman_schemas.ids import TeamName
 
-__all__ = ["MAX_CONCURRENCY", "BatchCounts", "BatchOptions", "BatchPage", "BatchRequest", "BatchResult", "BatchView"]
-
-MAX_CONCURRENCY = 100
-"""Largest number of workflows of a batch at a time."""
+__all__ = ["BatchCounts", "BatchOptions", "BatchPage", "BatchRequest", "BatchResult", "BatchView"]
 
 Inputs = Annotated[list[Annotated[str, Field(min_length=1)] | dict[str, JsonValue]], Field(min_length=1)]
 Deadline = Annotated[float, Field(strict=True, ge=0.001, le=MAX_DEADLINE_S)]
@@ -67,9 +64,7 @@ class BatchView(BaseModel):
 
     id: str = Field(description="The id, which is the correlation id of the workflows.")
     team: str = Field(description="The team.")
-    status: Literal["running", "cancelling", "completed", "cancelled", "failed"] = Field(
-        description="`completed` once each row has ended, whatever its status is."
-    )
+    status: BatchStatus = Field(description="`completed` once each row has ended, whatever its status is.")
     total: int = Field(description="Number of rows.")
     counts: BatchCounts = Field(description="Numbers of rows by status.")
     usage: UsageView = Field(description="Usage of the rows that have ended.")
@@ -80,38 +75,21 @@ class BatchView(BaseModel):
     reason: str = Field(default="", description="The reason why the batch ended before all rows were done.")
 
     @classmethod
-    def of(cls, record: BatchRecord, index: WorkflowIndex, workflow_ids: list[str]) -> BatchView:
-        """Return the view of a batch: the rows that the record counts, and the others from the index.
+    def of(cls, record: BatchRecord, progress: BatchProgress) -> BatchView:
+        """Return the view of a batch.
 
         Args:
             record: The record.
-            index: The index.
-            workflow_ids: The workflows of the rows from `record.next` to `record.sent`.
+            progress: The progress.
         """
-        counts, usage = dict(record.counts), record.usage
-        for id in workflow_ids:
-            row = index.find(id)
-            status = "waiting" if row is None else "running" if row.ended_at is None else row.status
-            counts[status] = counts.get(status, 0) + 1
-            if row is not None and row.ended_at is not None:
-                usage += row.usage
-        counts["waiting"] = record.total - sum(counts.values()) + counts.get("waiting", 0)
         return cls(
             **record.model_dump(
                 include={"id", "team", "total", "concurrency", "caller", "created_at", "ended_at", "reason"}
             ),
-            status=_status(record),
-            counts=BatchCounts(**counts),
-            usage=UsageView.of(usage),
+            status=record.status,
+            counts=BatchCounts(**progress.counts),
+            usage=UsageView.of(progress.usage),
         )
-
-
-def _status(record: BatchRecord) -> Literal["running", "cancelling", "completed", "cancelled", "failed"]:
-    if record.ended_at is None:
-        return "cancelling" if record.cancelled else "running"
-    if record.cancelled:
-        return "cancelled"
-    return "failed" if record.reason else "completed"
 
 
 class BatchPage(BaseModel):

@@ -2,56 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Annotated, Any
-from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from pointsman.errors import ConflictError, ContractError, NotFoundError
+from pointsman.batches.records import BatchRecord
+from pointsman.batches.rows import MEDIA_TYPE as _LINES
+from pointsman.batches.service import Batches
+from pointsman.errors import ContractError
 from pointsman.gateway.batches.models import BatchOptions, BatchPage, BatchRequest, BatchResult, BatchView
-from pointsman.gateway.batches.records import (
-    BatchRecord,
-    StoredRecord,
-    parse_record,
-    read_record,
-    store_record,
-    update_record,
-)
-from pointsman.gateway.batches.rows import store_rows
-from pointsman.gateway.batches.runner import BatchRunner
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.files.uploads import usable_files
-from pointsman.gateway.models import CancelRequest, OutcomeView
+from pointsman.gateway.models import Body, CancelRequest, OutcomeView
 from pointsman.gateway.problems import ProblemError, problems
-from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Budget, Outcome
-from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TOKEN_PATTERN, derive_id
-from pointsman_schemas.strict_json import describe, dump, parse, parse_json
+from pointsman_schemas.events import Budget
+from pointsman_schemas.ids import MAX_CALLER_ID_CHARS, TOKEN_PATTERN
+from pointsman_schemas.strict_json import describe, dump, parse_json
 
 __all__ = ["router"]
 
 
-async def _batches(request: Request) -> BatchRunner:
-    runner: BatchRunner = request.app.state.batches
-    return runner
+async def _batches(request: Request) -> Batches:
+    batches: Batches = request.app.state.batches
+    return batches
 
 
-BatchesArg = Annotated[BatchRunner, Depends(_batches)]
+BatchesArg = Annotated[Batches, Depends(_batches)]
 
 router = APIRouter(prefix="/v1/batches", tags=["batches"])
-
-_MAX_OPEN = 10  # batches of a caller that have not ended
-_MAX_LISTED = 100
-_READS = 16  # outcomes that are read at a time
-_LINES = "application/jsonl"
 
 BatchPath = Annotated[str, Path(pattern=TOKEN_PATTERN, description="The id of the batch.")]
 _BODY: dict[str, Any] = {
@@ -123,46 +107,31 @@ async def create_batch(
         pieces = await _pieces_of(body, context, caller)
     else:
         raise ProblemError(415, "unknown_format", f"the content type is {kind[:100]!r}; send {_LINES} or JSON")
-    id = f"batch-{derive_id('batch', caller.name, idempotency_key) if idempotency_key else uuid4().hex[:24]}"
-    if idempotency_key is None or await read_record(batches.bucket, id) is None:
-        _check_open(batches, caller)
-    rows = await store_rows(
-        context.files,
-        id,
+    record = await batches.create(
+        caller.name,
+        options.team,
         pieces,
-        max_bytes=context.settings.gateway_batch_bytes,
-        max_rows=context.settings.gateway_batch_rows,
-        max_row_bytes=context.settings.gateway_max_body,
-    )
-    record = BatchRecord(
-        id=id,
-        caller=caller.name,
+        key=idempotency_key,
         limits=caller.limits,
-        team=options.team,
-        digest=derive_id(rows.file.sha256, options.model_dump_json(), (budget or Budget()).model_dump_json()),
-        rows=rows.file,
-        total=rows.total,
+        max_row_bytes=context.settings.gateway_max_body,
         concurrency=options.concurrency,
         deadline=options.deadline,
         budget=budget,
-        created_at=datetime.now(UTC),
     )
-    stored = await _store(batches, record)
-    response.headers["location"] = f"/v1/batches/{id}"
-    return _view(context, stored.record)
+    response.headers["location"] = f"/v1/batches/{record.id}"
+    return _view(batches, record)
 
 
 @router.get("", summary="List batches", responses=problems())
-async def list_batches(context: ContextArg, caller: CallerArg, batches: BatchesArg) -> BatchPage:
+async def list_batches(caller: CallerArg, batches: BatchesArg) -> BatchPage:
     """List your newest 100 batches; as an operator, those of all callers."""
-    found = [record for record in batches.records() if caller.operator or record.caller == caller.name]
-    return BatchPage(batches=[_view(context, record) for record in found[:_MAX_LISTED]])
+    return BatchPage(batches=[_view(batches, record) for record in batches.listed(_owner(caller))])
 
 
 @router.get("/{batch_id}", summary="Read a batch", responses=problems(404))
-async def get_batch(batch_id: BatchPath, context: ContextArg, caller: CallerArg, batches: BatchesArg) -> BatchView:
+async def get_batch(batch_id: BatchPath, caller: CallerArg, batches: BatchesArg) -> BatchView:
     """Read the progress of a batch."""
-    return _view(context, await _find(batches, caller, batch_id))
+    return _view(batches, await batches.find(batch_id, _owner(caller)))
 
 
 @router.get(
@@ -175,30 +144,34 @@ async def get_batch(batch_id: BatchPath, context: ContextArg, caller: CallerArg,
 )
 async def get_results(
     batch_id: BatchPath,
-    context: ContextArg,
     caller: CallerArg,
     batches: BatchesArg,
     after: Annotated[int, Query(ge=0, le=1_000_000_000, description="Only rows after this one.")] = 0,
 ) -> Response:
     """Send the results of a batch."""
-    record = await _find(batches, caller, batch_id)
-    return StreamingResponse(_results(context, record, after), media_type=_LINES)
+    record = await batches.find(batch_id, _owner(caller))
+    return StreamingResponse(_results(batches, record, after), media_type=_LINES)
+
+
+@router.post("/{batch_id}/pause", status_code=202, summary="Pause a batch", responses=problems(404, 409))
+async def pause_batch(batch_id: BatchPath, body: Body, caller: CallerArg, batches: BatchesArg) -> BatchView:
+    """Send no more rows until the batch is resumed. Workflows that run go on."""
+    record = await batches.find(batch_id, _owner(caller))
+    return _view(batches, await batches.pause(record.id))
+
+
+@router.post("/{batch_id}/resume", status_code=202, summary="Resume a batch", responses=problems(404, 409))
+async def resume_batch(batch_id: BatchPath, body: Body, caller: CallerArg, batches: BatchesArg) -> BatchView:
+    """Go on with a batch that was paused."""
+    record = await batches.find(batch_id, _owner(caller))
+    return _view(batches, await batches.resume(record.id))
 
 
 @router.post("/{batch_id}/cancel", status_code=202, summary="Cancel a batch", responses=problems(404, 409))
-async def cancel_batch(
-    batch_id: BatchPath, body: CancelRequest, context: ContextArg, caller: CallerArg, batches: BatchesArg
-) -> BatchView:
+async def cancel_batch(batch_id: BatchPath, body: CancelRequest, caller: CallerArg, batches: BatchesArg) -> BatchView:
     """Send no more rows, and cancel the workflows of those that run."""
-    record = await _find(batches, caller, batch_id)
-    stored = await update_record(
-        batches.bucket,
-        record.id,
-        lambda found: found.model_copy(update={"cancelled": True}) if found.ended_at is None else None,
-    )
-    if stored is None or stored.record.ended_at is not None:
-        raise ProblemError(409, "already_ended", "the batch has ended already")
-    return _view(context, stored.record)
+    record = await batches.find(batch_id, _owner(caller))
+    return _view(batches, await batches.cancel(record.id))
 
 
 def _parse_options(given: dict[str, Any]) -> BatchOptions:
@@ -240,66 +213,18 @@ async def _pieces_of(body: BatchRequest, context: Context, caller: Caller) -> As
     return lines()
 
 
-def _check_open(batches: BatchRunner, caller: Caller) -> None:
-    running = [each for each in batches.records() if each.caller == caller.name and each.ended_at is None]
-    if len(running) >= _MAX_OPEN:
-        raise ProblemError(
-            429, "too_many_batches", f"{len(running)} batches of {caller.name} run, and {_MAX_OPEN} may; wait for one "
-            "to end, or cancel one", headers={"retry-after": "5"},
-        )  # fmt: skip
+def _owner(caller: Caller) -> str:
+    """Return the caller whose batches a caller may see; empty for those of all callers."""
+    return "" if caller.operator else caller.name
 
 
-async def _store(batches: BatchRunner, record: BatchRecord) -> StoredRecord:
-    """Store a new record, unless the same batch exists.
-
-    Returns:
-        The record of the batch.
-
-    Raises:
-        ProblemError: The key belongs to another batch.
-    """
-    bucket = batches.bucket
-    while True:
-        entry = await bucket.get(record.id)
-        if (found := parse_record(entry)) is not None:
-            if found.record.digest != record.digest:
-                raise ProblemError(
-                    409, "key_taken", "another batch has this Idempotency-Key; nothing was sent; give the new batch a "
-                    "new key",
-                )  # fmt: skip
-            return found
-        with suppress(ConflictError):
-            return await store_record(bucket, record, entry.revision if entry else 0)
+def _view(batches: Batches, record: BatchRecord) -> BatchView:
+    return BatchView.of(record, batches.progress(record))
 
 
-async def _find(batches: BatchRunner, caller: Caller, id: str) -> BatchRecord:
-    found = await read_record(batches.bucket, id)
-    if found is None or not (caller.operator or found.record.caller == caller.name):
-        raise NotFoundError(f"there is no batch {id!r} of yours; GET /v1/batches lists the ones there are")
-    return found.record
-
-
-def _workflow_ids(context: Context, record: BatchRecord, rows: Sequence[int] | range) -> list[str]:
-    client = context.client.for_user(record.caller)
-    return [client.workflow_id(record.team, record.request_id(row)) for row in rows]
-
-
-def _view(context: Context, record: BatchRecord) -> BatchView:
-    rows = range(record.next, record.sent + 1) if record.ended_at is None else range(0)
-    return BatchView.of(record, context.index, _workflow_ids(context, record, rows))
-
-
-async def _results(context: Context, record: BatchRecord, after: int) -> AsyncIterator[bytes]:
-    for first in range(after + 1, record.sent + 1, _READS):
-        rows = range(first, min(first + _READS, record.sent + 1))
-        ids = _workflow_ids(context, record, rows)
-        outcomes = await asyncio.gather(*(_outcome(context, record.team, id) for id in ids))
-        for row, id, outcome in zip(rows, ids, outcomes, strict=True):
-            if outcome is not None:
-                view = OutcomeView.of(outcome)
-                yield dump(BatchResult(row=row, workflow_id=id, **dict(view))) + b"\n"
-
-
-async def _outcome(context: Context, team: str, workflow: str) -> Outcome | None:
-    stored = await context.client.bus.last("log", context.client.subjects.outcome(team, workflow))
-    return None if stored is None else parse(Outcome, decode(stored.headers, stored.body)[1])
+async def _results(batches: Batches, record: BatchRecord, after: int) -> AsyncIterator[bytes]:
+    async with aclosing(batches.results(record, after)) as rows:
+        async for row in rows:
+            assert row.outcome is not None
+            view = OutcomeView.of(row.outcome)
+            yield dump(BatchResult(row=row.row, workflow_id=row.workflow_id, **dict(view))) + b"\n"

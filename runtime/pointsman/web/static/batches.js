@@ -5,7 +5,10 @@ import { ago, clock, money, number, seconds, span } from "./format.js";
 import { follow, post, teams } from "./live.js";
 import { send } from "./files.js";
 
-const STATUS = { running: ["running", "Running"], ended: ["good", "Ended"], stopped: ["muted", "Stopped"], failed: ["bad", "Interrupted"] };
+const STATUS = {
+  running: ["running", "Running"], paused: ["muted", "Paused"], cancelling: ["muted", "Cancelling"],
+  completed: ["good", "Ended"], cancelled: ["muted", "Cancelled"], failed: ["bad", "Failed"],
+};
 
 export function batchesPage(main) {
   document.title = "Batches · Pointsman";
@@ -22,7 +25,7 @@ export function batchesPage(main) {
   const list = h("ol", { class: "letters", "aria-label": "Batches, the newest first" });
   const nothing = h("div", {});
   main.append(
-    h("div", { class: "head-line" }, h("h1", { text: "Batches" }), h("p", { class: "muted", text: "Each row of a file becomes a request. Batches run in this dashboard and end with it. Their rows are durable: upload the same file again, and no row is done twice." })),
+    h("div", { class: "head-line" }, h("h1", { text: "Batches" }), h("p", { class: "muted", text: "Each row of a file becomes a request. A batch goes on without this page. Upload the same file again, and no row is done twice." })),
     form, list, nothing);
   const elements = new Map();
 
@@ -52,7 +55,7 @@ export function batchesPage(main) {
       elements.get(one.id).update(one);
       return elements.get(one.id);
     }));
-    nothing.replaceChildren(...(batches.length ? [] : [empty("No batches in this dashboard.", "Batches of the command pointsman batch are not listed. Their workflows are.")]));
+    nothing.replaceChildren(...(batches.length ? [] : [empty("No batches.", "Batches of the command pointsman batch are not listed. Their workflows are.")]));
   }
 
   follow("/api/live/batches", { batches: draw });
@@ -76,16 +79,18 @@ function batchElement(id) {
   const rows = h("ul", { class: "row-problems" });
   const problems = h("details", { class: "letter-body", hidden: true }, h("summary", {}), rows);
   const take = h("a", { class: "button", href: `/api/batches/${id}/results`, download: "", text: "Results" });
-  const stopIt = h("button", { type: "button", class: "danger", "data-needs": "operate", text: "Stop", onclick: once(() => act("stop")) });
-  const goOn = h("button", { type: "button", "data-needs": "operate", text: "Go on", onclick: once(() => act("resume")) });
+  const button = (text, action, tone = "") => h("button", { type: "button", class: tone, "data-needs": "operate", text, onclick: once(() => act(action)) });
+  const pause = button("Pause", "pause");
+  const resume = button("Resume", "resume");
+  const cancel = button("Cancel", "cancel", "danger");
   const element = h("li", { class: "letter batch", tabindex: "-1" },
     h("div", { class: "letter-head" }, state, name, about, when), bar, counts, error,
-    h("div", { class: "letter-foot" }, problems, h("p", { class: "buttons" }, take, stopIt, goOn)));
+    h("div", { class: "letter-foot" }, problems, h("p", { class: "buttons" }, take, pause, resume, cancel)));
 
   async function act(what) {
     const done = await post(`/api/batches/${id}/${what}`);
     if (!done.ok) note(done.error, "bad");
-    else if (what === "stop") note("No further row is sent. Workflows that run go on.");
+    else if (what === "pause") note("No further row is sent. Workflows that run go on.");
   }
 
   element.tick = () => {
@@ -109,10 +114,11 @@ function batchElement(id) {
     setText(problems.firstChild, batch.problems.length < batch.problem_count
       ? `The last ${number(batch.problems.length)} of ${number(batch.problem_count)} rows that did not complete` : `Rows that did not complete`);
     arrange(rows, batch.problems.map((one) => rows.querySelector(`[data-row="${one.row}"]`) || h("li", { "data-row": one.row },
-      one.workflow ? h("a", { href: `/workflows/${one.workflow}`, text: `Row ${number(one.row)}` }) : h("b", { text: `Row ${number(one.row)}` }),
+      one.status === "not_sent" ? h("b", { text: `Row ${number(one.row)}` }) : h("a", { href: `/workflows/${one.workflow_id}`, text: `Row ${number(one.row)}` }),
       ` ${one.status.replaceAll("_", " ")}: ${one.reason}`)));
-    stopIt.hidden = batch.status !== "running";
-    goOn.hidden = batch.status === "running" || batch.status === "ended";
+    pause.hidden = batch.status !== "running";
+    resume.hidden = batch.status !== "paused";
+    cancel.hidden = batch.status !== "running" && batch.status !== "paused";
     element.tick();
   };
   return element;

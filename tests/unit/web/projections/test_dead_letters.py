@@ -14,6 +14,7 @@ from support.waiting import until
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.engine.operations.dead_letters import DeadLetters
+from pointsman.settings import Settings
 from pointsman.web.dashboard import Dashboard
 from pointsman.web.projections.dead_letters import LetterIndex
 from pointsman_schemas.envelope import Envelope, encode
@@ -24,7 +25,7 @@ from pointsman_schemas.strict_json import dump
 @asynccontextmanager
 async def watching(bus: MemoryBus, *, letters: int) -> AsyncIterator[Dashboard]:
     """Return a dashboard that has read so many letters."""
-    dashboard = Dashboard(Client(bus))
+    dashboard = await Dashboard.open(Client(bus), Settings())
     folding = asyncio.create_task(dashboard.run_projections())
 
     async def seen() -> bool:

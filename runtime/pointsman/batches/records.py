@@ -1,9 +1,9 @@
-"""The records of batches in a key-value bucket. All gateways read them, and one at a time feeds a batch."""
+"""The records of batches in a key-value bucket. All feeders read them, and one at a time feeds a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
@@ -15,14 +15,41 @@ from pointsman_schemas.files import File
 from pointsman_schemas.ids import TeamName, Token
 from pointsman_schemas.strict_json import dump, parse
 
-__all__ = ["BATCH_GROUP", "BatchRecord", "StoredRecord", "parse_record", "read_record", "store_record", "update_record"]
+__all__ = [
+    "BATCH_GROUP",
+    "MAX_PROBLEMS",
+    "BatchRecord",
+    "BatchStatus",
+    "RowProblem",
+    "StoredRecord",
+    "parse_record",
+    "problem_of",
+    "read_record",
+    "store_record",
+    "update_record",
+]
 
+BatchStatus: TypeAlias = Literal["running", "paused", "cancelling", "completed", "cancelled", "failed"]
 BATCH_GROUP = "batch"
 """The group of the keys of the gateway's bucket that have batches."""
+MAX_PROBLEMS = 20
+"""Newest rows that did not complete, in the record."""
+_MAX_REASON_CHARS = 200
+
+
+class RowProblem(BaseModel):
+    """A row that did not complete."""
+
+    model_config = ConfigDict(frozen=True)
+
+    row: int = Field(description="The number of the row, from 1.")
+    workflow_id: str = Field(description="The workflow; its request may not have been sent.")
+    status: str = Field(description="The status of the outcome, or `not_sent`.")
+    reason: str = Field(description="The beginning of the reason.")
 
 
 class BatchRecord(BaseModel):
-    """A batch: its rows, its options, and the gateway that feeds it."""
+    """A batch: its rows, its options, and the process that feeds it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -30,6 +57,7 @@ class BatchRecord(BaseModel):
     caller: Token = Field(description="The caller, whose requests the rows are.")
     limits: CallerLimits = Field(description="The limits of the caller.")
     team: TeamName = Field(description="The team.")
+    name: str = Field(default="", description="The name of the file with the rows; empty for rows without a file.")
     digest: str = Field(description="The digest of the rows and the options: the same batch has the same digest.")
     rows: File = Field(description="The requests, one JSON text or object a line.")
     total: int = Field(ge=1, description="Number of rows.")
@@ -37,15 +65,26 @@ class BatchRecord(BaseModel):
     deadline: float | None = Field(default=None, description="Seconds for each workflow.")
     budget: Budget | None = Field(default=None, description="Limits of each workflow.")
     created_at: AwareDatetime = Field(description="Time of the batch.")
-    feeder: str = Field(default="", description="The gateway that feeds the batch; empty if none does.")
+    feeder: str = Field(default="", description="The process that feeds the batch; empty if none does.")
     beat: int = Field(default=0, ge=0, description="Counts the writes of the feeder, which show that the feeder lives.")
     sent: int = Field(default=0, ge=0, description="No row after this one was sent.")
     next: int = Field(default=1, ge=1, description="Each row before this one has ended.")
     counts: dict[str, int] = Field(default={}, description="Number of the rows before `next` by status.")
     usage: Usage = Field(default=Usage(), description="Usage of the rows before `next`.")
+    problems: tuple[RowProblem, ...] = Field(
+        default=(), description="The newest rows before `next` that did not complete."
+    )
+    paused: bool = Field(default=False, description="True while no row is sent.")
     cancelled: bool = Field(default=False, description="True once the batch was cancelled.")
     ended_at: AwareDatetime | None = Field(default=None, description="Time of the end.")
     reason: str = Field(default="", description="The reason why the batch ended early.")
+
+    @property
+    def status(self) -> BatchStatus:
+        """The status of the batch: `completed` once each row has ended, whatever its status is."""
+        if self.ended_at is not None:
+            return "cancelled" if self.cancelled else "failed" if self.reason else "completed"
+        return "cancelling" if self.cancelled else "paused" if self.paused else "running"
 
     def request_id(self, row: int) -> str:
         """Return the id of the request of a row.
@@ -54,6 +93,18 @@ class BatchRecord(BaseModel):
             row: The number of the row, from 1.
         """
         return f"{self.id}-{row}"
+
+
+def problem_of(row: int, workflow: str, status: str, reason: str) -> RowProblem:
+    """Return the problem of a row that did not complete.
+
+    Args:
+        row: The number of the row, from 1.
+        workflow: The workflow.
+        status: The status of the outcome.
+        reason: The reason, of which the beginning is kept.
+    """
+    return RowProblem(row=row, workflow_id=workflow, status=status, reason=reason[:_MAX_REASON_CHARS])
 
 
 class StoredRecord(NamedTuple):
@@ -110,7 +161,7 @@ async def store_record(bucket: KeyValue, record: BatchRecord, expect: int) -> St
 async def update_record(
     bucket: KeyValue, id: str, change: Callable[[BatchRecord], BatchRecord | None]
 ) -> StoredRecord | None:
-    """Change a record, also while other gateways change it.
+    """Change a record, also while other processes change it.
 
     Args:
         bucket: The bucket.

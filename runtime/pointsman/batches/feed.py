@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
+from pointsman.batches.records import MAX_PROBLEMS, BatchRecord, StoredRecord, problem_of, read_record, store_record
+from pointsman.batches.rows import read_rows
+from pointsman.bus.file_store import FileStore
 from pointsman.client.batch import BatchInput, BatchRow, run_batch
+from pointsman.client.client import Client
 from pointsman.client.workflow import Workflow
 from pointsman.errors import BodyLostError, ConflictError, NotFoundError
-from pointsman.gateway.batches.records import BatchRecord, StoredRecord, read_record, store_record
-from pointsman.gateway.batches.rows import read_rows
-from pointsman.gateway.context import Context
 from pointsman.index.callers import CallerLimitError
+from pointsman.index.workflows import WorkflowIndex
 from pointsman.ports.key_value import KeyValue
 from pointsman_schemas.events import Budget, Usage
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["BatchFeed", "FeedLostError"]
+__all__ = ["BatchFeed", "BatchParts", "FeedLostError"]
 
 _RESERVED_ROWS = 100  # rows that a feeder may send before it writes the record again
 _LIMIT_PAUSE_S = 0.25  # seconds before a row is tried again that a limit of the caller has held back
@@ -29,27 +32,52 @@ _SETTLE_TIMEOUT_S = 30.0  # seconds in which cancelled rows end
 
 
 class FeedLostError(Exception):
-    """Another gateway feeds the batch."""
+    """Another process feeds the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchParts:
+    """The parts of the process that feeds batches.
+
+    Attributes:
+        client: A connected client of the namespace.
+        index: The index of the workflows.
+        files: The files of the namespace.
+        bucket: The bucket of the records.
+        heartbeat: Seconds between two writes of a feeder.
+    """
+
+    client: Client
+    index: WorkflowIndex
+    files: FileStore
+    bucket: KeyValue
+    heartbeat: float
+
+
+class _End(NamedTuple):
+    """The end of a row. The reason is empty for a row that completed."""
+
+    status: str
+    usage: Usage = Usage()
+    reason: str = ""
 
 
 class BatchFeed:
-    """Feeds one batch while this gateway is its feeder.
+    """Feeds one batch while this process is its feeder.
 
     Args:
-        context: The parts of the gateway.
-        bucket: The bucket of the records.
-        stored: The record, with this gateway as the feeder.
+        parts: The parts of the process.
+        stored: The record, with this process as the feeder.
     """
 
-    def __init__(self, context: Context, bucket: KeyValue, stored: StoredRecord) -> None:
-        self._context = context
-        self._bucket = bucket
+    def __init__(self, parts: BatchParts, stored: StoredRecord) -> None:
+        self._parts = parts
+        self._bucket = parts.bucket
         self._stored = stored
         self._writing = asyncio.Lock()
-        self._cancelled = asyncio.Event()
-        self._ended: dict[int, tuple[str, Usage]] = {}  # rows that ended before a row with a smaller number
-        record = stored.record
-        self._client = context.client.for_user(record.caller)
+        self._stopping = asyncio.Event()
+        self._ended: dict[int, _End] = {}  # rows that ended before a row with a smaller number
+        self._client = parts.client.for_user(stored.record.caller)
 
     @property
     def subjects(self) -> Subjects:
@@ -57,26 +85,28 @@ class BatchFeed:
         return self._client.subjects
 
     async def run(self) -> None:
-        """Feed the batch to its end.
+        """Feed the batch to its end, or until it is paused.
 
         Raises:
-            FeedLostError: Another gateway feeds the batch.
-            BusUnavailableError: The broker does not answer. Any gateway goes on with the batch.
+            FeedLostError: Another process feeds the batch.
+            BusUnavailableError: The broker does not answer. Any feeder goes on with the batch.
         """
         if self._stored.record.cancelled:
-            self._cancelled.set()
+            self._stopping.set()
         beating = asyncio.create_task(self._beat())
         feeding = asyncio.create_task(self._feed())
-        stopping = asyncio.create_task(self._cancelled.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
         tasks: tuple[asyncio.Task[Any], ...] = (beating, feeding, stopping)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if beating.done():
                 beating.result()
-            reason = ""
-            if self._cancelled.is_set():
+            if self._stopping.is_set():
                 feeding.cancel()
                 await asyncio.gather(feeding, return_exceptions=True)
+                await self._write(lambda record: {"feeder": record.feeder if record.cancelled else ""})
+                if not self._stored.record.cancelled:
+                    return
                 await self._cancel_rows()
                 reason = "the batch was cancelled"
             else:
@@ -88,12 +118,12 @@ class BatchFeed:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def cancel(self) -> None:
-        """End the batch: send no more rows, and cancel those that run."""
-        self._cancelled.set()
+    def stop(self) -> None:
+        """Send no more rows: the batch was paused or cancelled."""
+        self._stopping.set()
 
     async def release(self) -> None:
-        """Let another gateway go on with the batch at once."""
+        """Let another process go on with the batch at once."""
         with suppress(FeedLostError):
             await self._write(lambda record: {"feeder": ""})
 
@@ -116,14 +146,14 @@ class BatchFeed:
         if row > self._stored.record.sent:
             await self._write(lambda record: {"sent": max(record.sent, min(record.total, row + _RESERVED_ROWS - 1))})
         record, workflow = self._stored.record, self._client.workflow_id(team, request_id)
-        while self._context.index.find(workflow) is None:
+        while self._parts.index.find(workflow) is None:
             try:
-                self._context.index.callers.check(record.caller, record.limits)
+                self._parts.index.callers.check(record.caller, record.limits)
                 break
             except CallerLimitError:  # running workflows, or tokens or cost of the day
                 await asyncio.sleep(_LIMIT_PAUSE_S)
-        if self._context.index.find(workflow) is None:
-            self._context.index.callers.submitted(record.caller, workflow)
+        if self._parts.index.find(workflow) is None:
+            self._parts.index.callers.submitted(record.caller, workflow)
         return await self._client.submit(
             team, input, request_id=request_id, correlation_id=record.id, deadline=deadline, budget=budget
         )
@@ -134,7 +164,7 @@ class BatchFeed:
         rows = run_batch(
             _From(self, record.next - 1),
             record.team,
-            read_rows(self._context.files, record.rows, record.next),
+            read_rows(self._parts.files, record.rows, record.next),
             batch_id=record.id,
             concurrency=record.concurrency,
             deadline=record.deadline,
@@ -172,7 +202,7 @@ class BatchFeed:
 
     async def _settle(self) -> None:
         """Count each row that has no end yet. Rows that were cancelled have some time to end."""
-        record, index = self._stored.record, self._context.index
+        record, index = self._stored.record, self._parts.index
         left = [row for row in range(record.next, record.total + 1) if row not in self._ended]
         until = asyncio.get_running_loop().time() + _SETTLE_TIMEOUT_S
         while left:
@@ -180,14 +210,14 @@ class BatchFeed:
             for row in left:
                 found = index.find(self._workflow_id(row)) if row <= record.sent else None
                 if found is None:
-                    self._ended[row] = "not_sent", Usage()
+                    self._ended[row] = _End("not_sent")
                 elif found.ended_at is not None:
-                    self._ended[row] = found.status, found.usage
+                    self._ended[row] = _End(found.status, found.usage, found.reason)
                 else:
                     rest.append(row)
             left = rest
             if left and asyncio.get_running_loop().time() > until:
-                self._ended |= dict.fromkeys(left, ("running", Usage()))
+                self._ended |= dict.fromkeys(left, _End("running"))
                 return
             await asyncio.sleep(_LIMIT_PAUSE_S if left else 0)
 
@@ -197,7 +227,7 @@ class BatchFeed:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self._context.settings.heartbeat)
+            await asyncio.sleep(self._parts.heartbeat)
             await self._write(lambda record: {})
 
     async def _write(self, change: Callable[[BatchRecord], dict[str, Any]]) -> None:
@@ -206,13 +236,15 @@ class BatchFeed:
             while True:
                 record, revision = self._stored
                 counts, usage, following = dict(record.counts), record.usage, record.next
-                counted: list[int] = []
+                problems = list(record.problems)
                 while (end := self._ended.get(following)) is not None:
-                    counts[end[0]] = counts.get(end[0], 0) + 1
-                    usage += end[1]
-                    counted.append(following)
+                    counts[end.status] = counts.get(end.status, 0) + 1
+                    usage += end.usage
+                    if end.status != "completed":
+                        problems.append(problem_of(following, self._workflow_id(following), end.status, end.reason))
                     following += 1
                 update = {"beat": record.beat + 1, "counts": counts, "usage": usage, "next": following}
+                update["problems"] = tuple(problems[-MAX_PROBLEMS:])
                 changed = record.model_copy(update={**update, **change(record)})
                 try:
                     self._stored = await store_record(self._bucket, changed, revision)
@@ -221,10 +253,10 @@ class BatchFeed:
                     if found is None or found.record.feeder != record.feeder or found.record.ended_at is not None:
                         raise FeedLostError from None
                     self._stored = found
-                    if found.record.cancelled:
-                        self._cancelled.set()
+                    if found.record.cancelled or found.record.paused:
+                        self._stopping.set()
                     continue
-                for row in counted:
+                for row in range(record.next, following):
                     del self._ended[row]
                 return
 
@@ -246,5 +278,5 @@ class _From:
         )
 
 
-def _end_of(row: BatchRow) -> tuple[str, Usage]:
-    return ("not_sent", Usage()) if row.outcome is None else (row.outcome.status, row.outcome.usage)
+def _end_of(row: BatchRow) -> _End:
+    return _End(row.status, row.outcome.usage if row.outcome else Usage(), row.problem)

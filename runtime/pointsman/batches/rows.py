@@ -2,25 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from pointsman.bus.file_store import FileStore
 from pointsman.client.batch import BatchInput
 from pointsman.errors import ContractError
-from pointsman.gateway.problems import ProblemError
 from pointsman_schemas.events import Request
 from pointsman_schemas.files import File
 from pointsman_schemas.strict_json import describe, parse_json
 
-__all__ = ["Rows", "read_rows", "store_rows"]
+__all__ = ["MEDIA_TYPE", "RowBounds", "Rows", "RowsRefusedError", "TooLargeRowsError", "read_rows", "store_rows"]
 
-_MEDIA_TYPE = "application/jsonl"
-_MAX_ERRORS = 5  # invalid rows that a problem lists
+MEDIA_TYPE = "application/jsonl"
+_MAX_ERRORS = 5  # invalid rows that an error lists
 _BLOCK_BYTES = 1_048_576  # bytes of rows that are read ahead
+
+
+class RowsRefusedError(ContractError):
+    """The rows are no batch. Nothing was sent.
+
+    Args:
+        kind: The cause as one word.
+        message: The cause, and the change that helps.
+        errors: The invalid rows: `row` is the number, from 1, and `message` the error.
+    """
+
+    def __init__(self, kind: str, message: str, errors: Sequence[Mapping[str, object]] = ()) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.errors = errors
+
+
+class TooLargeRowsError(RowsRefusedError):
+    """The rows are too many, or too large."""
+
+
+class RowBounds(NamedTuple):
+    """The bounds of a batch.
+
+    Attributes:
+        rows: Largest number of rows.
+        bytes: Largest size of all rows, in bytes.
+        row_bytes: Largest size of a row, in bytes.
+    """
+
+    rows: int
+    bytes: int
+    row_bytes: int
 
 
 class Rows(NamedTuple):
@@ -30,38 +62,32 @@ class Rows(NamedTuple):
     total: int
 
 
-async def store_rows(
-    store: FileStore, owner: str, pieces: AsyncIterable[bytes], *, max_bytes: int, max_rows: int, max_row_bytes: int
-) -> Rows:
+async def store_rows(store: FileStore, owner: str, pieces: AsyncIterable[bytes], bounds: RowBounds) -> Rows:
     """Check each row, and store the rows while they arrive.
 
     Args:
         store: The files of the namespace.
         owner: The batch.
         pieces: The body: one JSON text or object a line. Empty lines are left out.
-        max_bytes: Largest size of the body, in bytes.
-        max_rows: Largest number of rows.
-        max_row_bytes: Largest size of a row, in bytes.
+        bounds: The bounds.
 
     Returns:
         The rows.
 
     Raises:
-        ProblemError: A row is not a request, the body is too large, or there is no row.
+        RowsRefusedError: A row is not a request, or there is no row.
+        TooLargeRowsError: The rows are too many or too large.
     """
-    writer = store.create("rows.jsonl", _MEDIA_TYPE, owner)
-    errors: list[dict[str, Any]] = []
+    writer = store.create("rows.jsonl", MEDIA_TYPE, owner)
+    errors: list[dict[str, object]] = []
     total = 0
-    async with aclosing(_lines(pieces, max_bytes, max_row_bytes)) as lines:
+    async with aclosing(_lines(pieces, bounds.bytes, bounds.row_bytes)) as lines:
         async for line in lines:
             total += 1
-            if total > max_rows:
-                raise ProblemError(
-                    413,
+            if total > bounds.rows:
+                raise TooLargeRowsError(
                     "too_many_rows",
-                    f"the batch has more than {max_rows} rows; send several batches, or raise "
-                    "POINTSMAN_GATEWAY_BATCH_ROWS",
-                    headers={"connection": "close"},
+                    f"the batch has more than {bounds.rows} rows; send several batches, or raise POINTSMAN_BATCH_ROWS",
                 )
             try:
                 _input_of(line)
@@ -73,9 +99,9 @@ async def store_rows(
                 await writer.write(line + b"\n")
     if errors:
         detail = f"row {errors[0]['row']} is no request: {errors[0]['message']}; nothing was sent"
-        raise ProblemError(422, "invalid_rows", detail, errors=errors, headers={"connection": "close"})
+        raise RowsRefusedError("invalid_rows", detail, errors)
     if not total:
-        raise ProblemError(422, "no_rows", "the batch has no row; send one JSON text or object a line")
+        raise RowsRefusedError("no_rows", "the batch has no row; send one JSON text or object a line")
     return Rows(await writer.finish(), total)
 
 
@@ -124,22 +150,14 @@ async def _lines(pieces: AsyncIterable[bytes], max_bytes: int, max_line_bytes: i
     async for piece in pieces:
         size += len(piece)
         if size > max_bytes:
-            raise ProblemError(
-                413,
-                "too_large",
-                f"the batch has more than {max_bytes} bytes; send less, or raise POINTSMAN_GATEWAY_BATCH_BYTES",
-                headers={"connection": "close"},
+            raise TooLargeRowsError(
+                "too_large", f"the batch has more than {max_bytes} bytes; send less, or raise POINTSMAN_BATCH_BYTES"
             )
         rest += piece
         *whole, last = rest.split(b"\n")
         rest = bytearray(last)
         if len(rest) > max_line_bytes or any([len(line) > max_line_bytes for line in whole]):
-            raise ProblemError(
-                413,
-                "too_large",
-                f"a row has more than {max_line_bytes} bytes; send less, or raise POINTSMAN_GATEWAY_MAX_BODY",
-                headers={"connection": "close"},
-            )
+            raise TooLargeRowsError("too_large", f"a row has more than {max_line_bytes} bytes; shorten the row")
         for line in whole:
             if stripped := bytes(line).strip():
                 yield stripped

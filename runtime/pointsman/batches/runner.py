@@ -1,0 +1,145 @@
+"""Run the batches of a namespace: each feeder follows all records, and takes the batches that no process feeds."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime, timedelta
+from time import monotonic
+
+from pointsman.batches.feed import BatchFeed, BatchParts, FeedLostError
+from pointsman.batches.records import BatchRecord, StoredRecord, parse_record, store_record
+from pointsman.engine.log.reader import as_async_generator
+from pointsman.errors import BusUnavailableError, ConflictError, PermissionDeniedError, PointsmanError
+from pointsman.telemetry import get_logger
+from pointsman.util.signal import Signal
+
+__all__ = ["BatchRunner"]
+
+_log = get_logger(__name__)
+
+_SILENT_BEATS = 4  # heartbeats without a write of the feeder after which another process takes the batch
+_LOOK_S = 0.5  # seconds between looks for batches without a feeder
+_RETRY_PAUSE_S = 1.0  # seconds before the records are followed again after an error of the broker
+_MAX_FEEDS = 20  # batches that one process feeds at a time
+_RELEASE_TIMEOUT_S = 2.0
+_KEPT = timedelta(days=7)  # the time for which the record of a batch that has ended is kept
+
+
+class BatchRunner(Signal):
+    """The batches of a namespace, as one process sees them. Each change of a record is a change of the signal.
+
+    A process counts the silence of a feeder by its own clock, from the last change of the record that it has read. So
+    the clocks of the processes need not agree. Two feeders of a batch at the same time do no row twice: the id of its
+    request follows from the batch.
+
+    Args:
+        parts: The parts of the process.
+    """
+
+    def __init__(self, parts: BatchParts) -> None:
+        super().__init__()
+        self._parts = parts
+        self._bucket = parts.bucket
+        self._me = secrets.token_hex(8)
+        self._records: dict[str, tuple[StoredRecord, float]] = {}  # with the time of the last change
+        self._feeds: dict[str, tuple[BatchFeed, asyncio.Task[None]]] = {}
+        self._denied: set[str] = set()  # batches that the broker lets this process not feed
+        self._revision = 0
+
+    def records(self) -> list[BatchRecord]:
+        """Return the records, the newest batch first."""
+        found = [stored.record for stored, _ in self._records.values()]
+        return sorted(found, key=lambda record: record.created_at, reverse=True)
+
+    async def run(self) -> None:
+        """Follow the records and feed batches, until cancelled. Then other processes take the batches of this one."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._follow())
+                group.create_task(self._look())
+        finally:
+            feeds = list(self._feeds.values())
+            for _, task in feeds:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in feeds), return_exceptions=True)
+            with suppress(TimeoutError, PointsmanError):
+                async with asyncio.timeout(_RELEASE_TIMEOUT_S):
+                    await asyncio.gather(*(feed.release() for feed, task in feeds if task.cancelled()))
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                async with aclosing(as_async_generator(self._bucket.follow(self._revision))) as changes:
+                    async for entry in changes:
+                        self._revision = max(self._revision, entry.revision)
+                        stored = parse_record(entry)
+                        self.notify()
+                        if stored is None:
+                            self._records.pop(entry.key, None)
+                            continue
+                        self._records[entry.key] = stored, monotonic()
+                        stopped = stored.record.cancelled or stored.record.paused
+                        if stopped and (running := self._feeds.get(entry.key)) is not None:
+                            running[0].stop()
+            except PointsmanError as error:
+                _log.info("batches_unavailable", error=str(error), hint="they are read again")
+            await asyncio.sleep(_RETRY_PAUSE_S)
+
+    async def _look(self) -> None:
+        silence = _SILENT_BEATS * self._parts.heartbeat
+        await self._parts.index.current.wait()
+        while True:
+            try:
+                for id, (stored, seen) in list(self._records.items()):
+                    if id in self._feeds or id in self._denied:
+                        continue
+                    try:
+                        await self._look_at(stored, silent=monotonic() - seen > silence)
+                    except PermissionDeniedError as error:
+                        self._deny(id, error)
+            except BusUnavailableError as error:
+                _log.info("batches_unavailable", error=str(error), hint="they are tried again")
+            await asyncio.sleep(_LOOK_S)
+
+    async def _look_at(self, stored: StoredRecord, *, silent: bool) -> None:
+        """Take a batch without a feeder, and delete the record of a batch that ended long ago."""
+        record = stored.record
+        if record.ended_at is not None:
+            if datetime.now(UTC) - record.ended_at > _KEPT:
+                await self._bucket.delete(record.id)
+        elif (
+            (silent or not record.feeder) and (record.cancelled or not record.paused) and len(self._feeds) < _MAX_FEEDS
+        ):
+            await self._take(stored)
+
+    async def _take(self, stored: StoredRecord) -> None:
+        """Become the feeder of a batch, unless another process was faster."""
+        record = stored.record.model_copy(update={"feeder": f"{self._me}-{stored.revision}"})
+        try:
+            mine = await store_record(self._bucket, record, stored.revision)
+        except ConflictError:
+            return
+        feed = BatchFeed(self._parts, mine)
+        self._feeds[record.id] = feed, asyncio.create_task(self._run_feed(feed, record.id))
+
+    async def _run_feed(self, feed: BatchFeed, id: str) -> None:
+        try:
+            await feed.run()
+        except FeedLostError:
+            _log.info("batch_lost", batch=id, hint="another process feeds it")
+        except PermissionDeniedError as error:
+            self._deny(id, error)
+            with suppress(PointsmanError):
+                await feed.release()
+        except Exception as error:  # the broker is unavailable, or a fault of this program
+            _log.warning("batch_interrupted", batch=id, error=str(error), hint="a gateway or dashboard takes it again")
+        finally:
+            del self._feeds[id]
+
+    def _deny(self, id: str, error: PermissionDeniedError) -> None:
+        self._denied.add(id)
+        _log.warning(
+            "batch_denied", batch=id, error=str(error), hint="a gateway or dashboard with the right to submit feeds it"
+        )

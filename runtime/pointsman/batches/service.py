@@ -1,0 +1,311 @@
+"""Create, list, pause, resume and cancel batches, and read their progress and their results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import NamedTuple
+from uuid import uuid4
+
+from pointsman.batches.feed import BatchParts
+from pointsman.batches.records import (
+    BATCH_GROUP,
+    MAX_PROBLEMS,
+    BatchRecord,
+    RowProblem,
+    parse_record,
+    problem_of,
+    read_record,
+    store_record,
+    update_record,
+)
+from pointsman.batches.rows import RowBounds, store_rows
+from pointsman.batches.runner import BatchRunner
+from pointsman.bus.file_store import FileStore
+from pointsman.client.batch import BatchRow
+from pointsman.client.client import Client
+from pointsman.errors import ConflictError, ContractError, NotFoundError, PointsmanError
+from pointsman.index.callers import CallerLimitError, CallerLimits
+from pointsman.index.workflows import WorkflowIndex
+from pointsman.settings import Settings
+from pointsman_schemas.envelope import decode
+from pointsman_schemas.events import Budget, Outcome, Usage
+from pointsman_schemas.ids import derive_id
+from pointsman_schemas.strict_json import parse
+
+__all__ = ["MAX_CONCURRENCY", "BatchConflictError", "BatchProgress", "Batches", "open_batches"]
+
+MAX_CONCURRENCY = 100
+"""Largest number of workflows of a batch at a time."""
+_MAX_OPEN = 10  # batches of a caller that have not ended
+_RETRY_S = 5  # seconds after which a caller with too many batches may try again
+_MAX_LISTED = 100
+_READS = 16  # outcomes that are read at a time
+
+
+class BatchConflictError(PointsmanError):
+    """The state of a batch does not allow the change. Nothing was changed.
+
+    Args:
+        kind: The cause as one word.
+        message: The cause, and the change that helps.
+    """
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class BatchProgress(NamedTuple):
+    """The progress of a batch.
+
+    Attributes:
+        counts: Numbers of rows by status: those of outcomes, `running`, `waiting` and `not_sent`.
+        usage: Usage of the rows that have ended.
+        problems: The newest rows that did not complete.
+    """
+
+    counts: Mapping[str, int]
+    usage: Usage
+    problems: Sequence[RowProblem]
+
+
+class Batches(BatchRunner):
+    """The batches of a namespace.
+
+    Args:
+        parts: The parts of the process.
+        max_rows: Largest number of rows of a batch.
+        max_bytes: Largest size of the rows of a batch, in bytes.
+    """
+
+    def __init__(self, parts: BatchParts, *, max_rows: int, max_bytes: int) -> None:
+        super().__init__(parts)
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+
+    def id_of(self, caller: str, key: str) -> str:
+        """Return the id of the batch that a caller names.
+
+        Args:
+            caller: The caller.
+            key: The caller's own name for the batch.
+        """
+        return f"batch-{derive_id('batch', caller, key)}"
+
+    async def create(
+        self,
+        caller: str,
+        team: str,
+        pieces: AsyncIterable[bytes],
+        *,
+        key: str | None = None,
+        limits: CallerLimits | None = None,
+        name: str = "",
+        max_row_bytes: int,
+        concurrency: int,
+        deadline: float | None = None,
+        budget: Budget | None = None,
+    ) -> BatchRecord:
+        """Check and store the rows of a batch. The processes of the namespace then send the rows.
+
+        Args:
+            caller: The caller, whose requests the rows become.
+            team: The team.
+            pieces: The rows: one JSON text or object a line.
+            key: The caller's own name for the batch. The same batch again under the same key is the same batch.
+            limits: The limits of the caller, which hold rows back. Default: none.
+            name: The name of the file of the rows.
+            max_row_bytes: Largest size of a row, in bytes.
+            concurrency: Workflows at a time, 1 to 100.
+            deadline: The time for each workflow, in seconds.
+            budget: Limits of each workflow.
+
+        Returns:
+            The batch.
+
+        Raises:
+            ContractError: The concurrency is not possible.
+            RowsRefusedError: A row is not a request, there is no row, or the rows are too many or too large.
+            CallerLimitError: Too many batches of the caller have not ended.
+            BatchConflictError: The key belongs to another batch.
+        """
+        if not 1 <= concurrency <= MAX_CONCURRENCY:
+            raise ContractError(f"{concurrency} workflows at a time are not possible; give 1 to {MAX_CONCURRENCY}")
+        id = self.id_of(caller, key) if key else f"batch-{uuid4().hex[:24]}"
+        if not key or await read_record(self._bucket, id) is None:
+            self._check_open(caller)
+        bounds = RowBounds(self._max_rows, self._max_bytes, max_row_bytes)
+        rows = await store_rows(self._parts.files, id, pieces, bounds)
+        options = (team, str(concurrency), str(deadline), (budget or Budget()).model_dump_json())
+        return await self._store(
+            BatchRecord(
+                id=id,
+                caller=caller,
+                limits=limits or CallerLimits(),
+                team=team,
+                name=name,
+                digest=derive_id(rows.file.sha256, *options),
+                rows=rows.file,
+                total=rows.total,
+                concurrency=concurrency,
+                deadline=deadline,
+                budget=budget,
+                created_at=datetime.now(UTC),
+            )
+        )
+
+    def listed(self, caller: str = "") -> Sequence[BatchRecord]:
+        """Return the newest 100 batches, the newest first.
+
+        Args:
+            caller: Only batches of this caller. Default: those of all callers.
+        """
+        return [record for record in self.records() if caller in ("", record.caller)][:_MAX_LISTED]
+
+    async def find(self, id: str, caller: str = "") -> BatchRecord:
+        """Read a batch.
+
+        Args:
+            id: The batch.
+            caller: The caller of the batch. Default: any.
+
+        Returns:
+            The batch.
+
+        Raises:
+            NotFoundError: There is no such batch, or it belongs to another caller.
+        """
+        found = await read_record(self._bucket, id)
+        if found is None or caller not in ("", found.record.caller):
+            raise NotFoundError(f"there is no batch {id!r} of yours; list the batches for their ids")
+        return found.record
+
+    async def pause(self, id: str) -> BatchRecord:
+        """Send no further rows of a batch. Workflows that run go on.
+
+        Args:
+            id: The batch.
+
+        Returns:
+            The batch.
+        """
+        return await self._change(id, paused=True)
+
+    async def resume(self, id: str) -> BatchRecord:
+        """Go on with a batch that was paused.
+
+        Args:
+            id: The batch.
+
+        Returns:
+            The batch.
+        """
+        return await self._change(id, paused=False)
+
+    async def cancel(self, id: str) -> BatchRecord:
+        """Send no further rows of a batch, and cancel the workflows that run.
+
+        Args:
+            id: The batch.
+
+        Returns:
+            The batch.
+        """
+        return await self._change(id, cancelled=True)
+
+    def progress(self, record: BatchRecord) -> BatchProgress:
+        """Return the progress of a batch: the rows that the record counts, and the others from the index.
+
+        Args:
+            record: The batch.
+        """
+        counts, usage, problems = Counter(record.counts), record.usage, list(record.problems)
+        sent = range(record.next, record.sent + 1) if record.ended_at is None else range(0)
+        for row, id in zip(sent, self._workflow_ids(record, sent), strict=True):
+            found = self._parts.index.find(id)
+            if found is None:
+                continue
+            counts["running" if found.ended_at is None else found.status] += 1
+            if found.ended_at is not None:
+                usage += found.usage
+                if found.status != "completed":
+                    problems.append(problem_of(row, id, found.status, found.reason))
+        counts["waiting"] = record.total - counts.total()
+        return BatchProgress(counts, usage, problems[-MAX_PROBLEMS:])
+
+    async def results(self, record: BatchRecord, after: int = 0) -> AsyncGenerator[BatchRow, None]:
+        """Yield the rows that have ended, in their order, as long as the log has their outcomes.
+
+        Args:
+            record: The batch.
+            after: Only rows after this one.
+
+        Yields:
+            The rows.
+        """
+        for first in range(after + 1, record.sent + 1, _READS):
+            rows = range(first, min(first + _READS, record.sent + 1))
+            ids = self._workflow_ids(record, rows)
+            outcomes = await asyncio.gather(*(self._outcome(record.team, id) for id in ids))
+            for row, id, outcome in zip(rows, ids, outcomes, strict=True):
+                if outcome is not None:
+                    yield BatchRow(row, record.request_id(row), id, outcome)
+
+    async def _change(self, id: str, **change: bool) -> BatchRecord:
+        stored = await update_record(
+            self._bucket, id, lambda found: found.model_copy(update=change) if found.ended_at is None else None
+        )
+        if stored is None or stored.record.ended_at is not None:
+            raise BatchConflictError("already_ended", "the batch has ended already")
+        return stored.record
+
+    def _check_open(self, caller: str) -> None:
+        running = sum(1 for each in self.records() if each.caller == caller and each.ended_at is None)
+        if running >= _MAX_OPEN:
+            raise CallerLimitError(
+                "too_many_batches",
+                f"{running} batches of {caller} run, and {_MAX_OPEN} may; wait for one to end, or cancel one",
+                _RETRY_S,
+            )
+
+    async def _store(self, record: BatchRecord) -> BatchRecord:
+        """Store a new record, unless the same batch exists."""
+        while True:
+            entry = await self._bucket.get(record.id)
+            if (found := parse_record(entry)) is not None:
+                if found.record.digest != record.digest:
+                    raise BatchConflictError(
+                        "key_taken", "another batch has this key; nothing was sent; give the new batch a new key"
+                    )
+                return found.record
+            with suppress(ConflictError):
+                return (await store_record(self._bucket, record, entry.revision if entry else 0)).record
+
+    def _workflow_ids(self, record: BatchRecord, rows: range) -> list[str]:
+        client = self._parts.client.for_user(record.caller)
+        return [client.workflow_id(record.team, record.request_id(row)) for row in rows]
+
+    async def _outcome(self, team: str, workflow: str) -> Outcome | None:
+        stored = await self._parts.client.bus.last("log", self._parts.client.subjects.outcome(team, workflow))
+        return None if stored is None else parse(Outcome, decode(stored.headers, stored.body)[1])
+
+
+async def open_batches(client: Client, index: WorkflowIndex, files: FileStore, settings: Settings) -> Batches:
+    """Return the batches of a namespace, for a process that feeds them.
+
+    Args:
+        client: A connected client of the namespace.
+        index: The index of the workflows.
+        files: The files of the namespace.
+        settings: The settings.
+
+    Returns:
+        The batches.
+    """
+    bucket = await client.bus.key_value(client.subjects.gateway_bucket, BATCH_GROUP)
+    parts = BatchParts(client, index, files, bucket, settings.heartbeat)
+    return Batches(parts, max_rows=settings.batch_rows, max_bytes=settings.batch_bytes)
