@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
 from pointsman.batches.feed import BatchFeed, BatchParts, FeedLostError
 from pointsman.batches.records import BatchRecord, StoredRecord, parse_record, store_record
-from pointsman.engine.log.reader import as_async_generator
+from pointsman.engine.log.bucket_follower import follow_bucket
 from pointsman.errors import BusUnavailableError, ConflictError, PermissionDeniedError, PointsmanError
+from pointsman.ports.key_value import KeyValueEntry
 from pointsman.telemetry import get_logger
 from pointsman.util.signal import Signal
 
@@ -21,7 +22,6 @@ _log = get_logger(__name__)
 
 _SILENT_BEATS = 4  # heartbeats without a write of the feeder after which another process takes the batch
 _LOOK_S = 0.5  # seconds between looks for batches without a feeder
-_RETRY_PAUSE_S = 1.0  # seconds before the records are followed again after an error of the broker
 _MAX_FEEDS = 20  # batches that one process feeds at a time
 _RELEASE_TIMEOUT_S = 2.0
 _KEPT = timedelta(days=7)  # the time for which the record of a batch that has ended is kept
@@ -46,7 +46,6 @@ class BatchRunner(Signal):
         self._records: dict[str, tuple[StoredRecord, float]] = {}  # with the time of the last change
         self._feeds: dict[str, tuple[BatchFeed, asyncio.Task[None]]] = {}
         self._denied: set[str] = set()  # batches that the broker lets this process not feed
-        self._revision = 0
 
     def records(self) -> list[BatchRecord]:
         """Return the records, the newest batch first."""
@@ -57,7 +56,7 @@ class BatchRunner(Signal):
         """Follow the records and feed batches, until cancelled. Then other processes take the batches of this one."""
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._follow())
+                group.create_task(follow_bucket(self._bucket, self._apply, content="batches"))
                 group.create_task(self._look())
         finally:
             feeds = list(self._feeds.values())
@@ -68,24 +67,15 @@ class BatchRunner(Signal):
                 async with asyncio.timeout(_RELEASE_TIMEOUT_S):
                     await asyncio.gather(*(feed.release() for feed, task in feeds if task.cancelled()))
 
-    async def _follow(self) -> None:
-        while True:
-            try:
-                async with aclosing(as_async_generator(self._bucket.follow(self._revision))) as changes:
-                    async for entry in changes:
-                        self._revision = max(self._revision, entry.revision)
-                        stored = parse_record(entry)
-                        self.notify()
-                        if stored is None:
-                            self._records.pop(entry.key, None)
-                            continue
-                        self._records[entry.key] = stored, monotonic()
-                        stopped = stored.record.cancelled or stored.record.paused
-                        if stopped and (running := self._feeds.get(entry.key)) is not None:
-                            running[0].stop()
-            except PointsmanError as error:
-                _log.info("batches_unavailable", error=str(error), hint="they are read again")
-            await asyncio.sleep(_RETRY_PAUSE_S)
+    def _apply(self, entry: KeyValueEntry) -> None:
+        stored = parse_record(entry)
+        if stored is None:
+            self._records.pop(entry.key, None)
+        else:
+            self._records[entry.key] = stored, monotonic()
+            if (stored.record.cancelled or stored.record.paused) and entry.key in self._feeds:
+                self._feeds[entry.key][0].stop()
+        self.notify()
 
     async def _look(self) -> None:
         silence = _SILENT_BEATS * self._parts.heartbeat

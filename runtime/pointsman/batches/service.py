@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from pointsman.batches.feed import BatchParts
@@ -36,8 +36,9 @@ from pointsman_schemas.events import Budget, Outcome, Usage
 from pointsman_schemas.ids import derive_id
 from pointsman_schemas.strict_json import parse
 
-__all__ = ["MAX_CONCURRENCY", "BatchConflictError", "BatchProgress", "Batches", "open_batches"]
+__all__ = ["MAX_CONCURRENCY", "BatchAction", "BatchConflictError", "BatchProgress", "Batches", "open_batches"]
 
+BatchAction: TypeAlias = Literal["pause", "resume", "cancel"]
 MAX_CONCURRENCY = 100
 """Largest number of workflows of a batch at a time."""
 _MAX_OPEN = 10  # batches of a caller that have not ended
@@ -184,38 +185,27 @@ class Batches(BatchRunner):
             raise NotFoundError(f"there is no batch {id!r} of yours; list the batches for their ids")
         return found.record
 
-    async def pause(self, id: str) -> BatchRecord:
-        """Send no further rows of a batch. Workflows that run go on.
+    async def change(self, id: str, action: BatchAction) -> BatchRecord:
+        """Pause, resume or cancel a batch.
 
         Args:
             id: The batch.
+            action: `pause` to send no further rows, while workflows that run go on; `resume` to go on with a paused
+                batch; `cancel` to send no further rows, and to cancel the workflows that run.
 
         Returns:
             The batch.
+
+        Raises:
+            BatchConflictError: The batch has ended.
         """
-        return await self._change(id, paused=True)
-
-    async def resume(self, id: str) -> BatchRecord:
-        """Go on with a batch that was paused.
-
-        Args:
-            id: The batch.
-
-        Returns:
-            The batch.
-        """
-        return await self._change(id, paused=False)
-
-    async def cancel(self, id: str) -> BatchRecord:
-        """Send no further rows of a batch, and cancel the workflows that run.
-
-        Args:
-            id: The batch.
-
-        Returns:
-            The batch.
-        """
-        return await self._change(id, cancelled=True)
+        update = {"cancelled": True} if action == "cancel" else {"paused": action == "pause"}
+        stored = await update_record(
+            self._bucket, id, lambda found: found.model_copy(update=update) if found.ended_at is None else None
+        )
+        if stored is None or stored.record.ended_at is not None:
+            raise BatchConflictError("already_ended", "the batch has ended already")
+        return stored.record
 
     def progress(self, record: BatchRecord) -> BatchProgress:
         """Return the progress of a batch: the rows that the record counts, and the others from the index.
@@ -254,14 +244,6 @@ class Batches(BatchRunner):
             for row, id, outcome in zip(rows, ids, outcomes, strict=True):
                 if outcome is not None:
                     yield BatchRow(row, record.request_id(row), id, outcome)
-
-    async def _change(self, id: str, **change: bool) -> BatchRecord:
-        stored = await update_record(
-            self._bucket, id, lambda found: found.model_copy(update=change) if found.ended_at is None else None
-        )
-        if stored is None or stored.record.ended_at is not None:
-            raise BatchConflictError("already_ended", "the batch has ended already")
-        return stored.record
 
     def _check_open(self, caller: str) -> None:
         running = sum(1 for each in self.records() if each.caller == caller and each.ended_at is None)

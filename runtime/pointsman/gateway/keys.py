@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Collection, Sequence
-from contextlib import aclosing
 from datetime import UTC, datetime
 from hashlib import sha256
 from hmac import compare_digest
@@ -13,8 +11,8 @@ from typing import NamedTuple
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from pointsman.engine.log.reader import as_async_generator
-from pointsman.errors import BusUnavailableError, ConfigurationError, NotFoundError
+from pointsman.engine.log.bucket_follower import follow_bucket
+from pointsman.errors import ConfigurationError, NotFoundError
 from pointsman.index.callers import CallerLimits
 from pointsman.ports.bus import Bus
 from pointsman.ports.key_value import KeyValue, KeyValueEntry
@@ -28,7 +26,6 @@ _log = get_logger(__name__)
 
 KEY_PREFIX = "pmk_"
 _ID_BYTES, _SECRET_BYTES = 6, 32
-_RETRY_PAUSE_S = 1.0  # seconds before the bucket is followed again after an error of the broker
 RESERVED_PREFIX = "oidc-"
 """The beginning of the names of callers with a bearer token of an issuer. No key may name such a caller."""
 
@@ -157,7 +154,6 @@ class KeyCache:
     def __init__(self, bucket: KeyValue) -> None:
         self._bucket = bucket
         self._keys: dict[str, ApiKey] = {}
-        self._revision = 0
 
     async def load(self) -> None:
         """Read all keys."""
@@ -166,14 +162,7 @@ class KeyCache:
 
     async def run(self) -> None:
         """Follow the changes, until cancelled."""
-        while True:
-            try:
-                async with aclosing(as_async_generator(self._bucket.follow(self._revision))) as changes:
-                    async for entry in changes:
-                        self._apply(entry)
-            except BusUnavailableError as error:
-                _log.info("gateway_keys_unavailable", error=str(error), hint="the known keys stay valid")
-            await asyncio.sleep(_RETRY_PAUSE_S)
+        await follow_bucket(self._bucket, self._apply, content="keys")
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -193,7 +182,6 @@ class KeyCache:
         return key if key.expires_at is None or datetime.now(UTC) < key.expires_at else None
 
     def _apply(self, entry: KeyValueEntry) -> None:
-        self._revision = max(self._revision, entry.revision)
         key = _parse(entry)
         if key is None:
             self._keys.pop(entry.key, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from pointsman.batches.service import open_batches
 from pointsman.client.client import Client
@@ -63,18 +64,14 @@ async def serve(
     context = Context(client, settings, keys=keys, verifier=verifier, push=push)
     batches = await open_batches(client, context.index, context.files, settings)
     bounds = ConnectionBounds(connections=settings.gateway_max_requests + _SPARE_CONNECTIONS)
-    async with asyncio.TaskGroup() as group:
-        parts = (context.run(), batches.run(), send_push_notifications(context))
-        running = [group.create_task(part) for part in parts]
-        await run_server(
-            make_app(context, batches, hosts=hosts, open=open_to_local),
-            name="gateway",
-            host=settings.gateway_host,
-            port=settings.gateway_port,
-            stop=stop,
-            ready=ready,
-            on_stop=context.streams.stop,
-            bounds=bounds,
-        )
-        for task in running:
-            task.cancel()
+    await run_server(
+        make_app(context, batches, hosts=hosts, open=open_to_local),
+        name="gateway",
+        host=settings.gateway_host,
+        port=settings.gateway_port,
+        stop=stop,
+        ready=ready,
+        on_stop=context.streams.stop,
+        parts=(context.run, batches.run, partial(send_push_notifications, context)),
+        bounds=bounds,
+    )

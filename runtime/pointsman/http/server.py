@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -28,6 +29,7 @@ async def run_server(
     stop: asyncio.Event,
     ready: Callable[[str], None],
     on_stop: Callable[[], None],
+    parts: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
     bounds: ConnectionBounds | None = None,
 ) -> None:
     """Serve `app` until `stop` is set.
@@ -40,6 +42,7 @@ async def run_server(
         stop: Ends the server.
         ready: Called with the URL when the server listens.
         on_stop: Called after `stop`; it must end the streams of the application.
+        parts: Run beside the server, and are cancelled after its end. An error in one ends the server.
         bounds: The bounds of the connections. Default: those of `ConnectionBounds`.
 
     Raises:
@@ -62,11 +65,14 @@ async def run_server(
         shown = f"[{host}]" if ":" in host else host
         ready(f"http://{shown}:{listener.getsockname()[1]}")
         async with asyncio.TaskGroup() as group:
+            beside = [group.create_task(part()) for part in parts]
             serving = group.create_task(server.serve(sockets=[listener]))
             await stop.wait()
             on_stop()
             server.should_exit = True
             await serving
+            for task in beside:
+                task.cancel()
 
 
 class _Server(uvicorn.Server):

@@ -33,6 +33,7 @@ __all__ = [
 _SEARCHED_CHARS = 1_000  # characters of a request that are searched
 SHOWN_CHARS = 200  # characters of a request in the list
 
+_NO_USAGE = Usage()  # immutable, so all rows share it
 _MAX_SAMPLES = 200  # newest attempts of an agent from which its latencies are computed
 
 
@@ -62,8 +63,8 @@ class WorkflowRow:
     updated_at: datetime = field(init=False)
     """Time of the end; before the end, time of the last message."""
     ended_at: datetime | None = None
-    usage: Usage = field(default_factory=Usage)
-    earlier_usage: Usage = field(default_factory=Usage)
+    usage: Usage = _NO_USAGE
+    earlier_usage: Usage = _NO_USAGE
     """Usage of the rounds that have ended."""
     work: dict[str, str] = field(default_factory=dict)
     """States of the planned tasks: open, succeeded or failed. Emptied at the end of the workflow; the counts stay."""

@@ -39,7 +39,7 @@ __all__ = ["WorkflowIndex"]
 
 _log = get_logger(__name__)
 
-_MAX_ROWS = 20_000  # twice the 10,000 workflows for which a page must be fast; a row has about 1 kB, 2 kB with details
+_MAX_ROWS = 20_000  # twice the 10,000 workflows for which a page must be fast; a row has about 2 kB
 _MAX_HISTORY = 300_000  # messages of the log read at the start: about 30 for each workflow, with its agents' reports
 _CATCH_UP_PAUSE_S = 0.02
 _MARKS = b'"workflow_started"', b'"workflow_ended"', b'"workflow_resumed"', b'"open_questions":["'

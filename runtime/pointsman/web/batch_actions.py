@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterable
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic_core import to_json
 from starlette.requests import Request
@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 
 from pointsman.batches.records import BatchRecord
 from pointsman.batches.rows import RowsRefusedError, TooLargeRowsError
-from pointsman.batches.service import Batches
+from pointsman.batches.service import BatchAction, Batches
 from pointsman.client.batch_files import FILE_SUFFIXES, Mapper, RequestFile, result_data
 from pointsman.client.client import Client
 from pointsman.client.known_teams import check_team
@@ -95,16 +95,11 @@ class BatchActions:
             NotFoundError: There is no such batch, or no such action.
         """
         await read_json_object(request)
-        actions: dict[str, Callable[[str], Awaitable[BatchRecord]]] = {
-            "pause": self._batches.pause,
-            "resume": self._batches.resume,
-            "cancel": self._batches.cancel,
-        }
-        action = actions.get(request.path_params["action"])
-        if action is None:
-            raise NotFoundError(f"{request.path_params['action']!r} is no action; expected {', '.join(actions)}")
+        action = request.path_params["action"]
+        if action not in get_args(BatchAction):
+            raise NotFoundError(f"{action!r} is no action; expected {', '.join(get_args(BatchAction))}")
         found = await self._batches.find(request.path_params["id"])
-        return json_response(batch_json(self._batches, await action(found.id)))
+        return json_response(batch_json(self._batches, await self._batches.change(found.id, action)))
 
     async def results(self, request: Request) -> Response:
         """Send the results so far as a download.

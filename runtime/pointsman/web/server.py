@@ -72,15 +72,13 @@ async def serve(
     host = settings.dashboard_host
     named = [] if is_loopback(host) else [host]
     dashboard = await Dashboard.open(client, settings, users=users, hosts=[*hosts, *named])
-    async with asyncio.TaskGroup() as group:
-        folding = group.create_task(dashboard.run_projections())
-        await run_server(
-            dashboard.app,
-            name="dashboard",
-            host=host,
-            port=settings.dashboard_port,
-            stop=stop,
-            ready=ready,
-            on_stop=dashboard.stop,
-        )
-        folding.cancel()
+    await run_server(
+        dashboard.app,
+        name="dashboard",
+        host=host,
+        port=settings.dashboard_port,
+        stop=stop,
+        ready=ready,
+        on_stop=dashboard.stop,
+        parts=(dashboard.run_projections,),
+    )

@@ -13,6 +13,7 @@ from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.engine.log.reader import read_commit
+from pointsman.index import workflows as index
 from pointsman.ports.bus import StoredMessage
 from pointsman_schemas.log import Commit
 from pointsman_schemas.plan import PlannedTask
@@ -48,7 +49,7 @@ async def cost_of_list(workflows: int, monkeypatch: pytest.MonkeyPatch) -> ListC
 
     async with watching(bus) as dashboard:
         await until(lambda: dashboard.index.sequence >= last, seconds=60)
-        monkeypatch.setattr(workflows, "read_commit", reading)
+        monkeypatch.setattr(index, "read_commit", reading)
         async with (
             event_stream(dashboard.app, "/api/live/workflows") as one,
             event_stream(dashboard.app, "/api/live/workflows"),

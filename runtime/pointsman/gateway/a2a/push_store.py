@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from pointsman.engine.log.reader import as_async_generator
-from pointsman.errors import BusUnavailableError, ConflictError
+from pointsman.engine.log.bucket_follower import follow_bucket
+from pointsman.errors import ConflictError
 from pointsman.ports.key_value import KeyValue, KeyValueEntry
 from pointsman.telemetry import get_logger
 from pointsman_schemas.ids import derive_id
@@ -23,7 +22,6 @@ PUSH_GROUP = "push"
 
 _log = get_logger(__name__)
 
-_RETRY_PAUSE_S = 1.0  # seconds before the bucket is followed again after an error of the broker
 _CONFLICT_PAUSE_S = 0.05
 _MAX_REVISIONS = 50_000  # keys, with deleted ones, whose revision is kept
 _MAX_WRITES = 20  # tries of a change that meets changes of other gateways
@@ -76,7 +74,6 @@ class PushStore:
 
     def __init__(self, bucket: KeyValue) -> None:
         self._bucket = bucket
-        self._revision = 0
         self._revisions: dict[str, int] = {}  # also of deleted keys, for compare-and-set
         self.known: dict[str, StoredReceiver] = {}
         """The receivers by key."""
@@ -85,17 +82,7 @@ class PushStore:
 
     async def run(self) -> None:
         """Follow the changes, until cancelled."""
-        while True:
-            try:
-                changes: AsyncGenerator[KeyValueEntry, None] = as_async_generator(self._bucket.follow(self._revision))
-                async with aclosing(changes):
-                    async for entry in changes:
-                        self._apply(entry)
-            except BusUnavailableError as error:
-                _log.info(
-                    "push_receivers_unavailable", error=str(error), hint="deliveries go on when the broker is back"
-                )
-            await asyncio.sleep(_RETRY_PAUSE_S)
+        await follow_bucket(self._bucket, self._apply, content="push receivers")
 
     async def of_task(self, task: str) -> Sequence[PushReceiver]:
         """Read the receivers of a task.
@@ -163,7 +150,6 @@ class PushStore:
     def _apply(self, entry: KeyValueEntry) -> None:
         if entry.revision <= self._revisions.get(entry.key, 0):
             return
-        self._revision = max(self._revision, entry.revision)
         self._revisions[entry.key] = entry.revision
         self.known.pop(entry.key, None)
         if entry.value is not None:

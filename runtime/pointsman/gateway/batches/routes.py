@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from pointsman.batches.records import BatchRecord
 from pointsman.batches.rows import MEDIA_TYPE as _LINES
-from pointsman.batches.service import Batches
+from pointsman.batches.service import BatchAction, Batches
 from pointsman.errors import ContractError
 from pointsman.gateway.batches.models import BatchOptions, BatchPage, BatchRequest, BatchResult, BatchView
 from pointsman.gateway.callers import Caller
@@ -156,22 +156,19 @@ async def get_results(
 @router.post("/{batch_id}/pause", status_code=202, summary="Pause a batch", responses=problems(404, 409))
 async def pause_batch(batch_id: BatchPath, body: Body, caller: CallerArg, batches: BatchesArg) -> BatchView:
     """Send no more rows until the batch is resumed. Workflows that run go on."""
-    record = await batches.find(batch_id, _owner(caller))
-    return _view(batches, await batches.pause(record.id))
+    return await _change(batches, caller, batch_id, "pause")
 
 
 @router.post("/{batch_id}/resume", status_code=202, summary="Resume a batch", responses=problems(404, 409))
 async def resume_batch(batch_id: BatchPath, body: Body, caller: CallerArg, batches: BatchesArg) -> BatchView:
     """Go on with a batch that was paused."""
-    record = await batches.find(batch_id, _owner(caller))
-    return _view(batches, await batches.resume(record.id))
+    return await _change(batches, caller, batch_id, "resume")
 
 
 @router.post("/{batch_id}/cancel", status_code=202, summary="Cancel a batch", responses=problems(404, 409))
 async def cancel_batch(batch_id: BatchPath, body: CancelRequest, caller: CallerArg, batches: BatchesArg) -> BatchView:
     """Send no more rows, and cancel the workflows of those that run."""
-    record = await batches.find(batch_id, _owner(caller))
-    return _view(batches, await batches.cancel(record.id))
+    return await _change(batches, caller, batch_id, "cancel")
 
 
 def _parse_options(given: dict[str, Any]) -> BatchOptions:
@@ -220,6 +217,11 @@ def _owner(caller: Caller) -> str:
 
 def _view(batches: Batches, record: BatchRecord) -> BatchView:
     return BatchView.of(record, batches.progress(record))
+
+
+async def _change(batches: Batches, caller: Caller, id: str, action: BatchAction) -> BatchView:
+    record = await batches.find(id, _owner(caller))
+    return _view(batches, await batches.change(record.id, action))
 
 
 async def _results(batches: Batches, record: BatchRecord, after: int) -> AsyncIterator[bytes]:
