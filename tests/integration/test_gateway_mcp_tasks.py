@@ -1,6 +1,6 @@
 """The Tasks extension of MCP: what the nine scenarios of the official suite check, and other clients of MCP.
 
-The suite itself runs with `make conformance-mcp`, because it is an npm package.
+The suite itself runs with `make conformance`, because it is an npm package.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx2
 import mcp.types as types
@@ -16,6 +16,8 @@ import pytest
 from fastmcp import Client
 from fastmcp.client.elicitation import ElicitResult
 from support import factory
+from support.conformance import __main__ as conformance
+from support.conformance.npm import InstallError
 from support.gateway import http_client, served_gateway
 from support.mcp_client import TASKS, post, result
 from support.mcp_teams import AGENTS, TEAMS
@@ -140,6 +142,23 @@ async def test_headers_that_differ_from_the_body_are_refused(client: httpx2.Asyn
     assert [(each.status_code, error_of(each)) for each in (other_name, other_method)] == [
         (400, types.HEADER_MISMATCH), (400, types.HEADER_MISMATCH),
     ]  # fmt: skip
+
+
+def test_the_suite_is_skipped_without_npm_and_fails_in_ci(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> NoReturn:
+        raise InstallError("npm cannot install")
+
+    monkeypatch.setattr(conformance, "install", fail)
+    monkeypatch.delenv("POINTSMAN_NEEDS_NPM", raising=False)
+
+    here = conformance.main(), capsys.readouterr().out
+    monkeypatch.setenv("POINTSMAN_NEEDS_NPM", "1")
+    in_ci = conformance.main(), capsys.readouterr().out
+
+    assert here == (0, "SKIPPED, nothing was tested: npm cannot install\n")
+    assert in_ci == (1, "FAILED: npm cannot install\n")
 
 
 async def all_tools(client: Any) -> bool:

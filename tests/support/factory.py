@@ -237,10 +237,10 @@ async def team(
                 depths = [await client.bus.depth(consumer.name, consumer.stream) for consumer in inputs]
                 return all(depth is not None and depth.pending == depth.in_flight == 0 for depth in depths)
 
-            await until(announced)
+            await until(announced, seconds=30)
             yield client
             if settled:
-                await until(acknowledged)
+                await until(acknowledged, seconds=30)
 
 
 @asynccontextmanager

@@ -48,6 +48,12 @@ class Consent(BaseModel):
     confirm: bool
 
 
+class Check(BaseModel):
+    """The result of a check by a person."""
+
+    ok: bool
+
+
 class Name(BaseModel):
     """The name of a person, as an answer."""
 
@@ -113,6 +119,11 @@ async def namer(asked: Greeting, context: Context) -> str:
     return f"Hello, {(await context.ask('What is your name?', output=Name)).name}!"
 
 
+@agent(name="checker", description="Asks for a check", concurrency=16)
+async def checker(asked: Greeting, context: Context) -> str:
+    return "state-ok" if (await context.ask("Is it right?", output=Check)).ok else "state-wrong"
+
+
 @agent(name="clerk", description="Writes a file")
 async def clerk(asked: Greeting, context: Context) -> Any:
     return await context.files.add("letter.txt", f"Dear {asked.name}".encode())
@@ -131,7 +142,7 @@ def _team(name: str, agent: str, description: str, given: type[BaseModel], **fie
     )
 
 
-AGENTS: Sequence[Agent] = [greeter, computer, writer, failer, deleter, asker, namer, clerk]
+AGENTS: Sequence[Agent] = [greeter, computer, writer, failer, deleter, asker, namer, checker, clerk]
 """The agents of all teams."""
 
 TEAMS: Sequence[Team] = (
@@ -145,6 +156,11 @@ TEAMS: Sequence[Team] = (
     _team("confirm_delete", "deleter", "Deletes a file once a person confirms", Deletion),
     _team("multi_input", "asker", "Asks two questions at once", Greeting),
     _team("test_input_required_result_elicitation", "namer", "Asks for a name", Greeting),
+    _team("test_input_required_result_request_state", "checker", "Asks for a check", Greeting),
+    _team("test_input_required_result_tampered_state", "checker", "Asks for a check", Greeting),
+    _team("test_input_required_result_multi_round", "namer", "Asks for a name", Greeting),
+    _team("test_streaming_elicitation", "namer", "Asks for a name", Greeting),
+    _team("test_logging_tool", "greeter", "Writes no log for a client", Greeting),
     _team("letters", "clerk", "Writes a letter", Greeting),
     _team("guarded", "greeter", "Begins once a person approves", Greeting, approve_plan=True),
 )

@@ -82,11 +82,15 @@ def test_the_wheel_has_the_three_packages_whole(tmp_path: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {source.name for source in _SOURCES}
 
 
-def test_ci_runs_the_developer_commands_and_requires_a_browser() -> None:
+def test_ci_runs_the_developer_commands_and_requires_a_browser_and_npm() -> None:
     commands = [line for line in (_ROOT / ".ci" / "run").read_text().splitlines() if line and line[0] != "#"]
 
     assert commands[:2] == ["set -euo pipefail", 'cd "$(dirname "${BASH_SOURCE[0]}")/.."']
-    assert commands[-2:] == ["export POINTSMAN_NEEDS_CHROMIUM=1", "make test"]
+    assert "export POINTSMAN_NEEDS_CHROMIUM=1 POINTSMAN_NEEDS_NPM=1" in commands
+    assert [command for command in commands if command.startswith("make ")] == [
+        "make venv", "make conformance >.venv/conformance.log 2>&1 &", "make test || failed=1",
+    ]  # fmt: skip
+    assert commands[-3:] == ["wait $! || failed=1", "cat .venv/conformance.log", "exit ${failed:-0}"]
     assert any("apt-get install" in command and "chromium" in command for command in commands)
 
 

