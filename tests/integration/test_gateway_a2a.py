@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import secrets
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -11,6 +17,7 @@ from uuid import uuid4
 import httpx
 import jwt
 import pytest
+import pytest_asyncio
 from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.client.client import Client
 from a2a.client.errors import A2AClientError
@@ -25,35 +32,56 @@ from a2a.utils.errors import (
 from a2a.utils.signing import create_signature_verifier
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
 from google.protobuf.struct_pb2 import Value
 from support import factory
 from support.a2a_teams import AGENTS, TEAMS
+from support.broker import remove_streams
 from support.factory import RunningTeam
 from support.gateway import http_client, served_gateway
 
+from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.gateway.keys import KeyStore
 from pointsman.index.callers import CallerLimits
 from pointsman.settings import Settings
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 
 COMPLETED = pb.TaskState.TASK_STATE_COMPLETED
 INPUT_REQUIRED = pb.TaskState.TASK_STATE_INPUT_REQUIRED
 CANCELED = pb.TaskState.TASK_STATE_CANCELED
 WORKING = pb.TaskState.TASK_STATE_WORKING
 BINDINGS = ["JSONRPC", "HTTP+JSON"]
+CARD = "/.well-known/agent-card.json"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def settings(broker: EmbeddedBroker) -> AsyncIterator[Settings]:
+    """Yield the settings of the module. Its tests share one team and one gateway."""
+    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}")
+    yield settings
+    await remove_streams(settings)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(settings: Settings) -> AsyncIterator[RunningTeam]:
     async with factory.team(TEAMS, AGENTS, on=settings) as running:
         yield running
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def address(running: RunningTeam, settings: Settings) -> AsyncIterator[str]:
     async with served_gateway(settings) as address:
+        async with http_client(address) as http, asyncio.timeout(30):
+            while "actor" not in (await http.get(f"/a2a/kit{CARD}")).text:
+                await asyncio.sleep(0.05)
+        yield address
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def keyed_address(running: RunningTeam, settings: Settings) -> AsyncIterator[str]:
+    """Yield the address of a gateway that requires keys."""
+    async with served_gateway(settings, gateway_require_key=True) as address:
         yield address
 
 
@@ -115,11 +143,9 @@ async def test_a_message_is_a_workflow_and_its_answer_an_artifact(address: str, 
 
 async def test_a_card_names_the_team_its_agents_and_both_versions(address: str) -> None:
     async with http_client(address) as http:
-        response = await http.get("/a2a/kit/.well-known/agent-card.json")
-        again = await http.get(
-            "/a2a/kit/.well-known/agent-card.json", headers={"if-none-match": response.headers["etag"]}
-        )
-        unknown = await http.get("/a2a/unknown/.well-known/agent-card.json")
+        response = await http.get(f"/a2a/kit{CARD}")
+        again = await http.get(f"/a2a/kit{CARD}", headers={"if-none-match": response.headers["etag"]})
+        unknown = await http.get(f"/a2a/unknown{CARD}")
     card = response.json()
 
     assert [(each["protocolBinding"], each["protocolVersion"]) for each in card["supportedInterfaces"]] == [
@@ -130,7 +156,27 @@ async def test_a_card_names_the_team_its_agents_and_both_versions(address: str) 
     assert card["skills"][1]["examples"] == ["say hello"]
     assert "max-age" in response.headers["cache-control"]
     assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["last-modified"] == response.headers["last-modified"]
+    assert parsedate_to_datetime(response.headers["last-modified"]) <= datetime.now(UTC)
     assert unknown.status_code == 404
+
+
+async def test_a_card_for_the_version_1_0_has_the_fields_of_this_version_alone(address: str) -> None:
+    """The schema of the version 1.0 allows no other fields: `ParseDict` refuses them, too."""
+    async with http_client(address) as http:
+        asked = await http.get(f"/a2a/kit{CARD}", headers={"a2a-version": "1.0"})
+        named = await http.get(f"/a2a/kit{CARD}?A2A-Version=1.0")
+        fixed = await http.get(f"/a2a/kit/1.0{CARD}")
+        old = await http.get(f"/a2a/kit{CARD}")
+
+    assert asked.json() == named.json() == fixed.json()
+    assert ParseDict(fixed.json(), pb.AgentCard()).supported_interfaces[0].url == f"{address}/a2a/kit"
+    with pytest.raises(
+        ParseError, match=r"no field named \"(additionalInterfaces|preferredTransport|protocolVersion|url)"
+    ):
+        ParseDict(old.json(), pb.AgentCard())
+    assert asked.headers["etag"] == fixed.headers["etag"] != old.headers["etag"]
+    assert "a2a-version" in asked.headers["vary"]
 
 
 async def test_the_extended_card_has_schemas_and_a_signature_that_verifies(
@@ -142,6 +188,7 @@ async def test_the_extended_card_has_schemas_and_a_signature_that_verifies(
     async with served_gateway(settings, gateway_a2a_signing_key=str(file)) as address:
         async with http_client(address) as http:
             key_set = jwt.PyJWKSet.from_dict((await http.get("/a2a/keys.json")).json())
+            plain = (await http.get(f"/a2a/kit/1.0{CARD}")).json()
         urls: list[str | None] = []
 
         def find(kid: str | None, jku: str | None) -> jwt.PyJWK:
@@ -151,10 +198,18 @@ async def test_the_extended_card_has_schemas_and_a_signature_that_verifies(
         verify = create_signature_verifier(find, ["ES256"])
         async with a2a_client(address) as client:
             card = await client.get_extended_agent_card(pb.GetExtendedAgentCardRequest(), signature_verifier=verify)
+        (signature,) = plain.pop("signatures")
+        canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        header = jwt.get_unverified_header(f"{signature['protected']}..{signature['signature']}")
+        payload = urlsafe_b64encode(canonical).rstrip(b"=").decode()
+        jwt.PyJWS().decode(
+            f"{signature['protected']}.{payload}.{signature['signature']}", key_set[header["kid"]].key, ["ES256"]
+        )
         card.description = "forged"
         with pytest.raises(Exception, match="signature"):
             verify(card)
 
+    assert (header["alg"], set(header)) == ("ES256", {"alg", "kid", "jku", "typ"})
     assert urls[0] == f"{address}/a2a/keys.json"
     assert [each.uri for each in card.capabilities.extensions] == ["https://pointsman.invalid/a2a/schemas"]
 
@@ -268,8 +323,12 @@ async def test_files_arrive_and_other_media_types_are_refused(address: str) -> N
     assert (none.status_code, wrong.status_code) == (422, 415)
 
 
-async def test_lists_have_pages_filters_and_only_the_tasks_of_the_caller(address: str) -> None:
-    async with a2a_client(address) as client:
+async def test_lists_have_pages_filters_and_only_the_tasks_of_the_caller(
+    running: RunningTeam, keyed_address: str
+) -> None:
+    store = await KeyStore.open(running.bus, running.subjects)
+    dora = await store.create("dora", teams=["kit"])
+    async with a2a_client(keyed_address, key=dora.text) as client:
         ids = [(await send(client, "echo", f"number {number}", context_id="c")).id for number in range(3)]
         waits = await send(client, "tck-input-required")
         first = await client.list_tasks(pb.ListTasksRequest(page_size=2))
@@ -308,36 +367,75 @@ async def test_a_stream_begins_with_the_task_and_ends_with_its_end(address: str,
     assert again[-1].status_update.status.state == INPUT_REQUIRED
 
 
-async def test_a_refused_request_gets_the_status_of_the_gateway(running: RunningTeam, settings: Settings) -> None:
+async def test_a_refused_request_gets_the_status_of_the_gateway(running: RunningTeam, keyed_address: str) -> None:
     store = await KeyStore.open(running.bus, running.subjects)
     mine = await store.create("ada", teams=["kit"], limits=CallerLimits(running=1))
     foreign = await store.create("bob", teams=["other"])
     third = await store.create("cay", teams=["kit"])
-    async with served_gateway(settings, gateway_require_key=True) as address:
-        async with a2a_client(address, key=mine.text) as client:
-            waits = await send(client, "tck-input-required")
-            with pytest.raises(A2AClientError, match="429"):
-                await send(client, "echo")
-        async with a2a_client(address, key=third.text) as client:
-            for call in (
-                client.get_task(pb.GetTaskRequest(id=waits.id)),
-                client.cancel_task(pb.CancelTaskRequest(id=waits.id)),
-                send(client, "x", "mine", task_id=waits.id),
-            ):
-                with pytest.raises(TaskNotFoundError):
-                    await call
-            listed = await client.list_tasks(pb.ListTasksRequest())
-        statuses: list[int] = []
-        paths = ("/a2a/kit/.well-known/agent-card.json", "/a2a/kit/tasks", f"/a2a/kit/tasks/{waits.id}")
-        for key in (foreign.text, ""):
-            async with http_client(address, key, **{"a2a-version": "1.0"}) as http:
-                statuses += [(await http.get(path)).status_code for path in paths]
-        async with http_client(address, mine.text) as http:
-            card = (await http.get("/a2a/kit/.well-known/agent-card.json")).json()
+    async with a2a_client(keyed_address, key=mine.text) as client:
+        waits = await send(client, "tck-input-required")
+        with pytest.raises(A2AClientError, match="429"):
+            await send(client, "echo")
+    async with a2a_client(keyed_address, key=third.text) as client:
+        for call in (
+            client.get_task(pb.GetTaskRequest(id=waits.id)),
+            client.cancel_task(pb.CancelTaskRequest(id=waits.id)),
+            send(client, "x", "mine", task_id=waits.id),
+        ):
+            with pytest.raises(TaskNotFoundError):
+                await call
+        listed = await client.list_tasks(pb.ListTasksRequest())
+    statuses: list[int] = []
+    paths = ("/a2a/kit/.well-known/agent-card.json", "/a2a/kit/tasks", f"/a2a/kit/tasks/{waits.id}")
+    for key in (foreign.text, ""):
+        async with http_client(keyed_address, key, **{"a2a-version": "1.0"}) as http:
+            statuses += [(await http.get(path)).status_code for path in paths]
+    async with http_client(keyed_address, mine.text) as http:
+        card = (await http.get("/a2a/kit/.well-known/agent-card.json")).json()
 
     assert list(listed.tasks) == []
     assert statuses == [404, 404, 404, 401, 401, 401]
     assert {"bearer", "key"} == card["securitySchemes"].keys()
+
+
+async def test_a_version_is_read_from_the_header_or_the_address_and_others_are_refused(address: str) -> None:
+    """A patch version is not compared. A client that names no version has the version 0.3."""
+    async with http_client(address) as http:
+        rest = {
+            version: (await http.get("/a2a/kit/tasks", params={"A2A-Version": version})).status_code
+            for version in ("1.0", "1.0.9", "", "0.2", "1.7", "99.0", "one")
+        }
+        patched = await http.get("/a2a/kit/tasks", headers={"a2a-version": "1.0.1"})
+        call = {"jsonrpc": "2.0", "id": 7, "method": "ListTasks", "params": {}}
+        answers = [
+            (await http.post("/a2a/kit", json=call, headers={"a2a-version": version})).json()
+            for version in ("1.0", "1.7", "0.3")
+        ]
+
+    assert rest == {"1.0": 200, "1.0.9": 200, "": 400, "0.2": 400, "1.7": 400, "99.0": 400, "one": 400}
+    assert patched.status_code == 200
+    assert [answer["id"] for answer in answers] == [7, 7, 7]
+    assert ["result" in answer for answer in answers] == [True, False, False]
+    assert answers[1]["error"]["code"] == -32009
+
+
+async def test_responses_have_the_media_type_that_the_client_uses(address: str) -> None:
+    """Version 1.0.0 of the specification has `application/json`, and 1.0.1 recommends `application/a2a+json`."""
+    both = ("application/json", "application/a2a+json")
+    body = json.dumps({"message": {"role": "ROLE_USER", "messageId": "types", "parts": [{"text": "hello"}]}})
+    async with http_client(address, **{"a2a-version": "1.0"}) as http:
+        read = [(await http.get("/a2a/kit/tasks", headers={"accept": each})).headers for each in ("*/*", *both)]
+        sent = [
+            (await http.post("/a2a/kit/message:send", content=body, headers={"content-type": each})).headers
+            for each in both
+        ]
+        mixed = await http.post(
+            "/a2a/kit/message:send", content=body, headers={"content-type": both[0], "accept": ", ".join(both)}
+        )
+
+    assert [each["content-type"] for each in read] == [both[1], *both]
+    assert [each["content-type"] for each in sent] == [*both]
+    assert mixed.headers["content-type"] == both[1]
 
 
 async def test_the_version_0_3_is_spoken_on_the_same_address(address: str) -> None:

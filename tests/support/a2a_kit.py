@@ -38,7 +38,7 @@ async def serve(port: int) -> None:
         ):
             async with http_client(address) as http:  # the kit waits 5 s, and the SDK may take longer to load
                 (await http.get("/a2a/kit/.well-known/agent-card.json")).raise_for_status()
-            sys.stdout.write(f"The agent for the kit is at {address}/a2a/kit\n")
+            sys.stdout.write(f"The agent for the kit is at {address}/a2a/kit/1.0\n")
             sys.stdout.flush()
             await asyncio.Event().wait()
     finally:

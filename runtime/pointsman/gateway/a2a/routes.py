@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any
 
 from a2a.server.context import ServerCallContext
 from a2a.server.request_handlers.response_helpers import agent_card_to_dict, build_error_response
 from a2a.server.routes import create_jsonrpc_routes, create_rest_routes
 from a2a.server.routes.common import ServerCallContextBuilder
-from a2a.types.a2a_pb2 import AgentCard
+from a2a.utils.constants import A2A_JSON_MEDIA_TYPE
 from a2a.utils.error_handlers import build_rest_error_payload
-from a2a.utils.errors import ContentTypeNotSupportedError
+from a2a.utils.errors import ContentTypeNotSupportedError, VersionNotSupportedError
+from google.protobuf.json_format import MessageToDict
 from pydantic_core import to_json
 from starlette.datastructures import URL
 from starlette.requests import Request
@@ -34,9 +39,12 @@ __all__ = ["make_a2a_app"]
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_CARD_PATH = "/{team}/.well-known/agent-card.json"
-_JSON_TYPES = ("application/json", "application/a2a+json")
+_CARD_PATH = "/.well-known/agent-card.json"
+_JSON_TYPE = "application/json"
+_JSON_TYPES = (_JSON_TYPE, A2A_JSON_MEDIA_TYPE)
 _CARD_MAX_AGE_S = 60  # an agent that starts or stops changes the card
+_MAX_CARDS = 1_000  # cards whose last change is kept
+_VERSION = re.compile(r"(0\.3|1\.0)(\.[0-9]+)?")
 
 
 class _CallContexts(ServerCallContextBuilder):
@@ -46,8 +54,10 @@ class _CallContexts(ServerCallContextBuilder):
         self._context = context
 
     def build(self, request: Request) -> ServerCallContext:
-        call = _call_of(self._context, request)
-        return ServerCallContext(state={"call": call, "headers": dict(request.headers)})
+        call, version = _call_of(self._context, request), _version_of(request)
+        if version and not _VERSION.fullmatch(version):  # the SDK compares the major versions alone
+            raise VersionNotSupportedError(f"the A2A-Version is {version[:20]!r}; the gateway has 1.0 and 0.3")
+        return ServerCallContext(state={"call": call, "headers": {**request.headers, "a2a-version": version}})
 
 
 def make_a2a_app(context: Context, push: PushStore, *, open: bool) -> ASGIApp:
@@ -73,7 +83,10 @@ def make_a2a_app(context: Context, push: PushStore, *, open: bool) -> ASGIApp:
     routes: list[BaseRoute] = []
     if signer is not None:
         routes.append(Route(f"/{KEY_SET_NAME}", _key_set_endpoint(signer.key_set), methods=["GET"]))
-    routes.append(Route(_CARD_PATH, _known_team(context, _card_endpoint(context, cards)), methods=["GET"]))
+    changes = _CardChanges()
+    for path, new in (("/{team}", False), ("/{team}/1.0", True)):
+        endpoint = _known_team(context, _card_endpoint(context, cards, changes, new=new))
+        routes.append(Route(f"{path}{_CARD_PATH}", endpoint, methods=["GET"]))
     for rpc_url in ("/{team}", "/{team}/"):
         made = create_jsonrpc_routes(handler, rpc_url, context_builder=contexts, enable_v0_3_compat=True)
         routes += [_guarded(context, route, rpc=True) for route in made]
@@ -92,6 +105,11 @@ def _origin(context: Context, request: Request) -> str:
     return given.rstrip("/") if given else str(URL(scope=request.scope).replace(path="", query=""))
 
 
+def _version_of(request: Request) -> str:
+    """Return the version of A2A that a client asks for; empty for a client of the version 0.3 that names none."""
+    return request.headers.get("a2a-version") or request.query_params.get("A2A-Version", "")
+
+
 def _guarded(context: Context, route: Route, *, rpc: bool) -> Route:
     """Return a route of the SDK that serves teams of the caller, and answers problems of the gateway as such."""
     endpoint: Endpoint = route.endpoint
@@ -103,10 +121,18 @@ def _guarded(context: Context, route: Route, *, rpc: bool) -> Route:
         response = await endpoint(request)
         if (problem := getattr(request.state, "problem", None)) is not None:
             raise problem
+        if response.media_type == A2A_JSON_MEDIA_TYPE and _takes_plain_json(request, kind):
+            response.headers["content-type"] = _JSON_TYPE
         return response
 
     methods = sorted((route.methods or set()) - {"HEAD"})
     return Route(route.path, _known_team(context, serve), methods=methods)
+
+
+def _takes_plain_json(request: Request, kind: str) -> bool:
+    """Return True if a client accepts `application/json`, or sends it, and does not accept the type of A2A."""
+    accepted = request.headers.get("accept", "").lower()
+    return A2A_JSON_MEDIA_TYPE not in accepted and (_JSON_TYPE in accepted or kind == _JSON_TYPE)
 
 
 def _unsupported(kind: str, *, rpc: bool) -> Response:
@@ -131,24 +157,56 @@ def _known_team(context: Context, endpoint: Endpoint) -> Endpoint:
     return serve
 
 
-def _card_endpoint(context: Context, cards: CardMaker) -> Endpoint:
+class _CardChanges:
+    """Keeps the time of the last change of each card, as this gateway has seen the card."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[str, datetime]] = OrderedDict()
+
+    def since(self, card: str, tag: str) -> datetime:
+        """Return the time of the last change of a card, or of its first request.
+
+        Args:
+            card: The address of the card.
+            tag: The tag of its present content.
+
+        Returns:
+            The time.
+        """
+        known = self._known.pop(card, None)
+        if known is None or known[0] != tag:
+            known = (tag, datetime.now(UTC))
+        self._known[card] = known
+        if len(self._known) > _MAX_CARDS:
+            self._known.popitem(last=False)
+        return known[1]
+
+
+def _card_endpoint(context: Context, cards: CardMaker, changes: _CardChanges, *, new: bool) -> Endpoint:
+    """Return the endpoint of cards. With `new`, cards have the fields of the version 1.0 alone for each client."""
+
     async def serve(request: Request) -> Response:
         call = _call_of(context, request)
-        return _card_response(await cards.card(call.caller, call.team, call.url), request)
+        card = await cards.card(call.caller, call.team, call.url)
+        old = not new and not _version_of(request).startswith("1.")
+        # The fields of both versions are in one object: clients ignore the fields that they do not know.
+        shown = agent_card_to_dict(card) if old else MessageToDict(card)
+        # Two signatures of one card differ, so the tag is about the rest of the card.
+        rest = {name: value for name, value in shown.items() if name != "signatures"}
+        tag = f'W/"{stable_digest(to_json(rest))}"'
+        changed = changes.since(f"{call.url} {old}", tag)
+        headers = {
+            "etag": tag,
+            "last-modified": format_datetime(changed, usegmt=True),
+            "cache-control": f"private, max-age={_CARD_MAX_AGE_S}",
+            "vary": "a2a-version, authorization, x-api-key",
+        }
+        known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
+        if tag.removeprefix("W/") in known:
+            return Response(status_code=304, headers=headers)
+        return JSONResponse(shown, headers=headers)
 
     return serve
-
-
-def _card_response(card: AgentCard, request: Request) -> Response:
-    shown = agent_card_to_dict(card)
-    # Two signatures of one card differ, so the tag is about the rest of the card.
-    rest = {name: value for name, value in shown.items() if name != "signatures"}
-    tag = f'W/"{stable_digest(to_json(rest))}"'
-    headers = {"etag": tag, "cache-control": f"private, max-age={_CARD_MAX_AGE_S}", "vary": "authorization, x-api-key"}
-    known = [each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")]
-    if tag.removeprefix("W/") in known:
-        return Response(status_code=304, headers=headers)
-    return JSONResponse(shown, headers=headers)
 
 
 def _key_set_endpoint(key_set: dict[str, Any]) -> Endpoint:
