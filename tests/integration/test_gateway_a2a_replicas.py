@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,12 +16,16 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 from support import factory
-from support.crew import planner, steps, synthesizer, team, worker
+from support.crew import planner, steps, team, worker
 from support.gateway import gateway_process
 from support.processes import System
+from support.waiting import until
 
-from pointsman.gateway.a2a.tasks import metadata_of
+from pointsman import Context, agent
+from pointsman.gateway.a2a.parts import metadata_of
 from pointsman.settings import Settings
+from pointsman_schemas.card import Role
+from pointsman_schemas.role_io import Synthesis, SynthesizerInput
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -33,24 +38,47 @@ def position_of(event: pb.StreamResponse) -> str:
     return str(metadata_of(getattr(event, str(event.WhichOneof("payload"))), "position") or "")
 
 
-def known(event: pb.StreamResponse) -> tuple[str, str]:
-    """Return an event without its time of delivery: its position, and its kind with its content."""
-    kind = str(event.WhichOneof("payload"))
-    return position_of(event), kind + getattr(event, kind).SerializeToString(deterministic=True).hex()
+def log_events(events: Sequence[pb.StreamResponse]) -> list[tuple[str, str]]:
+    """Return the events of the log, each with its position in the log. The artifact is the answer, which has pieces."""
+    return [
+        (position_of(event).partition("-")[0], event.status_update.status.SerializeToString(deterministic=True).hex())
+        for event in events
+        if event.HasField("status_update")
+    ]
+
+
+def text_of(events: Sequence[pb.StreamResponse], before: str = "") -> str:
+    """Return the answer as a client has it that has received the text `before`, and then the events."""
+    text = before
+    for event in events:
+        if event.HasField("artifact_update"):
+            update = event.artifact_update
+            piece = "".join(part.text for part in update.artifact.parts)
+            text = text + piece if update.append else piece
+    return text
 
 
 async def test_a_client_that_subscribes_again_sees_each_event_once(settings: Settings, tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    plan = steps("a", "b", serial=True)
-    plan["tasks"][1]["input"]["after"] = str(go)
+    """The gateway is killed while the synthesizer writes. Another gateway goes on with the next character."""
+    words, killed = [f"word{number} " for number in range(30)], asyncio.Event()
+
+    @agent(name="synthesizer", description="Writes", role=Role.SYNTHESIZE)
+    async def write(asked: SynthesizerInput, context: Context) -> Synthesis:
+        for number, word in enumerate(words):
+            context.stream_text(word)
+            await asyncio.sleep(0.02)
+            if number == 15:
+                await killed.wait()
+        return Synthesis(answer="".join(words) + "end")
+
     request = pb.SendMessageRequest(
         message=pb.Message(
-            message_id=uuid4().hex, role=pb.Role.ROLE_USER, parts=[pb.Part(data=ParseDict(plan, Value()))]
+            message_id=uuid4().hex, role=pb.Role.ROLE_USER, parts=[pb.Part(data=ParseDict(steps("a"), Value()))]
         )
     )
     seen: list[pb.StreamResponse] = []
     async with (
-        factory.team(team, [planner, synthesizer, worker], on=settings),
+        factory.team(team, [planner, write, worker], on=settings),
         System(tmp_path / "system", settings, CREW_JOURNAL=str(tmp_path / "journal")) as system,
         httpx.AsyncClient(timeout=60, trust_env=False) as http,
     ):
@@ -62,22 +90,35 @@ async def test_a_client_that_subscribes_again_sees_each_event_once(settings: Set
                 seen.append(event)  # noqa: PERF401 - others look at the list meanwhile
 
         task = asyncio.create_task(listen())
-        async with asyncio.timeout(60):
-            while not any("worker: do b" in str(event) for event in seen):
-                await asyncio.sleep(0.02)
+        await until(lambda: "word15" in text_of(seen), seconds=60)
         await first.kill()
         with pytest.raises(A2AClientError):
             await task
-        go.touch()
-        async with asyncio.timeout(60):  # the work goes on without a stream
-            while (await other.get_task(pb.GetTaskRequest(id=seen[0].task.id))).status.state == 2:  # WORKING
-                await asyncio.sleep(0.05)
         after = ClientCallContext(service_parameters={"Last-Event-ID": position_of(seen[-1])})
         subscription = pb.SubscribeToTaskRequest(id=seen[0].task.id)
-        rest = [event async for event in other.subscribe(subscription, context=after)]
+
+        async def subscribe() -> list[pb.StreamResponse]:
+            return [event async for event in other.subscribe(subscription, context=after)]
+
+        resumed = asyncio.create_task(subscribe())
+        fresh = aiter(other.subscribe(subscription))
+        late = [await anext(fresh)]
+        killed.set()
+        rest = await resumed
+        late += [event async for event in fresh]
+        ended = await subscribe()
         every = [event async for event in other.send_message(request)]
 
-    assert position_of(rest[0]) == position_of(seen[-1])
+    answer = "".join(words) + "end"
+    pieces = [event.artifact_update for event in [*seen, *rest] if event.HasField("artifact_update")]
+    assert [piece.append for piece in pieces] == [False] + [True] * (len(pieces) - 1)
+    assert [piece.last_chunk for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert len({piece.artifact.artifact_id for piece in pieces}) == 1
+    assert "".join(piece.artifact.parts[0].text for piece in pieces) == answer
+    assert text_of(ended, text_of(seen)) == text_of(late) == text_of(every) == answer
+    assert sum(event.HasField("artifact_update") for event in ended) == 1
+
+    assert position_of(rest[0]) == position_of(seen[-1]).partition("-")[0]
     assert rest[0].task.status.state == pb.TaskState.TASK_STATE_WORKING
-    assert [known(event) for event in [*seen[1:], *rest[1:]]] == [known(event) for event in every[1:]]
+    assert log_events([*seen[1:], *rest[1:]]) == log_events([*seen[1:], *ended[1:]]) == log_events(every[1:])
     assert every[-1].status_update.status.state == pb.TaskState.TASK_STATE_COMPLETED

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pointsman.engine.operations.messages import TellResult
     from pointsman.engine.operations.resume import ResumeResult
 
-__all__ = ["FoundWorkflow", "Workflow", "WorkflowEvent", "find_workflow", "read_progress"]
+__all__ = ["FoundWorkflow", "Workflow", "WorkflowEvent", "find_workflow", "read_delta", "read_progress"]
 
 _ADMISSION_NOTICE_S = 3.0  # seconds without admission until a warning is logged
 _log = get_logger(__name__)
@@ -163,9 +163,8 @@ class Workflow:
         texts = StreamedTexts()
 
         async def deliver(stored: StoredMessage) -> None:
-            with suppress(ContractError):
-                if (piece := texts.add(parse(Delta, decode(stored.headers, stored.body)[1]))) is not None:
-                    await receive(piece)
+            if (delta := read_delta(stored)) is not None and (piece := texts.add(delta)) is not None:
+                await receive(piece)
 
         return await self._bus.listen(self._subjects.workflow_deltas(self.team, self.id), deliver)
 
@@ -319,6 +318,21 @@ async def find_workflow(bus: Bus, subjects: Subjects, workflow: str) -> FoundWor
     return FoundWorkflow(
         *await newest_commit(bus, subjects, workflow)
     )  # the workflow may have been admitted between the two reads
+
+
+def read_delta(stored: StoredMessage) -> Delta | None:
+    """Read a piece of text of a model.
+
+    Args:
+        stored: A message on a delta subject.
+
+    Returns:
+        The piece; None for a message of a different shape.
+    """
+    try:
+        return parse(Delta, decode(stored.headers, stored.body)[1])
+    except ContractError:
+        return None
 
 
 def read_progress(stored: StoredMessage) -> Progress | None:

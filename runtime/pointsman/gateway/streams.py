@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
 from time import monotonic
 from typing import NamedTuple, TypeAlias
 
 from pointsman.client.client import Client
-from pointsman.client.workflow import Workflow, read_progress
+from pointsman.client.streamed_text import StreamedTexts
+from pointsman.client.workflow import Workflow, read_delta, read_progress
 from pointsman.engine.log.reader import as_async_generator, read_commit
-from pointsman.errors import BusUnavailableError, ContractError
+from pointsman.errors import BusUnavailableError
 from pointsman.gateway.feed import LogFeed, Subscription
 from pointsman.http.sse import KEEPALIVE_INTERVAL_S
 from pointsman.ports.bus import StoredMessage
@@ -80,7 +81,7 @@ class WorkflowStreams:
         self._feed.stop()
 
     async def follow(
-        self, workflow: Workflow, *, after: Position | None = None, live: bool = False
+        self, workflow: Workflow, *, after: Position | None = None, live: bool = False, text: bool = False
     ) -> AsyncGenerator[StreamItem, None]:
         """Yield the entries of a workflow after a position, and wait for future ones, up to the end of the workflow.
 
@@ -88,19 +89,24 @@ class WorkflowStreams:
             workflow: The workflow.
             after: The position of the newest entry that the client has. Default: none.
             live: Also yield reports of agents and text of models. They are not repeated after a reconnect.
+            text: Also yield text of models, without reports.
 
         Yields:
             The entries, in order; None when nothing has happened for `KEEPALIVE_INTERVAL_S`.
         """
         position = after or Position(0, -1)
-        subject = self._client.subjects.log(workflow.team, workflow.id)
+        subject, texts = self._client.subjects.log(workflow.team, workflow.id), StreamedTexts()
         newest, round = await self._newest(subject, position), 1
         if newest is not None:
             # A broker that lost the end of the log stores new entries below the position of the client.
             position = min(position, Position(newest.sequence, position.part))
             round = read_commit(newest).round  # a resumed workflow has an end for each round
         with self._feed.subscribe(workflow.id) as subscription:
-            async with _live(self._client, workflow, subscription) if live else AsyncExitStack():
+            async with AsyncExitStack() as listening:
+                if live or text:
+                    await _listen_to_text(self._client, workflow, subscription, listening)
+                if live:
+                    await _listen_to_reports(self._client, workflow, subscription, listening)
                 while not self.stopping.is_set():
                     async with aclosing(self._stored(workflow.id, subject, position)) as messages:
                         async for stored in messages:
@@ -114,6 +120,10 @@ class WorkflowStreams:
                                     return
                     async with aclosing(self._arriving(subscription)) as arriving:
                         async for item in arriving:
+                            if isinstance(item, Delta):  # the queue may have dropped a piece
+                                if (piece := texts.add(item)) is not None:
+                                    yield piece
+                                continue
                             if not isinstance(item, StoredMessage):
                                 yield item
                                 continue
@@ -197,20 +207,23 @@ def _events(stored: StoredMessage, after: Position) -> list[LogEvent]:
     return [event for event in events if event.position > after]
 
 
-@asynccontextmanager
-async def _live(client: Client, workflow: Workflow, subscription: Subscription) -> AsyncIterator[None]:
-    async def report(stored: StoredMessage) -> None:
-        try:
-            if (progress := read_progress(stored)) is not None:
-                subscription.post(progress)
-        except ContractError:
-            return
+async def _listen_to_reports(
+    client: Client, workflow: Workflow, subscription: Subscription, until: AsyncExitStack
+) -> None:
+    async def post(stored: StoredMessage) -> None:
+        if (progress := read_progress(stored)) is not None:
+            subscription.post(progress)
 
-    async def text(delta: Delta) -> None:
-        subscription.post(delta)
+    subject = client.subjects.workflow_events(workflow.id, workflow.team)
+    await until.enter_async_context(await client.bus.listen(subject, post))
 
-    async with (
-        await client.bus.listen(client.subjects.workflow_events(workflow.id, workflow.team), report),
-        await workflow.stream_text(text),
-    ):
-        yield
+
+async def _listen_to_text(
+    client: Client, workflow: Workflow, subscription: Subscription, until: AsyncExitStack
+) -> None:
+    async def post(stored: StoredMessage) -> None:
+        if (delta := read_delta(stored)) is not None:
+            subscription.post(delta)
+
+    subject = client.subjects.workflow_deltas(workflow.team, workflow.id)
+    await until.enter_async_context(await client.bus.listen(subject, post))

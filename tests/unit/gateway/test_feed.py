@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
 from support.history import TEAM, WORKFLOW, completed, store
+from support.waiting import until
 
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
@@ -15,7 +17,11 @@ from pointsman.client.workflow import Workflow
 from pointsman.gateway.feed import LogFeed, StreamResetError, Subscription
 from pointsman.gateway.streams import LogEvent, Position, WorkflowStreams
 from pointsman.ports.bus import StoredMessage
+from pointsman_schemas.envelope import Envelope, encode
+from pointsman_schemas.events import Delta
 from pointsman_schemas.log import Entry
+from pointsman_schemas.strict_json import dump
+from pointsman_schemas.subjects import Subjects
 
 WAIT_S = 10.0  # seconds by which what must happen has happened, on a busy machine too
 
@@ -106,3 +112,26 @@ async def test_a_full_queue_drops_reports_and_leaves_entries_to_be_read(monkeypa
     assert (item, len(taken)) == (None, 32)
     with pytest.raises(TimeoutError):
         await subscription.next(0.01)
+
+
+async def test_text_that_a_slow_stream_missed_arrives_with_the_next_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pointsman.gateway.feed._MAX_QUEUED", 2)
+    words = ["one ", "two ", "three ", "four "]
+    bus = MemoryBus()
+
+    async def say(text: str, offset: int) -> None:
+        piece = Delta(workflow_id=WORKFLOW, task_id="s", attempt=1, agent="a", call="c", offset=offset, text=text)
+        about = Envelope(id=f"{offset}", type=Delta.event_type, source="/test", time=datetime.now(UTC))
+        await bus.broadcast(Subjects().delta(TEAM, WORKFLOW, "a"), dump(piece), encode(about))
+
+    async with following(bus) as (streams, workflow, feed), aclosing(streams.follow(workflow, text=True)) as items:
+        waiting = asyncio.ensure_future(anext(items))
+        await until(lambda: feed.streams == 1)
+        await asyncio.sleep(0.01)
+        for number, word in enumerate(words):  # the queue has room for two of them
+            await say(word, len("".join(words[:number])))
+        got = [await waiting, await anext(items)]
+        await say("".join(words), 0)
+        got.append(await anext(items))
+
+    assert [piece.text for piece in got if isinstance(piece, Delta)] == ["one ", "two ", "three four "]

@@ -3,7 +3,8 @@
 Addresses          door, routes
 Cards              cards
 Requests           handler, messages
-Tasks from the log tasks, reading
+Tasks from the log tasks, reading, parts
+Text of answers    answer_text
 Push notifications push, push_store, push_sender
 
 Only `door` and `push_store` are imported at the start of a gateway. The others need the extra `a2a`, and load with the

@@ -24,26 +24,18 @@ from starlette.requests import Request
 from pointsman.client.workflow import Workflow
 from pointsman.engine.operations.messages import MessageRefusedError
 from pointsman.errors import BusUnavailableError
+from pointsman.gateway.a2a.answer_text import AnswerText, Place
 from pointsman.gateway.a2a.calls import Call, translated, translated_stream
 from pointsman.gateway.a2a.cards import CardMaker
 from pointsman.gateway.a2a.lists import list_tasks
 from pointsman.gateway.a2a.messages import answer_in, check_parts, input_in, metadata_in
+from pointsman.gateway.a2a.parts import metadata_of
 from pointsman.gateway.a2a.push import check_config, config_of, find_receiver, register
 from pointsman.gateway.a2a.push_store import PushStore
 from pointsman.gateway.a2a.reading import TaskReader
-from pointsman.gateway.a2a.tasks import (
-    INTERRUPTED,
-    ORIGIN,
-    TERMINAL,
-    TaskEvent,
-    TaskFold,
-    metadata_of,
-    new_task,
-    state_of,
-)
+from pointsman.gateway.a2a.tasks import INTERRUPTED, ORIGIN, TERMINAL, TaskEvent, TaskFold, new_task, state_of
 from pointsman.gateway.context import Context, derived_key
 from pointsman.gateway.files.uploads import store_bytes
-from pointsman.gateway.streams import Position
 from pointsman.telemetry import get_logger
 from pointsman_schemas.ids import derive_id, is_token
 from pointsman_schemas.strict_json import compact_json
@@ -94,11 +86,11 @@ class TeamHandler(RequestHandler):
         yield apply_history_length(await reader.snapshot(fold), params.configuration)
         if _is_settled(fold, answered):
             return
-        async with aclosing(reader.follow(workflow, fold)) as events:
-            async for event in events:
-                if event is not None:
+        async with aclosing(reader.follow(workflow, fold, text=AnswerText())) as steps:
+            async for events in steps:
+                for event in events:
                     yield event
-                if _is_settled(fold, answered) and _is_last(event, fold):
+                if events and _is_settled(fold, answered):
                     return
 
     @validate_request_params
@@ -109,16 +101,16 @@ class TeamHandler(RequestHandler):
         """Stream a task from now to its end, or from the position in the header `Last-Event-ID`."""
         call, reader = self._reader(context)
         workflow = await reader.find(params.id)
-        after = Position.parse(call.request.headers.get("last-event-id", ""))
-        fold = await reader.fold(workflow, up_to=after)
+        place = Place.parse(call.request.headers.get("last-event-id", ""))
+        fold = await reader.fold(workflow, up_to=place and place.position)
         if fold.task.status.state in TERMINAL:
             raise UnsupportedOperationError(
                 f"task {params.id} has ended: {pb.TaskState.Name(fold.task.status.state)}; read it with GetTask"
             )
         yield await reader.snapshot(fold)
-        async with aclosing(reader.follow(workflow, fold)) as events:
-            async for event in events:
-                if event is not None:
+        async with aclosing(reader.follow(workflow, fold, text=AnswerText(place))) as steps:
+            async for events in steps:
+                for event in events:
                     yield event
 
     @validate_request_params
@@ -364,9 +356,9 @@ class TeamHandler(RequestHandler):
         request: Request | None = None,
     ) -> None:
         try:
-            async with aclosing(reader.follow(workflow, fold, inline=False)) as events:
-                async for event in events:
-                    if settled() or (event is None and request is not None and await request.is_disconnected()):
+            async with aclosing(reader.follow(workflow, fold, inline=False)) as steps:
+                async for events in steps:
+                    if settled() or (not events and request is not None and await request.is_disconnected()):
                         return
         except BusUnavailableError:
             return  # the client reads the task again
@@ -376,8 +368,3 @@ def _is_settled(fold: TaskFold, answered: str) -> bool:
     """Return True if a task has ended, or waits for an answer other than one that is on its way."""
     state = fold.task.status.state
     return state in TERMINAL or (state == INTERRUPTED and answered not in fold.questions)
-
-
-def _is_last(event: TaskEvent | None, fold: TaskFold) -> bool:
-    """Return True for the newest event of a task, after which no event of the same entry follows."""
-    return isinstance(event, pb.TaskStatusUpdateEvent) and event.status.state == fold.task.status.state

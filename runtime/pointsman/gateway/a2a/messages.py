@@ -13,7 +13,7 @@ from a2a.utils.input_mode_validator import validate_input_modes
 from google.protobuf.json_format import MessageToDict
 from pydantic import JsonValue
 
-from pointsman.gateway.a2a.tasks import META
+from pointsman.gateway.a2a.parts import META
 from pointsman_schemas.log import QuestionAsked
 from pointsman_schemas.strict_json import compact_json
 

@@ -11,16 +11,17 @@ from contextlib import aclosing, suppress
 from datetime import timedelta
 from uuid import uuid4
 
-from a2a.types.a2a_pb2 import TaskArtifactUpdateEvent, TaskStatusUpdateEvent
+from a2a.types.a2a_pb2 import TaskArtifactUpdateEvent
 from a2a.utils.errors import TaskNotFoundError
 from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToDict
 from pydantic_core import to_json
 
 from pointsman.errors import BusUnavailableError, ConflictError, PointsmanError
+from pointsman.gateway.a2a.parts import metadata_of
 from pointsman.gateway.a2a.push_store import PushReceiver, PushStore, StoredReceiver, now
 from pointsman.gateway.a2a.reading import TaskReader
-from pointsman.gateway.a2a.tasks import TERMINAL, TaskEvent, metadata_of
+from pointsman.gateway.a2a.tasks import TERMINAL, TaskEvent
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import Context
 from pointsman.gateway.streams import Position
@@ -114,23 +115,24 @@ class PushSender:
         if fold.task.status.state in TERMINAL:
             await self._change(stored, status="done", owner="", owned_until=None)
             return
-        async with aclosing(reader.follow(workflow, fold)) as events:
-            async for event in events:
-                if event is None:
+        async with aclosing(reader.follow(workflow, fold)) as steps:
+            async for events in steps:
+                for event in events:
+                    if (error := await self._send(stored.receiver, event)) is not None:
+                        await self._failed(stored, *error)
+                        return
+                    if event is not events[-1]:
+                        stored = await self._own(stored)
+                if not events:
                     stored = await self._own(stored)
                     continue
-                if (error := await self._send(stored.receiver, event)) is not None:
-                    await self._failed(stored, *error)
-                    return
-                if fold.task.status.state in TERMINAL and not _is_end(event):
-                    continue  # artifacts of the same entry; the state follows
-                stored = await self._own(
+                stored = await self._own(  # an entry is delivered with its last event
                     stored,
-                    position=str(metadata_of(event, "position") or ""),
+                    position=str(metadata_of(events[-1], "position") or ""),
                     attempts=0,
                     error="",
                     next_at=None,
-                    **({"status": "done"} if _is_end(event) else {}),
+                    **({"status": "done"} if fold.state in TERMINAL else {}),
                 )
         if stored.receiver.status == "active":  # the gateway stops, and another gateway goes on at once
             await self._change(stored, owner="", owned_until=None)
@@ -179,7 +181,3 @@ class PushSender:
     async def _change(self, stored: StoredReceiver, **changes: object) -> StoredReceiver:
         receiver = stored.receiver.model_copy(update={**changes, "changed_at": now()})
         return await self._store.write(receiver, stored.revision)
-
-
-def _is_end(event: TaskEvent) -> bool:
-    return isinstance(event, TaskStatusUpdateEvent) and event.status.state in TERMINAL

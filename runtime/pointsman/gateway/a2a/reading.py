@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -12,25 +12,19 @@ from a2a.utils.errors import TaskNotFoundError
 from pointsman.client.workflow import Workflow
 from pointsman.engine.operations.queued_requests import QueuedRequest, find_queued_request
 from pointsman.errors import ContractError, NotFoundError
-from pointsman.gateway.a2a.tasks import (
-    ORIGIN,
-    TaskEvent,
-    TaskFold,
-    file_number,
-    metadata_of,
-    new_task,
-    parts_of,
-    state_of,
-)
+from pointsman.gateway.a2a.answer_text import AnswerText
+from pointsman.gateway.a2a.parts import metadata_of, parts_of, struct_of
+from pointsman.gateway.a2a.tasks import ORIGIN, TaskEvent, TaskFold, file_number, new_task, state_of
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import Context
 from pointsman.gateway.feed import StreamResetError
 from pointsman.gateway.problems import ProblemError
 from pointsman.gateway.streams import LogEvent, Position
 from pointsman_schemas.envelope import decode
-from pointsman_schemas.events import Request
+from pointsman_schemas.events import Delta, Request
 from pointsman_schemas.files import File
 from pointsman_schemas.ids import is_token
+from pointsman_schemas.log import WorkflowResumed
 from pointsman_schemas.strict_json import parse
 
 __all__ = ["TaskReader", "queued_task"]
@@ -116,29 +110,39 @@ class TaskReader:
         return found
 
     async def follow(
-        self, workflow: Workflow, fold: TaskFold, *, inline: bool = True
-    ) -> AsyncGenerator[TaskEvent | None, None]:
+        self, workflow: Workflow, fold: TaskFold, *, inline: bool = True, text: AnswerText | None = None
+    ) -> AsyncGenerator[Sequence[TaskEvent], None]:
         """Follow a task from the position of a fold to its end, or until the gateway stops.
 
         Args:
             workflow: The workflow of the task.
             fold: The task so far. Each event is applied.
             inline: Put the content of small files into artifacts.
+            text: The text of the answer that the client has, to stream the rest. Default: the answer is not streamed
+                while it is written.
 
         Yields:
-            The events; None if nothing has happened for some seconds.
+            The events of each entry or piece of text; none if nothing has happened for some seconds.
         """
         position = _position(fold.task)
         try:
-            async with aclosing(self._context.streams.follow(workflow, after=position)) as items:
+            async with aclosing(self._context.streams.follow(workflow, after=position, text=text is not None)) as items:
                 async for item in items:
-                    if not isinstance(item, LogEvent):
-                        yield None
-                        continue
-                    for event in fold.apply(item):
-                        if inline and isinstance(event, TaskArtifactUpdateEvent):
+                    events: Sequence[TaskEvent] = ()
+                    if isinstance(item, LogEvent):
+                        if text is not None and isinstance(item.entry, WorkflowResumed):
+                            text = AnswerText()
+                        events = fold.apply(item)
+                    elif isinstance(item, Delta) and text is not None:
+                        if (piece := text.add(item)) is None:
+                            continue
+                        events = [fold.piece_of_answer(piece.text, append=piece.append)]
+                    for event in events:
+                        if isinstance(event, TaskArtifactUpdateEvent) and inline:
                             await self._fill([event.artifact], fold.files())
-                        yield event
+                        if text is not None:
+                            _place(event, text)
+                    yield events
         except StreamResetError:
             return  # the client subscribes again, at this gateway or another
 
@@ -202,6 +206,16 @@ def queued_task(queued: QueuedRequest) -> Task:
     )  # fmt: skip
     message.parts.extend(parts_of(request.input))
     return task
+
+
+def _place(event: TaskEvent, text: AnswerText) -> None:
+    """Leave out the text that the client has from the stored answer, and add the place of the text to the position."""
+    if isinstance(event, TaskArtifactUpdateEvent) and event.last_chunk and not file_number(event.artifact):
+        (part,) = event.artifact.parts
+        if part.HasField("text"):
+            part.text, event.append = text.end(part.text)
+    if text.mark:
+        event.metadata.MergeFrom(struct_of({"position": f"{metadata_of(event, 'position')}{text.mark}"}))
 
 
 def _position(task: Task) -> Position | None:

@@ -6,7 +6,7 @@
 | running | `WORKING`, with a line about each step |
 | question or approval | `INPUT_REQUIRED`, with the question as the message |
 | answer of a person, message to the workflow | a message of the history |
-| answer and files of the team | artifacts |
+| file of the team, after its task; answer | artifacts |
 | completed, also with gaps | `COMPLETED` |
 | failed; refused before its first task | `FAILED`; `REJECTED` |
 | cancelled | `CANCELED` |
@@ -16,9 +16,9 @@ The same entries give the same task and the same events in each gateway.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from a2a.types.a2a_pb2 import (
     Artifact,
@@ -31,14 +31,12 @@ from a2a.types.a2a_pb2 import (
     TaskStatus,
     TaskStatusUpdateEvent,
 )
-from google.protobuf.json_format import ParseDict
-from google.protobuf.struct_pb2 import Struct, Value
 from pydantic import JsonValue
 
 from pointsman.client.files import WorkflowFile
+from pointsman.gateway.a2a.parts import metadata_of, parts_of, struct_of
 from pointsman.gateway.openai.commentary import Commentary
 from pointsman.gateway.streams import LogEvent
-from pointsman_schemas.events import Outcome
 from pointsman_schemas.files import File
 from pointsman_schemas.log import (
     Entry,
@@ -54,21 +52,15 @@ from pointsman_schemas.log import (
 
 __all__ = [
     "INTERRUPTED",
-    "META",
     "ORIGIN",
     "TERMINAL",
     "TaskEvent",
     "TaskFold",
     "file_number",
-    "metadata_of",
     "new_task",
-    "parts_of",
     "state_of",
-    "struct_of",
 ]
 
-META = "io.pointsman/"
-"""The prefix of Pointsman's own keys in metadata."""
 ORIGIN = "pointsman.a2a"
 """The key of the workflow's metadata with the id of the message that began the task."""
 TERMINAL = frozenset(
@@ -97,7 +89,6 @@ _STATES = {
     "cancelled": TaskState.TASK_STATE_CANCELED,
 }
 _SUBJECTS = {"plan": "Allow the plan?", "task": "Allow the task?", "tool": "Allow the use of the tool?"}
-_URL_FIELDS = frozenset({"url", "mediaType", "filename"})
 
 
 def state_of(status: str, *, refused: bool = False) -> TaskState:
@@ -132,51 +123,6 @@ def new_task(id: str, context_id: str, state: TaskState, at: datetime) -> Task:
     return task
 
 
-def parts_of(value: JsonValue) -> list[Part]:
-    """Return a value as the parts of a message or of an artifact.
-
-    Args:
-        value: The value. An object with `url` and `mediaType` alone, or also `filename`, is a file elsewhere.
-
-    Returns:
-        The parts; none for null and an empty text.
-    """
-    if value is None or value == "":
-        return []
-    if isinstance(value, str):
-        return [Part(text=value, media_type="text/plain")]
-    if isinstance(value, dict) and {"url", "mediaType"} <= value.keys() <= _URL_FIELDS:
-        fields = {name: value[name] for name in value if isinstance(value[name], str)}
-        if len(fields) == len(value):
-            return [ParseDict(fields, Part())]
-    data: Any = value
-    return [Part(data=ParseDict(data, Value()), media_type="application/json")]
-
-
-def struct_of(fields: Mapping[str, Any]) -> Struct:
-    """Return metadata under Pointsman's own prefix, without values that are None.
-
-    Args:
-        fields: The metadata.
-    """
-    given = {f"{META}{name}": value for name, value in fields.items() if value is not None}
-    return ParseDict(given, Struct())
-
-
-def metadata_of(holder: Any, name: str) -> Any:
-    """Return a value of metadata under Pointsman's own prefix.
-
-    Args:
-        holder: The task, message or artifact with the metadata.
-        name: The name without the prefix.
-
-    Returns:
-        The value; None for a missing name.
-    """
-    key = f"{META}{name}"
-    return holder.metadata[key] if key in holder.metadata.fields else None
-
-
 def file_number(artifact: Artifact) -> int:
     """Return the number of the file in an artifact, from 1; 0 for an artifact without a file.
 
@@ -203,6 +149,7 @@ class TaskFold:
         self._origin = origin
         self._commentary = Commentary()
         self._files: dict[WorkflowFile, None] = {}
+        self._round = 1
         self._task_state = TaskState.TASK_STATE_SUBMITTED
 
     @property
@@ -240,17 +187,62 @@ class TaskFold:
                 said = self._say(Role.ROLE_USER, f"{self.task.id}-{position}", parts_of(entry.text))
                 said.metadata.CopyFrom(struct_of({"by": entry.by}))
             case WorkflowResumed():
+                self._round = entry.round
+                kept = [each for each in self.task.artifacts if file_number(each)]
                 del self.task.artifacts[:]
+                self.task.artifacts.extend(kept)
                 events.append(self._set(TaskState.TASK_STATE_WORKING, entry, position, line))
             case WorkflowEnded():
                 events += self._end(entry, position)
             case _:
                 if isinstance(entry, TaskSucceeded):
-                    self._files |= dict.fromkeys(WorkflowFile(file, entry.task_id) for file in entry.result.files)
+                    events += self._add_files(entry, position)
                 if line and not self.questions:
                     events.append(self._set(TaskState.TASK_STATE_WORKING, entry, position, line))
         self.task.metadata.MergeFrom(struct_of({"position": position, "team": self._team}))
         return events
+
+    def piece_of_answer(self, text: str, *, append: bool) -> TaskArtifactUpdateEvent:
+        """Return the event for a piece of the answer that is being written. The task has no such artifact.
+
+        Args:
+            text: The piece.
+            append: True if the piece follows the pieces before, False if it is in the place of them.
+
+        Returns:
+            The event, with the present position.
+        """
+        part = Part(text=text, media_type="text/plain")
+        artifact = Artifact(artifact_id=self._answer_id, name="answer", parts=[part])
+        update = self._update(artifact, str(metadata_of(self.task, "position") or ""))
+        update.append, update.last_chunk = append, False
+        return update
+
+    @property
+    def _answer_id(self) -> str:
+        return f"{self.task.id}-{self._round}-answer"
+
+    def _add_files(self, entry: TaskSucceeded, position: str) -> list[TaskEvent]:
+        """Add the files of a task that has succeeded as artifacts."""
+        events: list[TaskEvent] = []
+        for file in entry.result.files:
+            known = len(self._files)
+            self._files[WorkflowFile(file, entry.task_id)] = None
+            if (number := len(self._files)) == known:
+                continue
+            id = f"{self.task.id}-file-{number}"
+            artifact = Artifact(artifact_id=id, name=file.name, parts=[self._file_part(file)])
+            artifact.metadata.CopyFrom(struct_of({"file": number}))
+            self.task.artifacts.append(artifact)
+            events.append(self._update(artifact, position))
+        return events
+
+    def _update(self, artifact: Artifact, position: str) -> TaskArtifactUpdateEvent:
+        update = TaskArtifactUpdateEvent(
+            task_id=self.task.id, context_id=self.task.context_id, artifact=artifact, last_chunk=True
+        )
+        update.metadata.CopyFrom(struct_of({"position": position}))
+        return update
 
     def _start(self, entry: WorkflowStarted) -> None:
         if entry.thread is not None:
@@ -304,15 +296,10 @@ class TaskFold:
         outcome = entry.outcome
         self.questions.clear()
         events: list[TaskEvent] = []
-        if outcome.status in ("completed", "partial"):
-            artifacts = self._artifacts(outcome)
-            self.task.artifacts.extend(artifacts)
-            for artifact in artifacts:
-                update = TaskArtifactUpdateEvent(
-                    task_id=self.task.id, context_id=self.task.context_id, artifact=artifact, last_chunk=True
-                )
-                update.metadata.CopyFrom(struct_of({"position": position}))
-                events.append(update)
+        if outcome.status in ("completed", "partial") and (parts := parts_of(outcome.answer)):
+            answer = Artifact(artifact_id=self._answer_id, name="answer", parts=parts)
+            self.task.artifacts.append(answer)
+            events.append(self._update(answer, position))
         text = "" if outcome.status == "completed" else outcome.reason
         if outcome.gaps:
             text += "".join(f"\n- {gap.task_id} ({gap.agent}): {gap.reason}" for gap in outcome.gaps)
@@ -326,18 +313,6 @@ class TaskFold:
             struct_of({"usage": outcome.usage.model_dump(), "partial": True if outcome.status == "partial" else None})
         )
         return [*events, last]
-
-    def _artifacts(self, outcome: Outcome) -> list[Artifact]:
-        artifacts: list[Artifact] = []
-        if parts := parts_of(outcome.answer):
-            artifacts.append(Artifact(artifact_id=f"{self.task.id}-{outcome.round}-answer", name="answer", parts=parts))
-        for number, each in enumerate(self._files, 1):
-            if each.origin != "request":
-                part = self._file_part(each.file)
-                artifact = Artifact(artifact_id=f"{self.task.id}-file-{number}", name=each.file.name, parts=[part])
-                artifact.metadata.CopyFrom(struct_of({"file": number}))
-                artifacts.append(artifact)
-        return artifacts
 
     def _file_part(self, file: File) -> Part:
         url = f"{self._origin}/v1/workflows/{self.task.id}/files/{file.sha256}"

@@ -10,13 +10,15 @@ from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
-from support.history import WORKFLOW, at, completed, ended, started
+from support.history import WORKFLOW, at, completed, ended, started, succeeded
 
 from pointsman.gateway.a2a.messages import answer_in, input_in
-from pointsman.gateway.a2a.tasks import TaskEvent, TaskFold, metadata_of, parts_of
+from pointsman.gateway.a2a.parts import metadata_of, parts_of
+from pointsman.gateway.a2a.tasks import TaskEvent, TaskFold
 from pointsman.gateway.streams import LogEvent, Position
 from pointsman_schemas.events import Gap
-from pointsman_schemas.log import Entry, QuestionAnswered, QuestionAsked, TaskAbandoned
+from pointsman_schemas.files import File
+from pointsman_schemas.log import Entry, QuestionAnswered, QuestionAsked, TaskAbandoned, WorkflowResumed
 
 STATE = pb.TaskState.Name
 
@@ -93,6 +95,24 @@ def test_an_end_has_its_state_and_its_reason(status: str, more: dict[str, Any], 
     assert bool(fold.task.artifacts) == (status == "partial")
     reason = more.get("reason") or "- t2 (b): no answer"
     assert fold.task.status.message.parts[0].text == reason
+
+
+def test_a_file_is_an_artifact_once_its_task_has_succeeded_and_stays_in_the_next_round() -> None:
+    plan = File(name="plan.txt", media_type="text/plain", size=3, sha256="a" * 64, owner="ada")
+    done = succeeded("t1", "fitter", 1, 2)
+    done = done.model_copy(update={"result": done.result.model_copy(update={"files": (plan,)})})
+    again = WorkflowResumed(at=at(5), event_id="e", round=2, tasks=("t2",), deadline=at(60))
+
+    before, events = folded([started(), done, ended("failed", 3, reason="no answer")])
+    after, more = folded([started(), done, ended("partial", 3), again, done, ended("completed", 9, round=2)])
+
+    id = f"{WORKFLOW}-file-1"
+    assert [each.artifact.artifact_id for each in events if isinstance(each, pb.TaskArtifactUpdateEvent)] == [id]
+    assert [each.artifact_id for each in before.task.artifacts] == [id]
+    assert [each.artifact_id for each in after.task.artifacts] == [id, f"{WORKFLOW}-2-answer"]
+    assert [each.artifact.artifact_id for each in more if isinstance(each, pb.TaskArtifactUpdateEvent)] == [
+        id, f"{WORKFLOW}-1-answer", f"{WORKFLOW}-2-answer",
+    ]  # fmt: skip
 
 
 def test_a_file_elsewhere_is_a_part_with_its_url_and_other_objects_are_data() -> None:
