@@ -48,7 +48,8 @@ class File(Frozen):
         description="The SHA-256 of the content, in lower-case hexadecimal digits."
     )
     owner: Token = Field(
-        description="The workflow with which the file is forgotten; `shared` for a file of several requests."
+        description="The workflow with which the file is forgotten, or the id of the schedule with which the file is "
+        "removed; `shared` for a file of several requests."
     )
 
     @property

@@ -87,14 +87,16 @@ class ScheduleSpec(Frozen):
     grace: float = Field(
         default=60.0, strict=True, ge=1, le=MAX_GRACE_S, description="Seconds by which a fire may be late."
     )
-    request: Request = Field(description="The request that each fire sends to the team.")
+    request: Request = Field(
+        description="The request that each fire sends to the team. The owner of its files is the id of the schedule."
+    )
 
     @model_validator(mode="after")
     def _has_times(self) -> ScheduleSpec:
         if (self.cron is None) == (self.at is None):
             raise ValueError("expected either a cron expression or a time")
-        if self.request.files or self.request.reply_to:
-            raise ValueError("the request of a schedule has no files and no reply_to; leave them out")
+        if self.request.reply_to:
+            raise ValueError("the request of a schedule has no reply_to; leave it out")
         return self
 
 

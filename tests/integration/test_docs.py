@@ -222,18 +222,21 @@ async def run_agent(chosen: Any, context: Context) -> Any:
 
 
 async def test_the_blocks_of_the_schedules_run(client: Client, settings: Settings, tmp_path: Path) -> None:
-    (_, commands), (_, nightly), _ = blocks_of((ROOT / "docs" / "schedules.md").read_text())
+    (_, commands), (_, nightly), (_, audit), _ = blocks_of((ROOT / "docs" / "schedules.md").read_text())
     (tmp_path / "nightly.py").write_text(nightly)
+    (tmp_path / "invoice.pdf").write_bytes(b"%PDF-1.7")
 
-    for line in commands.splitlines():
+    for line in [*commands.splitlines(), audit]:
         await run(line, tmp_path, settings)
     await run("python nightly.py", tmp_path, settings)
     found = await client.list("customer-service")
-    (later,) = await client.schedules.list()
+    later, monthly = await client.schedules.list()
 
     assert [each.correlation_id.rpartition("/")[0] for each in found] == ["schedule/nightly", "schedule/report"]
     assert later.spec is not None
     assert later.spec.at is not None
+    assert monthly.spec is not None
+    assert [file.name for file in monthly.spec.request.files] == ["invoice.pdf"]
 
 
 def test_no_document_has_a_block_that_no_test_runs() -> None:

@@ -55,7 +55,10 @@ async def doors(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 
 
 async def test_a_schedule_is_created_run_changed_and_deleted(doors: Doors) -> None:
-    made = await doors.ada.post("/v1/schedules", json={**REPORT, "timezone": "Europe/Oslo"})
+    upload = await doors.ada.post("/v1/files", params={"name": "sales.csv"}, content=b"a,b")
+    files = [upload.json()["id"]]
+    stolen = await doors.eve.post("/v1/schedules", json={**REPORT, "files": files})
+    made = await doors.ada.post("/v1/schedules", json={**REPORT, "timezone": "Europe/Oslo", "files": files})
     ran = (await doors.ada.post(f"{PATH}/run")).json()["schedule"]
 
     async def ended() -> bool:
@@ -63,6 +66,8 @@ async def test_a_schedule_is_created_run_changed_and_deleted(doors: Doors) -> No
 
     await until(ended, seconds=20)
     workflow = (await doors.ada.get(f"/v1/workflows/{ran['runs'][0]['workflow_id']}")).json()
+    (file,) = (await doors.ada.get(f"/v1/workflows/{workflow['id']}/files")).json()["files"]
+    content = await doors.ada.get(file["url"])
     paused = (await doors.ada.post(f"{PATH}/pause")).json()["schedule"]
     resumed = (await doors.ada.post(f"{PATH}/resume")).json()["schedule"]
     listed = (await doors.ada.get("/v1/schedules")).json()["schedules"]
@@ -71,6 +76,9 @@ async def test_a_schedule_is_created_run_changed_and_deleted(doors: Doors) -> No
 
     assert made.status_code == 201
     assert (made.json()["applied"], len(made.json()["schedule"]["next"])) == (True, 5)
+    assert stolen.status_code == 404
+    assert [each["name"] for each in made.json()["schedule"]["files"]] == ["sales.csv"]
+    assert content.content == b"a,b"
     assert (workflow["caller"], workflow["input"]) == ("ada", "the report")
     assert (paused["status"], paused["next"]) == ("paused", [])
     assert resumed["status"] == "active"

@@ -452,6 +452,22 @@ MUTANTS = (
         "]",
         "unit/engine/supervisor/test_schedules.py::test_run_whose_request_was_never_sent_is_sent_by_the_next_supervisor",
     ),
+    _core(
+        "M25", "schedules/runs.py", "    _check_files(change.spec, asked)", "    pass",
+        "schedules/test_runs.py::test_files_belong_to_the_schedule_and_fit_the_team",
+    ),
+    _core(
+        "M25", "schedules/state.py", "    return any(run.started_at is not None and run.started_at < schedule.created_at for run in open_runs(schedule))",
+        "    return False",
+        "schedules/test_runs.py::test_files_are_needed_by_the_schedule_and_by_runs_of_its_predecessor",
+    ),
+    _runtime(
+        "M25", "engine/supervisor/object_retention.py", "            return schedule is not None and needs_file(schedule, object_digest(subject))",
+        "            return False", "unit/engine/supervisor/test_schedules.py::test_files_stay_as_long_as_their_schedule_and_are_removed_after_it",
+    ),
+    _runtime(
+        "M25", "engine/supervisor/object_retention.py", "            await self._remove_orphans(until)", "            pass", "unit/engine/supervisor/test_schedules.py::test_files_stay_as_long_as_their_schedule_and_are_removed_after_it",
+    ),
     # The protocol
     _runtime(
         "commit before acknowledgement", "engine/supervisor/engine.py",

@@ -29,7 +29,15 @@ from pointsman_schemas.ids import stable_digest
 from pointsman_schemas.strict_json import describe
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["CHUNK_BYTES", "REUSE_MAX_AGE_S", "ClaimCheckStore", "ObjectInfo", "object_name", "object_owner"]
+__all__ = [
+    "CHUNK_BYTES",
+    "REUSE_MAX_AGE_S",
+    "ClaimCheckStore",
+    "ObjectInfo",
+    "object_digest",
+    "object_name",
+    "object_owner",
+]
 
 _log = structlog.get_logger(__name__)
 
@@ -222,11 +230,26 @@ def object_owner(subject: str) -> str:
     Returns:
         The text before the digest in the name of the object; empty for an object of another program.
     """
+    return _name_of(subject).rpartition("-")[0]
+
+
+def object_digest(subject: str) -> str:
+    """Return the digest of the content of an object, by the subject of its description.
+
+    Args:
+        subject: The subject of a description.
+
+    Returns:
+        The digest at the end of the name of the object; empty for an object of another program.
+    """
+    return _name_of(subject).rpartition("-")[2]
+
+
+def _name_of(subject: str) -> str:
     try:
-        name = urlsafe_b64decode(subject.rpartition(".")[2]).decode()
+        return urlsafe_b64decode(subject.rpartition(".")[2]).decode()
     except (Base64Error, UnicodeDecodeError):
         return ""
-    return name.rpartition("-")[0]
 
 
 def _reference_header(headers: Mapping[str, str]) -> str | None:

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from pointsman_schemas.strict_json import parse_json
 
 __all__ = [
     "Deadline",
+    "Files",
     "Json",
     "Namespace",
     "OfWorkflow",
@@ -120,6 +122,10 @@ Deadline = Annotated[
         callback=check_seconds,
         show_default=False,
     ),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option("--file", metavar="FILE", help="A file for the agents. Repeat the option for several files."),
 ]
 Timeout = Annotated[
     float | None,

@@ -154,7 +154,7 @@ class Client:
         self.source = self.subjects.source("client", "python")
         self.operations = Operations(bus, self.subjects, user=user)
         """The calls of an operator of the namespace: questions, dead letters, agents, circuits, archives."""
-        self.schedules = Schedules(bus, self.subjects, user=user, clock=self._clock)
+        self.schedules = Schedules(bus, self.subjects, user=user, clock=self._clock, max_file_bytes=max_file_bytes)
         """The schedules: requests that supervisors send at the times of a cron expression, or once."""
 
     def for_user(self, user: str) -> Client:

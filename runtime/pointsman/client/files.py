@@ -53,25 +53,30 @@ def list_files(entries: Sequence[Entry]) -> Sequence[WorkflowFile]:
     return tuple(found)
 
 
-async def store_files(store: FileStore, given: Sequence[GivenFile], owner: str) -> tuple[File, ...]:
+async def store_files(
+    store: FileStore, given: Sequence[GivenFile], owner: str, *, copy: bool = False
+) -> tuple[File, ...]:
     """Store the files of a request.
 
     Args:
         store: The files of the namespace.
         given: The files.
-        owner: The workflow of the request.
+        owner: The workflow of the request, or the schedule.
+        copy: True to store a copy of the files that are stored already, for this owner.
 
     Returns:
         The references.
 
     Raises:
+        BodyLostError: A stored file, of which a copy is needed, was removed, or is damaged.
         ConfigurationError: A path cannot be read.
         ContractError: A name is not valid, or a file is too large.
     """
     files: list[File] = []
     for each in given:
         if isinstance(each, File):
-            files.append(each)
+            copied = store_file(store, each.name, store.read(each), owner, each.media_type) if copy else None
+            files.append(each if copied is None else await copied)
         elif isinstance(each, tuple):
             files.append(await store_file(store, each[0], each[1], owner))
         else:

@@ -11,14 +11,17 @@ from uuid import uuid4
 
 from pydantic import JsonValue, ValidationError
 
+from pointsman.bus.file_store import FileStore
+from pointsman.client.files import GivenFile, store_files
 from pointsman.clock import SystemClock
 from pointsman.engine.log.records import SCHEDULE
 from pointsman.engine.process.retrying import publish_with_retry
-from pointsman.errors import ContractError, NotFoundError, ScheduleRefusedError
+from pointsman.errors import BodyLostError, ContractError, NotFoundError, ScheduleRefusedError
 from pointsman.ports.bus import Bus, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import Budget, Request
+from pointsman_schemas.files import MAX_FILE_BYTES
 from pointsman_schemas.ids import schedule_id_for, token
 from pointsman_schemas.schedules import Schedule, ScheduleChange, ScheduleSpec
 from pointsman_schemas.strict_json import as_json_value, describe, dump
@@ -45,13 +48,23 @@ class Schedules:
         subjects: The subjects of the namespace.
         user: The name of the user, in the subjects of commands; default: `anonymous`.
         clock: The clock by which times are checked and computed. Default: the clock of the system.
+        max_file_bytes: Largest size of a file of a schedule, in bytes.
     """
 
-    def __init__(self, bus: Bus, subjects: Subjects, *, user: str = "anonymous", clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        subjects: Subjects,
+        *,
+        user: str = "anonymous",
+        clock: Clock | None = None,
+        max_file_bytes: int = MAX_FILE_BYTES,
+    ) -> None:
         self._bus = bus
         self._subjects = subjects
         self._user = user
         self._clock = clock or SystemClock()
+        self._files = FileStore(bus, subjects.artifacts_bucket, self._clock, max_file_bytes)
 
     async def create(
         self,
@@ -68,6 +81,7 @@ class Schedules:
         deadline: float | None = None,
         budget: Budget | None = None,
         metadata: Mapping[str, JsonValue] | None = None,
+        files: Sequence[GivenFile] = (),
         thread: str | None = None,
         timeout: float = _CONFIRM_TIMEOUT_S,
     ) -> Schedule | None:
@@ -87,6 +101,8 @@ class Schedules:
             deadline: Seconds from the start of each workflow to its deadline.
             budget: Limits of each workflow.
             metadata: Data for the agents, as JSON.
+            files: Files for the agents of each run: paths, names with content, or files that are stored already, which
+                are copied. They are kept as long as the schedule.
             thread: The thread of which each run is the next turn.
             timeout: The longest wait for a supervisor, in seconds.
 
@@ -94,7 +110,9 @@ class Schedules:
             The schedule; None if no supervisor has answered in time.
 
         Raises:
-            ContractError: The name, the times or the request are not valid. Nothing was sent.
+            BodyLostError: A file that is stored already was removed, or is damaged.
+            ConfigurationError: The path of a file cannot be read.
+            ContractError: The name, the times, the request or a file are not valid. Nothing was sent.
             ScheduleRefusedError: The name is taken, or the team has no room for a further schedule.
         """
         from pointsman.core.schedules.runs import check_spec
@@ -121,6 +139,14 @@ class Schedules:
             raise ContractError(f"the schedule does not fit: {describe(error)}; nothing was sent") from None
         try:
             check_spec(spec, self._clock.now())
+            if files:
+                owner = schedule_id_for(team, self._user, name)
+                stored = await store_files(self._files, files, owner, copy=True)
+                request = spec.request.model_copy(update={"files": stored})
+                spec = spec.model_copy(update={"request": request})
+                check_spec(spec, self._clock.now())  # the references count in the size of the request
+        except BodyLostError:
+            raise
         except ContractError as error:
             raise ContractError(f"{error}; nothing was sent") from None
         change = ScheduleChange(action="create", caller=self._user, schedule=name, spec=spec)

@@ -11,7 +11,8 @@ from pydantic import AwareDatetime, BaseModel, Field, JsonValue
 from pointsman.client.schedules import Schedules
 from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg, check_metadata
-from pointsman.gateway.models import Body, BudgetRequest, Timestamp
+from pointsman.gateway.files.uploads import usable_files
+from pointsman.gateway.models import FILE_ID_PATTERN, MAX_FILES, Body, BudgetRequest, Timestamp
 from pointsman.gateway.problems import ProblemError, problems
 from pointsman_schemas.events import MAX_DEADLINE_S
 from pointsman_schemas.ids import TOKEN_PATTERN, TeamName, Token
@@ -63,6 +64,11 @@ class ScheduleRequest(Body):
     )
     budget: BudgetRequest | None = Field(default=None, description="Limits of each workflow.")
     metadata: dict[str, JsonValue] = Field(default={}, description="Data for the agents.")
+    files: list[Annotated[str, Field(pattern=FILE_ID_PATTERN)]] = Field(
+        default=[],
+        max_length=MAX_FILES,
+        description="Ids of your uploads, which the agents of each run read. Copies are kept as long as the schedule.",
+    )
     thread: Token | None = Field(default=None, description="The id of your thread whose next turn each run is.")
 
 
@@ -85,6 +91,15 @@ class RunView(BaseModel):
         return cls(**run.model_dump(include=set(cls.model_fields)))
 
 
+class ScheduleFileView(BaseModel):
+    """A file of a schedule."""
+
+    name: str = Field(description="The name.")
+    media_type: str = Field(description="The media type.")
+    size: int = Field(description="The size in bytes.")
+    sha256: str = Field(description="The SHA-256 of the content.")
+
+
 class ScheduleView(BaseModel):
     """A schedule."""
 
@@ -98,6 +113,7 @@ class ScheduleView(BaseModel):
     overlap: str = Field(description="The policy for a fire while an earlier run has not ended.")
     missed: str = Field(description="The policy for missed fires.")
     input: str | dict[str, JsonValue] = Field(description="The request of each fire.")
+    files: list[ScheduleFileView] = Field(description="The files of each fire.")
     next: list[AwareDatetime] = Field(description="The next times.")
     runs: list[RunView] = Field(description="The newest runs, in order.")
     started_runs: int = Field(description="Runs that were started.")
@@ -126,7 +142,7 @@ _STORED: dict[int | str, dict[str, Any]] = {
 }
 
 
-@router.post("", status_code=201, summary="Create a schedule", responses={**_STORED, **problems(400, 409)})
+@router.post("", status_code=201, summary="Create a schedule", responses={**_STORED, **problems(400, 404, 409, 410)})
 async def create_schedule(
     body: ScheduleRequest, context: ContextArg, caller: CallerArg, response: Response
 ) -> ScheduleResult:
@@ -147,6 +163,7 @@ async def create_schedule(
         deadline=body.deadline,
         budget=body.budget.as_budget() if body.budget else None,
         metadata=body.metadata,
+        files=await usable_files(context.files, caller, body.files),
         thread=body.thread,
         timeout=_TIMEOUT_S,
     )
@@ -274,6 +291,7 @@ def _view(schedules: Schedules, schedule: Schedule) -> ScheduleView:
         overlap=spec.overlap,
         missed=spec.missed,
         input=spec.request.input,
+        files=[ScheduleFileView(**file.model_dump(exclude={"owner"})) for file in spec.request.files],
         next=fires,
         runs=[RunView.of(each) for each in schedule.runs],
         started_runs=schedule.started,

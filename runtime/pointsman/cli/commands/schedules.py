@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pointsman.cli.arguments import Deadline, Json, parse_request, parse_start
+from pointsman.cli.arguments import Deadline, Files, Json, parse_request, parse_start
 from pointsman.cli.render.output import console, print_error, print_json, print_list
 from pointsman.cli.render.schedules import schedule_table, schedule_view
 from pointsman.cli.support.session import Execution, Session, broker_command
@@ -72,6 +72,7 @@ def create(
             metavar="JSON", help="The request as a JSON object, in place of TEXT; - reads it from standard input."
         ),
     ] = None,
+    file: Files = None,
     deadline: Deadline = None,
     thread: Annotated[
         str | None,
@@ -102,6 +103,7 @@ def create(
                 missed=missed,
                 grace=grace,
                 deadline=deadline,
+                files=file or (),
                 thread=thread,
             )
             if made is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from uuid import uuid4
 import typer
 from pydantic import JsonValue
 
-from pointsman.cli.arguments import Deadline, Json, Timeout, parse_request, parse_start
+from pointsman.cli.arguments import Deadline, Files, Json, Timeout, parse_request, parse_start
 from pointsman.cli.render.follow import follow, print_outcome, print_streamed_text
 from pointsman.cli.render.output import Code, console, outcome_code, print_error, print_json
 from pointsman.cli.render.wait_notices import NOTICE_AFTER_S, notices, report_missing_agents, report_outages
@@ -54,10 +55,7 @@ def submit(
             metavar="ID", help="Id that all events of the workflow carry, to find them. Default: the request id."
         ),
     ] = None,
-    file: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="A file for the agents. Repeat the option for several files."),
-    ] = None,
+    file: Files = None,
     deadline: Deadline = None,
     thread: Annotated[
         str | None,
@@ -95,13 +93,13 @@ def submit(
     if request_id is not None and not request_id.strip():
         raise ConfigurationError("--request-id is empty; give an id, or leave out the option for a new id")
     start = parse_start(at)
-    if start is not None and (request_id or correlation_id or file or watch):
-        raise ConfigurationError("--at takes no --request-id, --correlation-id, --file or --watch; leave them out")
+    if start is not None and (request_id or correlation_id or watch):
+        raise ConfigurationError("--at takes no --request-id, --correlation-id or --watch; leave them out")
 
     async def run() -> Code:
         async with session(create=True) as client:
             if start is not None:
-                return await _submit_later(client, team, request, start, deadline, thread, json=json)
+                return await _submit_later(client, team, request, start, file or (), deadline, thread, json=json)
             workflow = await client.submit(
                 team,
                 request,
@@ -142,6 +140,7 @@ async def _submit_later(
     team: str,
     request: str | dict[str, JsonValue],
     start: datetime,
+    files: Sequence[Path],
     deadline: float | None,
     thread: str | None,
     *,
@@ -149,7 +148,7 @@ async def _submit_later(
 ) -> Code:
     """Make a schedule with a single time, and print the id of its workflow."""
     name = f"at-{uuid4().hex[:12]}"
-    made = await client.schedules.create(name, team, request, at=start, deadline=deadline, thread=thread)
+    made = await client.schedules.create(name, team, request, at=start, deadline=deadline, files=files, thread=thread)
     workflow = client.schedules.workflow_of(team, name, start)
     if json:
         print_json({"workflow_id": workflow, "team": team, "schedule": name, "at": start.isoformat()})

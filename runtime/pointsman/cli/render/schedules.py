@@ -64,6 +64,8 @@ def _lines(schedule: Schedule, fires: Sequence[datetime]) -> Iterator[Renderable
     if spec is not None:
         given = spec.request.input
         yield Text(f"> {one_line(given if isinstance(given, str) else json.dumps(given), limit=200)}")
+        if spec.request.files:
+            yield Text(f"files {', '.join(file.name for file in spec.request.files)}", "dim")
         yield Text(f"overlap {spec.overlap}, missed {spec.missed}, grace {spec.grace:g} s", "dim")
     yield Text(f"{schedule.started} started, {schedule.skipped} skipped, {schedule.missed} missed", "dim")
     if fires:

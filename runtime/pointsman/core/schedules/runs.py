@@ -14,7 +14,8 @@ from typing import assert_never
 from pointsman.core.schedules.state import fold_schedule, is_live, open_runs
 from pointsman.core.schedules.times import check_times, fires_between, upcoming
 from pointsman.errors import ContractError, InvariantError
-from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.files import find_file_fault
+from pointsman_schemas.ids import schedule_id_for, workflow_id_for
 from pointsman_schemas.schedules import (
     MAX_OPEN_RUNS,
     MAX_QUEUED_RUNS,
@@ -38,6 +39,7 @@ from pointsman_schemas.schedules import (
 )
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits
 
 __all__ = [
     "ChangeAsked",
@@ -70,6 +72,7 @@ class ChangeAsked:
         change: The command.
         full: The reason for which the team takes no further schedule; empty if there is room.
         for_others: True if the actor may change the schedules of other callers.
+        limits: The limits of the team, for the files of the request; None to check no limits.
     """
 
     id: str
@@ -78,6 +81,7 @@ class ChangeAsked:
     change: ScheduleChange
     full: str = ""
     for_others: bool = False
+    limits: Limits | None = None
 
 
 def check_spec(spec: ScheduleSpec, now: datetime) -> None:
@@ -162,9 +166,23 @@ def _create(schedule: Schedule | None, asked: ChangeAsked, now: datetime) -> Sch
     if change.spec is None:
         raise ContractError("the command has no definition; expected `spec`")
     check_spec(change.spec, now)
+    _check_files(change.spec, asked)
     return ScheduleCreated(
         at=now, team=asked.team, caller=change.caller, name=change.schedule, spec=change.spec, change=asked.id
     )
+
+
+def _check_files(spec: ScheduleSpec, asked: ChangeAsked) -> None:
+    """Refuse files of other owners, which may be removed, and files with which each fire would fail."""
+    files, limits = spec.request.files, asked.limits
+    id = schedule_id_for(asked.team, asked.change.caller, asked.change.schedule)
+    if other := next((file for file in files if file.owner != id), None):
+        raise ContractError(
+            f"the file {other.name!r} belongs to {other.owner}; expected {id}, the id of the schedule; store the file "
+            "again for the schedule"
+        )
+    if limits and (fault := find_file_fault(files, limits.files, limits.file_bytes, limits.file_types)):
+        raise ContractError(f"{fault} by the limits of the team {asked.team}; give other files")
 
 
 def _run_by_hand(schedule: Schedule, asked: ChangeAsked, subjects: Subjects, now: datetime) -> RunStarted:

@@ -27,7 +27,7 @@ from pointsman_schemas.schedules import (
     TimesPassed,
 )
 
-__all__ = ["evolve_schedule", "fold_schedule", "is_live", "open_runs"]
+__all__ = ["evolve_schedule", "fold_schedule", "is_live", "needs_file", "open_runs"]
 
 _KEPT_CHANGES = 20
 
@@ -40,6 +40,21 @@ def is_live(schedule: Schedule) -> bool:
 def open_runs(schedule: Schedule) -> tuple[ScheduleRun, ...]:
     """Return the runs that have not ended, in order."""
     return tuple(each for each in schedule.runs if each.status != "ended")
+
+
+def needs_file(schedule: Schedule, digest: str) -> bool:
+    """Return True if a fire or a run may read a file of the schedule.
+
+    The record of a deleted schedule still needs its files: they are the files of its runs, until the record expires.
+    The files of an earlier schedule of the same name are needed while its runs go on.
+
+    Args:
+        schedule: The schedule.
+        digest: The SHA-256 of the file.
+    """
+    if schedule.spec is not None and any(file.sha256 == digest for file in schedule.spec.request.files):
+        return True
+    return any(run.started_at is not None and run.started_at < schedule.created_at for run in open_runs(schedule))
 
 
 def fold_schedule(schedule: Schedule | None, entries: Iterable[ScheduleEntry]) -> Schedule:

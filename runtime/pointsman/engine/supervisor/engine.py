@@ -134,7 +134,7 @@ class SupervisorEngine:
         self._retention = RetentionJob(bus, self._subjects, clock, team.name, settings.retention_days, team.threads.ttl)
         self._usage = DailyUsage(bus, self._subjects, clock, team)
         self._threads = ThreadGate(bus, self._subjects, clock, team)
-        self._scheduler = Scheduler(bus, self._subjects, clock, team.name, settings.max_schedules)
+        self._scheduler = Scheduler(bus, self._subjects, clock, team, settings.max_schedules)
         self._acknowledger = Acknowledger(bus, self._subjects, clock, self._logs, team.name)
         self._heads: OrderedDict[str, LogHead] = OrderedDict()
         self._ended = EndedWorkflows(clock, kept)

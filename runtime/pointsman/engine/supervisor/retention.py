@@ -12,10 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 
-from pydantic import ValidationError
-
-from pointsman.bus.claim_check import ObjectInfo, object_owner
-from pointsman.core.schedules.state import is_live
+from pointsman.core.schedules.state import is_live, open_runs
 from pointsman.core.threads.turns import open_turns
 from pointsman.engine.log.reader import (
     as_async_generator,
@@ -28,6 +25,7 @@ from pointsman.engine.log.reader import (
 from pointsman.engine.log.records import SCHEDULE, THREAD
 from pointsman.engine.log.requests import workflow_of_request
 from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
+from pointsman.engine.supervisor.object_retention import remove_objects
 from pointsman.errors import ContractError, NotFoundError, PointsmanError
 from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
@@ -244,7 +242,7 @@ class RetentionJob:
             return _DISTANT_PAST
         if schedule is None:
             return _DISTANT_PAST
-        return _NEVER if is_live(schedule) else schedule.changed_at
+        return _NEVER if is_live(schedule) or open_runs(schedule) else schedule.changed_at
 
     async def _cached_end(self, workflow: str) -> datetime:
         if workflow not in self._ends:
@@ -296,38 +294,8 @@ class RetentionJob:
                     _log.info("thread_expired", thread=thread.thread, caller=thread.caller, team=thread.team)
 
     async def _remove_unreferenced_bodies(self) -> None:
-        """Delete bodies and files that no message refers to: they are older than every stored message.
-
-        A file is not written again with each message that refers to it, as a body is. It may be older than the log of
-        its workflow, if the request waited for a supervisor. It stays as long as that log, and so does what is stored
-        after it.
-        """
+        """Delete bodies and files that no message refers to: they are older than every stored message."""
         referring: Sequence[StreamKind] = (*_WORKING_STREAMS, "log", "dead")
         oldest = [first.at for stream in referring if (first := await oldest_message(self._bus, stream))]
         until = min((self._began, *oldest)) - _BODY_RETENTION
-        last = 0
-        async with aclosing(as_async_generator(self._bus.read("artifacts", self._subjects.objects))) as descriptions:
-            async for stored in descriptions:
-                if stored.at >= until:
-                    break
-                if await self._has_log(object_owner(stored.subject)):
-                    last = min(last, await self._first_chunk(stored) - 1)
-                    break
-                last = stored.sequence
-        if last:
-            await self._bus.trim("artifacts", ">", last)
-
-    async def _has_log(self, workflow: str) -> bool:
-        if not is_token(workflow):
-            return False
-        return await self._bus.last("log", self._subjects.workflow_log(workflow)) is not None
-
-    async def _first_chunk(self, description: StoredMessage) -> int:
-        """Return the sequence of the first chunk of an object; that of its description if it has no chunks."""
-        with suppress(ValidationError):
-            nuid = ObjectInfo.model_validate_json(description.body).nuid
-            chunks = self._bus.read("artifacts", f"$O.{self._subjects.artifacts_bucket}.C.{nuid}")
-            async with aclosing(as_async_generator(chunks)) as messages:
-                async for chunk in messages:
-                    return min(chunk.sequence, description.sequence)
-        return description.sequence
+        await remove_objects(self._bus, self._subjects, until)

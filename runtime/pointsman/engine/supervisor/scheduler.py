@@ -53,6 +53,7 @@ from pointsman_schemas.schedules import (
 )
 from pointsman_schemas.strict_json import dump, parse
 from pointsman_schemas.subjects import ControlAddress, Subjects, TimerAddress
+from pointsman_schemas.team import Team
 
 __all__ = ["Scheduler"]
 
@@ -77,13 +78,14 @@ class Scheduler:
         max_schedules: Most schedules of the team.
     """
 
-    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: str, max_schedules: int) -> None:
+    def __init__(self, bus: Bus, subjects: Subjects, clock: Clock, team: Team, max_schedules: int) -> None:
         self._bus = bus
         self._subjects = subjects
         self._clock = clock
-        self._team = team
+        self._team = team.name
+        self._limits = team.limits
         self._max_schedules = max_schedules
-        self._records = Records(SCHEDULE, bus, clock, subjects.source("team", team))
+        self._records = Records(SCHEDULE, bus, clock, subjects.source("team", team.name))
         self._locks = WeakValueDictionary[str, asyncio.Lock]()
         self._sweep = asyncio.Event()
 
@@ -168,7 +170,7 @@ class Scheduler:
         self._check_id(change.caller, change.schedule, address.workflow)
         full = await self._full() if change.action == "create" else ""
         for_others = address.action == "schedule-others"
-        asked = ChangeAsked(address.id, address.actor, self._team, change, full, for_others)
+        asked = ChangeAsked(address.id, address.actor, self._team, change, full, for_others, self._limits)
         now = await self._bus.time()
         await self._decide(
             change.caller,

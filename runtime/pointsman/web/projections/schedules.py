@@ -83,6 +83,7 @@ def _row(schedule: Schedule, now: datetime) -> Mapping[str, object]:
         "caller": schedule.caller,
         "status": schedule.status,
         "request": request_text(spec.request.input)[:_MAX_REQUEST_CHARS] if spec else "",
+        "files": [file.name for file in spec.request.files] if spec else [],
         "cron": spec.cron if spec else None,
         "at": spec.at if spec else None,
         "timezone": spec.timezone if spec else "UTC",

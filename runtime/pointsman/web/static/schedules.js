@@ -131,7 +131,7 @@ function scheduleElement(path, first) {
     next.hidden = !now.next.length;
     setText(next, `Next: ${now.next.map(clock).join(" · ")}`);
     setText(counts, [`${number(now.started)} started`, now.skipped ? `${number(now.skipped)} skipped` : "", now.missed ? `${number(now.missed)} missed` : "",
-      `${OVERLAP[now.overlap] || ""}, ${MISSED[now.missed_policy] || ""}`].filter(Boolean).join(" · "));
+      `${OVERLAP[now.overlap] || ""}, ${MISSED[now.missed_policy] || ""}`, now.files.length ? `files ${now.files.join(", ")}` : ""].filter(Boolean).join(" · "));
     runs.hidden = !now.runs.length;
     setText(runs.firstChild, `Last ${now.runs.length === 1 ? "run" : `${number(now.runs.length)} runs`}`);
     arrange(rows, now.runs.map((one) => {

@@ -6,6 +6,8 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support import factory
@@ -29,14 +31,17 @@ async def scheduled(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Client]:
 
 
 async def test_schedule_is_created_listed_shown_and_changed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    (tmp_path / "sales.csv").write_text("a,b")
+    times: dict[str, Any] = {"cron": "0 9 * * 1-5", "tz": "Europe/Oslo"}
     async with scheduled(monkeypatch) as client:
-        await command(schedules.create, "report", "crew", ["the report"], cron="0 9 * * 1-5", tz="Europe/Oslo")
+        await command(schedules.create, "report", "crew", ["the report"], file=[tmp_path / "sales.csv"], **times)
         made = capsys.readouterr().out
         await command(schedules.run, "report")
         run = capsys.readouterr().out.strip()
         outcome = await (await client.workflow(run, "crew")).outcome(10)
+        files = [each.file.name for each in await client.files(run)]
         await command(schedules.pause, "report")
         await command(schedules.list_)
         listed = capsys.readouterr().out
@@ -53,6 +58,8 @@ async def test_schedule_is_created_listed_shown_and_changed(
 
     assert "0 9 * * 1-5 Europe/Oslo, for crew" in made
     assert outcome.status == "completed"
+    assert files == ["sales.csv"]
+    assert "files sales.csv" in shown
     assert "report" in listed
     assert "paused" in listed
     assert resumed["status"] == "active"
@@ -72,15 +79,18 @@ async def test_without_schedules_the_list_says_so(
 
 
 async def test_request_of_a_later_time_is_sent_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
+    (tmp_path / "sales.csv").write_text("a,b")
     async with scheduled(monkeypatch) as client:
-        await command(submit.submit, "crew", ["hello"], at="0.2s", json=True)
+        await command(submit.submit, "crew", ["hello"], at="0.2s", json=True, file=[tmp_path / "sales.csv"])
         told = json.loads(capsys.readouterr().out)
         outcome = await (await client.workflow(told["workflow_id"], "crew")).outcome(10)
         (shown,) = await client.schedules.list()
+        files = [each.file.name for each in await client.files(told["workflow_id"])]
 
     assert outcome.answer == "a: hello"
+    assert files == ["sales.csv"]
     assert (shown.name, shown.status) == (told["schedule"], "ended")
 
 

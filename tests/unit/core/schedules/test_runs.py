@@ -17,9 +17,10 @@ from pointsman.core.schedules.runs import (
     next_fires,
     schedule_of_request,
 )
-from pointsman.core.schedules.state import fold_schedule, open_runs
+from pointsman.core.schedules.state import fold_schedule, needs_file, open_runs
 from pointsman_schemas.events import Request
-from pointsman_schemas.ids import workflow_id_for
+from pointsman_schemas.files import File
+from pointsman_schemas.ids import schedule_id_for, workflow_id_for
 from pointsman_schemas.schedules import (
     MAX_QUEUED_RUNS,
     MAX_REQUEST_BYTES,
@@ -30,6 +31,7 @@ from pointsman_schemas.schedules import (
     ScheduleSpec,
 )
 from pointsman_schemas.subjects import Subjects
+from pointsman_schemas.team import Limits
 
 SUBJECTS = Subjects("acme")
 START = datetime(2026, 1, 5, 8, 30, tzinfo=UTC)
@@ -295,6 +297,49 @@ def test_schedule_of_another_user_cannot_be_created() -> None:
 
     assert entry.kind == "change_refused"
     assert fold_schedule(None, [entry]).status == "refused"
+
+
+def with_file(owner: str, *, media_type: str = "application/pdf") -> ScheduleSpec:
+    file = File(name="report.pdf", media_type=media_type, size=7, sha256="a" * 64, owner=owner)
+    return ScheduleSpec(cron="0 9 * * *", request=Request(input="go", files=(file,)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "limits", "reason"),
+    [
+        (with_file("wf_0123"), None, "expected sc_"),
+        (with_file("shared"), None, "expected sc_"),
+        (with_file(schedule_id_for("crew", "ada", "report")), Limits(file_types=("image/*",)), "expected one of image"),
+        (with_file(schedule_id_for("crew", "ada", "report")), Limits(file_bytes=6), "at most 6"),
+        (with_file(schedule_id_for("crew", "ada", "report")), Limits(), ""),
+    ],
+)
+def test_files_belong_to_the_schedule_and_fit_the_team(spec: ScheduleSpec, limits: Limits | None, reason: str) -> None:
+    change = ScheduleChange(action="create", caller="ada", schedule="report", spec=spec)
+
+    (entry,) = change_schedule(None, ChangeAsked("c1", "ada", "crew", change, limits=limits), SUBJECTS, START)
+
+    assert reason in getattr(entry, "reason", "")
+    assert entry.kind == ("change_refused" if reason else "schedule_created")
+
+
+def test_files_are_needed_by_the_schedule_and_by_runs_of_its_predecessor() -> None:
+    spec, digest = with_file(schedule_id_for("crew", "ada", "report")), "a" * 64
+    desk = Desk()
+    desk.command("delete", START)
+    desk.command("create", START, spec=spec)
+    desk.check(NINE)
+    (run,) = desk.schedule.runs
+    live = needs_file(desk.schedule, digest), needs_file(desk.schedule, "b" * 64)
+    desk.command("delete", NINE)
+    deleted = needs_file(desk.schedule, digest)
+
+    desk.command("create", NINE + HOUR, spec=ScheduleSpec(cron="0 9 * * *", request=Request(input="other")))
+    replaced = needs_file(desk.schedule, digest)
+    desk.end(run.workflow_id, NINE + HOUR)
+
+    assert live == (True, False)
+    assert (deleted, replaced, needs_file(desk.schedule, digest)) == (True, True, False)
 
 
 def test_definition_that_is_too_large_is_refused() -> None:

@@ -11,9 +11,14 @@ from support import factory
 
 from pointsman.authoring.agent import Agent, agent
 from pointsman.authoring.context import Context
+from pointsman.bus import file_store
+from pointsman.bus.file_store import FileStore
 from pointsman.bus.memory.bus import MemoryBroker
 from pointsman.client.client import Client
+from pointsman.client.files import store_file
+from pointsman.client.schedules import Schedules
 from pointsman.core.schedules.runs import fire_id, workflow_of_run
+from pointsman.engine.supervisor import object_retention, retention
 from pointsman.engine.supervisor.retention import RetentionJob
 from pointsman.errors import ContractError, NotFoundError, ScheduleRefusedError
 from pointsman.settings import Settings
@@ -326,6 +331,57 @@ async def test_one_of_two_teams_must_be_named() -> None:
         found = await client.schedules.get("report", "other")
 
     assert found.team == "other"
+
+
+async def test_files_stay_as_long_as_their_schedule_and_are_removed_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_store, "CHUNK_BYTES", 4)
+    monkeypatch.setattr(retention, "_BODY_RETENTION", timedelta(hours=1))
+    monkeypatch.setattr(object_retention, "_LONGEST_UPLOAD", timedelta(minutes=1))
+    clock = WallClock(START)
+    read: list[bytes] = []
+
+    @agent(name="a", description="Reads the file of its request")
+    async def reader(request: str, context: Context) -> str:
+        read.append(await context.files["report.txt"].read())
+        return "read"
+
+    async with factory.team(SOLO, [reader], clock=clock, settings=SETTINGS) as client:
+        client.schedules = Schedules(client.bus, client.subjects, clock=clock)
+        job = RetentionJob(client.bus, client.subjects, clock, "crew", 1 / 24)
+        store = FileStore(client.bus, client.subjects.artifacts_bucket, clock, 100)
+
+        async def stored() -> tuple[int, int]:
+            """Return the number of files, and of chunks."""
+            bus = client.bus
+            return (
+                len(await bus.subjects("artifacts", client.subjects.objects)),
+                len([each async for each in bus.read("artifacts", "$O.*.C.>")]),
+            )
+
+        first = await store_file(store, "old.txt", b"old", "shared")
+        given = await store_file(store, "report.txt", b"the figures", "shared")
+        await create(client, files=[given])
+        await store_file(store, "new.txt", b"new", "shared")
+        await store.create("lost.txt", "text/plain", "shared").write(b"a writer that died")
+        full = await stored()
+        for _ in range(4):
+            await clock.advance(HOUR)
+            await job.apply()
+        kept, shown = await stored(), await client.schedules.get("report")
+        found = await store.find("shared", first.sha256)
+        await client.schedules.delete("report")
+        await clock.advance(MINUTE)
+        await job.apply()
+        deleted = await stored()
+        await clock.advance(3 * HOUR)
+        await job.apply()
+
+        assert full == (4, 1 + 3 + 3 + 1 + 4)
+        assert (kept, found) == ((1, 3), None)
+        assert [each.outcome for each in shown.runs] == ["completed"] * 4
+        assert read == [b"the figures"] * 4
+        assert deleted == (1, 3)
+        assert await stored() == (0, 0)
 
 
 async def test_retention_keeps_live_schedules_and_removes_deleted_ones() -> None:
