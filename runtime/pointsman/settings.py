@@ -191,6 +191,10 @@ class Settings(Options):
     limit."""
     gateway_hooks: str | None = None
     """TOML file with the signed webhooks that the gateway receives. Unset: none."""
+    gateway_webhooks: Annotated[int, Field(ge=0, le=1_000)] = 5
+    """Endpoints of webhooks of one caller. 0: only operators have endpoints."""
+    gateway_all_webhooks: Annotated[int, Field(ge=0, le=10_000)] = 500
+    """Endpoints of webhooks of all callers together. Each event is compared with each endpoint."""
     gateway_public_url: str | None = None
     """URL under which clients reach the gateway, for the addresses in agent cards and A2A tasks, such as
     `https://gateway.example.org`. Unset: the address of each request."""
@@ -205,7 +209,7 @@ class Settings(Options):
     webhook_timeout: Annotated[float, Field(ge=_MIN_S, le=300)] = 15.0
     """Time that an endpoint of a webhook has to accept the connection, read the delivery and respond."""
     webhook_concurrency: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Deliveries that one process sends at a time; to one endpoint, a quarter of them."""
+    """Deliveries that one process sends at a time; a quarter of them to one endpoint, or to all of one caller."""
     webhook_max_body: Annotated[int, Field(ge=1024, le=_MAX_EVENT_BYTES)] = 262_144
     """Maximum size in bytes of the body of a delivery. A larger event is sent without its data, but with its ids."""
     webhook_private_networks: bool = False

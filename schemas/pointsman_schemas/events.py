@@ -556,6 +556,10 @@ class Question(Event):
     id: Token = Field(description="The id of the question.")
     workflow_id: WorkflowId = Field(description="The workflow that waits.")
     team: TeamName = Field(description="The team of the workflow.")
+    caller: str = Field(default="", description="The caller of the request; the other team for its task.")
+    parent: WorkflowId | None = Field(
+        default=None, exclude_if=not_, description="For a task of another team: the workflow of that team."
+    )
     about: Literal["task", "tool", "plan", "information"] = Field(
         description="The subject. A person must allow a task, a tool call or a plan; or give information."
     )
@@ -695,6 +699,9 @@ class Outcome(Event):
     workflow_id: WorkflowId = Field(description="The workflow.")
     team: TeamName = Field(description="The team of the workflow.")
     caller: str = Field(default="", description="The caller of the request; the other team for its task.")
+    parent: WorkflowId | None = Field(
+        default=None, exclude_if=not_, description="For a task of another team: the workflow of that team."
+    )
     status: Literal["completed", "partial", "failed", "cancelled"] = Field(
         description="`partial` is an answer with gaps."
     )

@@ -105,6 +105,26 @@ async def test_depth_says_up_to_where_everything_is_settled(place: BrokerNamespa
     assert (before.settled_through, after.settled_through) == (first.message.sequence, third.message.sequence)
 
 
+async def test_depth_shows_the_delivered_messages_and_the_waiting_processes(place: BrokerNamespace, bus: Bus) -> None:
+    consumer = await bus.consumer("writer", "work", place.handoffs, ack_wait=30)
+    sequences = [await bus.publish(place.handoff(number), b"1", {}) for number in range(3)]
+    await take_all(consumer, 2)
+    await until(lambda: depth_is(bus, 1, 2))
+    busy = await bus.depth("writer", "work")
+    await take_all(consumer, 1)
+    taking = asyncio.create_task(consumer.take(1))
+
+    async def waits() -> bool:
+        depth = await bus.depth("writer", "work")
+        return depth is not None and depth.pulls > 0
+
+    await until(waits)
+    taking.cancel()
+
+    assert busy is not None
+    assert busy.delivered_through == sequences[1]
+
+
 async def test_depth_of_a_consumer_that_does_not_exist_is_none(bus: Bus) -> None:
     assert await bus.depth("nobody", "work") is None
 

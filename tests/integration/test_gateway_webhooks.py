@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx2
@@ -18,6 +20,8 @@ from support.webhooks import served_webhooks
 
 from pointsman.gateway.keys import KeyStore
 from pointsman.settings import Settings
+from pointsman.webhooks.endpoint_store import CallerBounds, EndpointLimitError, EndpointStore
+from pointsman.webhooks.endpoints import CALLER_EVENT_TYPES
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -75,21 +79,91 @@ async def test_an_operator_manages_endpoints_and_deliveries(client: httpx2.Async
     assert (deleted.status_code, gone.status_code, gone.json()["code"]) == (204, 404, "not_found")
 
 
-async def test_other_callers_and_unfit_urls_are_refused(crew: RunningTeam, settings: Settings) -> None:
+async def test_callers_manage_their_own_endpoints_and_receive_their_own_events(
+    crew: RunningTeam, settings: Settings
+) -> None:
     keys = await KeyStore.open(crew.bus, crew.subjects)
-    caller, operator = (await keys.create("ada")).text, (await keys.create("boss", operator=True)).text
-    async with served_gateway(settings, gateway_require_key=True) as address:
-        async with http_client(address, caller) as client:
-            refused = [
-                await client.get("/v1/webhooks"),
-                await client.post("/v1/webhooks", json={"url": "https://a.b/"}),
-            ]
-        async with http_client(address, operator) as client:
-            urls = ("http://a.b/", "ftp://a.b/", "https://u:p@a.b/", "https://a.b/#c", "x", "https://" + "a" * 1_990)
-            unfit = [await client.post("/v1/webhooks", json={"url": url}) for url in urls]
-            unknown = await client.get("/v1/webhooks/wh_1/deliveries")
+    ada, ben = (await keys.create("ada", teams=["crew"])).text, (await keys.create("ben")).text
+    boss = (await keys.create("boss", operator=True)).text
+    options = {"gateway_require_key": True, "webhook_private_networks": True, "gateway_webhooks": 1}
+    async with (
+        receiving() as of_ada,
+        receiving() as of_ben,
+        receiving() as of_all,
+        served_webhooks(settings),
+        served_gateway(settings, **options) as address,
+        http_client(address, ada) as as_ada,
+        http_client(address, ben) as as_ben,
+        http_client(address, boss) as as_boss,
+    ):
+        mine = (await as_ada.post("/v1/webhooks", json={"url": of_ada.url})).json()
+        await as_ben.post("/v1/webhooks", json={"url": of_ben.url})
+        await as_boss.post("/v1/webhooks", json={"url": of_all.url, "events": ["workflow.ended"]})
+        path = f"/v1/webhooks/{mine['id']}"
+        for client in (as_ada, as_ben):
+            await client.post(
+                "/v1/workflows", json={"team": "crew", "input": steps("a")}, headers={"prefer": "wait=30"}
+            )
+        await until(lambda: len(of_all.received) == 2 and of_ada.received and of_ben.received, seconds=30)
 
-    assert [each.json()["code"] for each in refused] == ["operator_only"] * 2
+        async def settled() -> list[dict[str, object]]:
+            found: list[dict[str, object]] = (await as_ada.get(f"{path}/deliveries")).json()["deliveries"]
+            return found
+
+        (delivery,) = await until(settled, seconds=30)
+        again = f"{path}/deliveries/{delivery['event']}/resend"
+        await as_ada.post(again)
+        await until(lambda: len(of_ada.received) == 2, seconds=30)
+        hidden = [
+            await as_ben.get(path), await as_ben.get(f"{path}/deliveries"), await as_ben.post(again),
+            await as_ben.post(f"{path}/rotate", json={}), await as_ben.post(f"{path}/disable"),
+            await as_ben.post(f"{path}/enable"), await as_ben.delete(path),
+        ]  # fmt: skip
+        listed = [(await each.get("/v1/webhooks")).json()["webhooks"] for each in (as_ada, as_ben, as_boss)]
+        refused = [
+            await as_ada.post("/v1/webhooks", json={"url": "https://a.b/"}),
+            await as_ada.post("/v1/webhooks", json={"url": "https://a.b/", "events": ["dead_letter.stored"]}),
+            await as_ada.post("/v1/webhooks", json={"url": "https://a.b/", "teams": ["other"]}),
+        ]
+        deleted = await as_boss.delete(path)
+
+    assert [each.verify(mine["secret"])["data"]["team"] for each in of_ada.received] == ["crew"] * 2
+    assert len({each.event["data"]["workflow_id"] for each in (*of_ada.received, *of_ben.received)}) == 2
+    assert len(of_ben.received) == 1
+    assert {each.status_code for each in hidden} == {404}
+    assert [[each["caller"] for each in found] for found in listed] == [["ada"], ["ben"], ["ada", "ben", None]]
+    assert mine["events"] == ["workflow.ended", "question.asked"]
+    assert [(each.status_code, each.json()["code"]) for each in refused] == [
+        (409, "too_many_webhooks"), (422, "invalid_webhook"), (403, "team_not_allowed"),
+    ]  # fmt: skip
+    assert deleted.status_code == 204
+
+
+async def test_a_burst_of_requests_makes_no_more_endpoints_than_the_bound(
+    crew: RunningTeam, settings: Settings
+) -> None:
+    store = await EndpointStore.open(crew.bus, crew.subjects)
+
+    async def create(caller: str) -> bool:
+        with suppress(EndpointLimitError):
+            await store.create("https://a.b/", caller=caller, events=CALLER_EVENT_TYPES, bounds=CallerBounds(3, 4))
+            return True
+        return False
+
+    of_ada = await asyncio.gather(*(create("ada") for _ in range(20)))
+    of_ben = await asyncio.gather(*(create("ben") for _ in range(20)))
+    left = await store.list()
+    secrets = await (await crew.bus.key_value(crew.subjects.webhook_secrets_bucket)).entries()
+
+    assert sum(of_ada) <= 3
+    assert sum(of_ada) + sum(of_ben) == len(left) == len(secrets) <= 4
+
+
+async def test_unfit_urls_are_refused(client: httpx2.AsyncClient) -> None:
+    urls = ("ftp://a.b/", "https://u:p@a.b/", "https://a.b/#c", "x", "https://" + "a" * 1_990)
+    unfit = [await client.post("/v1/webhooks", json={"url": url}) for url in urls]
+    unknown = await client.get("/v1/webhooks/wh_1/deliveries")
+
     assert {each.json()["code"] for each in unfit} == {"invalid_webhook"}
     assert unknown.status_code == 404
 

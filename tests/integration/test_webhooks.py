@@ -20,7 +20,7 @@ from pointsman.bus.jetstream.bus import JetStreamBus, connect
 from pointsman.ports.bus import Bus
 from pointsman.settings import Settings
 from pointsman.webhooks.deliveries import DeliveryState, list_deliveries, read_delivery, resend_delivery
-from pointsman.webhooks.endpoints import EndpointStore, NewEndpoint
+from pointsman.webhooks.endpoint_store import EndpointStore, NewEndpoint
 from pointsman_schemas.envelope import Envelope, encode
 from pointsman_schemas.events import AttemptError, DeadLetter, Event, Outcome, Question
 from pointsman_schemas.strict_json import dump

@@ -156,6 +156,8 @@ def _question_message(state: State, pending: OpenQuestion, subjects: Subjects) -
             id=pending.id,
             workflow_id=state.workflow_id,
             team=state.team,
+            caller=state.caller,
+            parent=state.parent.workflow_id if state.parent else None,
             about=pending.about,
             task_id=pending.task_id,
             agent=task.agent if task else None,

@@ -1,4 +1,8 @@
-"""Manage the endpoints of webhooks, list deliveries, and order to send them again: for operators."""
+"""Manage the endpoints of webhooks, list deliveries, and order to send them again.
+
+An endpoint of an operator receives the events of all callers. An endpoint of a caller receives the events of the
+caller's own workflows, and no other caller sees it.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import AwareDatetime, BaseModel, Field
 
 from pointsman.errors import ConfigurationError
+from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.models import Body
 from pointsman.gateway.problems import ProblemError, problems
@@ -19,7 +24,8 @@ from pointsman.webhooks.deliveries import (
     read_delivery,
     resend_delivery,
 )
-from pointsman.webhooks.endpoints import EVENT_TYPES, Endpoint, EndpointStore, EventType
+from pointsman.webhooks.endpoint_store import CallerBounds, EndpointLimitError, EndpointStore
+from pointsman.webhooks.endpoints import CALLER_EVENT_TYPES, EVENT_TYPES, Endpoint, EventType
 from pointsman_schemas.ids import TOKEN_PATTERN, TeamName
 
 __all__ = ["router"]
@@ -34,7 +40,11 @@ class WebhookRequest(Body):
 
     url: Annotated[str, Field(min_length=1, max_length=2_000)] = Field(description="The URL of the receiver.")
     events: list[EventType] | None = Field(
-        default=None, min_length=1, max_length=10, description="The types of the events. Default: all types."
+        default=None,
+        min_length=1,
+        max_length=10,
+        description="The types of the events. Default: all types; without dead letters for a caller that is no "
+        "operator.",
     )
     teams: list[TeamName] | None = Field(
         default=None, min_length=1, max_length=100, description="The teams whose events are sent. Default: all teams."
@@ -54,6 +64,9 @@ class WebhookView(BaseModel):
 
     id: str = Field(description="The id.")
     url: str = Field(description="The URL of the receiver.")
+    caller: str | None = Field(
+        default=None, description="The caller whose workflows the events are about; null for those of all callers."
+    )
     events: list[str] = Field(description="The types of the events.")
     teams: list[str] | None = Field(default=None, description="The teams; null for all teams.")
     created_at: AwareDatetime = Field(description="Time of the creation. Earlier events are not sent.")
@@ -111,17 +124,23 @@ class DeliveryPage(BaseModel):
     deliveries: list[DeliveryView] = Field(description="The deliveries.")
 
 
-@router.post("", status_code=201, summary="Create a webhook", responses=problems())
+@router.post("", status_code=201, summary="Create a webhook", responses=problems(409))
 async def create_webhook(body: WebhookRequest, context: ContextArg, caller: CallerArg) -> NewWebhookView:
-    """Create an endpoint, and return its secret once. For operators."""
-    caller.require_operator()
+    """Create an endpoint, and return its secret once. An operator gets the events of all callers, others their own."""
+    for team in body.teams or ():
+        caller.require_team(team)
+    settings = context.settings
     try:
         made = await (await _store(context)).create(
             body.url,
-            events=body.events or EVENT_TYPES,
+            events=body.events or (EVENT_TYPES if caller.operator else CALLER_EVENT_TYPES),
             teams=body.teams,
-            plain_http=context.settings.webhook_private_networks,
+            plain_http=settings.webhook_private_networks,
+            caller=_owner(caller),
+            bounds=CallerBounds(settings.gateway_webhooks, settings.gateway_all_webhooks),
         )
+    except EndpointLimitError as error:
+        raise ProblemError(409, error.kind, str(error)) from None
     except ConfigurationError as error:
         raise ProblemError(422, "invalid_webhook", str(error)) from None
     return NewWebhookView(**WebhookView.of(made.endpoint).model_dump(), secret=made.secret)
@@ -129,47 +148,45 @@ async def create_webhook(body: WebhookRequest, context: ContextArg, caller: Call
 
 @router.get("", summary="List webhooks", responses=problems())
 async def list_webhooks(context: ContextArg, caller: CallerArg) -> WebhookPage:
-    """List the endpoints, the oldest first. For operators."""
-    caller.require_operator()
-    return WebhookPage(webhooks=[WebhookView.of(each) for each in await (await _store(context)).list()])
+    """List your endpoints, the oldest first. An operator sees those of all callers."""
+    found = await (await _store(context)).list()
+    shown = [each for each in found if caller.operator or each.caller == caller.name]
+    return WebhookPage(webhooks=[WebhookView.of(each) for each in shown])
 
 
 @router.get("/{webhook_id}", summary="Read a webhook", responses=problems(404))
 async def get_webhook(webhook_id: EndpointPath, context: ContextArg, caller: CallerArg) -> WebhookView:
-    """Read an endpoint, without its secrets. For operators."""
-    caller.require_operator()
-    return WebhookView.of(await (await _store(context)).get(webhook_id))
+    """Read an endpoint, without its secrets."""
+    return WebhookView.of(await (await _store(context)).get(webhook_id, caller=_owner(caller)))
 
 
 @router.post("/{webhook_id}/rotate", summary="Change the secret of a webhook", responses=problems(404, 409))
 async def rotate_webhook(
     webhook_id: EndpointPath, body: RotateRequest, context: ContextArg, caller: CallerArg
 ) -> NewWebhookView:
-    """Make a new secret, and return the secret once. For operators."""
-    caller.require_operator()
-    made = await (await _store(context)).rotate(webhook_id, overlap=timedelta(hours=body.overlap_hours))
+    """Make a new secret, and return the secret once."""
+    store = await _store_of(context, caller, webhook_id)
+    made = await store.rotate(webhook_id, overlap=timedelta(hours=body.overlap_hours))
     return NewWebhookView(**WebhookView.of(made.endpoint).model_dump(), secret=made.secret)
 
 
 @router.post("/{webhook_id}/disable", summary="Disable a webhook", responses=problems(404, 409))
 async def disable_webhook(webhook_id: EndpointPath, context: ContextArg, caller: CallerArg) -> WebhookView:
-    """Send nothing more to an endpoint. For operators."""
-    caller.require_operator()
-    return WebhookView.of(await (await _store(context)).disable(webhook_id, f"disabled by {caller.name}"))
+    """Send nothing more to an endpoint."""
+    store = await _store_of(context, caller, webhook_id)
+    return WebhookView.of(await store.disable(webhook_id, f"disabled by {caller.name}"))
 
 
 @router.post("/{webhook_id}/enable", summary="Enable a webhook", responses=problems(404, 409))
 async def enable_webhook(webhook_id: EndpointPath, context: ContextArg, caller: CallerArg) -> WebhookView:
-    """Send events to an endpoint again. For operators."""
-    caller.require_operator()
-    return WebhookView.of(await (await _store(context)).enable(webhook_id))
+    """Send events to an endpoint again."""
+    return WebhookView.of(await (await _store_of(context, caller, webhook_id)).enable(webhook_id))
 
 
 @router.delete("/{webhook_id}", status_code=204, summary="Delete a webhook", responses=problems(404))
 async def delete_webhook(webhook_id: EndpointPath, context: ContextArg, caller: CallerArg) -> None:
-    """Delete an endpoint and its secrets. For operators."""
-    caller.require_operator()
-    await (await _store(context)).delete(webhook_id)
+    """Delete an endpoint and its secrets."""
+    await (await _store_of(context, caller, webhook_id)).delete(webhook_id)
 
 
 @router.get("/{webhook_id}/deliveries", summary="List deliveries", responses=problems(404))
@@ -180,9 +197,8 @@ async def list_webhook_deliveries(
     status: Annotated[DeliveryStatus | None, Query(description="Only with this status.")] = None,
     limit: Annotated[int, Query(ge=1, le=1_000, description="The greatest number of deliveries.")] = 100,
 ) -> DeliveryPage:
-    """List the deliveries of an endpoint with at least one attempt, the newest change first. For operators."""
-    caller.require_operator()
-    await (await _store(context)).get(webhook_id)
+    """List the deliveries of an endpoint with at least one attempt, the newest change first."""
+    await _store_of(context, caller, webhook_id)
     client = context.client
     found = await list_deliveries(client.bus, client.subjects, endpoint=webhook_id, status=status, limit=limit)
     return DeliveryPage(deliveries=[DeliveryView.of(each) for each in found])
@@ -195,13 +211,28 @@ async def resend_webhook_delivery(
     context: ContextArg,
     caller: CallerArg,
 ) -> DeliveryView:
-    """Order to send an event to an endpoint again, with the same id and body. For operators."""
-    caller.require_operator()
-    await (await _store(context)).get(webhook_id)
+    """Order to send an event to an endpoint again, with the same id and body."""
+    await _store_of(context, caller, webhook_id)
     client = context.client
     state = await read_delivery(client.bus, client.subjects, webhook_id, event)
     await resend_delivery(client.bus, client.subjects, state)
     return DeliveryView.of(state)
+
+
+def _owner(caller: Caller) -> str | None:
+    """Return the name to whom the endpoints of a caller belong; None for an operator, who manages all endpoints."""
+    return None if caller.operator else caller.name
+
+
+async def _store_of(context: Context, caller: Caller, id: str) -> EndpointStore:
+    """Return the endpoints, if the caller may manage one of them.
+
+    Raises:
+        NotFoundError: There is no such endpoint, or the endpoint belongs to others.
+    """
+    store = await _store(context)
+    await store.get(id, caller=_owner(caller))
+    return store
 
 
 async def _store(context: Context) -> EndpointStore:

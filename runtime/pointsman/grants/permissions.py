@@ -59,7 +59,7 @@ _SCHEDULES = ("schedule", "schedule-others")
 ACTIONS: Mapping[GrantRole, tuple[str, ...]] = {
     GrantRole.CALLER: ("cancel", "tell", "schedule"),
     GrantRole.GATEWAY: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "webhooks"),
-    GrantRole.DASHBOARD: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "submit"),
+    GrantRole.DASHBOARD: (*_WORKFLOWS, *_SCHEDULES, "replay", "discard", "submit", "webhooks"),
     GrantRole.OPERATOR: (
         *_WORKFLOWS,
         *_SCHEDULES,
@@ -271,7 +271,7 @@ class _Table:
         self.handoffs = subjects.handoff_stream
         self.log = subjects.log_stream
         self.dead = subjects.dead_letter_stream
-        self.deliveries = subjects.delivery_stream
+        self.deliveries, self.delivery_filter = subjects.delivery_stream, subjects.deliveries
         self.limits = subjects.limits_stream
         self.bucket, self.objects = f"$KV.{subjects.agents_bucket}", f"$O.{subjects.artifacts_bucket}"
         self.registry, self.artifacts = f"KV_{subjects.agents_bucket}", f"OBJ_{subjects.artifacts_bucket}"
@@ -367,6 +367,7 @@ class _Table:
             *self._follow(self.secrets, f"{self.secret_values}.>"),
             *(each for wanted in self.webhook_consumers for each in self._consume(wanted.name, names[wanted.stream])),
             *self._last(self.deliveries, f"{ns}.delivery.>", f"{ns}.receipt.>"),
+            *self._follow(self.deliveries, self.delivery_filter),  # the age of the oldest delivery
             *self._read_bodies(),
         ]
         return publish, []
@@ -392,6 +393,8 @@ class _Table:
         ]
         if "submit" in actions:
             publish += [f"{self.key_values}.batch.*", f"{self.ns}.request.{_TEAM}.*"]
+        if "webhooks" in actions:
+            publish += self._manage_webhooks()
         return publish, subscribe
 
     # Roles of the account that holds the streams

@@ -221,12 +221,16 @@ class QueueDepth:
         settled_through: All messages up to this sequence are settled.
         ack_waits: The acknowledgement deadlines that processes asked for, in seconds, if the newest differs from the
             one in force. The longest is in force.
+        delivered_through: All messages up to this sequence were delivered at least once.
+        pulls: Requests of processes that wait for messages.
     """
 
     pending: int
     in_flight: int
     settled_through: int = 0
     ack_waits: tuple[float, ...] = ()
+    delivered_through: int = 0
+    pulls: int = 0
 
 
 class TraceHopStep(NamedTuple):

@@ -53,6 +53,7 @@ _HISTOGRAMS: Final[dict[str, tuple[str, str, tuple[float, ...]]]] = {
         _WORKFLOW_BUCKETS,
     ),
     semconv.QUEUE_DURATION: ("s", "Time a handoff waited until a worker took it.", _WORKFLOW_BUCKETS),
+    semconv.WEBHOOK_DURATION: ("s", "Time one attempt at the delivery of a webhook took.", _PROCESS_BUCKETS),
     semconv.EVENT_LOOP_BLOCKED: ("s", "Time an agent blocked the event loop of its worker.", _WORKFLOW_BUCKETS),
 }
 _COUNTERS: Final[dict[str, tuple[str, str]]] = {
@@ -61,6 +62,7 @@ _COUNTERS: Final[dict[str, tuple[str, str]]] = {
     semconv.RETRIES: ("{attempt}", "Attempts after the first of a task."),
     semconv.DEAD_LETTERS: ("{event}", "Events given up on."),
     semconv.COMMIT_CONFLICTS: ("{commit}", "Commits that lost the compare-and-set and were decided again."),
+    semconv.WEBHOOK_DELIVERIES: ("{delivery}", "Deliveries of webhooks, by their status after an attempt."),
     semconv.MODEL_COST: ("{USD}", "US dollars that model calls cost, where the price is known."),
     semconv.TELEMETRY_DROPPED: ("{item}", "Spans, log records and reports that could not be sent in time."),
 }
@@ -74,6 +76,7 @@ _GAUGES: Final[dict[str, tuple[str, str]]] = {
         "{state}",
         "Whether an agent is sent work: 0 yes (closed), 1 one task (half open), 2 no (open).",
     ),
+    semconv.WEBHOOK_OLDEST_DUE: ("s", "Age of the oldest delivery of a webhook that no service has taken yet."),
     semconv.QUEUE_DEPTH: ("{message}", "Messages of a queue that wait, or are being worked on."),
 }
 NAMES: Final = (*_HISTOGRAMS, *_COUNTERS, *_UP_DOWN, *_GAUGES)

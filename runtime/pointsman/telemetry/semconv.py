@@ -67,6 +67,10 @@ __all__ = [
     "TOKEN_USAGE",
     "TOOL_DURATION",
     "TOOL_NAME",
+    "WEBHOOK_DELIVERIES",
+    "WEBHOOK_DURATION",
+    "WEBHOOK_EVENT",
+    "WEBHOOK_OLDEST_DUE",
     "WORKFLOW_DURATION",
     "WORKFLOW_ID",
     "WORKFLOW_NAME",
@@ -75,6 +79,7 @@ __all__ = [
     "broker_hop",
     "chat",
     "chat_reply",
+    "deliver_webhook",
     "destination_template",
     "execute_tool",
     "handoff_duration_attributes",
@@ -121,6 +126,8 @@ QUEUE: Final = "pointsman.queue"
 """A durable consumer: `agent-NAME`, `request-TEAM`, `control-TEAM`, `result-TEAM` or `timer-TEAM`."""
 QUEUE_STATE: Final = "pointsman.queue.state"
 """`waiting` or `in_flight`."""
+WEBHOOK_EVENT: Final = "pointsman.webhook.event"
+"""`workflow.ended`, `question.asked` or `dead_letter.stored`."""
 SIGNAL: Final = "pointsman.signal"
 """`spans`, `logs` or `reports`."""
 TOOL_NAME: Final = "gen_ai.tool.name"
@@ -160,6 +167,9 @@ TELEMETRY_DROPPED: Final = "pointsman.telemetry.dropped"
 RETRIES: Final = "pointsman.retries"
 DEAD_LETTERS: Final = "pointsman.dead_letters"
 COMMIT_CONFLICTS: Final = "pointsman.commit.conflicts"
+WEBHOOK_DELIVERIES: Final = "pointsman.webhook.deliveries"
+WEBHOOK_DURATION: Final = "pointsman.webhook.duration"
+WEBHOOK_OLDEST_DUE: Final = "pointsman.webhook.oldest_due"
 
 # By kind of subject: whether the third token (a team, an agent or an action) stays in the template, and what follows
 _DESTINATIONS: Final = {
@@ -408,6 +418,33 @@ def execute_tool(
         "gen_ai.tool.type": "function",
         "gen_ai.tool.description": description or None,
         AGENT_NAME: agent,
+    }
+
+
+def deliver_webhook(
+    event: str,
+    *,
+    host: str,
+    port: int,
+    webhook_id: str,
+    endpoint: str,
+    workflow_id: str | None,
+    attempt: int,
+    code: int | None,
+    status: str,
+) -> tuple[str, Attributes]:
+    """Return the span of one attempt at the delivery of a webhook. Kind: client. The URL may hold a secret."""
+    return f"deliver {event}", {
+        "http.request.method": "POST",
+        "http.response.status_code": code,
+        SERVER_ADDRESS: host,
+        SERVER_PORT: port,
+        WEBHOOK_EVENT: event,
+        "pointsman.webhook.id": webhook_id,
+        "pointsman.webhook.endpoint": endpoint,
+        WORKFLOW_ID: workflow_id,
+        ATTEMPT: attempt,
+        STATUS: status,
     }
 
 

@@ -26,6 +26,7 @@ _QUESTION_FIELDS = {
     "id", "workflow_id", "team", "about", "task_id", "agent", "intent", "tool", "text", "input", "input_schema",
     "has_default", "default", "asked_at", "expires_at",
 }  # fmt: skip
+_TRACE_HEADERS = ("traceparent", "tracestate")
 _SHORT_FIELDS = ("id", "workflow_id", "team", "origin", "status", "about", "kind", "correlation_id", "round")
 
 
@@ -37,16 +38,30 @@ class WebhookEvent(NamedTuple):
         type: The type.
         workflow: The workflow; None if the event belongs to no workflow.
         teams: The teams that the event concerns.
+        caller: The caller whose workflow the event is about; None for a dead letter, and for a workflow that does a
+            task of another team.
         at: The time at which the broker stored the event.
         body: The body of the delivery.
+        trace: The headers that name the trace of the workflow.
     """
 
     id: str
     type: EventType
     workflow: str | None
     teams: Collection[str]
+    caller: str | None
     at: datetime
     body: bytes
+    trace: Mapping[str, str] = {}
+
+
+class _Content(NamedTuple):
+    type: EventType
+    workflow: str | None
+    teams: Collection[str]
+    caller: str | None
+    at: datetime
+    data: Mapping[str, Any]
 
 
 def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> WebhookEvent | None:
@@ -67,21 +82,20 @@ def read_event(stored: StoredMessage, subjects: Subjects, *, max_body: int) -> W
     if is_imported(stored) or (kind == "dead" and not stored.body):
         return None
     envelope, content = decode(stored.headers, stored.body)
-    type, workflow, teams, at, data = _data_of(kind, stored.subject.split(".")[2], content)
+    found = _content_of(kind, stored.subject.split(".")[2], content)
     # The subject is bound to its publisher, and the id of the CloudEvent is the same if the event is published again.
     id = derive_id("webhook", stored.subject, envelope.id if envelope is not None else str(stored.sequence))
-    head = {"type": type, "id": f"evt_{id}", "timestamp": _text(at)}
-    body = _encode({**head, "data": data})
+    head = {"type": found.type, "id": f"evt_{id}", "timestamp": _text(found.at)}
+    body = _encode({**head, "data": found.data})
     if len(body) > max_body:
-        short = {name: data[name] for name in _SHORT_FIELDS if name in data}
+        short = {name: found.data[name] for name in _SHORT_FIELDS if name in found.data}
         body = _encode({**head, "data": {**short, "truncated": True}})
-    return WebhookEvent(head["id"], type, workflow, teams, stored.at, body)
+    trace = {name: stored.headers[name] for name in _TRACE_HEADERS if name in stored.headers}
+    return WebhookEvent(head["id"], found.type, found.workflow, found.teams, found.caller, stored.at, body, trace)
 
 
-def _data_of(
-    kind: str, owner: str, content: bytes
-) -> tuple[EventType, str | None, Collection[str], datetime, Mapping[str, Any]]:
-    """Return the type, the workflow, the teams, the time and the data of an event.
+def _content_of(kind: str, owner: str, content: bytes) -> _Content:
+    """Return the content of an event.
 
     The owner is the team or the origin that the subject names: a supervisor of one team may not publish for another.
 
@@ -92,11 +106,13 @@ def _data_of(
         case "outcome":
             outcome = parse(Outcome, content)
             data = outcome.model_dump(mode="json", include=_OUTCOME_FIELDS)
-            return "workflow.ended", outcome.workflow_id, (owner,), outcome.ended_at, data
+            caller = _caller_of(outcome)
+            return _Content("workflow.ended", outcome.workflow_id, (owner,), caller, outcome.ended_at, data)
         case "question":
             question = parse(Question, content)
             data = question.model_dump(mode="json", include=_QUESTION_FIELDS)
-            return "question.asked", question.workflow_id, (owner,), question.asked_at, data
+            caller = _caller_of(question)
+            return _Content("question.asked", question.workflow_id, (owner,), caller, question.asked_at, data)
         case "dead":
             letter = parse(DeadLetter, content)
             data = {
@@ -111,8 +127,13 @@ def _data_of(
                 "at": _text(letter.at),
             }
             teams = (owner, letter.team) if letter.team else (owner,)
-            return "dead_letter.stored", letter.workflow_id, teams, letter.at, data
+            return _Content("dead_letter.stored", letter.workflow_id, teams, None, letter.at, data)
     raise ContractError(f"a message of the kind {kind!r} is no event for webhooks")
+
+
+def _caller_of(event: Outcome | Question) -> str | None:
+    """Return the caller; None for a task of another team, which names that team: a user may have the same name."""
+    return event.caller if event.parent is None and event.caller else None
 
 
 def _text(at: datetime) -> str:

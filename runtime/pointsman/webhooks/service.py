@@ -7,7 +7,6 @@ a delivery again that was not acknowledged. So an endpoint gets each event at le
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -21,9 +20,12 @@ from pointsman.ports.bus import Bus, Consumer, Delivery, StoredMessage
 from pointsman.ports.clock import Clock
 from pointsman.settings import Settings
 from pointsman.telemetry import get_logger
+from pointsman.webhooks.capacity import Capacity
 from pointsman.webhooks.deliveries import DeliveryState, parse_state
-from pointsman.webhooks.endpoints import EVENT_TYPES, Endpoint, EndpointStore, EventType, SecretStore
+from pointsman.webhooks.endpoint_store import EndpointStore, SecretStore
+from pointsman.webhooks.endpoints import EVENT_TYPES, Endpoint, EventType
 from pointsman.webhooks.events import WebhookEvent, read_event
+from pointsman.webhooks.observation import publish_due_gauge, record_delivery
 from pointsman.webhooks.sender import Response, Sender, SendError, jittered, signed_headers
 from pointsman_schemas.strict_json import dump
 from pointsman_schemas.subjects import Subjects
@@ -39,10 +41,7 @@ _ENDPOINTS_TTL_S = 1.0  # seconds for which attempts use the endpoints that were
 _SPARE_S = 5.0  # seconds of the acknowledgement deadline beside the time of the exchange
 _MAX_PAUSE_S = 86_400.0
 _THROTTLING = frozenset({429, 502, 503, 504})  # statuses of an endpoint that is overloaded
-_THROTTLE_S, _MAX_THROTTLE_S = 5.0, 300.0  # seconds for which nothing is sent to an overloaded endpoint
-_MAX_DEFERRAL_S = 60.0  # seconds until a delivery that found its endpoint busy is delivered again
-_FIRST_DURATION_S = 0.1  # seconds that an exchange with an endpoint takes, before it is measured
-_SMOOTHING = 0.3  # weight of the newest exchange in the mean duration of an endpoint
+_THROTTLE_S = 5.0  # seconds for which nothing is sent to an overloaded endpoint that names no time
 _EARLY_S = 1.0  # seconds by which an attempt may be early
 _HEADER_BYTES = 4_096  # bytes that the broker's limit for a message leaves for subject and headers
 _RESEND = ".resend"  # the end of the subject of an order: its operator may have changed the endpoint just before
@@ -71,13 +70,9 @@ class WebhookService:
         self._sender = sender or Sender(
             timeout=settings.webhook_timeout, private_networks=settings.webhook_private_networks
         )
-        self._most_per_endpoint = max(1, settings.webhook_concurrency // 4)
+        self._capacity = Capacity(settings.webhook_concurrency, clock)
         self._consumers: dict[str, Consumer] = {}
         self._attempts: set[asyncio.Task[None]] = set()
-        self._active: Counter[str] = Counter()
-        self._durations: defaultdict[str, float] = defaultdict(lambda: _FIRST_DURATION_S)  # by endpoint, in seconds
-        self._queues: dict[str, float] = {}  # by endpoint: the time at which the next deferred delivery finds room
-        self._throttled: dict[str, float] = {}  # by endpoint: the time until which nothing is sent
         self._known: tuple[float, Mapping[str, Endpoint]] = (-_MAX_PAUSE_S, {})
 
     @property
@@ -99,6 +94,7 @@ class WebhookService:
         *inputs, deliveries = webhook_consumers(self._subjects)
         loops = [asyncio.create_task(self._store_events(self._consumers[each.name])) for each in inputs]
         loops.append(asyncio.create_task(self._send_deliveries(self._consumers[deliveries.name])))
+        loops.append(asyncio.create_task(publish_due_gauge(self._bus, self._subjects, self._clock)))
         stopped = asyncio.create_task(stop.wait())
         try:
             await asyncio.wait([*loops, stopped], return_when=asyncio.FIRST_COMPLETED)
@@ -144,7 +140,7 @@ class WebhookService:
                     self._publish(endpoint, event)
                     for event in events
                     for endpoint in endpoints
-                    if event is not None and endpoint.wants(event.type, event.teams, event.at)
+                    if event is not None and endpoint.wants(event)
                 )
             except BaseException as error:
                 for delivery in taken:
@@ -166,7 +162,8 @@ class WebhookService:
     async def _publish(self, endpoint: Endpoint, event: WebhookEvent) -> None:
         subject = self._subjects.delivery(endpoint.id, event.workflow, event.id)
         with suppress(ConflictError):  # stored before this process or another was killed
-            await self._bus.publish(subject, event.body, {_TYPE_HEADER: event.type}, expect=0)
+            headers = {_TYPE_HEADER: event.type, **event.trace}
+            await self._bus.publish(subject, event.body, headers, expect=0)
 
     # Deliveries
 
@@ -189,14 +186,11 @@ class WebhookService:
             endpoint = await self._endpoint(address.endpoint, newest=delivery.message.subject.endswith(_RESEND))
             if endpoint is None:
                 await delivery.ack()  # the endpoint was deleted
-            elif (pause := self._deferral(endpoint.id)) > 0 and endpoint.disabled_at is None:
+            elif endpoint.disabled_at is None and (pause := self._capacity.deferral(endpoint)) > 0:
                 await delivery.nak(pause)
             else:
-                self._active[endpoint.id] += 1
-                try:
+                with self._capacity.sending(endpoint):
                     await self._send(delivery, endpoint)
-                finally:
-                    self._active[endpoint.id] -= 1
         except PointsmanError as error:
             _log.warning("webhook_delayed", subject=delivery.message.subject, error=str(error))
             await delivery.nak(_UNAVAILABLE_PAUSE_S)
@@ -217,21 +211,6 @@ class WebhookService:
             endpoints = {each.id: each for each in await self._store.list()}
             self._known = self._clock.monotonic(), endpoints
         return endpoints.get(id)
-
-    def _deferral(self, endpoint: str) -> float:
-        """Return the seconds for which a delivery must wait: its endpoint is overloaded, or has no room.
-
-        A slow endpoint with many deliveries must not keep those of other endpoints waiting, so its deliveries go back
-        to the broker. Each gets a later time, by the time that an exchange takes.
-        """
-        now = self._clock.monotonic()
-        if (until := self._throttled.get(endpoint, 0.0)) > now:
-            return jittered(until - now)
-        if self._active[endpoint] < self._most_per_endpoint:
-            return 0.0
-        room_at = max(now, self._queues.get(endpoint, 0.0)) + self._durations[endpoint] / self._most_per_endpoint
-        self._queues[endpoint] = min(room_at, now + _MAX_DEFERRAL_S)
-        return self._queues[endpoint] - now
 
     async def _send(self, delivery: Delivery, endpoint: Endpoint) -> None:
         """Make one attempt, store the state, and settle the delivery by the state."""
@@ -269,9 +248,11 @@ class WebhookService:
             order=delivery.message.sequence,
             error="" if endpoint.disabled_at is None else "the endpoint is disabled",
         )
-        pause = 0.0
+        pause, began = 0.0, self._clock.now()
         if endpoint.disabled_at is None:
             state, pause = await self._exchange(endpoint, state, message.body)
+        exchange = (began, self._clock.now()) if endpoint.disabled_at is None else None
+        record_delivery(endpoint, message, state, exchange=exchange)
         await self._bus.publish(receipt, dump(state), {})
         await (delivery.nak(pause) if state.status == "retrying" else delivery.ack())
 
@@ -301,7 +282,7 @@ class WebhookService:
             "elapsed": round(self._clock.monotonic() - began, 3),
             "code": response.status if response is not None else None,
         }
-        self._durations[endpoint.id] += (self._clock.monotonic() - began - self._durations[endpoint.id]) * _SMOOTHING
+        self._capacity.record(endpoint, self._clock.monotonic() - began)
         facts = {"endpoint": endpoint.id, "webhook_id": state.event, "attempt": attempts}
         if response is not None and 200 <= response.status < 300:
             _log.info("webhook_delivered", **facts, seconds=update["elapsed"])
@@ -314,17 +295,16 @@ class WebhookService:
             hint = f"`pointsman webhooks resend {endpoint.id} {state.event}` sends it again"
             _log.warning("webhook_failed", **facts, error=error, hint=hint)
             return state.model_copy(update={**update, "status": "failed", "error": error}), 0.0
-        pause = self._pause(endpoint.id, attempts, response)
+        pause = self._pause(endpoint, attempts, response)
         _log.info("webhook_retrying", **facts, error=error, seconds=round(pause))
         update |= {"status": "retrying", "error": error, "next_at": _later(now, pause)}
         return state.model_copy(update=update), pause
 
-    def _pause(self, endpoint: str, attempts: int, response: Response | None) -> float:
+    def _pause(self, endpoint: Endpoint, attempts: int, response: Response | None) -> float:
         """Return the pause before the next attempt, and throttle an endpoint that is overloaded."""
         asked = 0.0 if response is None else response.retry_after
         if response is not None and response.status in _THROTTLING:
-            throttle = min(asked or _THROTTLE_S, _MAX_THROTTLE_S)
-            self._throttled[endpoint] = self._clock.monotonic() + throttle
+            self._capacity.throttle(endpoint, asked or _THROTTLE_S)
         return jittered(max(self._pauses[attempts - 1], asked))
 
     async def _disable(self, endpoint: str) -> None:

@@ -454,8 +454,14 @@ class JetStreamBus:
                 return None
             raise PeerError(f"the broker does not describe the consumer {name}: {error_text(answer)}")
         differing = tuple(wait / to_nanoseconds(1) for wait in sorted(ack_waits(answer)))
-        settled = answer["ack_floor"]["stream_seq"]
-        return QueueDepth(answer["num_pending"], answer["num_ack_pending"], settled, differing)
+        return QueueDepth(
+            answer["num_pending"],
+            answer["num_ack_pending"],
+            answer["ack_floor"]["stream_seq"],
+            differing,
+            answer["delivered"]["stream_seq"],
+            answer.get("num_waiting", 0),
+        )
 
     async def key_value(self, bucket: str, group: str = "") -> KeyValueBucket:
         if self._settings.provision:

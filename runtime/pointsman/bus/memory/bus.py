@@ -257,9 +257,16 @@ class MemoryBus(Bus):
         durable = self.broker.find_durable(stream, name)
         if durable is None:
             return None
-        fresh = sum(1 for sequence in durable.ready if sequence not in durable.counts)
-        settled = min(durable.unsettled, default=self.broker.stream(stream).end + 1) - 1
-        return QueueDepth(fresh, durable.in_flight + len(durable.ready) - fresh, settled, durable.ack_waits)
+        fresh = [sequence for sequence in durable.ready if sequence not in durable.counts]
+        end = self.broker.stream(stream).end + 1
+        return QueueDepth(
+            len(fresh),
+            durable.in_flight + len(durable.ready) - len(fresh),
+            min(durable.unsettled, default=end) - 1,
+            durable.ack_waits,
+            min(fresh, default=end) - 1,
+            sum(1 for each in durable.pulling if each.bound),
+        )
 
     async def delete(self, stream: StreamKind, sequence: int, *, erase: bool = False) -> bool:
         self._require_open()

@@ -24,7 +24,8 @@ from pointsman.webhooks.deliveries import (
     read_delivery,
     resend_delivery,
 )
-from pointsman.webhooks.endpoints import EVENT_TYPES, Endpoint, EndpointStore, EventType
+from pointsman.webhooks.endpoint_store import EndpointStore
+from pointsman.webhooks.endpoints import EVENT_TYPES, Endpoint, EventType
 
 __all__ = ["create", "delete", "deliveries", "disable", "enable", "list_", "resend", "rotate", "run", "show"]
 
@@ -319,12 +320,13 @@ def _print_endpoints(endpoints: Sequence[Endpoint]) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold")
-    for name in ("id", "url", "events", "teams", "status", "created"):
+    for name in ("id", "url", "caller", "events", "teams", "status", "created"):
         table.add_column(name)
     for each in endpoints:
         table.add_row(
             each.id,
             each.url,
+            "all" if each.caller is None else each.caller,
             "all" if each.events == EVENT_TYPES else ", ".join(each.events),
             "all" if each.teams is None else ", ".join(each.teams),
             "enabled" if each.disabled_at is None else "disabled",

@@ -31,6 +31,7 @@ def build_outcome(state: State, phase: Phase, now: datetime, *, answer: JsonValu
             "workflow_id": state.workflow_id,
             "team": state.team,
             "caller": state.caller,
+            "parent": state.parent.workflow_id if state.parent else None,
             "status": phase.value,
             "answer": answer,
             "reason": reason or state.reached_limit or (exhausted_quota(state) if phase is Phase.PARTIAL else ""),

@@ -1,0 +1,112 @@
+"""Bound the deliveries that one service sends at a time, so that a slow receiver does not delay those of others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from pointsman.ports.clock import Clock
+from pointsman.webhooks.endpoints import Endpoint
+from pointsman.webhooks.sender import jittered
+
+__all__ = ["Capacity"]
+
+_MAX_DEFERRAL_S = 60.0  # seconds until a delivery that found no room is delivered again
+_MAX_THROTTLE_S = 300.0  # seconds for which nothing is sent to an overloaded endpoint
+_FIRST_DURATION_S = 0.1  # seconds that an exchange with an endpoint takes, before it is measured
+_SMOOTHING = 0.3  # weight of the newest exchange in the mean duration of an endpoint
+_MAX_KNOWN = 10_000  # endpoints whose durations and pauses are kept
+
+_Group: TypeAlias = tuple[str, str]
+
+
+class Capacity:
+    """The room of one service for deliveries.
+
+    One endpoint has a quarter of the room, all endpoints of one caller have a quarter, and those of all callers have
+    three quarters: callers choose their receivers, and must not delay the deliveries of operators.
+
+    Args:
+        concurrency: Deliveries that the service sends at a time.
+        clock: The clock.
+    """
+
+    def __init__(self, concurrency: int, clock: Clock) -> None:
+        self._clock = clock
+        self._quarter, self._three_quarters = max(1, concurrency // 4), max(1, concurrency * 3 // 4)
+        self._active: Counter[_Group] = Counter()
+        self._durations: dict[str, float] = {}  # by endpoint, in seconds
+        self._queues: dict[_Group, float] = {}  # the time at which the next deferred delivery of a group finds room
+        self._throttled: dict[str, float] = {}  # by endpoint: the time until which nothing is sent
+
+    def deferral(self, endpoint: Endpoint) -> float:
+        """Return the seconds for which a delivery must wait: its endpoint is overloaded, or has no room.
+
+        The delivery goes back to the broker. Each gets a later time, by the time that an exchange takes.
+
+        Args:
+            endpoint: The endpoint.
+
+        Returns:
+            The seconds; 0 if the delivery may be sent now.
+        """
+        now = self._clock.monotonic()
+        if (until := self._throttled.get(endpoint.id, 0.0)) > now:
+            return jittered(until - now)
+        for group, most in self._groups(endpoint):
+            if self._active[group] >= most:
+                duration = self._durations.get(endpoint.id, _FIRST_DURATION_S)
+                room_at = max(now, self._queues.get(group, 0.0)) + duration / most
+                self._queues[group] = min(room_at, now + _MAX_DEFERRAL_S)
+                return self._queues[group] - now
+        return 0.0
+
+    @contextmanager
+    def sending(self, endpoint: Endpoint) -> Iterator[None]:
+        """Count a delivery while it is sent.
+
+        Args:
+            endpoint: The endpoint.
+
+        Yields:
+            Nothing.
+        """
+        groups = [group for group, _ in self._groups(endpoint)]
+        self._active.update(groups)
+        try:
+            yield
+        finally:
+            self._active.subtract(groups)
+            for group in groups:
+                if not self._active[group]:
+                    del self._active[group]
+
+    def record(self, endpoint: Endpoint, seconds: float) -> None:
+        """Record the duration of an exchange.
+
+        Args:
+            endpoint: The endpoint.
+            seconds: The duration.
+        """
+        if max(len(self._durations), len(self._throttled), len(self._queues)) >= _MAX_KNOWN:
+            self._durations.clear()
+            self._throttled.clear()
+            self._queues.clear()
+        before = self._durations.get(endpoint.id, _FIRST_DURATION_S)
+        self._durations[endpoint.id] = before + (seconds - before) * _SMOOTHING
+
+    def throttle(self, endpoint: Endpoint, seconds: float) -> None:
+        """Send nothing to an overloaded endpoint for a time.
+
+        Args:
+            endpoint: The endpoint.
+            seconds: The time that the endpoint asks for; it is bounded.
+        """
+        self._throttled[endpoint.id] = self._clock.monotonic() + min(seconds, _MAX_THROTTLE_S)
+
+    def _groups(self, endpoint: Endpoint) -> Sequence[tuple[_Group, int]]:
+        if endpoint.caller is None:
+            return ((("endpoint", endpoint.id), self._quarter),)
+        return (("caller", endpoint.caller), self._quarter), (("callers", ""), self._three_quarters)

@@ -1,0 +1,106 @@
+"""Report deliveries of webhooks as metrics and spans."""
+
+from __future__ import annotations
+
+from contextlib import aclosing, suppress
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from pointsman.engine.log.reader import as_async_generator
+from pointsman.engine.process.consumers import webhook_consumers
+from pointsman.errors import PointsmanError
+from pointsman.ports.bus import Bus, StoredMessage
+from pointsman.ports.clock import Clock
+from pointsman.telemetry import metrics, parse_traceparent, record, reserve_context, semconv
+from pointsman.webhooks.deliveries import DeliveryState
+from pointsman.webhooks.endpoints import Endpoint
+from pointsman_schemas.subjects import Subjects
+
+__all__ = ["oldest_due", "publish_due_gauge", "record_delivery"]
+
+_INTERVAL_S = 15.0  # seconds between two measurements; metrics are collected every 15 to 60 s
+
+
+def record_delivery(
+    endpoint: Endpoint, message: StoredMessage, state: DeliveryState, *, exchange: tuple[datetime, datetime] | None
+) -> None:
+    """Count a delivery by its status, and record the exchange with the receiver as a span and a duration.
+
+    Args:
+        endpoint: The endpoint.
+        message: The event, whose headers have the trace of the workflow.
+        state: The state after the attempt.
+        exchange: The begin and the end of the exchange; None if nothing was sent.
+    """
+    error = (
+        None if state.status == "delivered" or exchange is None else str(state.code or state.error.partition(":")[0])
+    )
+    about = {semconv.WEBHOOK_EVENT: state.type, semconv.STATUS: state.status, semconv.ERROR_TYPE: error}
+    metrics.count(semconv.WEBHOOK_DELIVERIES, attributes=about)
+    if exchange is None:
+        return
+    began, ended = exchange
+    metrics.observe(semconv.WEBHOOK_DURATION, (ended - began).total_seconds(), about)
+    parent = parse_traceparent(message.headers.get("traceparent"), message.headers.get("tracestate"))
+    address = urlsplit(endpoint.url)
+    record(
+        lambda: semconv.deliver_webhook(
+            state.type,
+            host=address.hostname or "",
+            port=address.port or (443 if address.scheme == "https" else 80),
+            webhook_id=state.event,
+            endpoint=endpoint.id,
+            workflow_id=state.workflow_id,
+            attempt=state.attempts,
+            code=state.code,
+            status=state.status,
+        ),
+        context=reserve_context(parent),
+        parent_span_id=parent.span_id if parent else None,
+        kind="client",
+        started=began,
+        ended=ended,
+        error=(error, state.error) if error else None,
+    )
+
+
+async def oldest_due(bus: Bus, subjects: Subjects) -> datetime | None:
+    """Return the time of the oldest delivery that no service has taken yet.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+
+    Returns:
+        The time; None if services have taken each delivery.
+
+    Raises:
+        PeerError: The broker does not describe the consumer of deliveries.
+    """
+    wanted = webhook_consumers(subjects)[-1]
+    depth = await bus.depth(wanted.name, wanted.stream)
+    if depth is None or not depth.pending:
+        return None
+    waiting = bus.read(wanted.stream, wanted.subject, after=depth.delivered_through)
+    async with aclosing(as_async_generator(waiting)) as messages:
+        first = await anext(messages, None)
+    return None if first is None else first.at
+
+
+async def publish_due_gauge(bus: Bus, subjects: Subjects, clock: Clock) -> None:
+    """Publish the age of the oldest delivery that no service has taken yet. Never returns.
+
+    Every service publishes the same figure: take the maximum, not the sum.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+        clock: The clock.
+    """
+    while True:
+        if metrics.metrics_enabled():
+            with suppress(PointsmanError):  # a missing figure stays missing
+                due = await oldest_due(bus, subjects)
+                age = 0.0 if due is None else max(0.0, (clock.now() - due).total_seconds())
+                metrics.set_gauge(semconv.WEBHOOK_OLDEST_DUE, age)
+        await clock.sleep(_INTERVAL_S)

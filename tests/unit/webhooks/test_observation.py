@@ -1,0 +1,94 @@
+"""Deliveries are reported: by status, as spans in the trace of their workflow, and by the age of the oldest due."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from support.prometheus import exposing, samples
+from support.spans import exporting
+
+from pointsman.bus.memory.bus import MemoryBus
+from pointsman.engine.process.consumers import webhook_consumers
+from pointsman.ports.bus import StoredMessage
+from pointsman.testing import VirtualClock
+from pointsman.webhooks.deliveries import DeliveryState, DeliveryStatus
+from pointsman.webhooks.endpoints import Endpoint
+from pointsman.webhooks.observation import publish_due_gauge, record_delivery
+from pointsman_schemas.subjects import Subjects
+
+NOW = datetime(2026, 1, 31, tzinfo=UTC)
+TRACE, PARENT = "a" * 32, "b" * 16
+ENDPOINT = Endpoint(id="wh_1", url="https://example.org:8443/secret", created_at=NOW)
+MESSAGE = StoredMessage("s", b"{}", {"traceparent": f"00-{TRACE}-{PARENT}-01"}, 1, NOW)
+
+
+def state(status: DeliveryStatus, code: int | None = None, error: str = "") -> DeliveryState:
+    return DeliveryState(
+        endpoint="wh_1", event="evt_1", type="workflow.ended", workflow_id="wf_1", status=status, attempts=2, code=code,
+        error=error, at=NOW, order=1,
+    )  # fmt: skip
+
+
+def test_deliveries_are_counted_by_status_and_measured() -> None:
+    exchange = (NOW, NOW + timedelta(seconds=0.4))
+    with exposing() as figures:
+        record_delivery(ENDPOINT, MESSAGE, state("delivered", 204), exchange=exchange)
+        record_delivery(ENDPOINT, MESSAGE, state("retrying", 500, "status: 500"), exchange=exchange)
+        record_delivery(ENDPOINT, MESSAGE, state("failed", None, "timeout: no answer"), exchange=exchange)
+        record_delivery(ENDPOINT, MESSAGE, state("disabled", 410, "status: 410"), exchange=exchange)
+        record_delivery(ENDPOINT, MESSAGE, state("disabled", None, "the endpoint is disabled"), exchange=None)
+        shown = samples(figures)
+
+    counts = shown["pointsman_webhook_deliveries_total"]
+    assert {(labels["pointsman_status"], labels.get("error_type", "")): value for labels, value in counts} == {
+        ("delivered", ""): 1, ("retrying", "500"): 1, ("failed", "timeout"): 1, ("disabled", "410"): 1,
+        ("disabled", ""): 1,
+    }  # fmt: skip
+    assert sum(value for _, value in shown["pointsman_webhook_duration_seconds_count"]) == 4
+
+
+def test_an_attempt_is_a_span_of_its_workflow_without_the_path() -> None:
+    with exporting() as exported:
+        record_delivery(ENDPOINT, MESSAGE, state("retrying", 503, "status: 503"), exchange=(NOW, NOW))
+        (span,) = exported.get_finished_spans()
+
+    assert span.name == "deliver workflow.ended"
+    assert span.parent is not None
+    assert span.context is not None
+    assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, PARENT)
+    assert span.attributes is not None
+    assert span.attributes["http.response.status_code"] == 503
+    assert (span.attributes["error.type"], span.attributes["server.port"]) == ("503", 8443)
+    assert "secret" not in str(dict(span.attributes))
+
+
+async def test_the_age_of_the_oldest_delivery_that_nobody_took_is_reported() -> None:
+    clock = VirtualClock()
+    bus, subjects = MemoryBus(clock=clock), Subjects()
+    wanted = webhook_consumers(subjects)[-1]
+    consumer = await bus.consumer(wanted.name, wanted.stream, wanted.subject, ack_wait=300.0)
+    first = subjects.delivery("wh_1", "wf_1", "evt_1")
+    await bus.publish(first, b"{}", {})
+
+    def age() -> float:
+        return samples(figures)["pointsman_webhook_oldest_due_seconds"][0][1]
+
+    with exposing() as figures:
+        showing = asyncio.create_task(publish_due_gauge(bus, subjects, clock))
+        await clock.settle()
+        await clock.advance(60)
+        old = age()
+        await bus.publish(subjects.delivery("wh_1", "wf_2", "evt_2"), b"{}", {})
+        await consumer.take(1)
+        await clock.advance(15)
+        newer = age()
+        await consumer.take(1)
+        await clock.advance(15)
+        taken = age()
+        showing.cancel()
+        with suppress(asyncio.CancelledError):
+            await showing
+
+    assert (old, newer, taken) == (60, 15, 0)
