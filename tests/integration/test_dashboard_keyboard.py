@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from playwright.async_api import Browser, Page, expect
@@ -15,18 +16,22 @@ from support.history import completed, dispatched, started, store, succeeded
 from support.waiting import until
 
 from pointsman.authoring.agent import agent
+from pointsman.authoring.context import Context
 from pointsman.bus.memory.bus import MemoryBus
 from pointsman.client.client import Client
 from pointsman.errors import TaskError
+from pointsman.webhooks.endpoint_store import EndpointStore
 from pointsman_schemas.card import AgentCard
 from pointsman_schemas.team import Limits, PlanAndExecute, RetryPolicy, Team
 
 pytestmark = pytest.mark.timeout(120)  # a browser on a busy machine; alone, each takes two or three seconds
 
 FOCUSED = """() => {
-  const here = document.activeElement, style = getComputedStyle(here);
-  const seen = here.matches(":focus-visible") && style.outlineStyle !== "none";
-  return [here.getAttribute("aria-label") || here.textContent, here.tagName, seen];
+  const here = document.activeElement, styles = [getComputedStyle(here), getComputedStyle(here, "::after")];
+  const seen = here.matches(":focus-visible") && styles.some((style) => style.outlineStyle !== "none");
+  const of = here.labels && here.labels[0];
+  const label = of ? of.firstChild.textContent || of.textContent : "";
+  return [here.getAttribute("aria-label") || label || here.textContent, here.tagName, seen];
 }"""
 
 
@@ -45,6 +50,87 @@ async def tab_to(page: Page, name: str) -> None:
         if here == name:
             return
     pytest.fail(f"Tab does not lead to {name!r}")
+
+
+async def tab_stops(page: Page) -> list[str]:
+    """Press Tab through the content of a page. Return the names of the stops, at each of which the focus is seen."""
+    await page.locator("main").focus()
+    stops: list[str] = []
+    for _ in range(80):
+        await page.keyboard.press("Tab")
+        here, element, seen = await focused(page)
+        if element == "BODY":  # the end of the page
+            return stops
+        if stops[-1:] == [here]:  # a field for a time has several stops
+            continue
+        assert seen, f"the focus on {element} {here!r} cannot be seen"
+        stops.append(here)
+    pytest.fail(f"Tab does not leave the page: {stops[-3:]}")
+
+
+async def test_tab_passes_the_newer_pages_in_the_order_of_their_content(browser: Browser) -> None:
+    go = asyncio.Event()
+
+    @agent(name="asker", description="Asks")
+    async def ask(request: str, context: Context) -> str:
+        return await context.ask("Which month?", output=str)
+
+    @agent(name="waiter", description="Waits")
+    async def wait(request: str) -> str:
+        await go.wait()
+        return "done"
+
+    plan = planner_of(*({"id": name, "agent": name, "intent": name} for name in ("asker", "waiter")))
+    team = Team(name="crew", strategy=PlanAndExecute(synthesizer=None), limits=Limits(deadline=600))
+    async with (
+        factory.team(team, [plan, ask, wait]) as client,
+        served(client) as address,
+        page_of(browser, address) as page,
+    ):
+        workflow = await client.submit("crew", "Collect invoices", thread="t-1")
+        await client.schedules.create("report", "crew", "Is it up?", cron="0 9 * * 1-5")
+        endpoint = (await (await EndpointStore.open(client.bus, client.subjects)).create("https://a.b/")).endpoint.id
+        await until(client.operations.questions)
+        (question,) = [each.id for each in await client.operations.questions()]
+        found: dict[str, list[str]] = {}
+        for path, text in (
+            ("/threads", "Collect invoices"),
+            (f"/threads/crew/{client.user}/t-1", "Which month?"),
+            ("/questions", "Which month?"),
+            ("/batches", "No batches."),
+            ("/schedules", "0 9 * * 1-5"),
+            ("/webhooks", endpoint),
+        ):
+            await page.goto(path)
+            await expect(page.get_by_text(text).first).to_be_visible()
+            if path in ("/schedules", "/webhooks"):
+                await page.locator("summary").first.click()
+            found[path] = await tab_stops(page)
+        go.set()
+        await workflow.cancel()
+
+    asked = [
+        "Answer", "Show the request to crew, and the results so far", "Why not", f"Answer {question}",
+        f"Decline {question}",
+    ]  # fmt: skip
+    assert found == {
+        "/threads": ["Search request, team or caller", "Team", "New conversation", "Collect invoices"],
+        f"/threads/crew/{client.user}/t-1": [
+            "← Conversations", "t-1", ANY, "Cancel this turn", ANY, *asked, "Message to crew", "Attach files", "Send",
+        ],  # ANY: the time and the progress
+        "/questions": [workflow.id, *asked],
+        "/batches": ["Team", "File", "Columns", "At a time", "Start"],
+        "/schedules": [
+            "New schedule", "Name", "Team", "Request", "Times", "Time zone", "Or once at", "While a run goes on",
+            "Missed times", "Create", "Search name, team, caller, request", "Run now report", "Pause report",
+            "Delete report",
+        ],
+        "/webhooks": [
+            "New endpoint", "URL", "Teams", "Workflow ended", "Question asked", "Dead letter stored", "Create",
+            f"New secret {endpoint}", f"Disable {endpoint}", f"Delete {endpoint}", "Search event, workflow, error",
+            "Status", "Endpoint",
+        ],
+    }  # fmt: skip
 
 
 async def test_focus_moves_to_the_next_dead_letter_after_a_keyboard_action(

@@ -23,13 +23,13 @@ expect.set_options(timeout=ELEMENT_TIMEOUT_MS)
 
 
 @asynccontextmanager
-async def served(client: Client, *, port: int = 0, users: Users | None = None) -> AsyncIterator[str]:
+async def served(client: Client, *, port: int = 0, users: Users | None = None, **settings: Any) -> AsyncIterator[str]:
     stop: asyncio.Event = asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         serve(
             client,
-            Settings(dashboard_port=port),
+            Settings(dashboard_port=port, **settings),
             users=users or Users(()),
             hosts=(),
             stop=stop,

@@ -220,7 +220,7 @@ async def resend_webhook_delivery(
 
 
 def _owner(caller: Caller) -> str | None:
-    """Return the name to whom the endpoints of a caller belong; None for an operator, who manages all endpoints."""
+    """Return the owner of a caller's endpoints; None for an operator: operators manage all endpoints."""
     return None if caller.operator else caller.name
 
 

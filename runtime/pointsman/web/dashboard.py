@@ -5,10 +5,11 @@
 | `/`, `/workflows/ID`, `/agents`, `/questions`, `/dead-letters` | the page, which is drawn from the streams |
 | `/threads`, `/threads/TEAM/CALLER/THREAD` | the conversations, one of them |
 | `/batches`, `/schedules` | the batches and the schedules of all callers |
+| `/webhooks` | the endpoints of webhooks, and their deliveries |
 | `/api/live/workflows`, `/api/live/workflows/ID` | server-sent events with the log's sequences as ids |
 | `/api/live/agents`, `/api/live/questions`, `/api/live/dead-letters` | server-sent events with the current state |
 | `/api/live/threads`, `/api/live/threads/TEAM/CALLER/THREAD` | the same for conversations |
-| `/api/live/batches`, `/api/live/schedules` | the same for batches and schedules |
+| `/api/live/batches`, `/api/live/schedules`, `/api/live/webhooks` | the same for batches, schedules and webhooks |
 | POST `/api/batches`, `/api/batches/ID/ACTION` | send the rows of a file; pause, resume or cancel them |
 | `/api/batches/ID/results` | the results that the command `batch` writes |
 | `/api/events/STREAM/SEQUENCE`, `/api/dead-letters/ID` | one complete event, one complete dead letter |
@@ -20,6 +21,7 @@
 | POST `/api/dead-letters/ID/replay`, `/api/dead-letters/ID/discard` | the action of `dead replay` and `dead discard` |
 | POST `/api/dead-letters/replay`, `/api/dead-letters/discard` | the same for all letters that match a search |
 | POST `/api/schedules`, `/api/schedules/TEAM/CALLER/NAME/ACTION` | the actions of the commands `schedules` |
+| POST `/api/webhooks`, `/api/webhooks/ID/ACTION` | the actions of the commands `webhooks` |
 | `/login`, POST `/logout`, `/api/me` | the session of the browser, the name and the role of its user |
 """
 
@@ -67,6 +69,7 @@ from pointsman.web.auth import (
 from pointsman.web.batch_actions import BatchActions
 from pointsman.web.files import FileTransfers, read_files
 from pointsman.web.projections.dead_letters import LetterIndex
+from pointsman.web.projections.deliveries import DeliveryIndex
 from pointsman.web.projections.schedules import ScheduleIndex
 from pointsman.web.projections.threads import ThreadIndex
 from pointsman.web.responses import error_response, json_response, read_json_object
@@ -74,6 +77,8 @@ from pointsman.web.schedule_actions import ScheduleActions
 from pointsman.web.sse import Chunks
 from pointsman.web.streams import EventStreams
 from pointsman.web.users import SESSION_HOURS, Users, new_session
+from pointsman.web.webhook_actions import WebhookActions
+from pointsman.web.webhook_stream import WebhookStream
 from pointsman.web.workflow_actions import WorkflowActions
 from pointsman_schemas.ids import token
 from pointsman_schemas.strict_json import parse_json
@@ -128,7 +133,12 @@ class Dashboard:
         self.letters = LetterIndex(client.bus, client.subjects)
         self.threads = ThreadIndex(client.bus, client.subjects)
         self.schedules = ScheduleIndex(client.bus, client.subjects)
+        self.deliveries = DeliveryIndex(client.bus, client.subjects)
         self.streams = EventStreams(client, self.index, self.letters, self.threads, self.schedules, self.batches)
+        self._webhooks = WebhookStream(client, self.deliveries, self.streams.status)
+        self._webhook_actions = WebhookActions(
+            client, private_networks=settings.webhook_private_networks, refresh=self._webhooks.refresh
+        )
         self._workflow_actions = WorkflowActions(client, self.streams.refresh)
         self._schedule_actions = ScheduleActions(client)
         self._batch_actions = BatchActions(client, self.batches, settings.batch_bytes)
@@ -171,6 +181,7 @@ class Dashboard:
             group.create_task(self.letters.run())
             group.create_task(self.threads.run())
             group.create_task(self.schedules.run())
+            group.create_task(self.deliveries.run())
             group.create_task(self.batches.run())
 
     def stop(self) -> None:
@@ -186,6 +197,7 @@ class Dashboard:
             "/threads/{team}/{caller}/{thread}",
             "/batches",
             "/schedules",
+            "/webhooks",
             "/agents",
             "/questions",
             "/dead-letters",
@@ -203,6 +215,7 @@ class Dashboard:
             Route("/api/live/threads/{team}/{caller}/{thread}", self._event_stream(streams.thread)),
             Route("/api/live/batches", self._event_stream(streams.batches)),
             Route("/api/live/schedules", self._event_stream(streams.schedules)),
+            Route("/api/live/webhooks", self._event_stream(self._webhooks.chunks)),
             Route("/api/live/agents", self._event_stream(streams.agents)),
             Route("/api/live/questions", self._event_stream(streams.questions)),
             Route("/api/live/dead-letters", self._event_stream(streams.dead_letters)),
@@ -215,6 +228,9 @@ class Dashboard:
             Route("/api/batches/{id}/{action}", self._batch_actions.change, methods=["POST"]),
             Route("/api/schedules", self._schedule_actions.create, methods=["POST"]),
             Route("/api/schedules/{team}/{caller}/{name}/{action}", self._schedule_actions.act, methods=["POST"]),
+            Route("/api/webhooks", self._webhook_actions.create, methods=["POST"]),
+            Route("/api/webhooks/{id}/resend", self._webhook_actions.resend, methods=["POST"]),
+            Route("/api/webhooks/{id}/{action}", self._webhook_actions.act, methods=["POST"]),
             Route("/api/workflows/{id}/export", self._export),
             Route("/api/workflows/{id}/files/{digest}", self._files.download),
             Route("/api/workflows/{id}/cancel", self._workflow_actions.cancel, methods=["POST"]),

@@ -91,7 +91,7 @@ class EventStreams:
                             _log.info("stream_ended", error=str(error))
                             return
                         coming = asyncio.ensure_future(anext(chunks))
-                    elif (status := await self._status()) != sent:
+                    elif (status := await self.status()) != sent:
                         sent = status
                         yield format_event("status", status)
         finally:
@@ -135,7 +135,7 @@ class EventStreams:
                     "totals": page.totals,
                     "size": _PAGE_SIZE,
                 }
-                yield format_event("page", {**content, **await self._status()}, id=page.sequence)
+                yield format_event("page", {**content, **await self.status()}, id=page.sequence)
             elif changed or waiting != sent:
                 page = index.page(search, limit=0)
                 page.totals.waiting = len(waiting)
@@ -144,9 +144,9 @@ class EventStreams:
                     "totals": page.totals,
                 }
                 more = {"waiting": waiting} if waiting != sent else {}
-                yield format_event("rows", {**rows, **more, **await self._status()}, id=page.sequence)
+                yield format_event("rows", {**rows, **more, **await self.status()}, id=page.sequence)
             else:
-                yield format_event("status", await self._status())
+                yield format_event("status", await self.status())
             seen, sent = until, waiting  # the index may have changed during the sending
             await _wait_for_any(index.wait_for_change(changes), self._queued.wait_for_change(looked))
             await asyncio.sleep(_BATCH_INTERVAL_S)
@@ -158,7 +158,7 @@ class EventStreams:
         if await bus.last("log", subjects.workflow_log(name)) is None:
             waits = await self._client.queued_request(name)
             queued = {"team": waits.team, "input": waits.input} if waits else {"team": None, "input": None}
-            yield format_event("absent", {"id": name, **queued, **await self._status()})
+            yield format_event("absent", {"id": name, **queued, **await self.status()})
         try:
             async with aclosing(LiveWorkflow(self._client, name).changes()) as changes:
                 async for change in changes:
@@ -166,9 +166,9 @@ class EventStreams:
                         yield format_event("lines", new, id=max(line.order for line in change.lines))
                     if change.view:
                         letters = len(self._letters.matching(name.casefold()))
-                        yield format_event("view", {**change.view, "letters": letters, **await self._status()})
+                        yield format_event("view", {**change.view, "letters": letters, **await self.status()})
                     else:
-                        yield format_event("status", await self._status())
+                        yield format_event("status", await self.status())
         except ContractError as error:
             yield format_event("broken", {"error": str(error)})
 
@@ -207,7 +207,7 @@ class EventStreams:
     async def thread(self, request: Request) -> Chunks:
         """Yield the turns of one thread, and the work on those that run."""
         names = {name: request.path_params[name] for name in ("team", "caller", "thread")}
-        async with aclosing(Conversation(self._client, self._questions, self._status, **names).chunks()) as chunks:
+        async with aclosing(Conversation(self._client, self._questions, self.status, **names).chunks()) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -244,9 +244,9 @@ class EventStreams:
             changes = [signal.changes for signal in signals]
             if (content := page()) != sent:
                 sent = content
-                yield format_event(event, {**content, "size": _PAGE_SIZE, **await self._status()})
+                yield format_event(event, {**content, "size": _PAGE_SIZE, **await self.status()})
             else:
-                yield format_event("status", await self._status())
+                yield format_event("status", await self.status())
             await _wait_for_any(*(each.wait_for_change(seen) for each, seen in zip(signals, changes, strict=True)))
             await asyncio.sleep(_BATCH_INTERVAL_S)
 
@@ -256,11 +256,12 @@ class EventStreams:
             async for batch in grouped:
                 if batch:
                     content = batch[-1] if isinstance(batch[-1], dict) else {event: batch[-1]}
-                    yield format_event(event, {**content, **await self._status()})
+                    yield format_event(event, {**content, **await self.status()})
                 else:
-                    yield format_event("status", await self._status())
+                    yield format_event("status", await self.status())
 
-    async def _status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
+        """Return the data that all pages have."""
         supervised = {card.name for card in await self._client.operations.teams()}
         agents = self._agents.value["agents"] if self._agents.value else ()
         return {

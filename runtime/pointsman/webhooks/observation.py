@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import aclosing, suppress
 from datetime import datetime
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from pointsman.engine.log.reader import as_async_generator
@@ -16,9 +17,41 @@ from pointsman.webhooks.deliveries import DeliveryState
 from pointsman.webhooks.endpoints import Endpoint
 from pointsman_schemas.subjects import Subjects
 
-__all__ = ["oldest_due", "publish_due_gauge", "record_delivery"]
+__all__ = ["ServiceState", "oldest_due", "publish_due_gauge", "read_service", "record_delivery"]
 
 _INTERVAL_S = 15.0  # seconds between two measurements; metrics are collected every 15 to 60 s
+
+
+class ServiceState(NamedTuple):
+    """The state of the webhook services of a namespace.
+
+    Attributes:
+        running: True if a service waits for events or deliveries.
+        waiting: Deliveries that no service has taken yet.
+    """
+
+    running: bool
+    waiting: int
+
+
+async def read_service(bus: Bus, subjects: Subjects) -> ServiceState:
+    """Return the state of the webhook services, as the broker sees their requests for messages.
+
+    Args:
+        bus: The bus.
+        subjects: The subjects of the namespace.
+
+    Returns:
+        The state.
+
+    Raises:
+        PeerError: The broker does not describe a consumer.
+    """
+    wanted = webhook_consumers(subjects)
+    depths = [await bus.depth(each.name, each.stream) for each in wanted]
+    deliveries = depths[-1]
+    running = any(depth is not None and depth.pulls > 0 for depth in depths)
+    return ServiceState(running, deliveries.pending if deliveries is not None else 0)
 
 
 def record_delivery(

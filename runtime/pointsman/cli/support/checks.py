@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from urllib.parse import urlsplit
 
+from pointsman.cli.support.check import Check
 from pointsman.cli.support.session import session
 from pointsman.cli.support.shared_queues import describe_shared_queues
 from pointsman.cli.support.teams import (
@@ -18,6 +18,7 @@ from pointsman.cli.support.teams import (
     orphaned_handlers,
     reported_problems,
 )
+from pointsman.cli.support.webhook_checks import check_webhooks
 from pointsman.client.client import QUEUED_STATUS, Client
 from pointsman.client.known_teams import known_teams
 from pointsman.clock import SystemClock
@@ -42,7 +43,7 @@ from pointsman_schemas.card import AgentCard, Role
 from pointsman_schemas.ids import is_token
 from pointsman_schemas.team import ANY, Team
 
-__all__ = ["Check", "check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
+__all__ = ["check_requests", "check_retention", "check_supervisor", "check_tasks", "run_checks"]
 
 _READING_ROLES = (GrantRole.SUPERVISOR, GrantRole.OPERATOR, GrantRole.DASHBOARD, GrantRole.OBSERVER)
 _RECHECK_DELAY_S = 0.5  # seconds: a live supervisor takes waiting messages within milliseconds
@@ -54,16 +55,6 @@ _MAX_WORKFLOWS = 100  # workflows whose tasks are checked
 _LATENCY_SAMPLES = 3  # measurements of the broker's latency
 _SLOW_BROKER_S = 0.25  # seconds: 500 times the latency of a broker on the same machine, more than between continents
 _CONNECT_TIMEOUT_S = 2.0  # seconds to connect to the telemetry collector, which is near
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """The result of a check. `advice` is the next step if the check is not `ok`."""
-
-    name: str
-    ok: bool
-    finding: str
-    advice: str = ""
 
 
 async def run_checks(
@@ -109,6 +100,8 @@ async def run_checks(
             yield await _check_shares(client, alive)
             yield await _check_circuits(client)
             yield await _check_dead_letters(client)
+            for check in await check_webhooks(client):
+                yield check
     except PointsmanError as error:
         if not connected:
             yield await _check_model(settings)

@@ -10,6 +10,7 @@ import { lettersPage } from "./letters.js";
 import { askFor } from "./request.js";
 import { schedulesPage } from "./schedules.js";
 import { threadsPage } from "./threads.js";
+import { webhooksPage } from "./webhooks.js";
 import { workflowPage } from "./workflow.js";
 import { workflowsPage } from "./workflows.js";
 
@@ -21,6 +22,7 @@ const PAGES = [
   [/^\/threads\/((?:[A-Za-z0-9_-]+\/){2}[A-Za-z0-9_-]+)$/, chatPage],
   [/^\/batches$/, batchesPage],
   [/^\/schedules$/, schedulesPage],
+  [/^\/webhooks$/, webhooksPage],
   [/^\/agents$/, agentsPage],
   [/^\/questions$/, questionsPage],
   [/^\/dead-letters$/, lettersPage],

@@ -14,6 +14,7 @@ from support.factory import echo
 
 from pointsman.cli.commands import agents, doctor
 from pointsman.cli.support import checks
+from pointsman.cli.support.check import Check
 from pointsman.client.client import Client
 from pointsman.core.model.agent_health import Circuit, Circuits
 from pointsman.engine.process.heartbeat import team_card
@@ -68,7 +69,7 @@ def test_early_exit_of_a_reader_closes_the_connection_of_doctor(
         finally:
             owners.append(asyncio.current_task())
 
-    def emit(check: checks.Check) -> None:
+    def emit(check: Check) -> None:
         if check.name == "broker":
             raise BrokenPipeError
 

@@ -16,6 +16,7 @@ from support.factory import echo, planner_of, synthesizer
 from pointsman.cli.commands import submit, workflows
 from pointsman.cli.render.output import Code
 from pointsman.cli.support import checks
+from pointsman.cli.support.check import Check
 from pointsman.client.client import Client, Workflow
 from pointsman.engine.process.heartbeat import team_card
 from pointsman_schemas.events import Outcome
@@ -33,7 +34,7 @@ def announce(client: Client, team: str) -> None:
     asyncio.run(client.bus.registry.announce(team_card(Team(name=team), NOW, "s1")))
 
 
-def run(call: Coroutine[Any, Any, checks.Check]) -> checks.Check:
+def run(call: Coroutine[Any, Any, Check]) -> Check:
     return asyncio.run(call)
 
 

@@ -1,0 +1,63 @@
+"""The checks of doctor for webhooks: a service runs, deliveries are not late, and no endpoint is disabled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from pointsman.cli.support.check import Check
+from pointsman.client.client import Client
+from pointsman.core.views.formatting import format_seconds
+from pointsman.errors import PermissionDeniedError
+from pointsman.webhooks.endpoint_store import EndpointStore
+from pointsman.webhooks.observation import oldest_due, read_service
+
+__all__ = ["check_webhooks"]
+
+_LATE = timedelta(minutes=5)  # a service takes a delivery within seconds, also with many of them
+_MAX_SHOWN = 3  # disabled endpoints that one line names
+
+
+async def check_webhooks(client: Client) -> Sequence[Check]:
+    """Check that a webhook service takes the deliveries, and that no endpoint of operators is disabled.
+
+    Args:
+        client: The client.
+
+    Returns:
+        The results.
+    """
+    bus, subjects = client.bus, client.subjects
+    try:
+        endpoints = await (await EndpointStore.open(bus, subjects)).list()
+    except PermissionDeniedError:
+        return [Check("webhooks", True, "not checked: this user may not read the endpoints")]
+    if not endpoints:
+        return [Check("webhooks", True, "there is no endpoint")]
+    checks = [await _check_service(client, len(endpoints))]
+    disabled = [each for each in endpoints if each.disabled_at is not None and each.caller is None]
+    if disabled:
+        finding = "; ".join(
+            f"{each.id} is disabled since {each.disabled_at:%Y-%m-%d %H:%M}: {each.disabled_reason}"
+            for each in disabled[:_MAX_SHOWN]
+        )
+        more = f"; and {len(disabled) - _MAX_SHOWN} more" if len(disabled) > _MAX_SHOWN else ""
+        advice = "`pointsman webhooks enable ID` sends events again, and `pointsman webhooks delete ID` removes it"
+        checks.append(Check("webhooks", False, finding + more, advice))
+    return checks
+
+
+async def _check_service(client: Client, endpoints: int) -> Check:
+    bus, subjects = client.bus, client.subjects
+    service, due = await read_service(bus, subjects), await oldest_due(bus, subjects)
+    waiting = "1 delivery waits" if service.waiting == 1 else f"{service.waiting} deliveries wait"
+    finding = f"{endpoints} endpoint{'' if endpoints == 1 else 's'}, {waiting}"
+    if not service.running:
+        return Check(
+            "webhooks", False, f"{finding}, and no webhook service runs", "start one: `pointsman webhooks run`"
+        )
+    late = await bus.time() - due if due is not None else timedelta(0)
+    if late > _LATE:
+        advice = "start another `pointsman webhooks run`, or raise POINTSMAN_WEBHOOK_CONCURRENCY"
+        return Check("webhooks", False, f"{finding}, the oldest for {format_seconds(late.total_seconds())}", advice)
+    return Check("webhooks", True, finding)

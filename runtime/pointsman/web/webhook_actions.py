@@ -1,0 +1,130 @@
+"""Create and change endpoints of webhooks by HTTP, and send deliveries again, by the same calls as the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from typing import Any, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pointsman.client.client import Client
+from pointsman.errors import ConfigurationError, ContractError, NotFoundError
+from pointsman.web.auth import actor_of
+from pointsman.web.responses import json_response, read_json_object
+from pointsman.webhooks.deliveries import DeliveryStatus, list_deliveries, read_delivery, resend_delivery
+from pointsman.webhooks.endpoint_store import EndpointLimitError, EndpointStore
+from pointsman.webhooks.endpoints import EVENT_TYPES, EventType
+from pointsman_schemas.ids import token
+
+__all__ = ["WebhookActions"]
+
+_MAX_RESENT = 1_000  # deliveries that one action sends again
+_OVERLAP = timedelta(hours=24)  # time in which the secret before a new one also signs
+_STATUSES: tuple[DeliveryStatus, ...] = get_args(DeliveryStatus)
+
+
+class WebhookActions:
+    """The actions of the page of webhooks.
+
+    Args:
+        client: The client of the dashboard.
+        private_networks: Also accept URLs with `http`: the webhook services send to private networks.
+        refresh: Reads the endpoints again after an action.
+    """
+
+    def __init__(self, client: Client, *, private_networks: bool, refresh: Callable[[], None]) -> None:
+        self._client = client
+        self._plain_http = private_networks
+        self._refresh = refresh
+
+    async def create(self, request: Request) -> Response:
+        """Create an endpoint.
+
+        Returns:
+            The id, and the secret once.
+
+        Raises:
+            ContractError: The URL, an event or a team does not fit.
+        """
+        given = await read_json_object(request, ("url", "events", "teams"))
+        events = [_event(each) for each in _texts(given.get("events"), "events")] or EVENT_TYPES
+        teams = _texts(given.get("teams"), "teams") or None
+        try:
+            made = await (await self._store()).create(
+                str(given.get("url", "")), events=events, teams=teams, plain_http=self._plain_http
+            )
+        except EndpointLimitError as error:
+            return json_response({"error": str(error), "kind": error.kind}, 409)
+        except ConfigurationError as error:
+            raise ContractError(str(error)) from None
+        self._refresh()
+        return json_response({"id": made.endpoint.id, "secret": made.secret})
+
+    async def act(self, request: Request) -> Response:
+        """Enable, disable or delete an endpoint, or give it a new secret.
+
+        Returns:
+            The id, and the new secret once.
+
+        Raises:
+            NotFoundError: There is no such action, or no such endpoint.
+        """
+        await read_json_object(request)
+        id, store = token(request.path_params["id"], "endpoint"), await self._store()
+        answer: dict[str, Any] = {"id": id}
+        match request.path_params["action"]:
+            case "enable":
+                await store.enable(id)
+            case "disable":
+                await store.disable(id, f"disabled by {actor_of(request)}")
+            case "rotate":
+                answer["secret"] = (await store.rotate(id, overlap=_OVERLAP)).secret
+            case "delete":
+                await store.delete(id)
+            case other:
+                raise NotFoundError(f"{other!r} is not an action; expected enable, disable, rotate or delete")
+        self._refresh()
+        return json_response(answer)
+
+    async def resend(self, request: Request) -> Response:
+        """Send one delivery of an endpoint again, or all with a status.
+
+        Returns:
+            The number of the deliveries.
+
+        Raises:
+            ContractError: The body names neither an event nor a status.
+        """
+        given = await read_json_object(request, ("event", "status"))
+        id, bus, subjects = token(request.path_params["id"], "endpoint"), self._client.bus, self._client.subjects
+        await (await self._store()).get(id)
+        if (event := given.get("event")) is not None:
+            found = [await read_delivery(bus, subjects, id, token(str(event), "event"))]
+        else:
+            status = next((each for each in _STATUSES if each == given.get("status")), None)
+            if status is None:
+                raise ContractError(f"the body has no `event` and no `status`; expected one of {', '.join(_STATUSES)}")
+            found = list(await list_deliveries(bus, subjects, endpoint=id, status=status, limit=_MAX_RESENT))
+        for each in found:
+            await resend_delivery(bus, subjects, each)
+        return json_response({"resent": len(found)})
+
+    async def _store(self) -> EndpointStore:
+        return await EndpointStore.open(self._client.bus, self._client.subjects)
+
+
+def _texts(given: Any, name: str) -> Collection[str]:
+    if given is None:
+        return ()
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given) or len(given) > 100:
+        raise ContractError(f"`{name}` is no list of at most 100 texts")
+    return given
+
+
+def _event(given: str) -> EventType:
+    for each in EVENT_TYPES:
+        if each == given:
+            return each
+    raise ContractError(f"{given[:64]!r} is no type of event; expected {', '.join(EVENT_TYPES)}")
