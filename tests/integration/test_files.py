@@ -85,7 +85,10 @@ async def test_files_travel_from_the_command_line_to_agents_and_back(
 
         app = (await Dashboard.open(client, settings)).app
         (page,) = outcome.files
-        download = await request(app, "GET", f"/api/workflows/{summary.id}/files/{page.sha256}?name=page.txt")
+        path = f"/api/workflows/{summary.id}/files/{page.sha256}?name=page.txt"
+        download = await request(app, "GET", path)
+        part = await request(app, "GET", path, range="bytes=8-")
+        beyond = await request(app, "GET", path, range="bytes=99-")
         absent = await request(app, "GET", f"/api/workflows/{summary.id}/files/{'0' * 64}")
 
     assert submitted.stdout.strip() == "booked: page of 200 EUR"
@@ -99,6 +102,8 @@ async def test_files_travel_from_the_command_line_to_agents_and_back(
     assert download.body == b"page of 200 EUR"
     assert download.headers["content-disposition"] == "attachment; filename*=UTF-8''page.txt"
     assert download.headers["x-content-type-options"] == "nosniff"
+    assert (part.status, part.body) == (206, b"200 EUR")
+    assert (beyond.status, beyond.headers["content-range"]) == (416, "bytes */15")
     assert absent.status == 404
 
 

@@ -13,8 +13,7 @@ from starlette.responses import Response
 
 from pointsman.batches.rows import RowsRefusedError
 from pointsman.errors import PointsmanError
-from pointsman.http.statuses import status_of
-from pointsman.index.callers import CallerLimitError
+from pointsman.http.statuses import headers_of, status_of
 
 __all__ = [
     "PROBLEM_TYPE",
@@ -85,13 +84,8 @@ def problem_of(error: PointsmanError) -> ProblemError:
     detail = str(error) if status < 500 else "the broker does not answer; try again later"
     if status == 500:
         detail = "the gateway could not serve the request; its log has the reason"
-    headers = {"retry-after": "1"} if status == 503 else {}
-    errors: list[dict[str, Any]] | None = None
-    if isinstance(error, CallerLimitError):
-        headers = {"retry-after": str(error.retry_after)}
-    if isinstance(error, RowsRefusedError):  # the body may not have been read to its end
-        headers, errors = {"connection": "close"}, [dict(each) for each in error.errors] or None
-    return ProblemError(status, error.kind, detail, headers=headers, errors=errors)
+    errors = [dict(each) for each in error.errors] if isinstance(error, RowsRefusedError) else []
+    return ProblemError(status, error.kind, detail, headers=headers_of(error), errors=errors or None)
 
 
 def problem_response(problem: ProblemError, shape: Literal["problem", "openai"] = "problem") -> Response:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
+from pointsman.errors import ContractError
 from pointsman_schemas.files import File
 
 __all__ = ["RangeError", "download"]
@@ -18,12 +19,14 @@ _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{1,18})?|-(\d{1,18}))")
 Reader: TypeAlias = Callable[[File], AsyncGenerator[bytes, None]]
 
 
-class RangeError(Exception):
+class RangeError(ContractError):
     """The range begins after the end of the file.
 
     Args:
         size: The size of the file, in bytes.
     """
+
+    kind = "range_not_satisfiable"
 
     def __init__(self, size: int) -> None:
         super().__init__(f"the range begins after the end of the file, which has {size} bytes")

@@ -1,10 +1,10 @@
-"""Find the HTTP status of an error: it shows if the request or the server failed."""
+"""Find the HTTP status and the headers of an error: they show if the request or the server failed, and what helps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from pointsman.batches.rows import TooLargeRowsError
+from pointsman.batches.rows import RowsRefusedError, TooLargeRowsError
 from pointsman.batches.service import BatchConflictError
 from pointsman.engine.log.reader import ImportedLogError
 from pointsman.engine.operations.dead_letters import NotReplayableError
@@ -20,14 +20,16 @@ from pointsman.errors import (
     PointsmanError,
     ScheduleRefusedError,
 )
+from pointsman.http.downloads import RangeError
 from pointsman.index.callers import CallerLimitError
 
-__all__ = ["status_of"]
+__all__ = ["headers_of", "status_of"]
 
 _STATUSES: Sequence[tuple[type[PointsmanError], int]] = (
     (NotFoundError, 404),
     (OversizeEventError, 413),
     (TooLargeRowsError, 413),
+    (RangeError, 416),
     (BodyLostError, 410),
     (ContractError, 422),
     (NotReplayableError, 409),
@@ -52,3 +54,20 @@ def status_of(error: PointsmanError) -> int:
         The status; 500 for an error that no request causes.
     """
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
+
+
+def headers_of(error: PointsmanError) -> Mapping[str, str]:
+    """Return the HTTP headers of an error.
+
+    Args:
+        error: The error.
+    """
+    match error:
+        case CallerLimitError():
+            return {"retry-after": str(error.retry_after)}
+        case RowsRefusedError():  # the body may not have been read to its end
+            return {"connection": "close"}
+        case RangeError():
+            return {"content-range": f"bytes */{error.size}"}
+        case _:
+            return {"retry-after": "1"} if status_of(error) == 503 else {}

@@ -77,7 +77,7 @@ class FileTransfers:
         file = next((each for each in found if wanted in (None, each.name)), None)
         if file is None:
             raise NotFoundError(f"the workflow {name} has no such file")
-        return await download(file, self._client.read_file, {}, media_type="application/octet-stream")
+        return await download(file, self._client.read_file, request.headers, media_type="application/octet-stream")
 
 
 def read_files(given: Any, owner: str) -> Sequence[File]:

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from pointsman.errors import ContractError, PointsmanError
-from pointsman.http.statuses import status_of
+from pointsman.http.statuses import headers_of, status_of
 from pointsman_schemas.base import unknown_name_message
 from pointsman_schemas.strict_json import parse_json
 
@@ -88,7 +88,9 @@ def json_response(content: Any, status: int = 200) -> Response:
 async def error_response(request: Request, error: Exception) -> Response:
     """Return a JSON response for a Pointsman error: the message as `error`, the `kind`, and the error's HTTP status."""
     assert isinstance(error, PointsmanError)
-    return json_response({"error": str(error), "kind": error.kind}, status_of(error))
+    response = json_response({"error": str(error), "kind": error.kind}, status_of(error))
+    response.headers.update(headers_of(error))
+    return response
 
 
 def parse_number(given: str) -> int:

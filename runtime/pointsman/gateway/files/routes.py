@@ -14,10 +14,9 @@ from pointsman.gateway.callers import Caller
 from pointsman.gateway.context import CallerArg, Context, ContextArg
 from pointsman.gateway.files.uploads import expires_at, find_upload, receive_file
 from pointsman.gateway.models import FILE_ID_PATTERN
-from pointsman.gateway.problems import ProblemError, problems
+from pointsman.gateway.problems import problems
 from pointsman.gateway.workflows import WorkflowPath
-from pointsman.http.downloads import RangeError, download
-from pointsman_schemas.files import File
+from pointsman.http.downloads import download
 
 __all__ = ["router"]
 
@@ -154,7 +153,8 @@ async def get_file(file_id: FilePath, context: ContextArg, caller: CallerArg) ->
 )
 async def get_content(file_id: FilePath, context: ContextArg, caller: CallerArg, request: Request) -> Response:
     """Download an upload."""
-    return await _send(context, (await find_upload(context.files, caller, file_id)).file, request)
+    found = await find_upload(context.files, caller, file_id)
+    return await download(found.file, context.files.read, request.headers)
 
 
 @router.get("/workflows/{workflow_id}/files", summary="List the files of a workflow", responses=problems(404))
@@ -186,19 +186,10 @@ async def get_workflow_file(
     """Download a file of a workflow."""
     for each in await _files_of(context, caller, workflow_id):
         if each.file.sha256 == digest:
-            return await _send(context, each.file, request)
+            return await download(each.file, context.files.read, request.headers)
     raise NotFoundError(f"the workflow {workflow_id} has no such file; GET /v1/workflows/{workflow_id}/files lists all")
 
 
 async def _files_of(context: Context, caller: Caller, workflow: str) -> list[WorkflowFile]:
     view = await context.view(caller, workflow)
     return [] if view.status in ("queued", "cancelling") else list(await context.client.files(workflow))
-
-
-async def _send(context: Context, file: File, request: Request) -> Response:
-    try:
-        return await download(file, context.files.read, request.headers)
-    except RangeError as error:
-        raise ProblemError(
-            416, "range_not_satisfiable", str(error), headers={"content-range": f"bytes */{error.size}"}
-        ) from None
