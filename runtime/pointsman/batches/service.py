@@ -27,6 +27,7 @@ from pointsman.batches.runner import BatchRunner
 from pointsman.bus.file_store import FileStore
 from pointsman.client.batch import BatchRow
 from pointsman.client.client import Client
+from pointsman.clock import SystemClock
 from pointsman.errors import ConflictError, ContractError, NotFoundError, PointsmanError
 from pointsman.index.callers import CallerLimitError, CallerLimits
 from pointsman.index.workflows import WorkflowIndex
@@ -276,18 +277,18 @@ class Batches(BatchRunner):
         return None if stored is None else parse(Outcome, decode(stored.headers, stored.body)[1])
 
 
-async def open_batches(client: Client, index: WorkflowIndex, files: FileStore, settings: Settings) -> Batches:
+async def open_batches(client: Client, index: WorkflowIndex, settings: Settings) -> Batches:
     """Return the batches of a namespace, for a process that feeds them.
 
     Args:
         client: A connected client of the namespace.
         index: The index of the workflows.
-        files: The files of the namespace.
         settings: The settings.
 
     Returns:
         The batches.
     """
+    files = FileStore(client.bus, client.subjects.artifacts_bucket, SystemClock(), settings.max_file_bytes)
     bucket = await client.bus.key_value(client.subjects.gateway_bucket, BATCH_GROUP)
     parts = BatchParts(client, index, files, bucket, settings.heartbeat)
     return Batches(parts, max_rows=settings.batch_rows, max_bytes=settings.batch_bytes)

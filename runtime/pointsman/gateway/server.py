@@ -62,7 +62,7 @@ async def serve(
         _log.warning("gateway_without_keys", hint=f"each request is refused until there is a key; {advice}")
     push = PushStore(await client.bus.key_value(client.subjects.gateway_bucket, PUSH_GROUP)) if has_a2a() else None
     context = Context(client, settings, keys=keys, verifier=verifier, push=push)
-    batches = await open_batches(client, context.index, context.files, settings)
+    batches = await open_batches(client, context.index, settings)
     bounds = ConnectionBounds(connections=settings.gateway_max_requests + _SPARE_CONNECTIONS)
     await run_server(
         make_app(context, batches, hosts=hosts, open=open_to_local),

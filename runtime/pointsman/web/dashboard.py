@@ -42,10 +42,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from pointsman.batches.service import Batches, open_batches
-from pointsman.bus.file_store import FileStore
 from pointsman.client.client import Client
 from pointsman.client.known_teams import check_team
-from pointsman.clock import SystemClock
 from pointsman.engine.operations.archive_export import export_workflow
 from pointsman.engine.operations.dead_letters import (
     MAX_CONCURRENT_REPLAYS,
@@ -170,9 +168,7 @@ class Dashboard:
             The dashboard.
         """
         index = WorkflowIndex(client.bus, client.subjects, details=True)
-        files = FileStore(client.bus, client.subjects.artifacts_bucket, SystemClock(), settings.max_file_bytes)
-        batches = await open_batches(client, index, files, settings)
-        return cls(client, settings, index, batches, users=users, hosts=hosts)
+        return cls(client, settings, index, await open_batches(client, index, settings), users=users, hosts=hosts)
 
     async def run_projections(self) -> None:
         """Keep the data of the pages current, and batches running, until cancelled."""
