@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from a2a.client import ClientConfig, ClientFactory
+from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
 from a2a.client.client import Client, ClientCallContext
 from a2a.client.errors import A2AClientError
 from a2a.types import a2a_pb2 as pb
@@ -30,8 +30,12 @@ from pointsman_schemas.role_io import Synthesis, SynthesizerInput
 pytestmark = pytest.mark.timeout(180)
 
 
-async def client_of(http: httpx.AsyncClient, address: str) -> Client:
-    return await ClientFactory(ClientConfig(httpx_client=http)).create_from_url(f"{address}/a2a/crew")
+async def client_of(http: httpx.AsyncClient, address: str, version: str = "1.0") -> Client:
+    card = await A2ACardResolver(http, f"{address}/a2a/crew").get_agent_card()
+    chosen = [each for each in card.supported_interfaces if each.protocol_version == version]
+    del card.supported_interfaces[:]
+    card.supported_interfaces.extend(chosen)
+    return ClientFactory(ClientConfig(httpx_client=http)).create(card)
 
 
 def position_of(event: pb.StreamResponse) -> str:
@@ -59,7 +63,8 @@ def text_of(events: Sequence[pb.StreamResponse], before: str = "") -> str:
 
 
 async def test_a_client_that_subscribes_again_sees_each_event_once(settings: Settings, tmp_path: Path) -> None:
-    """The gateway is killed while the synthesizer writes. Another gateway goes on with the next character."""
+    """The gateway is killed while the synthesizer writes. Another gateway goes on with the next character, also for a
+    client of the version 0.3, which begins to listen late and gets the whole text."""
     words, killed = [f"word{number} " for number in range(30)], asyncio.Event()
 
     @agent(name="synthesizer", description="Writes", role=Role.SYNTHESIZE)
@@ -84,6 +89,7 @@ async def test_a_client_that_subscribes_again_sees_each_event_once(settings: Set
     ):
         (first, one), (_, two) = await asyncio.gather(gateway_process(system), gateway_process(system))
         listening, other = await client_of(http, one), await client_of(http, two)
+        old = await client_of(http, two, "0.3")
 
         async def listen() -> None:
             async for event in listening.send_message(request):
@@ -101,7 +107,7 @@ async def test_a_client_that_subscribes_again_sees_each_event_once(settings: Set
             return [event async for event in other.subscribe(subscription, context=after)]
 
         resumed = asyncio.create_task(subscribe())
-        fresh = aiter(other.subscribe(subscription))
+        fresh = aiter(old.subscribe(subscription))
         late = [await anext(fresh)]
         killed.set()
         rest = await resumed
