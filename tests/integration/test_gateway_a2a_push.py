@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -10,6 +11,7 @@ from uuid import uuid4
 
 import httpx
 import pytest
+import pytest_asyncio
 from a2a.client import ClientConfig, ClientFactory
 from a2a.client.client import Client
 from a2a.types import a2a_pb2 as pb
@@ -17,23 +19,39 @@ from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from google.protobuf.json_format import ParseDict
 from support import factory
 from support.a2a_teams import AGENTS, TEAMS
+from support.broker import remove_streams
 from support.factory import RunningTeam
 from support.gateway import http_client, served_gateway
 from support.receiver import Received, Receiver, Reply, receiving
 from support.waiting import until
 
+from pointsman.bus.embedded_server import EmbeddedBroker
 from pointsman.gateway.a2a.push_store import PUSH_GROUP, PushReceiver, PushStore, now
 from pointsman.settings import Settings
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(120)]
 
 OPTIONS: dict[str, Any] = {"webhook_private_networks": True, "webhook_retries": "0.1,0.1"}
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def settings(broker: EmbeddedBroker) -> AsyncIterator[Settings]:
+    """Yield the settings of the module. Its tests share one team and one gateway."""
+    settings = Settings(url=broker.url, namespace=f"t{secrets.token_hex(4)}")
+    yield settings
+    await remove_streams(settings)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(settings: Settings) -> AsyncIterator[RunningTeam]:
     async with factory.team(TEAMS, AGENTS, on=settings) as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def address(running: RunningTeam, settings: Settings) -> AsyncIterator[str]:
+    async with served_gateway(settings, **OPTIONS) as address:
+        yield address
 
 
 @asynccontextmanager
@@ -70,12 +88,11 @@ def states(received: list[Received]) -> list[str]:
     return shown
 
 
-async def test_a_receiver_gets_each_event_with_its_credentials(running: RunningTeam, settings: Settings) -> None:
+async def test_a_receiver_gets_each_event_with_its_credentials(address: str) -> None:
     secret = pb.AuthenticationInfo(scheme="Bearer", credentials="s-1")
     async with (
         receiving() as receiver,
         receiving() as late,
-        served_gateway(settings, **OPTIONS) as address,
         a2a_client(address) as client,
     ):
         task = await send(client, "tck-input-required", push=config(receiver, authentication=secret))
@@ -91,10 +108,9 @@ async def test_a_receiver_gets_each_event_with_its_credentials(running: RunningT
     assert len({each.id for each in receiver.received}) == len(receiver.received)
 
 
-async def test_configurations_are_created_read_listed_and_deleted(running: RunningTeam, settings: Settings) -> None:
+async def test_configurations_are_created_read_listed_and_deleted(address: str) -> None:
     async with (
         receiving() as receiver,
-        served_gateway(settings, **OPTIONS) as address,
         a2a_client(address) as client,
     ):
         task = await send(client, "tck-complete-task")
@@ -124,11 +140,10 @@ async def test_configurations_are_created_read_listed_and_deleted(running: Runni
     assert receiver.received == []
 
 
-async def test_a_failed_notification_is_sent_again_in_its_order(running: RunningTeam, settings: Settings) -> None:
+async def test_a_failed_notification_is_sent_again_in_its_order(running: RunningTeam, address: str) -> None:
     async with (
         receiving(Reply(500), Reply(cut=True)) as receiver,
         receiving(Reply(410)) as gone,
-        served_gateway(settings, **OPTIONS) as address,
         a2a_client(address) as client,
     ):
         task = await send(client, "tck-artifact-text", push=config(receiver))
@@ -147,15 +162,42 @@ async def test_a_failed_notification_is_sent_again_in_its_order(running: Running
     assert (len(gone.received), kept.status) == (1, "done")
 
 
-async def test_another_gateway_goes_on_for_one_that_was_killed(running: RunningTeam, settings: Settings) -> None:
+async def test_a_file_and_the_line_about_its_task_are_sent_again_together(address: str) -> None:
+    """The file is delivered. The line fails, which belongs to the same entry of the log."""
+
+    def failed() -> int:
+        """Return the place of the line, behind the first file; 0 before the file is delivered."""
+        files = [number for number, each in enumerate(receiver.received) if "artifactUpdate" in each.event]
+        return files[0] + 1 if files else 0
+
+    async with receiving() as receiver, a2a_client(address) as client:
+        receiver.answer = lambda received: Reply(500 if len(receiver.received) - 1 == (failed() or -1) else 204)
+        await send(client, "tck-artifact-file", push=config(receiver))
+        await until(lambda: states(receiver.received)[-1:] == ["COMPLETED"], seconds=30)
+
+    ids, place = [each.id for each in receiver.received], failed()
+    assert ids[place - 1 : place + 1] == ids[place + 1 : place + 3]
+    assert len(set(ids)) == len(ids) - 2
+
+
+async def test_another_gateway_goes_on_for_one_that_was_killed(running: RunningTeam, address: str) -> None:
     """Store a record as a killed gateway leaves it: owned, behind the first event."""
-    async with receiving() as receiver, served_gateway(settings, **OPTIONS) as address, a2a_client(address) as client:
+    async with receiving() as receiver, a2a_client(address) as client:
         task = await send(client, "tck-artifact-text")
         store = PushStore(await running.bus.key_value(running.subjects.gateway_bucket, PUSH_GROUP))
-        fields = {"task": task.id, "team": "kit", "caller": "local", "origin": address, "url": receiver.url}
+        log = running.subjects.log("kit", task.id)
+        first = await anext(stored.sequence async for stored in running.bus.read("log", log))
+        fields: dict[str, Any] = {
+            "task": task.id, "team": "kit", "caller": "local", "origin": address, "url": receiver.url,
+        }  # fmt: skip
         at = now()
         owned = PushReceiver(
-            id="mine", owner="killed", owned_until=at + timedelta(seconds=1), position="1.0", changed_at=at, **fields
+            id="mine",
+            owner="killed",
+            owned_until=at + timedelta(seconds=1),
+            position=f"{first}.0",
+            changed_at=at,
+            **fields,
         )
         await store.put(owned)
         await until(lambda: states(receiver.received)[-1:] == ["COMPLETED"], seconds=30)
