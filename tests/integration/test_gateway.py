@@ -52,12 +52,6 @@ async def crew(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         yield running
 
 
-@pytest.fixture
-async def client(crew: RunningTeam, settings: Settings) -> AsyncIterator[httpx2.AsyncClient]:
-    async with served_gateway(settings) as address, http_client(address) as client:
-        yield client
-
-
 async def test_a_request_is_accepted_with_its_location_and_the_answer_is_read_there(client: httpx2.AsyncClient) -> None:
     created = await client.post("/v1/workflows", json={"team": "crew", "input": steps("a", "b"), "correlation_id": "c"})
     path = created.headers["location"]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from support import factory
-from support.crew import planner, steps, synthesizer, team, worker
+from support.crew import steps
 from support.dashboard import letter, publish
 from support.factory import RunningTeam
 from support.gateway import http_client, served_gateway
@@ -25,13 +23,6 @@ from pointsman.index.callers import CallerLimits
 from pointsman.settings import Settings
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-async def crew(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningTeam]:
-    monkeypatch.setenv("CREW_JOURNAL", str(tmp_path / "journal"))
-    async with factory.team(team, [planner, synthesizer, worker], on=settings) as running:
-        yield running
 
 
 @pytest.fixture

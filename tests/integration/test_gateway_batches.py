@@ -73,12 +73,6 @@ async def crew(settings: Settings, desk: Desk) -> AsyncIterator[RunningTeam]:
         yield running
 
 
-@pytest.fixture
-async def client(crew: RunningTeam, settings: Settings) -> AsyncIterator[httpx2.AsyncClient]:
-    async with served_gateway(settings) as address, http_client(address) as client:
-        yield client
-
-
 async def ended(client: httpx2.AsyncClient, path: str) -> dict[str, Any]:
     async def read() -> dict[str, Any] | None:
         batch: dict[str, Any] = (await client.get(path)).json()

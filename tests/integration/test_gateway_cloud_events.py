@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import pytest
 from cloudevents.core.bindings.http import HTTPMessage, to_binary, to_structured
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
-from support import factory
-from support.crew import planner, steps, synthesizer, team, worker
+from support.crew import steps
 from support.factory import RunningTeam
 from support.gateway import http_client, served_gateway
 from support.waiting import until
@@ -28,19 +26,6 @@ pytestmark = pytest.mark.timeout(120)
 PATH = "/v1/events/crew"
 TIME = datetime(2026, 11, 30, tzinfo=UTC)
 BATCH = {"content-type": "application/cloudevents-batch+json"}
-
-
-@pytest.fixture
-async def crew(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningTeam]:
-    monkeypatch.setenv("CREW_JOURNAL", str(tmp_path / "journal"))
-    async with factory.team(team, [planner, synthesizer, worker], on=settings) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(crew: RunningTeam, settings: Settings) -> AsyncIterator[httpx2.AsyncClient]:
-    async with served_gateway(settings) as address, http_client(address) as client:
-        yield client
 
 
 def event(id: str = "e-1", *, data: Any = None, **attributes: Any) -> CloudEvent:

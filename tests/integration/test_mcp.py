@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from mcp import Client, StdioServerParameters  # imported here, as it takes long: not within a test's time
 from support import factory
+from support.cluster import free_ports
 from support.contexts import new_context
 from support.factory import planner_of, synthesizer
 from support.lines import lines_of
@@ -173,28 +174,30 @@ async def test_tool_of_a_server_waits_for_approval_and_edited_arguments(command:
     assert "no such luck" in free.text
 
 
-async def test_a_server_is_reached_over_http(tmp_path: Path) -> None:
-    code = SERVER.replace("server.run()", "server.run('streamable-http', host='127.0.0.1', port=PORT)")
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (tmp_path / "server.py").write_text(code.replace("PORT", str(port)))
+async def start_http_server(script: Path, port: int) -> asyncio.subprocess.Process:
+    """Start an MCP server, and wait until it listens on the port."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(tmp_path / "server.py"), stderr=asyncio.subprocess.DEVNULL
+        sys.executable, str(script), str(port), stderr=asyncio.subprocess.DEVNULL
     )
+
+    async def listens() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        writer.close()
+        return True
+
+    await wait_for(listens, "the server")
+    return process
+
+
+async def test_a_server_is_reached_over_http(tmp_path: Path) -> None:
+    [port] = free_ports(1)
+    script = tmp_path / "server.py"
+    script.write_text(SERVER.replace("server.run()", f"server.run('streamable-http', host='127.0.0.1', port={port})"))
+    process = await start_http_server(script, port)
     try:
-
-        async def listens() -> bool:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                return False
-            writer.close()
-            return True
-
-        await wait_for(listens, "the server")
         source = mcp_tools(f"http://127.0.0.1:{port}/mcp", only=["add"])
         (add,) = await source.tools()
         result = await add.run({"a": 20, "b": 22}, Context.for_test())
@@ -289,31 +292,11 @@ uvicorn.run(guarded, host="127.0.0.1", port=int(sys.argv[1]), log_level="error")
 
 
 async def test_a_guarded_server_gets_its_login_and_a_restart_is_survived(tmp_path: Path) -> None:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    (tmp_path / "guarded.py").write_text(GUARDED)
-
-    async def start() -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, str(tmp_path / "guarded.py"), str(port), stderr=asyncio.subprocess.DEVNULL
-        )
-
-        async def listens() -> bool:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                return False
-            writer.close()
-            return True
-
-        await wait_for(listens, "the server")
-        return process
-
+    [port] = free_ports(1)
+    script = tmp_path / "guarded.py"
+    script.write_text(GUARDED)
     url = f"http://127.0.0.1:{port}/mcp"
-    process = await start()
+    process = await start_http_server(script, port)
     try:
         with pytest.raises(ConfigurationError, match="refused the login: HTTP status 401; give it one with"):
             await mcp_tools(url).tools()
@@ -322,7 +305,7 @@ async def test_a_guarded_server_gets_its_login_and_a_restart_is_survived(tmp_pat
         first = await add.run({"a": 1, "b": 2}, Context.for_test())
         process.kill()
         await process.wait()
-        process = await start()
+        process = await start_http_server(script, port)
         after = [await add.call('{"a": 2, "b": 2}', Context.for_test()) for _ in range(2)]
         await source.close()
     finally:

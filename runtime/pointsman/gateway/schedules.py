@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import AwareDatetime, BaseModel, Field, JsonValue
 
 from pointsman.client.schedules import Schedules
@@ -137,6 +138,9 @@ class ScheduleResult(BaseModel):
     schedule: ScheduleView | None = Field(default=None, description="The schedule after the change.")
 
 
+_Command: TypeAlias = Callable[..., Awaitable[Schedule | None]]
+_Change: TypeAlias = Callable[[_Command], Awaitable[ScheduleResult]]
+
 _STORED: dict[int | str, dict[str, Any]] = {
     202: {"model": ScheduleResult, "description": "The change is stored, and waits for a supervisor."}
 }
@@ -191,64 +195,49 @@ async def get_schedule(
     return _view(schedules, await schedules.get(name, team, caller=_owner(caller, team, owner)))
 
 
-@router.post("/{team}/{name}/pause", summary="Pause a schedule", responses={**_STORED, **problems(404, 409)})
-async def pause_schedule(
+async def _named_change(
     team: TeamPath,
     name: NamePath,
     context: ContextArg,
     caller: CallerArg,
     response: Response,
     owner: OwnerQuery = None,
-) -> ScheduleResult:
-    """Pause a schedule: its times pass without a run."""
+) -> _Change:
+    """Return a function that carries out a change of the schedule of the path."""
     schedules = _schedules(context, caller)
-    changed = await schedules.pause(name, team, caller=_owner(caller, team, owner), timeout=_TIMEOUT_S)
-    return _result(schedules, changed, response)
+
+    async def change(command: _Command) -> ScheduleResult:
+        changed = await command(schedules, name, team, caller=_owner(caller, team, owner), timeout=_TIMEOUT_S)
+        return _result(schedules, changed, response)
+
+    return change
+
+
+ChangeArg = Annotated[_Change, Depends(_named_change)]
+
+
+@router.post("/{team}/{name}/pause", summary="Pause a schedule", responses={**_STORED, **problems(404, 409)})
+async def pause_schedule(change: ChangeArg) -> ScheduleResult:
+    """Pause a schedule: its times pass without a run."""
+    return await change(Schedules.pause)
 
 
 @router.post("/{team}/{name}/resume", summary="Resume a schedule", responses={**_STORED, **problems(404, 409)})
-async def resume_schedule(
-    team: TeamPath,
-    name: NamePath,
-    context: ContextArg,
-    caller: CallerArg,
-    response: Response,
-    owner: OwnerQuery = None,
-) -> ScheduleResult:
+async def resume_schedule(change: ChangeArg) -> ScheduleResult:
     """Let a paused schedule go on. The times of the pause were not missed."""
-    schedules = _schedules(context, caller)
-    changed = await schedules.resume(name, team, caller=_owner(caller, team, owner), timeout=_TIMEOUT_S)
-    return _result(schedules, changed, response)
+    return await change(Schedules.resume)
 
 
 @router.post("/{team}/{name}/run", summary="Run a schedule now", responses={**_STORED, **problems(404, 409)})
-async def run_schedule(
-    team: TeamPath,
-    name: NamePath,
-    context: ContextArg,
-    caller: CallerArg,
-    response: Response,
-    owner: OwnerQuery = None,
-) -> ScheduleResult:
+async def run_schedule(change: ChangeArg) -> ScheduleResult:
     """Start a run now. The overlap policy holds for it, too. The newest of `runs` has its workflow."""
-    schedules = _schedules(context, caller)
-    changed = await schedules.run(name, team, caller=_owner(caller, team, owner), timeout=_TIMEOUT_S)
-    return _result(schedules, changed, response)
+    return await change(Schedules.run)
 
 
 @router.delete("/{team}/{name}", summary="Delete a schedule", responses={**_STORED, **problems(404, 409)})
-async def delete_schedule(
-    team: TeamPath,
-    name: NamePath,
-    context: ContextArg,
-    caller: CallerArg,
-    response: Response,
-    owner: OwnerQuery = None,
-) -> ScheduleResult:
+async def delete_schedule(change: ChangeArg) -> ScheduleResult:
     """Delete a schedule. Its runs that have started go on."""
-    schedules = _schedules(context, caller)
-    changed = await schedules.delete(name, team, caller=_owner(caller, team, owner), timeout=_TIMEOUT_S)
-    return _result(schedules, changed, response)
+    return await change(Schedules.delete)
 
 
 def _schedules(context: Context, caller: Caller) -> Schedules:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 from pointsman.core.schedules.state import is_live, open_runs
 from pointsman.core.threads.turns import open_turns
@@ -22,7 +23,7 @@ from pointsman.engine.log.reader import (
     read_workflow_started,
     round_of_outcome,
 )
-from pointsman.engine.log.records import SCHEDULE, THREAD
+from pointsman.engine.log.records import SCHEDULE, THREAD, RecordKind
 from pointsman.engine.log.requests import workflow_of_request
 from pointsman.engine.process.consumers import DurableConsumer, input_consumers, request_consumer
 from pointsman.engine.supervisor.object_retention import remove_objects
@@ -31,7 +32,9 @@ from pointsman.ports.bus import Bus, StoredMessage, StreamKind
 from pointsman.ports.clock import Clock
 from pointsman.telemetry import get_logger
 from pointsman_schemas.ids import child_id_for, is_token
+from pointsman_schemas.schedules import Schedule
 from pointsman_schemas.subjects import HandoffAddress, Subjects
+from pointsman_schemas.threads import Thread
 
 __all__ = ["RetentionJob", "oldest_message", "retention_of"]
 
@@ -48,6 +51,8 @@ _WORKING_STREAMS: Sequence[StreamKind] = ("requests", "controls", "results", "wo
 _DISTANT_PAST, _NEVER = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))
 
 _log = get_logger(__name__)
+
+RecordT = TypeVar("RecordT", Thread, Schedule)
 
 
 def retention_of(stream: StreamKind, retention_days: float) -> timedelta:
@@ -226,23 +231,22 @@ class RetentionJob:
 
     async def _thread_changed_at(self, subject: str) -> datetime:
         """Return the last change of a thread: never if a turn has not ended, because the record orders its turns."""
-        try:
-            thread = (await THREAD.read(self._bus, subject)).state
-        except ContractError:  # another program published it
-            return _DISTANT_PAST
-        if thread is None:
-            return _DISTANT_PAST
-        return _NEVER if open_turns(thread) else thread.changed_at
+        return await self._changed_at(THREAD, subject, lambda thread: bool(open_turns(thread)))
 
     async def _schedule_changed_at(self, subject: str) -> datetime:
         """Return the last change of a schedule: never if it may still fire. Its record moves on each day."""
+        return await self._changed_at(SCHEDULE, subject, lambda each: is_live(each) or bool(open_runs(each)))
+
+    async def _changed_at(
+        self, kind: RecordKind[RecordT, Any], subject: str, is_open: Callable[[RecordT], bool]
+    ) -> datetime:
         try:
-            schedule = (await SCHEDULE.read(self._bus, subject)).state
+            state = (await kind.read(self._bus, subject)).state
         except ContractError:  # another program published it
             return _DISTANT_PAST
-        if schedule is None:
+        if state is None:
             return _DISTANT_PAST
-        return _NEVER if is_live(schedule) or open_runs(schedule) else schedule.changed_at
+        return _NEVER if is_open(state) else state.changed_at
 
     async def _cached_end(self, workflow: str) -> datetime:
         if workflow not in self._ends:

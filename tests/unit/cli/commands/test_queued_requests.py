@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
@@ -99,41 +99,36 @@ def test_queued_request_with_a_cancel_passes_doctor(client: Client, capsys: pyte
     assert run(checks.check_requests(client)).ok
 
 
-def test_unknown_team_is_answered_with_the_known_teams(
-    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def silence(client: Client, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return the function that gives the explanation for a request that no supervisor admits."""
     monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)
+
+    def explain(*team: str) -> str:
+        asyncio.run(submit._explain_silence(client, asked(client, *team)))
+        return capsys.readouterr().err
+
+    return explain
+
+
+def test_unknown_team_is_answered_with_the_known_teams(client: Client, silence: Callable[..., str]) -> None:
     announce(client, "shop")
     announce(client, "newsroom")
-    workflow = asked(client)
 
-    asyncio.run(submit._explain_silence(client, workflow))
-
-    assert "no team is called shpo, did you mean shop? Known teams: newsroom, shop." in capsys.readouterr().err
+    assert "no team is called shpo, did you mean shop? Known teams: newsroom, shop." in silence()
 
 
-def test_request_to_an_agent_is_answered_with_the_known_teams(
-    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)
+def test_request_to_an_agent_is_answered_with_the_known_teams(client: Client, silence: Callable[..., str]) -> None:
     announce(client, "shop")
     asyncio.run(client.bus.registry.announce(card("shpo", instance="a1")))
-    workflow = asked(client)
 
-    asyncio.run(submit._explain_silence(client, workflow))
-
-    assert "shpo is an agent, and requests go to teams. Known teams: shop." in capsys.readouterr().err
+    assert "shpo is an agent, and requests go to teams. Known teams: shop." in silence()
 
 
-def test_team_with_a_supervisor_is_known(
-    client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(submit, "NOTICE_AFTER_S", 0.0)
+def test_team_with_a_supervisor_is_known(client: Client, silence: Callable[..., str]) -> None:
     announce(client, "shop")
 
-    asyncio.run(submit._explain_silence(client, asked(client, "shop")))
-
-    assert "is a supervisor of team shop running?" in capsys.readouterr().err
+    assert "is a supervisor of team shop running?" in silence("shop")
 
 
 async def test_admitted_request_is_no_longer_queued() -> None:
